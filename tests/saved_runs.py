@@ -47,7 +47,8 @@ WRITTEN: dict[str, dict[str, Any]] = {
     "prefixes": {
         "cluster": {"nodes": {"gpus": {"type": "g", "count": 2, "memory": "9 GB"}}},
         "workload": {"name": "chat", "trace": {"format": "mooncake", "path": "requests.jsonl"},
-                     "service": {**MODEL, "prefix_cache": True, "autoscale": {"max": 2, "target": 3}}},
+                     "service": {**MODEL, "prefix_cache": True,
+                                 "scale": {"name": "target_requests", "max": 2, "target": 3}}},
     },
     "curves": {
         "cluster": {"nodes": {"count": 2, "cpus": 0, "gpus": {"type": "g", "count": 2}}},

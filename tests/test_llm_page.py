@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import re
 from pathlib import Path
 from typing import Any, get_args
@@ -45,7 +44,7 @@ def default(key: str) -> Any:
         if name == "watermark":
             assert policy(reserve="peak").watermark == 0
             return policy().watermark
-        return inspect.signature(policy).parameters[name].default
+        return registry.parameters(policy)[name].default
     model: Any = LanguageModel
     *path, last = key.split(".")
     for part in path:

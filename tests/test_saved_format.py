@@ -42,7 +42,7 @@ from hetsim.scenario.scenario import load
 
 FILE = Path(__file__).with_name("saved_format.csv")
 TABLE = "sim/hetsim/results/saved_classes.py"
-LEFT_OUT = "scheduler admission closed calls batching iteration faults overloads unplanned"
+LEFT_OUT = "scheduler admission closed calls batching iteration eviction faults overloads unplanned"
 """Of the input: policies, what draws random numbers, and what is told before a run.  One that is over needs none."""
 RUNS = Path(__file__).with_name("data") / "saved_runs_0.tar.xz"
 SMALL = {

@@ -1124,6 +1124,62 @@ def test_prefill_and_decode_apart():
     states(name, "further token takes 71.9 ms", 1e3 * slow.metric("tpot_p99"))
 
 
+@pytest.mark.nightly
+def test_models_on_the_way():
+    name, start = "models-on-the-way", "workload.chat.service.start"
+
+    def out(**changes):
+        result = runs(name, None, {f"{start}.{key}": value for key, value in changes.items()})
+        loads = (result.launches["upload_end"] - result.launches["upload_start"]).dropna().to_numpy()
+        return result, loads, [result.metric("ttft_p99"), 100 * result.metric("slo_attainment")]
+
+    result, loads, values = out()
+    states(name, "1.72 s to", values[0])
+    states(name, "99.3 % of requests", values[1])
+    states(name, "98.1 % of the replicas", 100 * result.metric("loads_host"))
+    states(name, "memory in 1.3 s", float(np.median(loads)) - 2)
+    _, loads, values = out(**{"from": "bucket"})
+    states(name, "alone takes 8.67 s", float(np.median(loads)) - 2)
+    states(name, "8.54 s and 97.5 %", *values)
+    _, loads, values = out(**{"from": "bucket", "share": False})
+    states(name, "30.9 s and 92.8 %", *values)
+    assert max(loads) > 3 * np.median(loads) - 4
+
+
+@pytest.mark.slow
+def test_replicas_by_load():
+    name, key = "replicas-by-load", "workload.chat.service.scale"
+    keep, requests, queue, forecast = as_shipped(name).raw["sweep"][key]
+
+    def mean(metric, scale):
+        return over_tasks(name, None, metric, {key: scale})
+
+    longer = keep | {"keep": "2 min"}
+    states(name, "make 11.4 % of", 100 * mean("cold_start_fraction", keep))
+    states(name, "idle for 1.33 of", mean("cost_held_idle", keep))
+    states(name, "leave 0.5 % and cost 1.52", 100 * mean("cold_start_fraction", longer), mean("cost_held_idle", longer))
+    states(name, "cost 1.64, by", mean("cost_held_idle", requests))
+    states(name, "memory 1.53, with", mean("cost_held_idle", queue))
+    for scale in (requests, queue):
+        states(name, "after 0.17 s under", mean("ttft_mean", scale))
+    states(name, "they cost 1.94", mean("cost_held_idle", forecast))
+
+
+@pytest.mark.slow
+def test_routing_by_old_signals():
+    name = "routing-by-old-signals"
+
+    def means(*routing, of="ttft_mean"):
+        return [1e3 * over_tasks(name, None, of, {"policy.routing": one}) for one in routing]
+
+    now, (_, old, scored, _, _) = "least_outstanding", as_shipped(name).raw["sweep"]["policy.routing"]
+    states(name, "after 134 ms if", *means(now))
+    states(name, "99.6 % keep", *[share / 10 for share in means(now, of="slo_attainment")])
+    states(name, "422 ms and 90.0 %", *means(old), means(old, of="slo_attainment")[0] / 10)
+    states(name, "(415 ms)", *means(scored))
+    states(name, "(192 ms)", *means({"name": "power_of_two", "refresh": "1 s"}))
+
+
 @pytest.mark.slow
 def test_pollux():
     name = "pollux"

@@ -8,8 +8,10 @@ import test_admission
 import test_batching_policies
 import test_conformance
 import test_llm
+import test_loading
 import test_prediction
 import test_properties
+import test_scaling
 import test_shipped_scenarios
 import tiers
 
@@ -48,6 +50,8 @@ def test_it_runs_every_policy(kind):
             name.split()[0] for name in tried(test_batching_policies.test_two_services_of_each_policy_share_a_gpu)
         },
         "routing": tried(test_llm.test_every_router_serves_everybody),
+        "scale": tried(test_scaling.test_every_scaling_policy_serves_all_requests),
+        "eviction": tried(test_loading.test_the_policy_says_which_model_gives_way) - {"newest"},
         "admission": tried(test_admission.test_every_admission_policy_keeps_every_invariant),
         "predictor": tried(test_prediction.test_every_predictor_keeps_the_rules),
     }[kind]

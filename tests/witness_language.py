@@ -159,7 +159,7 @@ class LanguageLives:
     def _foreseeable(self, service: LanguageService, now: float) -> bool:
         """Return True if all that comes to a service is known from a time on."""
         record, rows = self.record, service.rows
-        if record.input.tasks.estimate is not record.input.tasks.time or record.device_log or service.autoscale:
+        if record.input.tasks.estimate is not record.input.tasks.time or record.device_log or service.scaling:
             return False
         if record.attempt_of is not None or (record.status[rows] != COMPLETED).any() or record.preemptions is not None:
             return False

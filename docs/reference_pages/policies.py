@@ -15,7 +15,7 @@ from hetsim.cli.listing import parameters, summary
 
 KINDS = {
     "scheduler": "Schedulers", "placement": "Placements", "admission": "Admission", "batching": "Batching",
-    "routing": "Routing", "predictor": "Predictors",
+    "routing": "Routing", "scale": "Scaling", "eviction": "Eviction", "predictor": "Predictors",
 }  # fmt: skip
 LABEL = re.compile(
     r"(?:^|(?<=[.;:)] )|(?<=\n))(References?|Weakness(?:es)?|Cost(?: of all)?|Proven|Limits):", re.MULTILINE
@@ -39,7 +39,7 @@ FOLDERS = {
     "orders": "Orders of a queue", "dynamic": "Schedulers that decide while the clock runs",
     "static": "Schedulers that plan before it", "hybrid": "Schedulers that do both", "learning": "Learned policies",
     "placements": "Placements", "placement_rules": "Placements by a score", "admission": "Admission",
-    "batching": "Batching", "routing": "Routing", "prediction": "Predictors",
+    "batching": "Batching", "routing": "Routing", "scaling": "Scaling", "prediction": "Predictors",
 }  # fmt: skip
 """Folders (or files) of `hetsim_policies`, each with a page."""
 

@@ -65,7 +65,10 @@ MODULES: dict[str, str] = {
         batching.fixed_rules: FixedSize SerialGreedy SizeOrTimeout TritonDynamic
     """,
     "routing": """
-        routing.routers: LeastOutstanding PowerOfTwo PrefixAffinity round_robin=RoundRobinRouting
+        routing.routers: Foresight LeastOutstanding PowerOfTwo PrefixAffinity round_robin=RoundRobinRouting Scored
+    """,
+    "eviction": """
+        routing.evictions: Lru
     """,
     "admission": """
         admission.feedback: ClassShedding Dagor Gradient
@@ -73,6 +76,9 @@ MODULES: dict[str, str] = {
         admission.predicted: Adaptive PredictedWait Redirect SloFeasible
         admission.stations: ErlangWait MdpThreshold Naor TrunkReservation
         learning.learned: learned=LearnedAdmission
+    """,
+    "scale": """
+        scaling.scalers: KeepAlive Predicted QueueKv TargetRequests
     """,
     "predictor": """
         prediction.predictors: ar=Autoregressive Ewma HoltWinters LastValue Oracle

@@ -9,14 +9,14 @@ import importlib
 import inspect
 import pickle
 from functools import cache, lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from hetsim.errors import RunError, UnknownName
 
 Item = TypeVar("Item")
 # kinds of policies that are keys of `policy:` in a scenario
-POLICY_PARTS = ("scheduler", "placement", "admission", "batching", "routing")
-POLICY_KINDS = (*POLICY_PARTS, "predictor")
+POLICY_PARTS = ("scheduler", "placement", "admission", "batching", "routing", "eviction")
+POLICY_KINDS = (*POLICY_PARTS, "scale", "predictor")
 # other kinds of `register`: parts of learning environments, and metrics (`hetsim.metric`)
 OTHER_KINDS = ("reward", "observation", "metric")
 POLICY_GROUP = "hetsim.policies"
@@ -81,8 +81,8 @@ def register(name: str, item: Item, kind: str = "scheduler") -> Item:
     Parameters:
         name: how scenarios call it.
         item: a class, or the function of an order, a placement rule, a reward or an observation.
-        kind: scheduler, placement, admission, batching, routing or predictor; or reward or observation of an
-            environment.
+        kind: scheduler, placement, admission, batching, routing, eviction, scale or predictor; or, for an environment,
+            reward or observation.
     Returns: the item.
     Raises: UnknownName: there is no such kind.
     """
@@ -158,7 +158,11 @@ def parameters(item: Any) -> dict[str, inspect.Parameter]:
 def _parameters(item: Any) -> dict[str, inspect.Parameter]:
     signature = inspect.signature(item, eval_str=True)
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    return {name: p for name, p in signature.parameters.items() if p.kind not in kinds}
+    own = {name: p for name, p in signature.parameters.items() if p.kind not in kinds}
+    names = getattr(item, "COMMON", ())  # what its kind has besides, as attributes of the class
+    hints = get_type_hints(item, include_extras=True) if names else {}
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return own | {n: inspect.Parameter(n, keyword, default=getattr(item, n), annotation=hints[n]) for n in names}
 
 
 @cache

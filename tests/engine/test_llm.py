@@ -26,6 +26,8 @@ from hetsim.testing.audit import audit
 
 STEP = {"fixed": "10 ms", "per_sequence": "1 ms", "per_prompt_token": "0.1 ms", "per_context_token": "0.01 ms"}
 
+SCALE = {"name": "target_requests", "min": 1}
+
 
 def scenario(service=None, entry=None, gpus=1, memory=None, nodes=None, **more):
     """One replica of a small model, requests of fixed length unless the entry says otherwise."""
@@ -271,15 +273,19 @@ def test_prefixes_under_memory_pressure():
 # Replicas -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("routing", ["round_robin", "least_outstanding", "power_of_two", "prefix_affinity"])
+ROUTERS = ("round_robin", "least_outstanding", "power_of_two", "prefix_affinity", "scored", "foresight")
+
+
+@pytest.mark.parametrize("routing", ROUTERS)
 def test_every_router_serves_everybody(routing):
     rng = np.random.default_rng(2)
-    arrival, prompt, output = load_of(rng, 200, 30)
+    count, each = (200, 30) if routing != "foresight" else (30, 3)  # each of its choices is three forecasts
+    arrival, prompt, output = load_of(rng, count, 30)
     service = {"replicas": 3, "routing": routing, "max_num_batched_tokens": 128}
     record = requests(arrival, prompt, output, service, gpus=3)
     assert (record.status == COMPLETED).all()
     served = np.bincount(record.place, minlength=4)
-    assert (served[record.place] > 30).all()
+    assert (served[record.place] > each).all()
     again = requests(arrival, prompt, output, service, gpus=3, check=False)
     assert again.finish.tobytes() == record.finish.tobytes()
 
@@ -314,7 +320,7 @@ def test_routers_choose():
 def test_a_cold_replica_loads_the_model_first():
     """Two requests each: the fifth at 0 s calls for a third replica, which has loaded 2 GB at 2 s and is sent what
     comes then; when all is done the replicas above the least are given up."""
-    scale = {"autoscale": {"min": 1, "max": 3, "target": 2, "cooldown": "0 s"}, "model": "2 GB"}
+    scale = {"scale": {"name": "target_requests", "min": 1, "max": 3, "target": 2, "cooldown": "0 s"}, "model": "2 GB"}
     arrival = [0, 0, 0, 0, 0, 2.5, 2.5, 30]
     record = requests(arrival, [10] * 8, [400] * 5 + [5, 5, 1], scale, gpus=3)
     assert record.place[:5].tolist() == [1] * 5
@@ -329,7 +335,7 @@ def test_a_cold_replica_loads_the_model_first():
 
 
 def test_scaling_up_and_down_loses_nobody():
-    scale = {"autoscale": {"min": 1, "max": 4, "target": 8, "cooldown": "2 s"}, "model": "4 GB", "max_num_seqs": 16}
+    scale = {"scale": SCALE | {"max": 4, "target": 8, "cooldown": "2 s"}, "model": "4 GB", "max_num_seqs": 16}
     rng = np.random.default_rng(1)
     arrival = sorted([*rng.uniform(0, 60, 120), *rng.uniform(20, 30, 300)])
     record = requests(arrival, [50] * 420, rng.geometric(1 / 40, 420), scale, gpus=4)
@@ -406,8 +412,8 @@ def drawn_service(random):
     if form == 0:
         service["replicas"] = 2
     elif form == 1:
-        scale = {"min": 1, "max": 3, "target": float(random.choice([1, 4])), "cooldown": "0.1 s"}
-        service |= {"autoscale": scale, "model": "50 MB"}
+        scale = SCALE | {"max": 3, "target": float(random.choice([1, 4])), "cooldown": "0.1 s"}
+        service |= {"scale": scale, "model": "50 MB"}
     else:
         service["disaggregated"] = {"prefill": 1, "decode": int(random.integers(1, 3))}
     return service
@@ -567,7 +573,7 @@ def test_other_tasks_use_the_gpus_that_replicas_leave():
         ({"batching": "serial_greedy"}, {}, {}, "forms whole batches"),
         ({"routing": "best"}, {}, {}, "unknown routing"),
         ({"routing": "round_robbin"}, {}, {}, 'did you mean "round_robin"'),
-        ({"autoscale": {"min": 3, "max": 2, "target": 1}}, {}, {}, "contradict"),
+        ({"scale": {"name": "target_requests", "min": 3, "max": 2, "target": 1}}, {}, {}, "contradict"),
         ({"preemption": "swap"}, {}, {}, "give kv"),
         ({"prefix_cache": True}, {}, {}, "give kv"),
         ({}, {"tokens": None}, {}, "Give tokens"),

@@ -151,7 +151,7 @@ def test_aborted_requests_are_counted_and_met_no_deadline():
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("form", [{"disaggregated": {"prefill": 1, "decode": 1}},
-                                  {"autoscale": {"min": 1, "max": 2, "target": 4}}, {"preemption": "swap"},
+                                  {"scale": {"name": "target_requests", "max": 2, "target": 4}}, {"preemption": "swap"},
                                   {"batching": {"name": "continuous", "order": "vtc"}, "replicas": 2}])  # fmt: skip
 def test_whoever_aborts_wherever_nothing_is_left_behind(form):
     """Requests wait, are read, move, decode or are swapped when their clients go; some leave with a failing device."""

@@ -242,7 +242,7 @@ SERVICES = {
     "swap": {"kv": {"per_token": "1 MB"}, "preemption": "swap", "replicas": 3},
     "prefixes": {"kv": {"per_token": "1 MB"}, "max_num_batched_tokens": 64, "replicas": 3},
     "apart": {"kv": {"per_token": "1 MB"}, "disaggregated": {"prefill": 2, "decode": 2}},
-    "scaled": {"autoscale": {"min": 1, "max": 4, "target": 6, "cooldown": "2 s"}},
+    "scaled": {"scale": {"name": "target_requests", "min": 1, "max": 4, "target": 6, "cooldown": "2 s"}},
 }
 
 

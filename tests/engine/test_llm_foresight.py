@@ -204,7 +204,7 @@ def test_a_router_foresees_what_a_request_would_get(only_shipped_policies):
     run.tasks.arrival = np.array(arrival)
     run.tasks.extra["prompt_tokens"], run.tasks.extra["output_tokens"] = np.array(prompt), np.array(output)
     record = Simulation(run, check=True).run()
-    (_, routing), = run.iteration
+    (_, routing, _), = run.iteration
     last = {}
     for row in range(30):
         last[int(record.place[row])] = row

@@ -259,7 +259,7 @@ def test_a_replica_that_the_scheduler_places_is_there():
 
 def test_a_gpu_that_a_replica_gives_back_is_taken_by_a_job():
     """Eight requests call for a second replica; jobs wait for the GPU that it has until it is given up."""
-    service = {"autoscale": {"min": 1, "max": 2, "target": 4}, "max_num_seqs": 1, "model": "10 MB"}
+    service = {"scale": {"name": "target_requests", "max": 2, "target": 4}, "max_num_seqs": 1, "model": "10 MB"}
     record = competing(count=8, service=service, jobs=1)
     loads = record.launches["upload_start"] == record.launches["upload_start"]
     assert loads.sum() == 1
@@ -270,7 +270,8 @@ def test_a_gpu_that_a_replica_gives_back_is_taken_by_a_job():
 def test_two_language_models_and_a_batch_service_share_what_is_there():
     """Two models that scale, and batches, on three GPUs: everything ends, and each has had the third GPU."""
     def model(name, seed):
-        service = {"kind": "llm", "step": FAST, "model": "100 MB", "autoscale": {"min": 1, "max": 2, "target": 3}}
+        scale = {"name": "target_requests", "max": 2, "target": 3}
+        service = {"kind": "llm", "step": FAST, "model": "100 MB", "scale": scale}
         return {"name": name, "service": service, "tokens": {"prompt": 200, "output": 40},
                 "arrivals": {"process": "poisson", "rate": "3/s"}, "count": 40}  # fmt: skip
 

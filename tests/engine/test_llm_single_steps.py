@@ -126,7 +126,7 @@ def simulated(load_, given):
     tasks.extra["prompt_tokens"], tasks.extra["output_tokens"] = prompt, output
     tasks.user_code = np.array([tasks.users.index(client) for client in given["client"]], dtype=np.int32)
     tasks.hash_ids = Ragged.from_rows(given["names"])
-    iteration = [(run.iteration[0][0], watched(given["routing"], seen))]
+    iteration = [(run.iteration[0][0], watched(given["routing"], seen), run.iteration[0][2])]
     run = replace(run, faults=events(*given["faults"]), iteration=iteration)
     return Simulation(run, check=True).run(), seen
 

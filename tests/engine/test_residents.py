@@ -71,7 +71,9 @@ class Service(Owner):
         self.state = state = self.parts.state
         state.sources.end_now()  # the service of the scenario has replicas of its own, and no requests
         self.service, self.clock, self.routing = run.language[0], state.clock, routing
+        self.scaling = run.iteration[0][2]
         self.random, self.requests, self.given_up = np.random.default_rng(7), {}, []
+        self.coming = SimpleNamespace(since=lambda time: 0)
         self.kinds = [HolderType(0, self.service.shape.modes[0], self.service.kinds[0])]
         self.residents = Residents(state)
         self.replicas = ReplicaSet(
@@ -145,7 +147,7 @@ def test_a_cold_start_and_the_way_back_by_hand():
     """At 1 s a second request is there, and a second replica is wanted; 2 GB over 1 GB/s are loaded at 3 s, so that
     request queues at the first replica until 10 s, and the third one, at 4 s, starts at once on the second.  At 10 s
     one request is left: the second replica is idle and gives its GPU back."""
-    scale = {"model": "2 GB", "autoscale": {"min": 1, "max": 2, "target": 1}}
+    scale = {"model": "2 GB", "scale": {"name": "target_requests", "min": 1, "max": 2, "target": 1}}
     service = Service(LeastOutstanding(), [0.0, 1.0, 4.0], [10.0, 2.0, 1.0], **scale)
     residents = len(service.state.residents)
     assert service.run() == [[(0.0, 0)], [(10.0, 0)], [(4.0, 1)]]
@@ -157,7 +159,7 @@ def test_a_drained_replica_that_is_wanted_again_needs_no_load():
     """Three requests want two replicas (two requests each), the second from 2 s on.  At 10 s two are left, one on each:
     the newer replica drains.  The one at 11 s goes to the other, and wants two again: the replica that drains takes the
     next one, at 11.5 s, which starts there when the request of 3 s ends at 12 s.  At 13 s it is idle, and goes."""
-    scale = {"model": "2 GB", "autoscale": {"min": 1, "max": 2, "target": 2}}
+    scale = {"model": "2 GB", "scale": {"name": "target_requests", "min": 1, "max": 2, "target": 2}}
     service = Service(LeastOutstanding(), [0.0, 0.0, 0.0, 3.0, 11.0, 11.5], [5.0, 5.0, 5.0, 9.0, 1.0, 1.0], **scale)
     starts = [own[0] for own in service.run()]
     assert starts == [(0.0, 0), (5.0, 0), (10.0, 0), (3.0, 1), (15.0, 0), (12.0, 1)]

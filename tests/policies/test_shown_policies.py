@@ -15,7 +15,7 @@ from hetsim_policies import CATALOGUE
 
 TOP = Path(__file__).parent.parent.parent
 INSIDE = dict.fromkeys(("scheduler", "base", "inner", "planner", "rest", "dynamic"), "scheduler") | {
-    key: key for key in ("placement", "batching", "routing", "admission", "predictor")
+    key: key for key in ("placement", "batching", "routing", "eviction", "admission", "predictor", "scale")
 }
 """Kinds of policies by the keys that name one."""
 REASONS = {
@@ -50,8 +50,12 @@ def shown() -> set[tuple[str, str]]:
     pairs: set[tuple[str, str]] = set()
     for one in shipped():
         data = documents.read(one.path).data
-        for policy in (data.get("policy"), *((data.get("sweep") or {}).get("policy") or ())):
+        swept = data.get("sweep") or {}
+        for policy in (data.get("policy"), *(swept.get("policy") or ())):
             pairs.update(pair for key, value in long_form(policy).items() for pair in named(key, value))
+        for path, values in swept.items():  # policy.routing: [...], workload.chat.service.scale: [...]
+            if isinstance(values, list):
+                pairs.update(pair for value in values for pair in named(path.rpartition(".")[2], value))
     return pairs
 
 

@@ -19,7 +19,7 @@ COPIED = {
     ("faults", "mean"): "of a distribution",
     ("drawn_modes", "flops bandwidth cards latency efficiency passes"): "a machine of `hetsim.theory` is made of both",
     ("language_model", "gpus"): "of a replica: the demand of a task is made of it and of the memory of the device",
-    ("language_model", "autoscale"): "declared for services of every kind in `schema.replicas`",
+    ("language_model", "scale"): "declared for services of every kind in `schema.replicas`",
     ("language_model", "weights"): "made from the step or the architecture",
     ("language_model", "name"): "of the stream, which the entry or its number named",
     ("merging", "name clients think"): BUILT,

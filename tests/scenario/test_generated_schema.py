@@ -16,11 +16,11 @@ from shared_schema import shared_schema
 from hetsim.errors import KeyProblem
 from hetsim.formulas.training import ParallelPlan, Transformer
 from hetsim.model.clients import Clients, Hedge, Retry, RetryWait
-from hetsim.model.cluster import DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing
+from hetsim.model.cluster import DeviceType, Disk, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing
 from hetsim.model.described import Described, descriptions, with_default
 from hetsim.model.faults import FaultProcess, Maintenance
 from hetsim.model.record import DecisionTime
-from hetsim.model.service import Autoscaling, LanguageService, ResultCache, Service
+from hetsim.model.service import LanguageService, ReplicaStart, ResultCache, ScaleBounds, Service
 from hetsim.model.step_times import LinearSteps
 from hetsim.model.tasks import ComputeTime, Item, SpanSpeeds, StageTime, Stopping
 from hetsim.model.units import Bytes, BytesPerSecond, PerSecond, Seconds, Share, in_units
@@ -29,9 +29,10 @@ from hetsim.scenario.schema.whole import ScenarioModel
 from hetsim.workload.costs.roofline import Efficiency
 
 ONCE = {
-    DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing, Autoscaling, ResultCache, LinearSteps,
+    DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing, ScaleBounds, ResultCache, LinearSteps,
     ComputeTime, DecisionTime, FaultProcess, Clients, Hedge, Retry, RetryWait,
     SpanSpeeds, StageTime, Stopping, Efficiency, Item, LanguageService, Maintenance, ParallelPlan, Service, Transformer,
+    Disk, ReplicaStart,
 }  # fmt: skip
 
 
@@ -73,7 +74,7 @@ def test_an_instance_is_what_was_given():
         (Sharing, {"kind": "timeslice", "switch_cost": 1}, "switch_cost"),
         (Stopping, {"interval": 0}, "interval"),
         (SpanSpeeds, {"node": 0.5, "rack": 0.9}, "rack"),
-        (Autoscaling, {"min": 3, "max": 2, "target": 1}, "max"),
+        (ScaleBounds, {"min": 3, "max": 2}, "max"),
     ],
 )
 def test_the_check_of_the_dataclass_refuses_at_its_key(source, given, key):

@@ -83,7 +83,7 @@ def test_a_scenario_cannot_name_code():
         hs.run({**scenario(arrivals={"process": "all_at_once", "count": 1}, gpu_time="1 s"), "policy": "os:system"})
 
 
-FOLDERS = ("static", "dynamic", "hybrid", "admission", "batching", "placement_rules", "learning", "routing")
+FOLDERS = ("static", "dynamic", "hybrid", "admission", "batching", "placement_rules", "learning", "routing", "scaling")
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -50,8 +50,9 @@ WRONG = {
     "default replica": (
         LLM + "      gpus: 2\n" + MODEL.replace("NAME", "k"), "17:5: workload.1.service.replicas", "replica 1 of 1",
     ),
-    "autoscale": (
-        LLM + "      autoscale: {min: 3, max: 5, target: 4}\n", "12:19: workload.0.service.autoscale.min", "3 of 3",
+    "scale": (
+        LLM + "      scale: {name: target_requests, min: 3, max: 5, target: 4}\n",
+        "12:15: workload.0.service.scale.min", "3 of 3",
     ),
     "decoding": (
         LLM + KV + "      disaggregated: {prefill: 2, decode: 1}\n",

@@ -206,6 +206,12 @@ UNLIKE = {
     ],
     "lines": [
         ({E + "service.routing": "round_robin"}, "the shorter of two lines is joined, or the shortest of 3"),
+        ({E + "service.routing": {"name": "power_of_two", "refresh": "1 s"}},
+         "not recognized: service.routing.refresh"),
+        ({E + "service.routing": None, "policy.routing": {"name": "power_of_two", "delay": "1 s"}},
+         "not recognized: policy.routing.delay"),
+        ({E + "service.replicas": None, E + "service.scale": {"name": "keep_alive", "max": 3}},
+         "not recognized: service.scale"),
         ({E + "service.max_num_seqs": 2}, "a replica serves one request after the other"),
         ({STEPS + ".per_prompt_token": "1 ms"}, "not recognized: service.step.per_prompt_token"),
         ({STEPS + ".per_sequence": "1 ms"}, "not recognized: service.step.per_sequence"),

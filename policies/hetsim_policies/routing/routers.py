@@ -1,10 +1,12 @@
 """The replica of a language model that serves a request."""
 
-from typing import Annotated
+import math
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
+from hetsim.model.units import NotNegative
 from hetsim.policy import Generation, OpenReplicas, Replica, RoutedReplica, RoutedRequest, Routing
 
 
@@ -21,6 +23,7 @@ class LeastOutstanding(Routing):
     """
 
     queueing = "shortest line"
+    signals = ("queue",)
 
     def choose(self, request: RoutedRequest, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
         return replicas.least_loaded()
@@ -38,6 +41,7 @@ class PowerOfTwo(Routing):
     """
 
     queueing = "shorter of two lines"
+    signals = ("queue",)
 
     def choose(self, request: RoutedRequest, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
         if (count := len(replicas)) == 1:
@@ -63,6 +67,8 @@ class PrefixAffinity(Routing):
         they count as what the fastest replica would serve in the same time.
     """
 
+    signals = ("queue", "prefix")
+
     def __init__(self, slack: Annotated[int, Field(ge=1)] = 8):
         self.slack = slack
 
@@ -74,6 +80,64 @@ class PrefixAffinity(Routing):
         return min(able, key=lambda one: (-one[0].cached(request), one[1]))[0]
 
 
+WEIGHTS = {"prefix": 3.0, "queue": 2.0, "kv": 2.0}
+
+
+class Scored(Routing):
+    """Scored: the replica with the largest weighted sum of scores from 0 to 1.
+
+    Decides which replica serves a request by scores of each: `prefix`, the share of its prompt in the prefix cache
+    there; `queue`, 1 for the fewest requests that wait and 0 for the most; `running`, the same of all unfinished ones
+    for the speed of the replica; `kv`, the free share of KV blocks.
+    Reference: the scheduler of llm-d (Kubernetes Gateway API Inference Extension), with its default weights.
+    Weakness: with signals of an age (`refresh`, `delay`) all requests of a moment go to the same replica.
+    Cost: O(replicas × blocks of the prefix) a request.
+
+    weights: what each score counts, by its name.
+    """
+
+    signals = ("waiting", "kv", "prefix")
+
+    def __init__(self, weights: dict[Literal["prefix", "queue", "running", "kv"], NotNegative] | None = None):
+        self.weights = WEIGHTS if weights is None else weights
+        if not any(self.weights.values()):
+            raise ValueError("weights are all 0; give one of prefix, queue, running and kv a weight above 0")
+
+    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
+        total = np.zeros(len(replicas))
+        for name, weight in self.weights.items():
+            if name == "prefix":
+                total += weight * np.array([replica.cached(request) for replica in replicas]) / request.prompt
+            elif name == "kv":
+                total += weight * (1.0 - np.array([replica.kv_used for replica in replicas]))
+            else:
+                loads = replicas.loads if name == "running" else np.array([float(one.waiting) for one in replicas])
+                spread = float(np.ptp(loads))
+                total += weight * ((loads.max() - loads) / spread if spread else 1.0)
+        return replicas[int(total.argmax())]
+
+
+class Foresight(Routing):
+    """Foresight: the replica where the request is forecast to be served first.
+
+    Decides which replica serves a request by the exact forecast of each with it (`foresee`), on estimates.
+    Reference: none; the yardstick of routing.
+    Weakness: a real router has no such forecast; selfish: what the others lose does not count.
+    Cost: a forecast of each replica a request, linear in the requests there.
+
+    by: what is to come first: the first token, or the end of the answer.
+    """
+
+    signals = ("forecast",)
+
+    def __init__(self, by: Literal["first_token", "end"] = "end"):
+        self.by = by
+
+    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
+        field = "first_tokens" if self.by == "first_token" else "ends"
+        return min(replicas, key=lambda one: getattr(one.foresee(request), field).get(request.row, math.inf))
+
+
 class RoundRobinRouting(Routing):
     """Round robin: the replicas take turns.
 
@@ -83,6 +147,8 @@ class RoundRobinRouting(Routing):
     that of cyclic splitting, well above one common queue's.
     Cost: O(1) a request.
     """
+
+    signals = ("queue",)
 
     def __init__(self) -> None:
         self._last = -1

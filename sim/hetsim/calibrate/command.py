@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BATCHES = "1,2,4,8,16,32,64"
 MAX_BATCH = 1_000_000
-LOADS = (0.3, 0.7)
-"""Shares of the profile's capacity that --verify drives unless --rate says otherwise."""
+LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives the device, without --rate
 
 
 @click.group(
@@ -32,41 +31,41 @@ LOADS = (0.3, 0.7)
     short_help="Measure this machine's device and write profiles for scenarios.",
 )
 @click.option("--model", metavar="MODULE:FACTORY",
-              help="A function without arguments that makes a PyTorch module or a device.")  # fmt: skip
+              help="A function without arguments that returns a PyTorch module or a device.")  # fmt: skip
 @click.option(
     "--from",
     "tables",
     multiple=True,
     metavar="[SIZE=]FILE",
-    help="Instead of measuring: a table that was measured elsewhere, or files of perf_analyzer (repeatable).",
+    help="Use a table measured elsewhere, or files of perf_analyzer (repeatable), instead of measuring.",
 )
-@click.option("--batch", metavar="COLUMN", help="With --from: the batch size.  [default: by its name]")
-@click.option("--time", "time_", metavar="COLUMN", help="With --from: the time.  [default: by its name]")
-@click.option("--unit", metavar="UNIT", help="With --from: of the times, where their column's name has none.")
-@click.option("--where", "rows", multiple=True, metavar="COLUMN=VALUE", help="With --from: which rows (repeatable).")
-@click.option("--samples", is_flag=True, help="With --from: several rows of one size are samples; their mean counts.")
+@click.option("--batch", metavar="COLUMN", help="With --from: column of batch sizes.  [default: by its name]")
+@click.option("--time", "time_", metavar="COLUMN", help="With --from: column of times.  [default: by its name]")
+@click.option("--unit", metavar="UNIT", help="With --from: unit of the times, if the column's name has none.")
+@click.option("--where", "rows", multiple=True, metavar="COLUMN=VALUE", help="With --from: rows to use (repeatable).")
+@click.option("--samples", is_flag=True, help="With --from: rows of the same size are samples; use their mean.")
 @click.option("--as", "shape", type=click.Choice(["line", "broken-line", "powers", "table"]),
-              help="With --from: the shape, in place of the one that cross-validation chooses.")  # fmt: skip
+              help="With --from: the shape of the times; replaces the choice by cross-validation.")  # fmt: skip
 @click.option(
     "--server",
     "scenario",
     type=FILE,
     metavar="YAML",
-    help="With --from: the server of a log of requests.",
+    help="With --from: a scenario of the server that wrote the request log.",
 )
 @click.option("--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...",
               help="Batch sizes to measure.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(3, 10_000), default=15, show_default=True,
-              help="Times each is measured.")  # fmt: skip
+              help="Measurements per batch size.")  # fmt: skip
 @click.option("--device", "where", type=click.Choice(["auto", "cuda", "cpu"]), default="auto", show_default=True,
-              help="Where a PyTorch module runs.")  # fmt: skip
+              help="Device that a PyTorch module runs on.")  # fmt: skip
 @click.option("--out", type=FOLDER, default=Path("."), metavar="DIR",
               help="Folder for the profiles.  [default: the current one]")  # fmt: skip
 @click.option("--name", metavar="NAME",
-              help="Of the profiles: NAME.service.yaml, NAME.link.yaml.  [default: the factory's]")  # fmt: skip
+              help="Name of the profiles: NAME.service.yaml, NAME.link.yaml.  [default: the factory's]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace profiles that exist.")
 @click.option("--verify", "profile", type=PATH, metavar="PROFILE",
-              help="Drive the device with requests and compare measured with simulated figures.")  # fmt: skip
+              help="Send requests to the device, and compare measured with simulated figures.")  # fmt: skip
 @click.option(
     "--rate",
     "rates",
@@ -75,8 +74,8 @@ LOADS = (0.3, 0.7)
     help="Requests per second with --verify (repeatable).  [default: 30 % and 70 % of the capacity]",
 )
 @click.option("--seconds", type=click.FloatRange(0, 3600, min_open=True), default=5.0, show_default=True,
-              help="How long --verify drives each rate.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the arrivals with --verify.")
+              help="Duration of each rate with --verify.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of arrivals with --verify.")
 @JSON
 @QUIET
 @click.pass_context
@@ -93,9 +92,10 @@ def calibrate(
     scenarios include: service: {profile: NAME.service.yaml}, pcie: {profile: NAME.link.yaml}.
 
     With --from FILE nothing is measured: a line, a line with a break and a table are fitted to the times in the file,
-    judged by cross-validation, and written as a service profile. Of language models FILE is a profile of steps (columns
-    prompt_size, batch_size, token_size, prompt_time, token_time) or a log of requests (arrival, prompt_tokens,
-    output_tokens, ttft or first_token, latency or end), of the server that --server describes, a scenario.
+    compared by cross-validation, and the best is written as a service profile. For language models FILE is a profile of
+    steps (columns prompt_size, batch_size, token_size, prompt_time, token_time) or a log of requests (arrival,
+    prompt_tokens, output_tokens, ttft or first_token, latency or end), of the server that --server describes, a
+    scenario.
 
     `hetsim calibrate nccl FILE` turns output of nccl-tests into the curve of a link.
     """
@@ -135,7 +135,7 @@ def _from_tables(
     samples: bool, shape: str | None, scenario: Path | None, out: Path, name: str | None, force: bool, as_json: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
-    """Write a profile of times measured elsewhere, and judge each shape."""
+    """Write a profile of times measured elsewhere, with the error of each shape."""
     from hetsim.calibrate import llm_command as language
     from hetsim.calibrate import tables as read
     from hetsim.calibrate.measure import from_elsewhere
@@ -181,7 +181,7 @@ def _from_tables(
 
 
 def _sized(text: str) -> tuple[int | None, Path]:
-    """SIZE=FILE, or FILE alone."""
+    """Parse SIZE=FILE, or FILE without a size."""
     size, sign, rest = text.partition("=")
     number = int(size) if sign and size.isdecimal() and int(size) > 0 else None
     path = Path(rest if number is not None else text)
@@ -201,7 +201,7 @@ def _picked(rows: tuple[str, ...]) -> dict[str, str]:
 
 
 def _falling(stages: dict[str, dict[int, float]]) -> list[str]:
-    """Stages with times that fall from one size to a larger one by more than noise."""
+    """Return remarks on stages whose times fall with the size by more than noise."""
     from hetsim.model.batch_times import StageTable
     from hetsim.scenario.schema.batch_tables import remarks
 
@@ -210,7 +210,6 @@ def _falling(stages: dict[str, dict[int, float]]) -> list[str]:
 
 
 def _sizes(text: str) -> list[int]:
-    """Batch sizes, at least two, increasing."""
     try:
         sizes = [int(part) for part in text.split(",")]
     except ValueError:
@@ -250,7 +249,7 @@ def _table(found: "MeasuredStages") -> list[str]:
 
 
 def _profile(path: Path) -> tuple[dict[str, Any], Any]:
-    """The service section of a profile, as written and validated."""
+    """Return the service section of a profile, as written and as validated."""
     from pydantic import ValidationError
 
     from hetsim.scenario.file import document

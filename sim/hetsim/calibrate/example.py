@@ -4,12 +4,11 @@ import numpy as np
 
 from hetsim.calibrate.measure import HostDevice
 
-LAYERS = (3072, 512, 512, 10)
-"""Inputs of the size of a CIFAR-10 image, two hidden layers, ten classes."""
+LAYERS = (3072, 512, 512, 10)  # layer widths: inputs of a CIFAR-10 image, two hidden layers, ten classes
 
 
 def network() -> HostDevice:
-    """A perceptron with three layers of random weights, on the CPU."""
+    """Return a perceptron with three layers of random weights, on the CPU."""
     random = np.random.default_rng(0)
     weights = [
         random.standard_normal((before, after), dtype=np.float32) / np.float32(np.sqrt(before))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the kind of a table: `steps`, `log`, `perf`, or None for one of batches."""
+    """Return the kind of a table: `steps`, `log`, `perf`, or None for batch times."""
     try:
         names = rows_of(path, form_of(path)).names
     except ScenarioError:
@@ -68,7 +68,7 @@ def report(
 def log(
     path: Path, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path, as_json: bool, quiet: bool
 ) -> None:
-    """Fit a server to a log of requests; write its profile and held-back error."""
+    """Fit a server to a request log; write its profile and the held-back error."""
     from hetsim.calibrate import server_log
     from hetsim.calibrate.server_log import Server, entry_of
 
@@ -107,7 +107,7 @@ def _value(name: str, value: float) -> Any:
 
 
 def _shown(step: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a step's numbers with units; shared leading digits are rounded down."""
+    """Return a step's numbers with units; `fixed` is rounded down slightly."""
     shown = {
         name: _shown(value) if isinstance(value, dict) else value if isinstance(value, bool) else _value(name, value)
         for name, value in step.items()
@@ -132,7 +132,6 @@ def _held_back(what: str, requests: int, found: "Fitted") -> list[str]:
 
 
 def _judged_lines(what: str, stages: "dict[str, Shaped]") -> list[str]:
-    """Table of how well each shape predicts the stages."""
     rows = [["stage", "shape", "error on sizes left out", "worst", "at", ""]]
     for name, one in stages.items():
         for judged in one.judged:
@@ -145,14 +144,14 @@ def _judged_lines(what: str, stages: "dict[str, Shaped]") -> list[str]:
 
 
 def profile_path(folder: Path, name: str, kind: str, force: bool) -> Path:
-    """Path for a profile; UsageError if the file exists and must not be replaced."""
+    """Return a profile's path; UsageError if the file exists and `force` is not set."""
     target = folder / f"{folder_name(name)}.{kind}.yaml"
     console.check_replaceable(target, force)
     return target
 
 
 def write_profile(target: Path, profile: dict[str, Any], quiet: bool) -> None:
-    """Write a profile, whole or not at all, and say where."""
+    """Write a profile, completely or not at all, and print its path."""
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, partial(write_text, text=dump(profile)))
     console.note(f"profile: {target}", quiet)

@@ -18,9 +18,9 @@ from hetsim.model.batch_times import nearest_line
 class MeasuredDevice(Protocol):
     """A device with a model; each stage returns the seconds that it took.
 
-    `kind` is `cpu` (nothing is uploaded: `upload` and `download` are never called) or `gpu`.  `bytes_in` and
-    `bytes_out` are those of one item.  `memories` are the kinds of host memory that transfers can start from, the
-    first being what a server would use.
+    `kind` is `cpu` (without transfers: `upload` and `download` are never called) or `gpu`.  `bytes_in` and `bytes_out`
+    are those of one item.  `memories` are the kinds of host memory that transfers can start from; the first is the kind
+    that a server would use.
     """
 
     name: str
@@ -41,11 +41,11 @@ class Overlapping(Protocol):
     """A device that can upload one batch while it computes another."""
 
     def overlapped(self, n: int) -> float:
-        """Return seconds a batch of n when each is uploaded while another computes."""
+        """Return seconds per batch of n when each is uploaded while another computes."""
         ...
 
     def submit(self, n: int) -> Callable[[], bool]:
-        """Start a batch of n behind those submitted; return a test for its end."""
+        """Start a batch of n behind those already submitted; return a test for its end."""
         ...
 
 
@@ -74,19 +74,18 @@ class HostDevice:
 
 
 MIN_SECONDS = 1e-9
-MAX_SPREAD = 0.1
-"""Half the middle range of repeats, beyond which something else is likely to use the device."""
+MAX_SPREAD = 0.1  # half the interquartile range of repeats / median, above which the device is probably in use
 
 
 class CalibrationError(HetsimError):
-    """A device does not behave as the linear model says."""
+    """A device does not behave as the linear model predicts."""
 
 
 @dataclass
 class MeasuredStages:
-    """Median seconds by stage and batch size, their lines, and overlapped seconds.
+    """Median seconds by stage and batch size, fitted lines, and overlapped seconds.
 
-    `spread` is half the middle range of the repeats, as a share of their median, averaged over sizes.
+    `spread` is half the interquartile range of the repeats, as a share of their median, averaged over sizes.
     """
 
     device: MeasuredDevice
@@ -99,7 +98,7 @@ class MeasuredStages:
     remarks: list[str] = field(default_factory=list)
 
     def stage(self, name: str) -> "FittedLine":
-        """The line of a stage; for transfers, from the memory that a server would use."""
+        """Return the line of a stage; of transfers, for the memory a server would use."""
         if name == "compute" or not self.device.memories:
             return self.lines.get(name, FittedLine(0.0, 0.0, ()))
         return self.lines[f"{name} {self.device.memories[0]}"]
@@ -169,7 +168,7 @@ def _check(found: MeasuredStages) -> None:
 
 
 def service_profile(found: MeasuredStages) -> dict[str, Any]:
-    """The service profile as a scenario includes it, and what it was measured from."""
+    """Return the service profile for scenarios, with what it was measured from."""
     service: dict[str, Any] = {"compute": _stage(found.stage("compute"))}
     if found.device.kind == "cpu":
         service["device"] = "cpu"
@@ -180,7 +179,7 @@ def service_profile(found: MeasuredStages) -> dict[str, Any]:
 
 
 def from_elsewhere(what: str, stages: Mapping[str, Shaped]) -> dict[str, Any]:
-    """Make the service profile of times measured elsewhere, in the chosen shapes."""
+    """Return the service profile of times measured elsewhere, in the chosen shapes."""
     service: dict[str, Any] = {}
     for name in ("upload", "compute", "download"):
         if name in stages:
@@ -193,7 +192,7 @@ def from_elsewhere(what: str, stages: Mapping[str, Shaped]) -> dict[str, Any]:
 
 
 def link_profile(found: MeasuredStages) -> dict[str, Any] | None:
-    """Make the link profile: rates by byte, and latency; None without a link."""
+    """Return the link profile: rates per byte, and latency; None without a link."""
     device = found.device
     if device.kind == "cpu":
         return None

@@ -1,11 +1,13 @@
-"""Read nccl-tests output as bus bandwidth by size.
+"""Reads the output of nccl-tests as bus bandwidth by size.
 
-The table has a row a size: size, count, type, redop, root, then time (us), algbw, busbw (GB/s) and errors, out of place
-and in place; lines that begin with # tell the ranks, the hosts and the collective, other lines are output of programs.
-Bandwidth is worked out from sizes and times, since the columns have two digits behind the point: 0.00 at small sizes.
-A curve of a cluster rises with the size.  Measured ones dip, by noise and where NCCL changes its algorithm: what falls
-is replaced by the geometric means that make the curve rise and change it least (isotonic regression).  A fall to less
-than half is not such a dip, and a mean over it would say nothing: it is refused.
+The table has one row per size: size, count, type, redop, root, then time (us), algbw, busbw (GB/s) and errors, out of
+place and in place; lines that begin with # state the ranks, the hosts and the collective; other lines are output of
+programs.  Bandwidth is computed from sizes and times, since the columns have only two decimals: 0.00 at small sizes.
+
+The curve of a cluster increases with the size.  Measured curves have dips, due to noise and where NCCL changes its
+algorithm: a dip is replaced by the geometric means that make the curve increase and change it least (isotonic
+regression).  A fall to less than half is not a dip, and is an error.
+
 Reference: github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md.
 """
 
@@ -23,17 +25,15 @@ from hetsim.cli.options import FOLDER, JSON, PATH, QUIET
 from hetsim.errors import file_error
 from hetsim.report import terminal
 
-DEEPEST = 0.5
-"""A bandwidth below this share of that of a smaller size is refused."""
-AGREE, ROUNDED = 0.02, 0.011
-"""The algbw of a row and its size over its time differ at most by this share, and by what two digits leave out."""
+DEEPEST = 0.5  # a bandwidth below this share of that at a smaller size is an error
+AGREE, ROUNDED = 0.02, 0.011  # maximum difference of algbw and size / time: this share, plus rounding to two decimals
 
 BOTH_WAYS = ("all_reduce",)
 ONE_WAY = ("all_gather", "reduce_scatter")
 EACH_TO_ALL = ("alltoall", "gather", "scatter", "hypercube")
 DIRECT = ("broadcast", "reduce", "sendrecv")
+# Collectives that load the links between nodes evenly: their bandwidth is that of a whole node
 RINGS = (*BOTH_WAYS, *ONE_WAY, "broadcast", "reduce")
-"""Collectives that load the links between nodes evenly, so that their bandwidth is that of a whole node."""
 
 _TAG = re.compile(r"^\[[\d,]+\]<std(?:out|err)>:\s?")
 _RANK = re.compile(r"Rank\s+(\d+)\b.*?\bon\s+(\S+)\s+device\s+\d+\s*(?:\[\w+\])?\s*(.*)")
@@ -43,7 +43,7 @@ _VALUE = re.compile(r"\S+")
 
 @dataclass(frozen=True)
 class MeasuredCollective:
-    """A test of a collective: seconds by size, and the ranks as the file states them."""
+    """A test of a collective: seconds by size, and the ranks stated in the file."""
 
     collective: str
     ranks: int
@@ -51,14 +51,12 @@ class MeasuredCollective:
     device: str
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
-    measured: tuple[float, ...]
-    """Bus bandwidth by size, bytes per second."""
-    curve: tuple[float, ...]
-    """The same, rising."""
+    measured: tuple[float, ...]  # bus bandwidth by size, bytes per second
+    curve: tuple[float, ...]  # measured bandwidth, made increasing
 
     @property
     def remark(self) -> str | None:
-        """A remark on the measured rates that were changed so that the curve rises."""
+        """Remark on the measured rates that were changed to make the curve increase."""
         changed = [
             (abs(level / rate - 1), size)
             for size, rate, level in zip(self.sizes, self.measured, self.curve, strict=True)
@@ -77,13 +75,12 @@ class _Row:
     column: int
     size: int
     seconds: float
-    algorithm: float
-    """Its algbw and busbw, bytes per second."""
+    algorithm: float  # algbw and (next field) busbw, bytes per second
     bus: float
 
 
 def read_nccl(path: str | Path, in_place: bool = False) -> MeasuredCollective:
-    """The measured curve; ScenarioError names line and column of what is wrong."""
+    """Return the measured curve; ScenarioError with the line and column of a problem."""
     path = Path(path)
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -112,7 +109,7 @@ def read_nccl(path: str | Path, in_place: bool = False) -> MeasuredCollective:
 
 
 def _rows(lines: list[str], file: str, in_place: bool) -> list[_Row]:
-    """Rows of the table: lines that begin with a number, below the header with busbw."""
+    """Return the rows of the table: lines that begin with a number, below the header."""
     rows: list[_Row] = []
     values = 0  # of a row, from time on
     for number, line in enumerate(lines, 1):
@@ -160,7 +157,7 @@ def _number(word: re.Match[str], file: str, line: int, positive: bool) -> float:
 
 
 def _factor(collective: str, ranks: int, rows: list[_Row]) -> float:
-    """Return bus bandwidth over size by time, by formula or else from the best row."""
+    """Return bus bandwidth / (size / time), by formula or else from the best row."""
     if ranks > 1 and collective:
         part = (ranks - 1) / ranks
         return 2 * part if collective in BOTH_WAYS else 1.0 if collective in DIRECT else part
@@ -169,7 +166,7 @@ def _factor(collective: str, ranks: int, rows: list[_Row]) -> float:
 
 
 def _check(rows: list[_Row], measured: tuple[float, ...], file: str) -> None:
-    """Raise ScenarioError for a fall that is not a dip."""
+    """Raise ScenarioError for a fall that is too deep for a dip."""
     highest, at = 0.0, 0
     for row, rate in zip(rows, measured, strict=True):
         if rate < DEEPEST * highest:
@@ -181,9 +178,9 @@ def _check(rows: list[_Row], measured: tuple[float, ...], file: str) -> None:
 
 
 def leveled(rates: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the nearest rising rates, by least squares of logarithms.
+    """Return the nearest increasing rates, by least squares of logarithms.
 
-    Neighbors that fall get their mean.
+    Decreasing neighbors are replaced by their geometric mean.
 
     >>> leveled((1.0, 8.0, 2.0))
     (1.0, 4.0, 4.0)
@@ -200,7 +197,7 @@ def leveled(rates: tuple[float, ...]) -> tuple[float, ...]:
 # `hetsim calibrate nccl`: a measured curve of NVLink or of a network.
 
 
-@click.command("nccl", short_help="Turn output of nccl-tests into a curve for a cluster.")
+@click.command("nccl", short_help="Convert output of nccl-tests into a bandwidth curve for a cluster.")
 @click.argument("file", metavar="FILE", type=PATH)
 @click.option("--in-place", is_flag=True, help="Take the columns measured in place, not those out of place.")
 @click.option("--as", "link", type=click.Choice(["nvlink", "network"]),
@@ -217,9 +214,9 @@ def nccl(
 ) -> None:  # fmt: skip
     """Write the bus bandwidth by size that nccl-tests measured, as a profile.
 
-    FILE is what all_reduce_perf or another of the tests prints. Scenarios include the profile: nvlink: {profile:
-    NAME.nvlink.yaml} between the GPUs of a node, network: {profile: NAME.network.yaml} between nodes. Dips are
-    leveled, with a note; a fall to less than half is refused.
+    FILE is the output of all_reduce_perf or of another test. Scenarios include the profile: nvlink: {profile:
+    NAME.nvlink.yaml} between the GPUs of a node, network: {profile: NAME.network.yaml} between nodes. Dips are leveled,
+    with a note; a fall to less than half is refused.
     """
     from hetsim.calibrate.llm_command import profile_path, write_profile
 

@@ -1,13 +1,14 @@
-"""A server's log of requests, and the steps of the server read off it.
+"""A server's log of requests, and the step times inferred from the log.
 
-The steps are read off without simulating the server.
-Requests with first tokens at one instant were read in one step.  Between the first token of a request and its last the
-server took output - 1 steps that decoded, and read the prompts of the first tokens that came meanwhile.  So the seconds
-between the two are a sum of known counts: steps, sequences and context in them, and tokens of each step that read.
-What one of each takes is found by least squares that allow no negative time (Lawson and Hanson, 1974).
+The inference does not simulate the server.
 
-What a step that reads takes grows with its tokens along a line that may bend at a few sizes.  How many bends there are,
-and whether reading has a constant of its own, is chosen by cross-validation over blocks of consecutive requests.
+Requests with simultaneous first tokens were read in one step.  Between the first and the last token of a request, the
+server ran output - 1 decoding steps, and read the prompts whose first tokens appeared meanwhile.  So the seconds
+between the two tokens are a sum of known counts: steps, sequences and context in the steps, and tokens of each reading
+step.  The time per unit of each count is fitted by least squares with nonnegative times (Lawson and Hanson, 1974).
+
+The time of a reading step grows with its tokens along a line that may bend at a few sizes.  The number of bends, and
+whether reading has a constant of its own, is chosen by cross-validation over blocks of consecutive requests.
 """
 
 import itertools
@@ -32,8 +33,7 @@ TTFT = ("ttft", "time_to_first_token")
 END = ("end", "finish", "end_time", "finished_at")
 LATENCY = ("latency", "e2e", "e2e_latency", "response", "request_latency")
 USER = ("user", "client", "user_id", "adapter")
-NEEDED = (ARRIVAL, PROMPT, OUTPUT, (*FIRST, *TTFT))
-"""By which a log of requests with first tokens is known."""
+NEEDED = (ARRIVAL, PROMPT, OUTPUT, (*FIRST, *TTFT))  # columns that identify a log of requests with first tokens
 
 MIN_REQUESTS = 20
 
@@ -55,7 +55,7 @@ class Log:
 
 
 def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
-    """Read a log; ScenarioError names file, line and column of what is wrong."""
+    """Read a log; ScenarioError names the file, line and column of a problem."""
     columns = PickedColumns(path, where)
     arrival = np.array(columns.seconds(ARRIVAL, unit or _plain(columns, ARRIVAL), positive=False), dtype=float)
     prompt, output = columns.whole_numbers(PROMPT), columns.whole_numbers(OUTPUT)
@@ -83,48 +83,43 @@ def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
 
 
 def _plain(columns: PickedColumns, wanted: tuple[str, ...]) -> str | None:
-    """Seconds of a column named without a unit, as in the plain table of requests."""
+    """Return the unit s for a column named without a unit, as in plain request tables."""
     return "s" if wanted[0] in columns.names else None
 
 
 def _since(
     columns: PickedColumns, spans: tuple[str, ...], instants: tuple[str, ...], unit: str | None, arrival: np.ndarray
 ) -> np.ndarray:
-    """Seconds since the arrival, from a column of spans or of instants."""
+    """Return seconds since the arrival, from a column of durations or of instants."""
     if columns.has(spans):
         return np.array([math.nan if one is None else one for one in columns.seconds(spans, unit, positive=False)])
     unit = unit or _plain(columns, instants)
     return np.array([math.nan if one is None else one for one in columns.seconds(instants, unit, False)]) - arrival
 
 
-TOGETHER = 0.25
-"""First tokens that are closer than this share of a step came from one step."""
-EXPLAINS = 0.05
-"""A sum that misses by more than this (mean, blocks left out) does not describe the server."""
+TOGETHER = 0.25  # first tokens closer than this share of a step belong to one step
+EXPLAINS = 0.05  # mean error (on left-out blocks) above which the sum does not describe the server
 BENDS = (0, 1, 3, 7)
 BLOCKS = 5
-SEQUENCES = 1
-"""The column of counts that tells the sequences; often their context tells as much."""
-MIN_SPANS = 50
-"""Spans between first and last tokens that are needed: a dozen for each number that is fitted."""
+SEQUENCES = 1  # column of counts with the sequences; often the context column is equivalent
+MIN_SPANS = 50  # minimum number of spans between first and last tokens: a dozen per fitted number
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Step times by work; reading adds `reads` at its sizes, linear in between."""
+    """Step times by work; reading adds `reads` at `sizes`, linear in between."""
 
     fixed: float
     per_sequence: float
     per_context_token: float
     sizes: tuple[int, ...]
     reads: tuple[float, ...]
-    error: float
-    """Mean relative error of the spans, blocks of requests left out."""
+    error: float  # mean relative error of the spans, on left-out blocks of requests
 
     def times(self, between: bool, pace: float = 1.0) -> LinearSteps:
-        """Step times, each multiplied by `pace`.
+        """Return the step times, each multiplied by `pace`.
 
-        between: steps that read stand between steps that decode (prompts first); else a step does both.
+        between: True if reading steps run between decoding steps (prompts first); else a step does both.
         """
         decode = StageTime(pace * self.fixed, pace * self.per_sequence)
         reading_seconds = [pace * (one if between else one + self.fixed) for one in self.reads]
@@ -139,7 +134,7 @@ class Reading:
 
 
 def written(times: LinearSteps) -> dict[str, Any]:
-    """Step times as the service's `step` has them, in seconds."""
+    """Return step times as the service's `step` has them, in seconds."""
     decode, prefill = times.decode, times.prefill
     assert isinstance(decode, StageTime)
     if isinstance(prefill, StageTable):
@@ -157,18 +152,15 @@ def written(times: LinearSteps) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Spans:
-    """For each request what passed between its first token and its last."""
+    """The work between the first and the last token, for each request."""
 
     seconds: np.ndarray
     steps: np.ndarray
-    sequences: np.ndarray
-    """Sum over its steps of the sequences that decode."""
+    sequences: np.ndarray  # sum over the request's steps of decoding sequences
     context: np.ndarray
     first: np.ndarray
-    last: np.ndarray
-    """The steps that read meanwhile: from one number to before the other."""
-    read: np.ndarray
-    """Prompt tokens of each step that read, in order of time."""
+    last: np.ndarray  # reading steps in between: `first` inclusive, `last` exclusive
+    read: np.ndarray  # prompt tokens of each reading step, in order of time
 
 
 def spans(
@@ -177,8 +169,8 @@ def spans(
 ) -> Spans:  # fmt: skip
     """Return the work of other requests between first and last tokens.
 
-    budget: most tokens of a step; more of them were read in as many steps as they need.
-    until: only spans that are over by then.
+    budget: maximum tokens per step; larger prompts were read in several steps.
+    until: use only spans that end by this time, in seconds.
     """
     begun, over = arrival + ttft, arrival + latency
     several = output > 1
@@ -221,7 +213,7 @@ def spans(
 
 
 def fit(log: Spans) -> Reading | None:
-    """Fit times of steps to spans; None if too few, or steps do not explain them."""
+    """Fit step times to spans; None if spans are few or steps do not explain them."""
     if len(log.seconds) < MIN_SPANS or (log.last > log.first).sum() < MIN_SPANS:
         return None
     blocks = np.array_split(np.arange(len(log.seconds)), BLOCKS)
@@ -249,7 +241,7 @@ def fit(log: Spans) -> Reading | None:
 
 
 def _shapes(log: Spans) -> list[np.ndarray]:
-    """Return sizes where reading times may bend: none, then ever more quantiles."""
+    """Return candidate sizes where reading times may bend: none, then more quantiles."""
     first, last = int(log.read.min()), int(log.read.max())
     if first == last:
         first = max(0, last - 1)
@@ -278,7 +270,7 @@ def _counts(log: Spans, knots: np.ndarray) -> np.ndarray:
 
 
 def _nonnegative_fit(table: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Fit numbers that are not negative; a span's weight follows from its length."""
+    """Fit nonnegative numbers; a span's weight follows from its length."""
     from scipy.optimize import nnls
 
     weight = seconds**-0.5

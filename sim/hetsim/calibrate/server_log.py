@@ -1,18 +1,18 @@
-"""Fit step times with which a simulated server gives the same request log.
+"""Fits step times so that a simulated server reproduces a request log.
 
-The log has for each request its arrival, its tokens, its first token and its end.  The server is a scenario: its
-replicas, memory, batching and orders are what the user says; what is fitted are the numbers of its step, in the form
-that it has there: of a line `fixed`, `per_prompt_token` and `per_context_token`, of a roofline the shares of the peaks
-and `fixed`; and in both `front_end`, the constant of each request.
+The log has the arrival, the tokens, the first token and the end of each request.  The server is a scenario: the user
+states its replicas, memory, batching and orders; the numbers of its step are fitted, in the form that the scenario
+uses: for a line `fixed`, `per_prompt_token` and `per_context_token`, for a roofline the shares of the peaks and
+`fixed`; and in both `front_end`, the constant time of each request.
 
-Unless the scenario writes a roofline, what steps take is read off the log itself where that explains it
-(`hetsim.calibrate.request_log`); the step is then as the log has it, with a line or a table for reading, and simulation
-finds the pace (a factor of all times) and `front_end`.  Else, and for a roofline, all numbers are fitted by Nelder and
-Mead's simplex on their logarithms.
+Unless the scenario has a roofline, step times are inferred from the log itself if they explain it
+(`hetsim.calibrate.request_log`); the step is then a line or a table for reading, and simulation finds the pace (a
+factor on all times) and `front_end`.  Otherwise, and for a roofline, all numbers are fitted by Nelder and Mead's
+simplex on their logarithms.
 
-Every trial simulates the whole log, as under some orders later requests delay earlier ones, and is judged by the first
-part of the requests in order of arrival.  The times of the rest are held back, and the error is stated on them.  A step
-that was read off is then read off and paced once more, by the whole log.
+Every trial simulates the whole log, since under some orders later requests delay earlier ones, and is judged by the
+first part of the requests in order of arrival.  The other requests are held back, and the error is measured on them.
+Step times that were inferred are finally inferred and paced once more, from the whole log.
 """
 
 import math
@@ -37,12 +37,11 @@ from hetsim.scenario.file import document
 from hetsim.scenario.scenario import Scenario, load
 from hetsim.scenario.schema.language_model import LanguageModel
 
-HELD_BACK = 0.3
-"""Share of the requests, the last that arrive, on which nothing is fitted."""
+HELD_BACK = 0.3  # share of the requests, those that arrive last, that are not used for fitting
 
 
 class Server:
-    """A server with the requests of a log, of which the first `fitted` are fitted."""
+    """A server with the requests of a log; the first `fitted` are used to fit."""
 
     def __init__(self, path: Path, log: Log):
         self.path = path
@@ -61,14 +60,14 @@ class Server:
         written = entry_of(path)["service"]
         step = written.get("step")
         asked = "profile" in written or (isinstance(step, dict) and "roofline" in step)
+        # the scenario itself has a roofline; that of a preset is only an estimate, which a fit replaces
         self.wants_roofline = service.step.roofline is not None and asked
-        """Is a roofline written there?  The one that a preset brings is an estimate, which measured steps replace."""
         served = len(self._scenario.build().tasks)
         if served != len(self.log):
             raise file_error(self.path, f"it serves {served:,} of the {len(self.log):,} requests of the log")
 
     def start(self) -> dict[str, float]:
-        """First values of the search: read off the log, or those of the scenario."""
+        """Return initial values of the search, from the log or from the scenario."""
         log, step = self.log, self.service.step
         several = log.output > 1
         each = (log.latency - log.ttft)[several] / (log.output[several] - 1)
@@ -86,7 +85,7 @@ class Server:
         }
 
     def step_of(self, numbers: dict[str, float]) -> dict[str, Any]:
-        """The service's `step` with these numbers, of those that `start` names."""
+        """Return the service's `step` with these numbers, which `start` names."""
         change = {key: value for key, value in numbers.items() if key != "front_end"}
         if self.service.step.roofline is not None:
             return {"roofline": {key: change.pop(key) for key in ("memory", "compute")}, **change}
@@ -99,9 +98,9 @@ class Server:
         return step.model_copy(update=change).times(self.service.figures)
 
     def read_off(self, count: int) -> Reading | None:
-        """Read step times off the first `count` requests; None where that is impossible."""
+        """Infer step times from the first `count` requests; None if impossible."""
         service, log = self.service, self.log
-        if self.wants_roofline or service.disaggregated is not None or service.autoscale is not None:
+        if self.wants_roofline or service.disaggregated is not None or service.scale is not None:
             return None
         if service.replicas not in (None, 1) or not (self.log.output[:count] > 1).any():
             return None
@@ -116,7 +115,7 @@ class Server:
         )
 
     def simulated(self, times: StepTimes, front_end: float) -> tuple[np.ndarray, np.ndarray, Record]:
-        """Seconds to the first token and to the end of each request; NaN: never."""
+        """Return seconds to the first token and to the end of each request; NaN: never."""
         run = self._scenario.build()
         delay = self.service.network.request_delay + front_end
         (service,) = run.language
@@ -140,7 +139,7 @@ def entry_of(path: Path) -> dict[str, Any]:
 
 
 def _with_requests(path: Path, requests: Path) -> Scenario:
-    """The scenario with the log's requests in place of its own."""
+    """Return the scenario with the log's requests in place of its own."""
     entry = {key: value for key, value in entry_of(path).items() if key in ("name", "service")}
     entry["trace"] = {"format": "requests", "path": str(requests)}
     dropped = ("workload", "horizon", "warmup", "sweep", "replications")
@@ -149,21 +148,18 @@ def _with_requests(path: Path, requests: Path) -> Scenario:
 
 
 TRIALS = 300
+# size of the first simplex of each search, in logarithms; each search starts at the last result
 REACHES = (0.5, -1.0, 1.5, -0.5, 2.5)
-"""Size of the first simplex of each search, in logarithms: each begins where the one before it ended."""
-GAIN = 2e-3
-"""Less error than this is not worth another search."""
+GAIN = 2e-3  # minimum reduction of the error that justifies another search
+# steps around the best pace so far at which the next paces are tried, for inferred steps
 PACES = (0.02, 0.01, 0.005, 0.0025)
-"""Of steps read off a log: how far from the best pace so far the next ones are tried."""
-QUIET = 0.25
-"""The share of the requests, those with the shortest times to the first token, that tell `front_end`."""
-CLOSE = 0.5
-"""A fit with a mean error beyond this describes nothing."""
+QUIET = 0.25  # share of requests, with the shortest times to the first token, that determine `front_end`
+CLOSE = 0.5  # mean error above which a fit is rejected
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the requests held back: measured and simulated."""
+    """A figure of the held-back requests: measured and simulated."""
 
     name: str
     measured: float
@@ -176,20 +172,18 @@ class Figure:
 
 @dataclass
 class Fitted:
-    """The fitted step and constant of a request, and the error on those held back."""
+    """The fitted step and constant of a request, and the error on held-back requests."""
 
-    step: dict[str, Any]
-    """As the service's `step` has it, in seconds; of a roofline `roofline` and `fixed`."""
+    step: dict[str, Any]  # as in the service's `step`, in seconds; for a roofline `roofline` and `fixed`
     front_end: float
     trials: int
     figures: list[Figure]
     held_back: int
-    fitted_error: float
-    """On the requests fitted."""
+    fitted_error: float  # on the requests used for fitting
 
 
 def _off(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Return the mean error relative to the measured mean; a missing answer is 0 s."""
+    """Return mean |error| / measured mean; a missing answer counts as 0 s."""
     scale = float(theirs.mean()) if len(theirs) else 0.0
     if scale <= 0:
         return 0.0
@@ -198,14 +192,12 @@ def _off(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 @dataclass
 class _Search:
-    """Trials of step times on the first requests of a log."""
-
     server: Server
     count: int
     trials: int = 0
 
     def error(self, times: StepTimes, front_end: float) -> float:
-        """Mean error of times to first tokens, of latencies, and of the spans between."""
+        """Return the mean error of times to first tokens, latencies, and spans between."""
         log, count = self.server.log, self.count
         self.trials += 1
         ttft, latency = (one[:count] for one in self.server.simulated(times, front_end)[:2])
@@ -214,7 +206,7 @@ class _Search:
         return (_off(ttft, log.ttft[:count]) + _off(latency, log.latency[:count]) + own) / 3
 
     def front_end(self, times: StepTimes) -> float:
-        """Return how much later than simulated the first tokens without queueing come."""
+        """Return the delay of first tokens without queueing, relative to the simulation."""
         self.trials += 1
         ttft = self.server.simulated(times, 0.0)[0][: self.count]
         measured = self.server.log.ttft[: self.count]
@@ -225,7 +217,7 @@ class _Search:
 
 @dataclass
 class _Found:
-    """Step times, the constant of each request, and the error on the requests fitted."""
+    """Fitted step times, constant time per request, and error on fitted requests."""
 
     times: StepTimes
     front_end: float
@@ -235,7 +227,7 @@ class _Found:
 def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
     """Fit the step to the first part of the log, and return its error on the rest.
 
-    ScenarioError where the step is of a form that is not fitted, or where the search finds no server like the log's.
+    ScenarioError if the form of the step is not supported, or if the search finds no server like the log's.
     """
     log, count = server.log, server.fitted
     search = _Search(server, count)
@@ -265,7 +257,7 @@ def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
 
 
 def _paced(search: _Search, reading: Reading) -> _Found:
-    """Fit the pace, if steps that read also decode, and the constant before a step."""
+    """Fit the pace, the constant before a step, and whether reading steps also decode."""
     tried: dict[tuple[bool, float], float] = {}
     pace = 1.0
     front = {one: search.front_end(reading.times(one)) for one in (True, False)}
@@ -288,7 +280,7 @@ def _paced(search: _Search, reading: Reading) -> _Found:
 
 
 def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str, float], _Found]:
-    """All numbers of a line or a roofline, by simulating every trial."""
+    """Fit all numbers of a line or a roofline, by simulating every trial."""
     from scipy.optimize import minimize
 
     server = search.server

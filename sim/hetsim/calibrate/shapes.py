@@ -1,8 +1,8 @@
-"""Choose the shape of stage times by cross-validation: line, powers or table.
+"""Chooses the shape of stage times by cross-validation: line, powers or table.
 
-Each size is left out in turn and predicted from the others; the error is the mean of the relative ones.  Of the shapes
-the simplest with an error within one standard error of the smallest is chosen (Hastie, Tibshirani and Friedman, The
-Elements of Statistical Learning, section 7.10).
+Each size is left out in turn and predicted from the others; the error is the mean relative error.  The chosen shape is
+the simplest with an error within one standard error of the smallest (Hastie, Tibshirani and Friedman, The Elements of
+Statistical Learning, section 7.10).
 """
 
 import math
@@ -17,17 +17,15 @@ from hetsim.model.batch_times import MAX_POINTS, StageTable, nearest_line
 
 Predict = Callable[[int], float]
 
+# minimum number of sizes to judge a shape: one is left out, the others must determine it
 MIN_SIZES = {"line": 3, "broken line": 5, "powers": 4, "table": 3}
-"""Sizes that are needed to judge a shape: one is left out, and the others have to tell it."""
-SHAPES = tuple(MIN_SIZES)
-"""From the simplest on."""
-ROUNDING = 1e-9
-"""Relative errors below this one are those of floating point, and say nothing about a shape."""
+SHAPES = tuple(MIN_SIZES)  # from the simplest on
+ROUNDING = 1e-9  # relative errors below this are due to floating point
 
 
 @dataclass(frozen=True)
 class JudgedShape:
-    """A shape with mean relative error on left-out sizes, its SE, and worst size."""
+    """A shape with its mean relative error on left-out sizes, SE, and worst size."""
 
     shape: str
     error: float
@@ -38,18 +36,15 @@ class JudgedShape:
 
 @dataclass
 class Shaped:
-    """A stage by its measured times, with the shape that was chosen for it."""
+    """A stage with its measured times, and the shape that was chosen for it."""
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
     judged: list[JudgedShape]
     chosen: str
-    knots: dict[int, float] = field(default_factory=dict)
-    """Of a table or a broken line: the sizes that say it, with their seconds."""
-    line: tuple[float, float] = (0.0, 0.0)
-    """Of a line: seconds by item, and fixed."""
-    floor: float | None = None
-    """Of powers: seconds that do not depend on the size."""
+    knots: dict[int, float] = field(default_factory=dict)  # of a table or a broken line: its points, seconds by size
+    line: tuple[float, float] = (0.0, 0.0)  # of a line: seconds per item, and fixed seconds
+    floor: float | None = None  # of powers: seconds that do not depend on the size
 
     def seconds_at(self, size: int) -> float:
         if self.chosen == "line":
@@ -60,7 +55,7 @@ class Shaped:
 
     @property
     def about(self) -> dict[str, object]:
-        """Summarize a profile, without its times."""
+        """Summary for a profile, without times."""
         return {
             "shape": self.chosen,
             "sizes": list(self.sizes),
@@ -70,16 +65,16 @@ class Shaped:
 
     @property
     def off(self) -> float:
-        """The largest relative deviation of what was measured."""
+        """Maximum relative deviation of measured times from the shape."""
         return max(abs(self.seconds_at(n) / t - 1) for n, t in zip(self.sizes, self.seconds, strict=True))
 
 
 def shaped(
     sizes: tuple[int, ...], seconds: tuple[float, ...], wanted: str | None = None, floor: float | None = None
 ) -> Shaped:
-    """Fit a stage in the shape wanted, or in the one that cross-validation chooses.
+    """Fit a stage in the wanted shape, or in the shape that cross-validation chooses.
 
-    `floor`: seconds that any size takes; what is beyond may then grow by powers of the size.
+    `floor`: seconds that any size takes; the excess may then grow by powers of the size.
     """
     n, tau = np.array(sizes, dtype=float), np.array(seconds)
     fits: dict[str, Callable[[np.ndarray, np.ndarray], Predict]] = {
@@ -126,7 +121,7 @@ def _points(n: np.ndarray, tau: np.ndarray) -> tuple[float, float]:
 
 
 def _through(n: np.ndarray, tau: np.ndarray, size: float) -> float:
-    """On the straight lines between points, the first and the last of which go on."""
+    """Return a point on the lines between points, which are extrapolated at both ends."""
     high = int(np.clip(np.searchsorted(n, size), 1, len(n) - 1))
     slope = (tau[high] - tau[high - 1]) / (n[high] - n[high - 1])
     return max(float(tau[high - 1] + slope * (size - n[high - 1])), 1e-12)

@@ -1,13 +1,13 @@
 """Step times of a language model, measured by setting, as a service profile.
 
-A row of such a file is a setting: a number of requests in a batch, their prompt tokens and output tokens, with the
-time of the step that read all prompts and the mean time of those that decoded.  Rows of one setting are repeats; their
-median counts.  The published profiles of Splitwise (Patel et al., ISCA 2024) have this form.
+Each row of such a file is a setting: a number of requests in a batch, with their prompt and output tokens, the time of
+the step that read all prompts, and the mean time of the decoding steps.  Rows with the same setting are repeats; the
+median is used.  The published profiles of Splitwise (Patel et al., ISCA 2024) have this form.
 
 Decoding takes f(sequences) + slope · context: the slope is a weighted regression within each number of sequences, f a
 shape of `hetsim.calibrate.shapes`.  Reading prompts is such a shape of the tokens, which may grow by powers above the
-time of the smallest step that decodes: that step reads all weights as well.  Each size is left out in turn, and the
-error is how far the others predict it wrong, the slope fitted again without it.
+time of the smallest decoding step: that step reads all weights as well.  Each size is left out in turn, and the error
+is that of the prediction from the other sizes, with the slope fitted without it.
 """
 
 import statistics
@@ -27,13 +27,11 @@ BATCH = ("batch_size", "batch", "sequences", "num_seqs")
 OUTPUT = ("token_size", "output_tokens", "output", "output_len")
 PREFILL = ("prompt_time", "prefill_time", "prefill", "ttft")
 DECODE = ("token_time", "decode_time", "decode", "tpot", "tbt")
-NEEDED = (PROMPT, BATCH, PREFILL, DECODE)
-"""By which a profile of steps is known."""
+NEEDED = (PROMPT, BATCH, PREFILL, DECODE)  # columns that identify a profile of steps
+# Columns that must have one value in a profile
 SERVER = ("model", "hardware", "gpu", "device", "accelerator", "tensor_parallel", "tensor_parallel_size", "tp", "dtype",
           "quantization", "engine", "framework")  # fmt: skip
-"""What the times of one profile have in common."""
-FALLS = 0.5
-"""A step that takes less than this share of a smaller one's time was not measured, or not whole."""
+FALLS = 0.5  # a step faster than this share of a smaller step was not measured completely
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class MeasuredSetting:
 
 @dataclass
 class StepProfile:
-    """The fit: shapes of both stages, seconds for a token of context, and remarks."""
+    """Fitted step times: shape of each stage, seconds per context token, and remarks."""
 
     what: str
     prefill: Shaped
@@ -64,7 +62,7 @@ class StepProfile:
 
 
 def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[MeasuredSetting]:
-    """Read the settings in a file; ScenarioError names file, line and column."""
+    """Read the settings in a file; ScenarioError names the place of a problem."""
     columns = PickedColumns(path, where)
     prompt, batch = columns.whole_numbers(PROMPT), columns.whole_numbers(BATCH)
     output = columns.whole_numbers(OUTPUT) if columns.has(OUTPUT) else None
@@ -82,7 +80,7 @@ def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[Measure
 
 
 def slope(settings: list[MeasuredSetting]) -> float:
-    """Fit seconds that a token of context adds, within each number of sequences."""
+    """Fit the seconds that a context token adds, within each number of sequences."""
     above = below = 0.0
     for batch in {one.batch for one in settings}:
         mine = [one for one in settings if one.batch == batch]
@@ -96,12 +94,10 @@ def slope(settings: list[MeasuredSetting]) -> float:
 
 
 def _by_sequences(settings: list[MeasuredSetting], each: float) -> dict[int, float]:
-    """Return median seconds of decoding steps by sequences, without context."""
     return _medians((one.batch, max(one.decode - each * one.context, 0.05 * one.decode)) for one in settings)
 
 
 def _medians(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
-    """Return median seconds by size, in the order of the sizes."""
     times: dict[int, list[float]] = defaultdict(list)
     for size, seconds in pairs:
         times[size].append(seconds)
@@ -109,7 +105,7 @@ def _medians(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 
 def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[int]]:
-    """The times, and the sizes with a time that cannot be that of the whole step."""
+    """Return the plausible times, and the sizes with times too short for a whole step."""
     kept: dict[int, float] = {}
     fallen = []
     for tokens, seconds in prefill.items():
@@ -147,7 +143,7 @@ def fit(what: str, settings: list[MeasuredSetting], wanted: str | None = None) -
 
 
 def _judged(settings: list[MeasuredSetting], shape: str) -> JudgedShape:
-    """Return the error on each number of sequences when the fit leaves it out."""
+    """Return the error at each number of sequences when the fit leaves it out."""
     errors: dict[int, float] = {}
     for batch in sorted({one.batch for one in settings}):
         rest = [one for one in settings if one.batch != batch]

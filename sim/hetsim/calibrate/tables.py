@@ -1,10 +1,11 @@
 """Stage times measured elsewhere: tables by batch size, or perf_analyzer files.
 
-Triton's perf_analyzer (`-f FILE`) writes a row for each load: Concurrency or Request Rate, Inferences/Second, and the
-mean microseconds that a request spends in each part: Client Send, Network+Server Send/Recv, Server Queue, Server
-Compute Input, Server Compute Infer, Server Compute Output, Client Recv; then percentiles of its latency.  Its rows do
-not tell the batch size (`-b`), so that each file has one, unless a column was added.  Of each size the row with the
-least load counts, where no request waits for another: input, infer and output are upload, compute and download.
+Triton's perf_analyzer (`-f FILE`) writes one row per load: Concurrency or Request Rate, Inferences/Second, and the mean
+microseconds of a request in each part: Client Send, Network+Server Send/Recv, Server Queue, Server Compute Input,
+Server Compute Infer, Server Compute Output, Client Recv; then percentiles of its latency.  The rows do not state the
+batch size (`-b`), so that each file has one batch size, unless a column was added.  For each size the row with the
+lowest load is used, at which no request waits for another: input, infer and output are upload, compute and download.
+
 Reference: docs/measurements_metrics.md of triton-inference-server/perf_analyzer.
 """
 
@@ -20,24 +21,21 @@ from hetsim.workload.mapped.picked_columns import PickedColumns
 from hetsim.workload.mapped.propose import form_of
 from hetsim.workload.mapped.rows import FileRows, rows_of, tidied
 
-PERF = "Inferences/Second"
-"""By which a file of perf_analyzer is known."""
+PERF = "Inferences/Second"  # column that identifies a file of perf_analyzer
 LOADS = ("Concurrency", "Request Rate")
 BATCH = ("batch_size", "batch", "batchsize", "size", "bs")
+# Default names of the time column, without a unit; the first one present is used
 TIMES = ("time", "latency", "duration", "compute", "mean", "avg", "average", "mean_latency", "latency_mean",
          "avg_latency", "latency_avg", "median", "p50", "median_latency", "latency_median", "p50_latency",
          "latency_p50")  # fmt: skip
-"""Names of the columns of a table unless they are given, without a unit; the first one present is used."""
 STAGES = {
     "upload": "Server Compute Input", "compute": "Server Compute Infer", "download": "Server Compute Output",
 }  # fmt: skip
-OLD_COMPUTE = "Server Compute"
-"""What versions before 2.0 wrote for all three."""
+OLD_COMPUTE = "Server Compute"  # the column of versions before 2.0, for all three stages
 QUEUE = "Server Queue"
+# client-side columns, for servers without stage times (TensorFlow Serving); the first present is used
 CLIENT = ("Avg latency", "p50 latency")
-"""Client-side columns, for servers that do not report stages (TensorFlow Serving); the first one present is used."""
-BUSY = 0.05
-"""Above this share of the compute time, queueing is a sign that requests wait for each other."""
+BUSY = 0.05  # share of the compute time above which queueing shows that requests wait for each other
 
 
 @dataclass
@@ -54,7 +52,7 @@ def table(
 ) -> Elsewhere:
     """Read the compute times in a table; ScenarioError with file, line and column.
 
-    batch, time: names of the columns; None: those that have a usual name.
+    batch, time: names of the columns; None: the columns with a usual name.
     """
     names = rows_of(path, form_of(path)).names
     batch, time = batch or _usual(path, names, BATCH, "--batch"), time or _usual(path, names, TIMES, "--time")
@@ -73,7 +71,7 @@ def _usual(path: Path, names: Sequence[str], wanted: Sequence[str], option: str)
 
 
 def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
-    """Read the stages in perf_analyzer files: a batch size a file, or a column of it."""
+    """Read the stages in perf_analyzer files: one batch size per file, or in a column."""
     measured: dict[int, _Measured] = {}
     remarks = []
     for size, path in files:
@@ -98,17 +96,16 @@ def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
 
 @dataclass(frozen=True)
 class _Measured:
-    """Seconds of the stages of a batch, at the least load at which it was measured."""
+    """Seconds of the stages of a batch, at the lowest measured load."""
 
     load: float
     stages: dict[str, float]
     path: Path
-    overlapping: bool
-    """True if more than one request was in flight."""
+    overlapping: bool  # more than one request was in flight
 
 
 def _under_load(found: Mapping[int, _Measured]) -> Iterator[str]:
-    """Remarks on batches that were not alone at the server."""
+    """Yield remarks on batches that were not alone on the server."""
     if flying := [size for size in sorted(found) if found[size].overlapping]:
         text = f"batches of {', '.join(map(str, flying))} were measured with more than one request in flight"
         yield f"{text}: their stages may contain each other's (measure with --concurrency-range 1)"
@@ -118,7 +115,7 @@ def _under_load(found: Mapping[int, _Measured]) -> Iterator[str]:
 
 
 def _by_stage(found: Mapping[int, _Measured]) -> tuple[dict[str, dict[int, float]], list[str]]:
-    """Return seconds by stage and size; stages with 0 s at some sizes are left out."""
+    """Return seconds by stage and size; stages with 0 s at some sizes are skipped."""
     stages, left_out = {}, []
     for name in STAGES:
         seconds = {size: found[size].stages[name] for size in sorted(found)}
@@ -171,7 +168,6 @@ def _number(path: Path, line: int, row: dict[str, Any], name: str) -> float:
 
 
 def _stages(path: Path, line: int, row: dict[str, Any]) -> dict[str, float]:
-    """Seconds of one row."""
     if STAGES["compute"] in row:
         column = STAGES["compute"]
         seconds = {name: _number(path, line, row, column) / 1e6 for name, column in STAGES.items()}

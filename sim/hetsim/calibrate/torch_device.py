@@ -1,6 +1,6 @@
 """A PyTorch module on this machine, timed with CUDA events; and ResNet-50.
 
-Only this file imports torch, and only `hetsim calibrate` imports this file (extra `calibrate`).
+Only this file imports torch, and only `hetsim calibrate` imports this file (needs the extra `calibrate`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from torch import nn
 
 from hetsim.calibrate.measure import HostDevice
 
-PIPELINE = 12
-"""Batches in a row when two streams are timed; the first two fill the pipeline and do not count."""
+PIPELINE = 12  # batches in a row when two streams are timed; the first two fill the pipeline and do not count
 
 
 def device_of(model: nn.Module, where: str) -> TorchDevice | HostDevice:
-    """The module on `cuda` or `cpu`; `auto` takes a GPU where there is one."""
+    """Return the module on `cuda` or `cpu`; `auto` prefers a GPU."""
     if where == "auto":
         where = "cuda" if torch.cuda.is_available() else "cpu"
     if (shape := getattr(model, "input_shape", None)) is None:
@@ -48,7 +47,7 @@ def _on_host(model: nn.Module, shape: tuple[int, ...]) -> HostDevice:
 
 
 class TorchDevice:
-    """A module on a GPU: a stream a stage, and two buffers of batches."""
+    """A module on a GPU: one stream per stage, and two buffers of batches."""
 
     kind = "gpu"
     memories: tuple[str, ...] = ("pinned", "pageable")
@@ -147,7 +146,7 @@ def _unit(before: int, after: int, size: int, stride: int = 1) -> list[nn.Module
 
 
 class Bottleneck(nn.Module):
-    """A residual block of three convolutions with a shortcut connection."""
+    """A residual block of three convolutions with a shortcut connection (ResNet-50)."""
 
     def __init__(self, before: int, width: int, stride: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Drive a device with requests in real time, and simulate the same requests."""
+"""Drives a device with requests in real time, and simulates the same requests."""
 
 import tempfile
 import time
@@ -14,14 +14,12 @@ from hetsim.calibrate.measure import FittedLine, MeasuredDevice, Overlapping
 from hetsim.model.batch_times import StageTable
 from hetsim.results.declared import THROUGHPUT
 
-POLL = 2e-5
-"""Seconds between looks at what is in flight."""
-SPIN = 5e-4
-"""Seconds before a time from which on a wait is busy: a sleep may end that much late."""
+POLL = 2e-5  # seconds between checks of what is in flight
+SPIN = 5e-4  # last seconds of a wait, which are a busy loop: a sleep may end that much late
 
 
 class RequestClock:
-    """The clock by which requests arrive: that of this machine."""
+    """The clock of request arrivals, which is that of this machine."""
 
     def now(self) -> float:
         return time.perf_counter()
@@ -35,7 +33,7 @@ class RequestClock:
 
 @dataclass(frozen=True)
 class ServiceProfile:
-    """The stages of a service profile."""
+    """Stage times of a service profile, as functions of the batch size."""
 
     upload: FittedLine | StageTable
     compute: FittedLine | StageTable
@@ -44,7 +42,7 @@ class ServiceProfile:
 
     @classmethod
     def from_service(cls, service: Any) -> "ServiceProfile":
-        """Take the stages of a validated `service:` section."""
+        """Return the stages of a validated `service:` section."""
 
         def line(stage: Any) -> FittedLine | StageTable:
             if stage is None:
@@ -64,14 +62,14 @@ class ServiceProfile:
 
 
 def poisson(rate: float, seconds: float, seed: int) -> np.ndarray:
-    """Draw arrival times in whole nanoseconds, as request tables have; at least one."""
+    """Draw arrival times in whole nanoseconds, as in request tables; at least one."""
     random = np.random.default_rng(seed)
     count = max(1, random.poisson(rate * seconds))
     return np.sort(np.round(random.random(count) * seconds, 9))
 
 
 def serve_serial(device: MeasuredDevice, arrivals: np.ndarray, most: int, clock: RequestClock) -> np.ndarray:
-    """Serve as serial_greedy (an idle device takes all that waits); response times."""
+    """Serve like serial_greedy (an idle device starts all that wait)."""
     finish, done = np.empty(len(arrivals)), 0
     due = clock.now() + arrivals  # by the clock's own numbers: what has been waited for is there
     memory = device.memories[0] if device.memories else ""
@@ -91,12 +89,11 @@ def serve_serial(device: MeasuredDevice, arrivals: np.ndarray, most: int, clock:
 def serve_overlapped(
     device: Overlapping, arrivals: np.ndarray, profile: ServiceProfile, most: int, clock: RequestClock
 ) -> np.ndarray:
-    """Serve with two batches in flight, uploads just in time; response times."""
+    """Serve with two batches in flight, uploads just in time; return response times."""
     finish, taken, done = np.empty(len(arrivals)), 0, 0
     due = clock.now() + arrivals
     flying: deque[tuple[int, Callable[[], bool]]] = deque()
-    computed = 0.0
-    """When the last batch submitted ends to compute, as the profile says."""
+    computed = 0.0  # when the last submitted batch ends computing, by the profile
     while done < len(arrivals):
         while flying and flying[0][1]():
             size, _ = flying.popleft()
@@ -118,9 +115,9 @@ def serve_overlapped(
 
 
 def warm(device: MeasuredDevice, most: int) -> None:
-    """Compute at the coming sizes once: the first time at a size may take longer.
+    """Compute once at the coming sizes: the first time at a size may take longer.
 
-    On a GPU all of them, the largest first: its libraries choose kernels for each size of a batch.
+    On a GPU all sizes, the largest first: its libraries choose kernels for each batch size.
     """
     powers = {*(1 << k for k in range(most.bit_length())), most}
     for size in range(most, 0, -1) if device.kind != "cpu" else sorted(powers):
@@ -128,7 +125,7 @@ def warm(device: MeasuredDevice, most: int) -> None:
 
 
 def simulated(service: Mapping[str, Any], kind: str, arrivals: np.ndarray, policy: str, streams: int) -> np.ndarray:
-    """Response times of the same requests in the simulation."""
+    """Return response times of the same requests in the simulation."""
     from hetsim.experiment.run import run
 
     nodes: dict[str, Any] = {"cpus": 1}
@@ -159,7 +156,7 @@ class VerifiedRow:
 
     @property
     def error(self) -> float:
-        """Error of the simulated mean latency, as a share of the measured one."""
+        """Error of the simulated mean latency, as a share of the measured mean."""
         return float(self.simulated.mean() / self.measured.mean() - 1)
 
     def figures(self) -> list[tuple[str, float, float]]:

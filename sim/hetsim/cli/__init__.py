@@ -1,6 +1,6 @@
-"""The command line, `hetsim`: one file a verb.
+"""The command line, `hetsim`: one file per verb.
 
-Heavy imports stand inside the commands, so that `hetsim --help` answers at once.
+Expensive imports are inside the commands, so that `hetsim --help` answers at once.
 """
 
 from hetsim.cli.program import hetsim

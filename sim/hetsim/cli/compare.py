@@ -13,8 +13,7 @@ from hetsim.experiment.options import StudyKeywords, StudyOptions
 from hetsim.registry import policies as known
 from hetsim.report import terminal
 
-USUAL = ("fcfs", "fcfs_skip", "sjf")
-"""Compared with the scenario's own policy where none are named."""
+USUAL = ("fcfs", "fcfs_skip", "sjf")  # compared with the scenario's own policy if none are named
 
 USUAL_GROUPS = ("class", "gpus", "user")
 
@@ -31,15 +30,15 @@ VERDICTS = {
               help="A metric to compare, or a set of them: usual, cluster, all (repeatable).")  # fmt: skip
 @BY
 @click.option("--baseline", metavar="NAME", help="Compare every policy with this one only.")
-@click.option("--best", metavar="METRIC", help="Select the best policy by a metric with a stated probability: makes as "
-              "many replications as that takes (--replications: those of the first stage).")  # fmt: skip
+@click.option("--best", metavar="METRIC", help="Select the best policy by a metric with a given probability: runs as "
+              "many replications as necessary (--replications: those of the first stage).")  # fmt: skip
 @click.option("--probability", type=Share(), metavar="SHARE",
-              help="With --best: that of having selected the best.  [default: 95%]")  # fmt: skip
+              help="With --best: probability that the best is selected.  [default: 95%]")  # fmt: skip
 @click.option("--delta", type=Share(), metavar="SHARE",
-              help="With --best: the difference, as a share of the mean, that is worth no further replication.  "
+              help="With --best: the difference, as a share of the mean, below which policies count as equal.  "
               "[default: 1%]")  # fmt: skip
 @click.option("--out", type=FOLDER, metavar="DIR",
-              help="Write the comparison, and tables and a picture of every policy, there.")  # fmt: skip
+              help="Write the comparison, and tables and a picture of every policy, to DIR.")  # fmt: skip
 @RUNNING
 def compare(
     scenario: str, policies: tuple[str, ...], metrics: tuple[str, ...], by: tuple[str, ...], baseline: str | None,
@@ -48,10 +47,10 @@ def compare(
 ) -> None:  # fmt: skip
     """Compare policies under common random numbers, and say which is better.
 
-    Without --policy these are the values of the scenario's sweep over `policy`, if it has one, else its own
-    policy and fcfs, fcfs_skip and sjf. One run of each says nothing about chance: use --replications.
+    Without --policy the policies are the values of the scenario's sweep over `policy`, if it has one, else its own
+    policy and fcfs, fcfs_skip and sjf. A single run of each does not show random variation: use --replications.
     A policy that refuses the scenario is a row with its reason.
-    Nothing is written unless --out is given; a run that fails keeps its tables as `hetsim run` does.
+    Nothing is written unless --out is given; tables of a failed run are stored as by `hetsim run`.
     """
     from hetsim.experiment.compare import asked_for
     from hetsim.experiment.compare import compare as evaluate
@@ -130,19 +129,19 @@ MAX_GROUPS = 12
 MAX_SETTINGS = 10
 
 
-@click.command(short_help="Say which tasks, groups and decisions differ between two runs.")
+@click.command(short_help="List the tasks, groups and decisions that differ between two runs.")
 @click.argument("a", type=PATH, metavar="RUN")
 @click.argument("b", type=PATH, metavar="RUN")
 @click.option("--metric", "column", type=click.Choice(COLUMNS), default="response", show_default=True,
-              help="What of each task is compared.")  # fmt: skip
-@click.option("--by", type=click.Choice(["class", "user"]), help="Gainers and losers by class or by user only.")
-@click.option("--top", type=Whole(min=1), default=10, show_default=True, metavar="N", help="Tasks that are listed.")
+              help="Column of the tasks to compare.")  # fmt: skip
+@click.option("--by", type=click.Choice(["class", "user"]), help="List gainers and losers by class or by user only.")
+@click.option("--top", type=Whole(min=1), default=10, show_default=True, metavar="N", help="Number of listed tasks.")
 @JSON
 @VERBOSITY
 def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool) -> None:
     """Compare two runs that `run --out` or `compare --out` wrote, task by task.
 
-    Of replications the first is taken. Tasks are matched by their id.
+    The first of several replications is used. Tasks are matched by their id.
     """
     from hetsim.experiment.directory import first_run
     from hetsim.results.many_runs.difference import difference
@@ -166,7 +165,7 @@ def _lines(found: Any, by: str | None, top: int) -> list[str]:
 
 
 def _settings(found: Any) -> list[str]:
-    """Differences between the scenarios other than their policies (labels show those)."""
+    """Return differences between the scenarios other than their policies."""
     differing = {key: values for key, values in found.settings.items() if not key.startswith("policy.")}
     if found.a.seed != found.b.seed:
         differing = {"seed": (found.a.seed, found.b.seed), **differing}
@@ -183,7 +182,7 @@ def _value(value: Any) -> str:
 
 
 def _written(column: str, columns: list[list[float]]) -> list[list[str]]:
-    """Format the columns of a table in one unit, so that they compare at a glance."""
+    """Return the columns of a table as texts in one unit, for comparison."""
     units = terminal.units_of("response" if column in ("start", "finish") else column)
     texts = iter(terminal.several([value for values in columns for value in values], units))
     return [[next(texts) for _ in values] for values in columns]

@@ -1,8 +1,8 @@
 """Shell completion: commands, scenarios, policies, metrics, and keys of --set.
 
-A function is asked by click with what stands before the cursor (`incomplete`); it never fails, since a shell has no
-place for a message.  Keys come from the JSON Schema of the scenario format, names in them from the scenario itself.
-Cost: that of loading the registry, or the schema (0.3 s); nothing is loaded unless a shell asks.
+click calls a function with the text before the cursor (`incomplete`); it never fails, since a shell cannot show a
+message.  Keys come from the JSON Schema of the scenario format, names in them from the scenario itself.  Cost: that of
+loading the registry, or the schema (0.3 s); nothing is loaded unless a shell requests completion.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def scenarios(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete commands and shipped scenarios; a path completes to files."""
+    """Complete commands and shipped scenarios; complete a path with files."""
     from hetsim.scenario.file.shipped import shipped
 
     within = getattr(context.command, "commands", {}).items()
@@ -28,7 +28,7 @@ def scenarios(context: click.Context, parameter: click.Parameter, incomplete: st
 
 
 def policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Policies by name; after `+`, what can be combined with those before it."""
+    """Complete policies by name; after `+`, parts that can be combined."""
     before, plus, begun = incomplete.rpartition("+")
     kinds = [kind for kind in registry.POLICY_PARTS if kind != "scheduler"] if plus else registry.POLICY_PARTS
     names = sorted({name for kind in kinds for name in registry.policies(kind) if name.startswith(begun)})
@@ -43,7 +43,7 @@ def metrics(context: click.Context, parameter: click.Parameter, incomplete: str)
 
 
 def keys(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a path of keys by one level; after `=` propose nothing."""
+    """Complete a path of keys by one level; propose nothing after `=`."""
     from hetsim.scenario.schema.whole import json_schema
 
     if "=" in incomplete:
@@ -68,17 +68,17 @@ def keys(context: click.Context, parameter: click.Parameter, incomplete: str) ->
             if key.startswith(begun)]  # fmt: skip
 
 
+# completers by the name of a parameter, for every command
 COMPLETERS: dict[str, Completer] = {
     "scenario": scenarios, "scenarios": scenarios,
     "policy": policies, "policies": policies, "baseline": policies, "baselines": policies,
     "metric": metrics, "metrics": metrics, "best": metrics, "targets": metrics,
     "overrides": keys, "over": keys, "changes": keys,
 }  # fmt: skip
-"""By name of a parameter, of every command."""
 
 
 def completed(command: click.Command) -> click.Command:
-    """Add completion to a command and its subcommands, as `COMPLETERS` says."""
+    """Add the completers of `COMPLETERS` to a command and its subcommands."""
     for parameter in command.params:
         if parameter._custom_shell_complete is None and parameter.name in COMPLETERS:
             parameter._custom_shell_complete = COMPLETERS[parameter.name]
@@ -88,7 +88,7 @@ def completed(command: click.Command) -> click.Command:
 
 
 def _document(name: str) -> Any:
-    """The scenario's YAML, for the names of its entries; None where it cannot be read."""
+    """Return the scenario's YAML, for the names of its entries; None if unreadable."""
     import yaml
 
     from hetsim.scenario.file.shipped import find
@@ -103,7 +103,7 @@ def _document(name: str) -> Any:
 
 
 def _plain(options: list[Schema], schema: Schema) -> list[Schema]:
-    """The alternatives of a schema that have keys or entries, references followed."""
+    """Return the alternatives of a schema with keys or entries, references resolved."""
     todo = list(options)
     for one in todo:  # it grows
         referred = [schema["$defs"][one["$ref"].rpartition("/")[2]]] if "$ref" in one else []

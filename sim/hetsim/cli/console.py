@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from hetsim.results.panels import Picture
 
 
+# colors of verdicts; click omits them without a terminal, and with NO_COLOR
 PALETTE: dict[str, dict[str, Any]] = {
     "good": {"fg": "green"}, "unsure": {"fg": "yellow"}, "bad": {"fg": "red", "bold": True},
     "best": {"fg": "green", "bold": True},
 }  # fmt: skip
-"""Colors of verdicts.  click leaves them out where there is no terminal, and with NO_COLOR."""
 
 
 def verdict(text: str, kind: str) -> str:
-    """A text in the color of a verdict."""
+    """Return a text in the color of a verdict."""
     return click.style(text, **PALETTE[kind])
 
 
 def lines(texts: Iterable[str], verdicts: Mapping[str, str] | None = None) -> None:
     """Print data on stdout, with control characters of names as escapes.
 
-    verdicts: patterns, and the kinds of verdict that they match, the first that does.  Colors are added to finished
-    lines, as they would count as columns of a table before.
+    verdicts: patterns, and the kind of verdict for text that matches; the first match counts.  Colors are added to
+    finished lines, since they would count as characters of a table.
     """
     text = "\n".join(map(visible_lines, texts))
     kinds = [*(verdicts or {}).values()]
@@ -53,7 +53,7 @@ def as_json(value: Any) -> None:
 
 def result(to_json: bool, value: Callable[[], Any], texts: Callable[[], Iterable[str]],
            verdicts: Mapping[str, str] | None = None) -> None:  # fmt: skip
-    """Print what a command found, as JSON or as `lines`; only that form is made."""
+    """Print the result of a command as JSON or as `lines`; only that form is computed."""
     as_json(value()) if to_json else lines(texts(), verdicts)
 
 
@@ -70,13 +70,13 @@ def notes(texts: Iterable[str], quiet: bool = False) -> None:
 
 
 def check_replaceable(target: Path | None, force: bool) -> None:
-    """Refuse to replace a file without --force, before anything is computed."""
+    """Raise UsageError if a file exists without --force, before computing anything."""
     if target is not None and target.exists() and not force:
         raise click.UsageError(f"{target} exists; --force replaces it")
 
 
 def picture(target: Path | None, draw: "Callable[[], Picture]", quiet: bool = False) -> None:
-    """Write a picture, whole or not at all, and say where; nothing without a target."""
+    """Write a picture atomically, and print its path; do nothing without a target."""
     if target is not None:
         write_whole(target, lambda file: draw().save(file))
         note(f"picture: {target}", quiet)
@@ -90,7 +90,7 @@ def warnings(texts: Iterable[str], quiet: bool = False) -> None:
 
 @contextmanager
 def own_warnings(quiet: bool) -> Iterator[None]:
-    """Print warnings about pictures, damaged files and unknown inputs as our own."""
+    """Print warnings about pictures, damaged files and unknown inputs as ours."""
     with python_warnings.catch_warnings():
         show = python_warnings.showwarning
 
@@ -105,10 +105,10 @@ def own_warnings(quiet: bool) -> Iterator[None]:
 
 
 class CaseLines:
-    """Progress off a terminal: a line on stderr for each case, in their order."""
+    """Progress without a terminal: a line on stderr for each case, in order."""
 
     def __call__(self, share: float) -> None:
-        """The share of all work that is done, of which a pipe is not told."""
+        """Ignore the share of finished work, which is for terminals only."""
 
     def case(self, text: str) -> None:
         note(text)
@@ -116,7 +116,7 @@ class CaseLines:
 
 @contextmanager
 def progress(quiet: bool, cases: bool = False) -> "Iterator[TerminalBar | CaseLines | None]":
-    """Show a progress bar on a terminal; elsewhere, with `cases`, a line a case."""
+    """Show a progress bar on a terminal; elsewhere, with `cases`, one line per case."""
     if quiet or not sys.stderr.isatty():
         yield CaseLines() if cases and not quiet else None
         return
@@ -131,7 +131,7 @@ def progress(quiet: bool, cases: bool = False) -> "Iterator[TerminalBar | CaseLi
 
 @contextmanager
 def shard_reports(to_json: bool) -> Iterator[None]:
-    """End the command of a shard with a report on the runs that it made."""
+    """End the command of a shard with a report on its runs."""
     from hetsim.experiment.shard import ShardOver
 
     try:
@@ -148,7 +148,7 @@ def shard_reports(to_json: bool) -> Iterator[None]:
 def making(
     directory: Path | None, otherwise: Path, cache: str | Path | None, to_json: bool, quiet: bool, cases: bool = False
 ) -> "Iterator[TerminalBar | CaseLines | None]":
-    """Run a study as `searching` does, and keep the tables of a run that fails."""
+    """Run a study as `searching` does, and store the tables of a failed run."""
     kept = None if cache is None else of_cache(cache)
     with keeping_partial(directory, otherwise), searching(kept, to_json, quiet, cases) as bar:
         yield bar
@@ -160,8 +160,7 @@ def searching(
 ) -> "Iterator[TerminalBar | CaseLines | None]":
     """Run a study with progress, warnings, shards and a note on an early end.
 
-    `kept` is that note, printed after an interrupt, a full disk, or the loss of workers. cases: see `progress`.
-
+    `kept` is that note, printed after an interrupt, a full disk, or the loss of workers.  cases: see `progress`.
     """
     try:
         with shard_reports(to_json), own_warnings(quiet), progress(quiet, cases) as bar:
@@ -173,7 +172,7 @@ def searching(
 
 
 def of_cache(cache: str | Path | None) -> str:
-    """Return the note on a search that ended early: how the cache continues it."""
+    """Return the note on a search that ended early: how to continue from the cache."""
     if cache is None:
         return "nothing was kept; with --cache DIR it can be resumed"
     return f"the runs that ended are in {cache}; the same command goes on from there"
@@ -181,9 +180,9 @@ def of_cache(cache: str | Path | None) -> str:
 
 @contextmanager
 def keeping_partial(directory: Path | None, otherwise: Path) -> Iterator[None]:
-    """If a run fails, keep its tables up to then and say where they are.
+    """If a run fails, store its tables so far and print their place.
 
-    They lie in `partial` of the directory asked for, of `otherwise` if none was.
+    The folder is `partial` in the requested directory, or in `otherwise`.
     """
     try:
         yield

@@ -12,17 +12,17 @@ from hetsim.report import terminal
 MAX_STRETCHES = 25
 
 
-@click.command(short_help="Split a task's waiting by cause, and say how it ended.")
+@click.command(short_help="Split a task's waiting by cause, and print how it ended.")
 @click.argument("run", type=PATH, metavar="RUN")
 @click.argument("task", required=False)
 @click.option("--by", metavar="class|gpus|user",
-              help="Add up over the tasks of each class, number of GPUs asked for, or user.")  # fmt: skip
+              help="Add up the waits by class, by requested number of GPUs, or by user.")  # fmt: skip
 @JSON
 @VERBOSITY
 def explain(run: Path, task: str | None, by: str | None, as_json: bool) -> None:
-    """Say why TASK of a run waited, how long for each cause, and how it ended.
+    """Print why TASK of a run waited, how long for each cause, and how it ended.
 
-    RUN is what `hetsim run --out RUN` wrote; of replications the first is explained.
+    RUN is a directory that `hetsim run --out RUN` wrote; the first of several replications is explained.
     """
     from hetsim.experiment.directory import first_run
     from hetsim.results.stored_files import reading_stored
@@ -69,22 +69,21 @@ def _task(result: Any, task: str, as_json: bool) -> None:
 
 
 def _causes(table: Any) -> tuple[dict[str, float], float]:
-    """Seconds of waiting by cause, and in all."""
     sums = table.groupby("cause", sort=False)["seconds"].sum()
     return {str(cause): float(seconds) for cause, seconds in sums.items()}, float(table["seconds"].sum())
 
 
 def _shares(causes: dict[str, float], wait: float) -> list[str]:
-    """A table of the causes, the largest first."""
+    """Return a table of the causes, the largest first."""
     largest = sorted(causes.items(), key=lambda pair: -pair[1])
     shares = [[cause_name(cause), terminal.seconds(s), terminal.share(s / wait)] for cause, s in largest]
     return terminal.table([["cause", "time", ""], *shares], right=(1, 2))
 
 
 def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as_json: bool) -> None:
-    """Explain a request with stages: its waiting in all of them, then in each.
+    """Explain a request with stages: its waiting in all stages, then in each.
 
-    Of several items, many of which may wait at a time, the sum can be longer than the request took: the text says so.
+    If several of its items wait at the same time, the sum can exceed the request's response time, and the text says so.
     """
     from hetsim.model.record import STATUS_NAMES
     record = result.record
@@ -144,7 +143,7 @@ def _task_lines(
 
 
 def _network_line(found: dict[str, float]) -> str:
-    """Say how much longer than in the best place a task's communication took."""
+    """Return how much longer a task's communication took than with the best placement."""
     names = {"placement": "for its place", "neighbors": "for others on its links", "devices": "for slow devices"}
     text = f"it computed for {terminal.seconds(found['seconds'])}: {terminal.seconds(found['alone'])} in the best place"
     parts = [

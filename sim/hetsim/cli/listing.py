@@ -1,4 +1,4 @@
-"""`hetsim list`, `hetsim new`: what can be named, and a folder to start from."""
+"""`hetsim list`, `hetsim new`: names for scenarios, and a new scenario folder."""
 
 import inspect
 import shutil
@@ -24,13 +24,13 @@ KINDS = {
 README = "README.md"
 
 
-@click.command(short_help="Make a folder to start from: a scenario, its files, and the next commands.")
+@click.command(short_help="Make a new scenario folder: a scenario, its files, and the next commands.")
 @click.argument("folder", metavar="FOLDER", type=FOLDER)
-@click.option("--kind", type=click.Choice(list(KINDS)), help="What is in it; without it the kinds are listed.")
+@click.option("--kind", type=click.Choice(list(KINDS)), help="Contents of the folder; without it the kinds are listed.")
 @QUIET
 @VERBOSITY
 def new(folder: Path, kind: str | None, quiet: bool) -> None:
-    """Make a folder to start from: a scenario, its files, and a README.
+    """Make a new scenario folder: a scenario, its files, and a README.
 
     FOLDER must be new or empty.
     """
@@ -54,24 +54,23 @@ def new(folder: Path, kind: str | None, quiet: bool) -> None:
 
 
 LISTS = ("policies", "scenarios", "metrics", "traces", "clusters", "arrivals", "models", "support")
-SUPPORT = "hetsim.silicon.engines:support"
-"""What is measured of a model on a GPU, by engine."""
+SUPPORT = "hetsim.silicon.engines:support"  # measured steps of a model on a GPU, by engine
+# displayed kind of the entries in a table of the registry
 REGISTERED = {"traces": "trace", "clusters": "nodes", "arrivals": "arrivals"}
-"""The kind that is shown of what stands in a table of the registry."""
 
 
 @click.command("list", short_help="List policies, scenarios, metrics, trace formats, models and GPUs, ...")
 @click.argument("what", metavar="|".join(LISTS), type=click.Choice(LISTS))
-@click.option("--kind", type=click.Choice(POLICY_KINDS), help="Of policies, only these.")
-@click.option("--model", metavar="NAME", help="Of support: the language model, a name or {...} as in scenarios.")
-@click.option("--gpu", metavar="NAME", help="Of support: the GPU.")
+@click.option("--kind", type=click.Choice(POLICY_KINDS), help="List only policies of this kind.")
+@click.option("--model", metavar="NAME", help="With support: the language model, a name or {...} as in scenarios.")
+@click.option("--gpu", metavar="NAME", help="With support: the GPU.")
 @JSON
 @VERBOSITY
 def list_(what: str, kind: str | None, model: str | None, gpu: str | None, as_json: bool) -> None:
     """List the names that scenarios and commands take, with their parameters.
 
-    support says which steps of a model on a GPU are measured, by engine (service: {engine: ...}) and GPUs of a node: of
-    measured servers (measured), of measured kernels (transferred), or of neither (guessed), and how far off they are.
+    support prints how step times of a model on a GPU are known, by engine (service: {engine: ...}) and GPUs of a node:
+    from measured servers (measured), from measured kernels (transferred), or from neither (guessed), with their errors.
     """
     if (what == "support") != (model is not None and gpu is not None) or (model is None) != (gpu is None):
         raise click.UsageError("support needs --model and --gpu, names of `hetsim list models`, and nothing else does")
@@ -96,7 +95,7 @@ def list_(what: str, kind: str | None, model: str | None, gpu: str | None, as_js
 
 
 def _model(text: str) -> Any:
-    """A model by its name, or by a mapping as under `model:` of a service."""
+    """Return a model by its name, or by a mapping as under `model:` of a service."""
     from pydantic import TypeAdapter, ValidationError
 
     from hetsim.scenario.file.document import parse_value
@@ -159,7 +158,7 @@ def _row(kind: str, name: str, load: Any) -> dict[str, Any]:
 
 
 def summary(item: Any) -> str:
-    """The first sentence of an item's docstring, or of its module's."""
+    """Return the first sentence of an item's docstring, or of its module's."""
     # `__doc__` itself: inspect.getdoc would give a base class's.
     text = item.__doc__ if isinstance(getattr(item, "__doc__", None), str) else None
     if not text or (inspect.isclass(item) and any(text == base.__doc__ for base in item.__mro__[1:])):
@@ -171,7 +170,7 @@ def summary(item: Any) -> str:
 
 
 def parameters(kind: str, item: Any) -> dict[str, Any]:
-    """Parameter -> default as text, None where one must be given."""
+    """Return parameter -> default as text; None if the parameter is required."""
     if (fields := getattr(item, "model_fields", None)) is not None:
         return {
             info.alias or name: None if info.is_required() else _default(info.get_default(call_default_factory=True))
@@ -197,7 +196,8 @@ def _default(value: Any) -> str:
 
 _HEADINGS = {
     "scheduler": "schedulers", "placement": "placements", "admission": "admission policies",
-    "batching": "batching policies", "routing": "routing policies", "predictor": "predictors",
+    "batching": "batching policies", "routing": "routing policies", "scale": "scaling policies",
+    "eviction": "eviction policies", "predictor": "predictors",
     "model": "language models (service: {kind: llm, model: NAME})", "gpu": "GPUs (service: {kind: llm, gpu: NAME})",
     "tasks": "numbers of tasks", "s": "times, in seconds", "share": "shares, from 0 to 1", "ratio": "ratios",
     "1/s": "rates, per second", "J": "energy, in joules", "money": "cost, in the money of the prices",
@@ -207,7 +207,7 @@ _HEADINGS = {
 
 
 def _text(rows: list[dict[str, Any]]) -> list[str]:
-    """Kinds as headings; under each its names, summaries and parameters."""
+    """Return kinds as headings, with names, summaries and parameters below."""
     column = max(width(row["name"]) for row in rows)
     lines: list[str] = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
@@ -222,5 +222,5 @@ def _text(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _parameter(name: str, default: str | None) -> str:
-    """Write a parameter: `path` if required, `window=0.0`, else `placement=`."""
+    """Return `path` if required, `window=0.0` with a default, else `[placement]`."""
     return name if default is None else f"{name}={default}" if default else f"[{name}]"

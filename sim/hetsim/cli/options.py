@@ -32,12 +32,12 @@ SCENARIO = click.argument("scenario", metavar="FILE|NAME")
 
 BY = click.option(
     "--by", multiple=True, metavar="class|gpus|user",
-    help="Also tell what became of each class, number of GPUs asked for, or user (repeatable).",
+    help="Also print figures by class, by requested number of GPUs, or by user (repeatable).",
 )  # fmt: skip
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
-QUIET = click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors.")
+QUIET = click.option("-q", "--quiet", is_flag=True, help="Print only errors on stderr.")
 
 VERBOSITY = click.option(
     "-v",
@@ -45,16 +45,15 @@ VERBOSITY = click.option(
     is_flag=True,
     callback=lambda context, _, value: context.meta.update({VERBOSE: value}),
     expose_value=False,
-    help="Say more on stderr; show tracebacks.",
+    help="Print more on stderr; show tracebacks.",
 )
 
 
-TELLING = together(JSON, QUIET, VERBOSITY)
-"""How a verb that computes something tells of it."""
+TELLING = together(JSON, QUIET, VERBOSITY)  # output options of verbs that compute something
 
 
 class Whole(click.IntRange):
-    """A whole number within bounds."""
+    """An integer within bounds."""
 
     name = "whole number"
 
@@ -77,7 +76,7 @@ class Share(click.ParamType):
 
 
 class Folder(click.Path):
-    """A folder to write; a name that ends as a file does is refused."""
+    """A folder to write; a name with the suffix of a file is an error."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, file_okay=False)
@@ -91,7 +90,7 @@ class Folder(click.Path):
 
 
 def _file_instead(path: Path, context: click.Context | None) -> str:
-    """The option that writes a file of such a name."""
+    """Return a hint on the option that writes a file with such a name."""
     for option in context.command.params if context is not None else ():
         if isinstance(option.type, OutputFile) and path.name.lower().endswith(option.type.suffixes):
             return f"; {option.type.what} is written by {option.opts[0]} {path}"
@@ -101,7 +100,7 @@ def _file_instead(path: Path, context: click.Context | None) -> str:
 
 
 class OutputFile(click.Path):
-    """One file to write, of a kind that its suffix names; checked first."""
+    """A file to write, of a kind given by its suffix, which is checked first."""
 
     def __init__(self, what: str, *suffixes: str):
         super().__init__(path_type=Path, dir_okay=False)
@@ -134,9 +133,9 @@ KNOWN_SUFFIXES = tuple(
 
 
 def study_options(keywords: type | None = None, **changes: dict[str, Any]) -> Decorator:
-    """Add the options of a study that `keywords` and `changes` name.
+    """Return a decorator with the study options that `keywords` and `changes` name.
 
-    changes: by name, what the verb says otherwise, such as {"help": ...}.
+    changes: by option, properties that the verb overrides, such as {"help": ...}.
     """
     names = [*(keywords.__annotations__ if keywords else ()), *changes]
     declared = [one for one in declared_options(names).values() if "flag" in one.metadata]
@@ -154,5 +153,4 @@ def _option(one: Field[Any], changes: dict[str, Any]) -> Decorator:
 
 
 SET, SEED, WORKERS = study_options(overrides={}), study_options(seed={}), study_options(workers={})
-RUNNING = together(study_options(StudyKeywords), TELLING)
-"""Of the verbs that run something."""
+RUNNING = together(study_options(StudyKeywords), TELLING)  # options of verbs that run something

@@ -1,7 +1,7 @@
 """The command group: its verbs, their errors and exit codes.
 
-0 done, 1 the run failed, 2 wrong usage, 3 invalid scenario, 4 nothing meets the target (size), 130 interrupted,
-143 terminated.
+Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 invalid scenario, 4 nothing meets the target (size), 130
+interrupted, 143 terminated.
 """
 
 import difflib
@@ -22,6 +22,7 @@ from hetsim.cli import console
 from hetsim.cli.completion import completed
 from hetsim.errors import HetsimError, InvariantError, RunError, ScenarioError, UnknownName, visible, visible_lines
 
+# Name of each verb and import path of its command, in the order of the help; loaded at first use
 VERBS = {
     "new": "hetsim.cli.listing:new",
     "list": "hetsim.cli.listing:list_",
@@ -44,27 +45,24 @@ VERBS = {
     "report": "hetsim.page.command:report",
     "gallery": "hetsim.gallery.command:gallery",
 }
-"""Name of each verb and where its command is, in the order of the help; loaded when asked for."""
 
+# headings of the help, by the first verb below each
 HEADINGS = {"new": "Start", "explain": "Examine", "compare": "Decide", "trace": "Bring your own", "report": "Publish"}
-"""Headings of the help, by the first verb under each."""
 
+# Mistaken names of commands, and the intended command, for suggestions
 WITHIN = {
     "partition": "plan partition", "plan-training": "plan training", "cluster": "trace convert",
     "convert": "trace convert", "inspect": "trace inspect", "map": "trace map", "nccl": "calibrate nccl",
 }  # fmt: skip
-"""Names under which a command of a verb is looked for: as verbs of their own, or without their verb."""
 
+# mistaken names of output options, for suggestions
 OLD_OPTIONS = ("--out", "--save", "--trace-out", "--html", "--plot", "--output", "-o")
-"""Names under which an option that writes something is looked for."""
 
-VERBOSE = "hetsim.verbose"
-"""Key of the context's `meta` under which commands leave their `-v`."""
+VERBOSE = "hetsim.verbose"  # key of the context's `meta` for the option `-v`
 
 INTERRUPTED, TERMINATED = 130, 143
 
-MAX_PROBLEMS = 500
-"""Problems listed one by one; the rest is counted."""
+MAX_PROBLEMS = 500  # problems that are listed; further ones are counted
 
 
 class Verbs(click.Group):
@@ -94,7 +92,7 @@ class Program(Verbs):
         return completed(command)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """The verbs under their headings, all with the same second column."""
+        """Write the verbs under their headings, with an aligned second column."""
         rows: dict[str, list[tuple[str, str]]] = {}
         column = max(map(len, VERBS))
         for name in VERBS:
@@ -118,7 +116,7 @@ class Program(Verbs):
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal that asks this process to end (kill, timeout, scancel)."""
+    """A signal that terminates this process (kill, timeout, scancel)."""
 
 
 @contextmanager
@@ -139,7 +137,7 @@ def termination_heard() -> Iterator[None]:
 
 
 def guarded(context: click.Context, action: Callable[[], Any]) -> int:
-    """Run a command; errors are printed on stderr and become an exit code."""
+    """Run a command; print errors on stderr and return the exit code."""
     try:
         action()
         if sys.stdout is not None:  # closed by the process that started this one
@@ -184,14 +182,14 @@ def guarded(context: click.Context, action: Callable[[], Any]) -> int:
 
 
 def _writing(context: click.Context | None) -> list[str]:
-    """The options of a command that write its results: files of a kind, and --out."""
+    """Return the options of a command that write its results: --out, and single files."""
     options = context.command.params if context is not None else ()
     writing = [one for one in options if hasattr(one.type, "suffixes") or "--out" in one.opts]
     return [f"{one.opts[0]} {one.metavar}" for one in writing]
 
 
 def tell(error: HetsimError) -> None:
-    """Print one of our errors: problems of an input by line, others as a sentence."""
+    """Print a hetsim error: problems of an input by line, others as a sentence."""
     if isinstance(error, ScenarioError):
         number = len(error.problems)
         for problem in error.problems[:MAX_PROBLEMS]:
@@ -214,7 +212,7 @@ def fail(message: str) -> None:
 
 
 def defect(error: Exception) -> str:
-    """One line for an unexpected exception, which is a defect of hetsim."""
+    """Return one line for an unexpected exception, which is a defect of hetsim."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if f"{os.sep}hetsim{os.sep}" in frame.filename] or list(frames)
     where = f" at {os.path.basename(ours[-1].filename)}:{ours[-1].lineno}" if ours else ""

@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from hetsim.results.many_runs.replications import Replications
 
 
-@click.command(short_help="Run a scenario and print the figures that matter.")
+@click.command(short_help="Run a scenario and print the main figures.")
 @SCENARIO
-@click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy: sjf, or sjf+predicted_wait.")
-@click.option("--out", type=FOLDER, metavar="DIR", help="Write tables, summary and a picture there.")
+@click.option("--policy", metavar="NAME", help="Replaces the scenario's whole policy: sjf, or sjf+predicted_wait.")
+@click.option("--out", type=FOLDER, metavar="DIR", help="Write tables, summary and a picture to DIR.")
 @click.option("--perfetto", type=TIMELINE, metavar="JSON",
-              help="Write what ran where and when, for Perfetto: run.json.gz (of the first replication).")  # fmt: skip
+              help="Write all launches as a trace for Perfetto: run.json.gz (of the first replication).")  # fmt: skip
 @click.option("--metric", "--metrics", "metrics", multiple=True, metavar="NAME",
-              help="A further metric (or a set: cluster, all) to print, or that of --batch-means or --plan-precision "
+              help="Another metric (or a set: cluster, all) to print, or the one of --batch-means or --plan-precision "
               "(repeatable).")  # fmt: skip
 @BY
 @click.option(
     "--batch-means",
     "batched",
     is_flag=True,
-    help="Intervals from one long run, by batches of its tasks; refused where it is too short for that.",
+    help="Compute intervals from one long run, by batches of its tasks; an error if the run is too short.",
 )
 @click.option(
     "--plan-precision",
     "precision",
     type=Share(),
     metavar="SHARE",
-    help="Say how many replications a precision such as 5% takes, from a pilot of ten (or --replications).",
+    help="Print how many replications a precision such as 5% requires, from ten pilot runs (or --replications).",
 )
 @RUNNING
 def run(
@@ -49,7 +49,7 @@ def run(
 ) -> None:  # fmt: skip
     """Run a scenario, a file or a shipped one, and print the main figures.
 
-    Nothing is written unless --out is given. A run that fails keeps its tables up to then in DIR/partial
+    Nothing is written unless --out is given. Tables of a failed run are stored up to its failure, in DIR/partial
     (without --out in runs/NAME-HASH/partial).
     """
     from hetsim.experiment.directory import PICTURE, check_target, save
@@ -122,7 +122,7 @@ def run(
 def _plan(
     scenario: Any, precision: float, metrics: tuple[str, ...], options: StudyKeywords, as_json: bool, quiet: bool
 ) -> None:
-    """Say how many replications a precision of each metric takes."""
+    """Print how many replications a precision of each metric requires."""
     from hetsim.experiment.precision import PILOT, plan_precision
     from hetsim.report.overview import remarks
 
@@ -200,7 +200,7 @@ def _show(outcome: Any, scenario: Any, metrics: tuple[str, ...] = ()) -> None:
 
 
 def _details(outcome: Any, scenario: Any) -> None:
-    """Say how much work a run was, for -v."""
+    """Print how much work a run was, for -v."""
     from hetsim.report.overview import first_of
 
     first = first_of(outcome)

@@ -16,32 +16,32 @@ from hetsim.results.declared import has_direction
 SHOWN_POINTS = 20
 
 
-@click.command(short_help="Run a scenario at many points; one table.")
+@click.command(short_help="Run a scenario at many points; print one table.")
 @SCENARIO
 @click.option(
     "--over",
     multiple=True,
     metavar="KEY=VALUES",
-    help="A key and what to try: 8,16,32 or, for samples, a range: '10/s..900/s log' (repeatable).",
+    help="A key and its values: 8,16,32 or, for samples, a range: '10/s..900/s log' (repeatable).",
 )
-@click.option("--points", type=PATH, metavar="FILE.csv", help="Points from a table: a column a key, a row a point.")
-@click.option("--policy", "policies", multiple=True, metavar="NAME", help="Run each point under it (repeatable).")
+@click.option("--points", type=PATH, metavar="FILE.csv", help="Points from a table: columns are keys, rows are points.")
+@click.option("--policy", "policies", multiple=True, metavar="NAME", help="Policy of each point (repeatable).")
 @click.option("--sample", type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]), default="grid",
-              show_default=True, help="All combinations, or --n points drawn from the ranges.")  # fmt: skip
-@click.option("--n", type=Whole(min=1), metavar="N", help="Points of a sample.")
-@click.option("--sample-seed", type=Whole(min=0), default=0, show_default=True, help="Of the sample.")
-@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to keep and show (repeatable).")
-@click.option("--keep", multiple=True, metavar="NAME", help="Keep this and those of --metric alone (repeatable).")
-@click.option("--by-replication", is_flag=True, help="Print a row a replication (with --json).")
+              show_default=True, help="grid: all combinations; others: --n points drawn from the ranges.")  # fmt: skip
+@click.option("--n", type=Whole(min=1), metavar="N", help="Number of sampled points.")
+@click.option("--sample-seed", type=Whole(min=0), default=0, show_default=True, help="Seed of the sample.")
+@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to store and show (repeatable).")
+@click.option("--keep", multiple=True, metavar="NAME", help="Store only this and those of --metric (repeatable).")
+@click.option("--by-replication", is_flag=True, help="Print one row per replication (with --json).")
 @click.option("--out", type=FOLDER, metavar="DIR",
-              help="Keep finished runs and tables there; an interrupted sweep goes on from it.")  # fmt: skip
-@click.option("--resume", is_flag=True, help="Go on with the sweep in --out: there must be one.")
+              help="Store finished runs and tables in DIR; an interrupted sweep continues from them.")  # fmt: skip
+@click.option("--resume", is_flag=True, help="Continue the sweep in --out, which must exist.")
 @click.option("--dry-run", is_flag=True, help="Print the points and an estimate of the time; write nothing.")
 @study_options(
     StudyKeywords,
-    replications={"help": "Of every point; adds intervals."},
-    cache={"help": "Keep finished runs there and look them up; without it in DIR/runs of --out."},
-    fresh={"help": "Make every run again, and replace the sweep in --out."},
+    replications={"help": "Runs of every point; adds intervals."},
+    cache={"help": "Store and reuse finished runs in DIR; without it in DIR/runs of --out."},
+    fresh={"help": "Repeat every run, and replace the sweep in --out."},
 )
 @TELLING
 def sweep(
@@ -49,14 +49,14 @@ def sweep(
     sample_seed: int, metrics: tuple[str, ...], keep: tuple[str, ...], by_replication: bool, out: Path | None,
     resume: bool, dry_run: bool, as_json: bool, quiet: bool, **options: Unpack[StudyKeywords],
 ) -> None:  # fmt: skip
-    """Run a scenario at many points and under several policies; one table.
+    """Run a scenario at many points and under several policies; print one table.
 
     Without --over and --points: the scenario's `sweep`. Several keys make a grid. Nothing is written unless --out
-    (or --cache) is given; with it, every run is on disk as soon as it has ended, and the same command goes on after
+    (or --cache) is given; with it, every run is stored as soon as it ends, and the same command continues after
     an interruption. A run that fails is a row with its error.
 
     Replications may be a precision (--set 'replications={precision: 5%, metric: response_mean}'), and the warm-up auto;
-    each is then found for every row as `hetsim compare` does it at that point.
+    each is then determined for every row as by `hetsim compare` at that point.
     """
     from hetsim.experiment.points import read_points
     from hetsim.experiment.sweep import estimate_sweep, plan_sweep, sweep_plan
@@ -145,7 +145,6 @@ def _lines(outcome: Any) -> list[str]:
 
 
 def _best(outcome: Any) -> list[str]:
-    """Name the best row for each metric shown, one line each."""
     rows = []
     for name in outcome.shown_metrics:
         if not has_direction(name) or not outcome.table[name].notna().any():
@@ -157,17 +156,17 @@ def _best(outcome: Any) -> list[str]:
     return terminal.table(rows)
 
 
-@click.command(short_help="Put finished runs of several machines into one folder.")
+@click.command(short_help="Merge finished runs of several machines into one folder.")
 @click.argument("sources", nargs=-1, required=True, type=PATH, metavar="DIR...")
 @click.option("--into", required=True, type=FOLDER, metavar="DIR",
-              help="A cache, or the directory of a sweep; it may be one of the others.")  # fmt: skip
+              help="A cache, or the directory of a sweep; it may be one of the sources.")  # fmt: skip
 @QUIET
 @VERBOSITY
 def merge(sources: tuple[Path, ...], into: Path, quiet: bool) -> None:
     """Copy finished runs of caches (--cache) and sweeps (--out) into one folder.
 
-    For shards that had no folder in common. Every run is checked; files with damaged ones are named. The command of the
-    study, with that folder and without --shard, then makes what is missing, and the tables.
+    Use it for shards that had no common folder. Every run is checked; files with damaged runs are named. The command of
+    the study, with that folder and without --shard, then runs what is missing, and writes the tables.
     """
     from hetsim.experiment.store import merge_stores
 

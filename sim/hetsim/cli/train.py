@@ -1,4 +1,4 @@
-"""`hetsim train`: learn a policy on a scenario, of scheduling or of admission."""
+"""`hetsim train`: learns a scheduling or an admission policy on a scenario."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -18,32 +18,32 @@ if TYPE_CHECKING:
 @click.command(short_help="Learn a scheduling or an admission policy on a scenario.")
 @SCENARIO
 @click.option("--decides", type=click.Choice(["scheduling", "admission"]), default="scheduling", show_default=True,
-              help="What is learned: which task goes where, or which tasks may wait at all.")  # fmt: skip
+              help="What to learn: which task starts on which device type, or which tasks are admitted.")  # fmt: skip
 @click.option("--agent", default="dqn", show_default=True, metavar="dqn|reinforce|ppo",
               help="The agent that learns; ppo needs the extra `learning`.")  # fmt: skip
 @click.option("--steps", type=Whole(min=1, max=100_000_000), default=50_000, show_default=True, metavar="N",
-              help="Decisions to learn from.")  # fmt: skip
+              help="Number of decisions to learn from.")  # fmt: skip
 @click.option("--reward", metavar="NAME",
-              help="What to earn: response, slowdown, goodput, energy, value, or weights such as "
-              "'{slowdown: 1, energy: 0.001}'.  [default: slowdown; goodput of admission, "
-              "or value where no task has a deadline]")  # fmt: skip
+              help="Reward: response, slowdown, goodput, energy, value, or weights such as "
+              "'{slowdown: 1, energy: 0.001}'.  [default: slowdown; for admission goodput, "
+              "or value if no task has a deadline]")  # fmt: skip
 @click.option("--window", type=Whole(min=1, max=1000), default=16, show_default=True, metavar="N",
-              help="Waiting tasks that are shown, by arrival.")  # fmt: skip
+              help="Number of waiting tasks that the agent observes, by arrival.")  # fmt: skip
 @click.option("--setting", "settings", multiple=True, metavar="KEY=VALUE",
-              help="Of the agent, such as rate=0.0005 or hidden=[64, 64] (repeatable; docs/learning.md).")  # fmt: skip
+              help="A setting of the agent: rate=0.0005, hidden=[64, 64] (repeatable; docs/learning.md).")  # fmt: skip
 @click.option("--file", type=LEARNED, metavar="NPZ",
-              help="Where the policy goes; its learning curve goes next to it, as .png.  "
+              help="File of the policy; its learning curve is written next to it, as .png.  "
               "[default: SCENARIO-AGENT.npz, SCENARIO-admission-AGENT.npz]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--baseline", "baselines", multiple=True, metavar="NAME",
-              help="A policy to compare with, of admission one that goes with the scenario's scheduler (repeatable).  "
+              help="A policy to compare with; for admission, one that suits the scenario's scheduler (repeatable).  "
               "[default: fcfs, random, sjf; the admission policies that suit the scenario]")  # fmt: skip
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to compare (repeatable).")
 @study_options(
     LocalKeywords,
     seed={"type": Whole(min=0, max=999_999), "default": 0, "show_default": True,
-          "help": "Of everything random in training."},
-    replications={"help": "Runs of each in the comparison, instead of the scenario's number."},
+          "help": "Seed of everything random in training."},
+    replications={"help": "Runs of each policy in the comparison; replaces the scenario's number."},
 )  # fmt: skip
 @TELLING
 def train(
@@ -53,12 +53,12 @@ def train(
 ) -> None:  # fmt: skip
     """Learn a scheduling or an admission policy, and compare it with others.
 
-    A scheduling policy decides which waiting task goes on which type of device; with --decides admission it decides
-    which tasks may wait at all under the scenario's own scheduler.
+    A scheduling policy decides which waiting task starts on which type of device; with --decides admission the policy
+    decides which tasks are admitted, under the scenario's own scheduler.
 
-    For scenarios in which tasks wait for a scheduler. It learns from loads of its own and is compared on the scenario's
-    seed, which it has not met.  A scenario runs the file under policy: {scheduler: {name: learned, path: FILE.npz}},
-    or {admission: {name: learned, path: FILE.npz}}.
+    The scenario must have tasks that wait for a scheduler. The policy learns from its own random loads and is compared
+    on the scenario's seed, which is not used for training.  A scenario runs the file under policy: {scheduler: {name:
+    learned, path: FILE.npz}}, or {admission: {name: learned, path: FILE.npz}}.
     """
     from hetsim.experiment.directory import comparison_json, folder_name
     from hetsim.learning.training.train import check_writable, make_agent
@@ -107,7 +107,7 @@ def train(
 
 
 def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
-    """`key=value`, the value as in YAML."""
+    """Return the settings in `key=value` texts; values are YAML."""
     from hetsim.scenario.file.document import parse_value
 
     values: dict[str, Any] = {}
@@ -123,7 +123,6 @@ def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _reward(text: str | None) -> Any:
-    """A name, or a mapping in YAML."""
     if text is None or not text.lstrip().startswith("{"):
         return text
     from hetsim.scenario.file.document import parse_value
@@ -135,7 +134,7 @@ def _reward(text: str | None) -> Any:
 
 
 def _earned(earned: "pd.DataFrame") -> list[str]:
-    """The reward per task of every policy, and its difference from what was learned."""
+    """Return each policy's reward per task, and its difference to the learned one."""
     from hetsim.results.statistics import student_interval
 
     width = max(map(len, earned.columns))

@@ -17,10 +17,10 @@ VALID = {"(?<=: )valid(?=;)": "good"}
 
 @click.command(short_help="Check scenarios without running them.")
 @click.argument("scenarios", nargs=-1, required=True, metavar="FILE|NAME...")
-@click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy.")
+@click.option("--policy", metavar="NAME", help="Replaces the scenario's whole policy.")
 @SET
 @study_options(external={})
-@click.option("--conformance", is_flag=True, help="Also try the scheduler on small systems, by the rules of policies.")
+@click.option("--conformance", is_flag=True, help="Also test the scheduler's conformance on small systems.")
 @QUIET
 @VERBOSITY
 def validate(
@@ -29,8 +29,8 @@ def validate(
 ) -> None:  # fmt: skip
     """Check scenarios and the files they name, without running them.
 
-    Does all that a run does before its clock starts (traces are read, static policies make their plans), so what is
-    valid here is not refused there. Every problem is listed with its file, line and column.
+    Does everything that a run does before its clock starts (traces are read, static policies make their plans), so that
+    a valid scenario is not rejected by a run. Every problem is listed with its file, line and column.
     """
     from hetsim.experiment.run import prepare, rehearse
 
@@ -56,7 +56,7 @@ def validate(
 
 
 def _breaches(name: str, scenario: Any) -> list[Problem]:
-    """The rules of policies that a scenario's scheduler breaks on small systems."""
+    """Return the rules that a scenario's scheduler violates on small systems."""
     from hetsim.scenario.building.run_input import make_policy
     from hetsim.testing.conformance import all_systems, examine
 
@@ -67,12 +67,12 @@ def _breaches(name: str, scenario: Any) -> list[Problem]:
 
 
 @click.command(short_help="Print the JSON Schema of scenario files.")
-@click.option("--file", type=SCHEMA, metavar="JSON", help="Write it to this file instead.")
+@click.option("--file", type=SCHEMA, metavar="JSON", help="Write the schema to this file instead.")
 @VERBOSITY
 def schema(file: Path | None) -> None:
     """Print the JSON Schema of scenario files, or write it to a file.
 
-    Editors complete and check with it while you type.  Scenarios begin with a line that names it:
+    Editors use it to complete and check while you type.  Scenarios begin with a line that names the file:
 
         # yaml-language-server: $schema=hetsim.schema.json
 

@@ -28,6 +28,7 @@ from hetsim.engine.launching.stopping import Stops, TimeLimits
 from hetsim.engine.queues.patience import Deadlines
 from hetsim.engine.queues.queue import Queue, sent_late
 from hetsim.engine.queues.sources import Graph, Sources, with_own_columns
+from hetsim.engine.residents.loading import Loading
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.views.view import EngineView
 from hetsim.errors import Problem, ScenarioError
@@ -173,7 +174,9 @@ def _state_of(run: RunInput) -> RunState:
     links = Links(run.cluster, clock, run.tasks.modes, bool(run.tasks.items))
     places = Places(run.cluster, capacity, links, run.tasks)
     pacing = None if run.decisions is None else Pacing(run.decisions)
-    return RunState(
+    state = RunState(
         run, run.tasks, run.scheduler, clock=clock, capacity=capacity, links=links, places=places,
         recorder=Recorder(run), graph=Graph(run.tasks.predecessors or ()), steady=False, pacing=pacing
     )  # fmt: skip
+    state.loading = Loading(state)
+    return state

@@ -170,7 +170,8 @@ class Simulation:
         self._close(end)
         serving.close(end)
         stats = {"rounds": state.rounds, "decisions": state.decisions, "launches": state.last_launch,
-                 "bytes_moved": state.links.moved, "peak_memory": state.capacity.peak_memory()}  # fmt: skip
+                 "bytes_moved": state.links.moved, "peak_memory": state.capacity.peak_memory(),
+                 **state.loading.counts}  # fmt: skip
         record = state.recorder.record(end, {name: float(value) for name, value in stats.items()})
         if state.clients is not None:
             state.clients.write(record)

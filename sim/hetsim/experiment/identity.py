@@ -230,8 +230,8 @@ def _imported(module: str) -> tuple[str, ...]:
 def _specs(scenario: Scenario) -> list[PolicySpec]:
     """All policies of a scenario, those inside others too."""
     policies = scenario.policies
-    first = [policies.scheduler, policies.admission, policies.batching, policies.routing]
-    todo = [*first, *policies.of_service.values(), *policies.routing_of.values()]
+    first = [policies.scheduler, policies.admission, policies.batching, policies.routing, policies.eviction]
+    todo = [*first, *policies.of_service.values(), *policies.routing_of.values(), *policies.scale_of.values()]
     specs = []
     while todo:
         if (spec := todo.pop()) is not None:

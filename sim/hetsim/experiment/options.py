@@ -49,16 +49,16 @@ class StudyOptions:
         python='further values of the scenario, `{"cluster.nodes.0.count": 4}` or `["cluster.nodes.0.count=4"]`; '
         "applied after policy.",
     )  # fmt: skip
-    seed: int | None = _option(None, flag="--seed", low=0, help="Instead of the scenario's seed.")
+    seed: int | None = _option(None, flag="--seed", low=0, help="Replaces the scenario's seed.")
     replications: int | Mapping[str, Any] | None = _option(
-        None, flag="--replications", metavar="N", low=1, high=100_000, help="Independent runs; adds intervals.",
+        None, flag="--replications", metavar="N", low=1, high=100_000, help="Number of runs; adds intervals.",
         python="independent runs, instead of the scenario's: a number, or {precision, metric, max, confidence}: then "
         "as many as the precision needs, at least ten.",
     )  # fmt: skip
     workers: int | None = _option(
         1, flag="--workers", metavar="N", low=1, high=1000,
-        help="Processes of this machine; results do not depend on it.  [default: one a core, at most one a run]",
-        python="processes of this machine, None for one a core; results do not depend on it.",
+        help="Number of processes; results do not depend on it.  [default: one per core, at most one per run]",
+        python="number of processes, None for one per core; results do not depend on it.",
     )  # fmt: skip
     dask: str | None = _option(
         None, flag="--dask", metavar="ADDRESS", help="Run on a Dask cluster instead: tcp://HOST:8786."
@@ -67,36 +67,36 @@ class StudyOptions:
         None, python="any `concurrent.futures.Executor` to run on instead, with `workers` at a time."
     )
     cache: str | Path | None = _option(
-        None, flag="--cache", metavar="DIR", help="Keep finished runs there and look them up.",
+        None, flag="--cache", metavar="DIR", help="Store and reuse finished runs in DIR.",
         python="a folder for finished runs (of `replicate` and `compare` all replications but the first, which stays "
         "whole); none that is there is made again, unless `fresh`.",
     )  # fmt: skip
     shard: str | None = _option(
-        None, flag="--shard", metavar="I/N", help="Only make the I-th of N parts of the runs, into a folder that all "
-        "parts share; the same command without it makes the tables.",
+        None, flag="--shard", metavar="I/N", help="Run only the I-th of N parts of the runs, into a folder that all "
+        "parts share; the same command without --shard makes the tables.",
         python='"2/8": only make that part of the runs, into the cache, and raise ShardOver with a report.',
     )  # fmt: skip
     fresh: bool = _option(
-        False, flag="--fresh", help="Make every run again, also what --cache has.",
-        python="make every run again, also what the cache has.",
+        False, flag="--fresh", help="Repeat every run, also those in --cache.",
+        python="repeat every run, also those in the cache.",
     )  # fmt: skip
     trust: bool = _option(
-        False, flag="--trust", help="Also use finished runs whose inputs were not all known (code that opens files or "
+        False, flag="--trust", help="Also reuse finished runs whose inputs are not all known (code that opens files or "
         "reads the environment).",
     )  # fmt: skip
     audit: bool = _option(
-        False, flag="--audit", help="Watch what the runs that are made open: files that the scenario does not name are "
-        "told, and such runs have unknown inputs.",
+        False, flag="--audit", help="Watch the files that runs open: files that the scenario does not name are "
+        "reported, and such runs have unknown inputs.",
     )  # fmt: skip
     external: str | Sequence[str] | None = _option(
         None, flag="--external", metavar="COMMAND",
-        help="The command of the external scheduler, for policies named external.",
+        help="Command of the external scheduler, for policies named external.",
         python="the command of the external scheduler, a text or its parts, for policies named external.",
     )  # fmt: skip
     exchange: str | Path | None = _option(
-        None, flag="--exchange", metavar="DIR", help="Keep what is said to and by --external there, a file a run; "
-        "without --external, replay it.",
-        python="a folder for what is said to and by `external`, a file a run; without `external`, replay it.",
+        None, flag="--exchange", metavar="DIR", help="Store messages to and from --external in DIR, a file per run; "
+        "without --external, replay them.",
+        python="a folder for the messages to and from `external`, one file per run; without `external`, replay them.",
     )  # fmt: skip
     check: bool = _option(False, flag="--check", help="Verify the simulator's invariants after every round (slower).")
     progress: Progress | bool | None = _option(

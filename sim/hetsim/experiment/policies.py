@@ -11,7 +11,7 @@ from hetsim.scenario.schema.policy import long_form
 PolicyLike = str | Mapping[str, Any] | Callable[..., Any]
 """A text, a mapping as under `policy:` in a scenario, or a scheduler class or order key."""
 
-_BESIDE = ("placement", "admission", "batching", "routing")
+_BESIDE = registry.POLICY_PARTS[1:]
 
 
 def named_policy(policy: PolicyLike) -> tuple[str, Any]:

@@ -1,4 +1,4 @@
-"""`hetsim gallery`: published results compared with what comes out here."""
+"""`hetsim gallery`: published results compared with results of this simulator."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ VERDICTS = {
               help="Run only cases with these values on an axis (repeatable).")  # fmt: skip
 @click.option("--inputs", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="DIR",
               help="Folder with the files of an entry that do not ship.")  # fmt: skip
-@click.option("--recorded", "as_recorded", is_flag=True, help="Run nothing: show what came out last time.")
-@click.option("--record", is_flag=True, help="Keep what comes out next to the entry, for --recorded and the guide.")
-@click.option("--out", type=FOLDER, metavar="DIR", help="Write the comparison as CSV and pictures there.")
+@click.option("--recorded", "as_recorded", is_flag=True, help="Run nothing: show the last recorded results.")
+@click.option("--record", is_flag=True, help="Store the results next to the entry, for --recorded and the guide.")
+@click.option("--out", type=FOLDER, metavar="DIR", help="Write the comparison as CSV and pictures to DIR.")
 @WORKERS
 @TELLING
 def gallery(
@@ -45,8 +45,8 @@ def gallery(
 ) -> None:  # fmt: skip
     """Run published results, and compare them with their authors' figures.
 
-    Without a name the entries are listed, with what came out when they were last recorded and how long that took. A
-    name, or the expected.yaml of an entry of your own, runs it. Exit code 1: a figure is outside its tolerance.
+    Without a name the entries are listed, with their last recorded outcome and its run time. A name, or the
+    expected.yaml of an entry of your own, runs the entry. Exit code 1: a figure is outside its tolerance.
     """
     from hetsim.gallery import entry as catalogue
     from hetsim.gallery import outcome as outcomes
@@ -186,7 +186,6 @@ def _json(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> dict[str, A
 
 
 def _write(done: list[tuple[Entry, Outcome, pd.DataFrame]], out: Path, quiet: bool) -> None:
-    """CSV and pictures, each whole or not at all."""
     from hetsim.gallery.picture import bars
 
     out.mkdir(parents=True, exist_ok=True)

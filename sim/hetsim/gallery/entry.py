@@ -20,12 +20,10 @@ from hetsim.scenario.file.problems import translate
 from hetsim.scenario.file.shipped import _folder, find
 
 EXPECTED = "expected.yaml"
-RECORDED = "recorded.csv"
-"""What came out when the entry was run last, next to its expected file."""
+RECORDED = "recorded.csv"  # outcome of the last recorded run, next to the expected file
 
 Labels = tuple[tuple[str, str], ...]
-Key = documents.Path_
-"""Axes and values of a case, in the order of the axes."""
+Key = documents.Path_  # axes and values of a case, in the order of the axes
 
 
 @dataclass(frozen=True)
@@ -45,14 +43,13 @@ class TableCase:
 
 @dataclass
 class Entry:
-    """A gallery entry: the contents of its expected file, and where it lies."""
+    """A gallery entry: the contents of its expected file, and its folder."""
 
     name: str
     path: Path
     expected: Expected
     document: documents.Document = field(repr=False)
-    inputs: Path | None = None
-    """A folder with files that do not ship; the entry's own unless given."""
+    inputs: Path | None = None  # folder with files that do not ship; the entry's own folder unless given
 
     @property
     def folder(self) -> Path:
@@ -62,7 +59,7 @@ class Entry:
         return ScenarioError(self.document.problem(key, message))
 
     def scenario_of(self, given: str | None, key: Key) -> Path | str:
-        """Find a scenario by its file, relative to the expected file, or by name."""
+        """Return a scenario by its file, relative to the expected file, or by name."""
         if given is None:
             scenario = self.folder.parent / f"{self.folder.name}.yaml"
             if scenario.exists():
@@ -80,7 +77,7 @@ class Entry:
 
     @cached_property
     def figures(self) -> dict[str, pd.DataFrame]:
-        """The authors' figures by table: axes as texts, values as numbers."""
+        """Authors' figures by table: axes as texts, values as numbers."""
         return {table.name: self._figures(number, table) for number, table in enumerate(self.expected.tables)}
 
     def _figures(self, number: int, table: FiguresTable) -> pd.DataFrame:
@@ -131,7 +128,7 @@ class Entry:
     # Cases --------------------------------------------------------------------------------------------------------
 
     def ways(self, number: int, table: FiguresTable) -> dict[str, dict[str, AxisValue]]:
-        """Changes to the scenario by axis and value, `extra_values` included."""
+        """Return changes to the scenario by axis and value, `extra_values` included."""
         ways, figures = {}, self.figures[table.name]
         for name, axis in table.axes.items():
             key = ("tables", number, "axes", name)
@@ -150,7 +147,7 @@ class Entry:
     def _check_values(
         self, values: Mapping[str, AxisValue], found: list[str] | None, table: FiguresTable, name: str, key: Key
     ) -> None:
-        """Check that the figures' values of an axis and its stated ways are the same."""
+        """Check that an axis has the same values in the figures and in the expected file."""
         for value in found or []:
             if value not in values:
                 problem = f'the figures have {name} "{value}", and nothing is said of how it is run'
@@ -163,7 +160,7 @@ class Entry:
     def _filling(
         self, axis: Axis, found: list[str] | None, table: FiguresTable, name: str, key: Key
     ) -> dict[str, dict[str, str]]:
-        """Return by value what fills an axis's pattern: the value, or a table's row."""
+        """Return, by value, what fills an axis's pattern: the value, or a table's row."""
         if axis.table is None:
             if found is None:
                 raise self.problem(key, f'the figures of table {table.name} have no column "{name}", and no table')
@@ -189,7 +186,7 @@ class Entry:
         return {str(row[column]): {str(k): str(v) for k, v in row.items()} for row in frame.to_dict("records")}
 
     def cases(self, chosen: Mapping[str, list[str]] | None = None) -> Iterator[TableCase]:
-        """Return cases of all tables, or those with the chosen values of axes."""
+        """Yield cases of all tables, or those with the chosen values of axes."""
         for number, table in enumerate(self.expected.tables):
             if all(axis in table.axes for axis in chosen or {}):
                 yield from self.cases_of(number, table, chosen)
@@ -197,7 +194,7 @@ class Entry:
     def cases_of(
         self, number: int, table: FiguresTable, chosen: Mapping[str, list[str]] | None = None
     ) -> Iterator[TableCase]:
-        """The cases of one table, averaged axes included."""
+        """Yield the cases of one table, averaged axes included."""
         ways = self.ways(number, table)
         chosen = chosen or {}
         kept = [[value for value in values if value in chosen.get(axis, values)] for axis, values in ways.items()]
@@ -222,7 +219,7 @@ class Entry:
             yield TableCase(table.name, labels, here, policy=policy, overrides=tuple(overrides.items()))
 
     def short_cases(self) -> Iterator[tuple[TableCase, int | None]]:
-        """The cases that CI runs at every change, and their replications."""
+        """Yield the cases that CI runs at every change, and their replications."""
         for number, table in enumerate(self.expected.tables):
             if not table.short:
                 continue
@@ -236,9 +233,9 @@ class Entry:
                 yield case, count if isinstance(count, int) else None
 
     def missing(self, case: TableCase) -> str | None:
-        """Why a case lacks a file that does not ship; None if none is missing.
+        """Return why a case lacks a file that does not ship; None if no file is missing.
 
-        ScenarioError if the file is there with another SHA-256 than the stated one.
+        ScenarioError if the file has another SHA-256 than the stated one.
         """
         for place, needed in enumerate(self.expected.inputs):
             path = (self.inputs or self.folder).resolve() / needed.file
@@ -258,7 +255,7 @@ class Entry:
     # Checks -------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Check all that can be checked before a run; ScenarioError lists problems."""
+        """Check everything that can be checked before a run; ScenarioError lists problems."""
         problems: list[Problem] = []
         if self.expected.notice is not None and not (self.folder / self.expected.notice).is_file():
             text = f"there is no file {self.folder / self.expected.notice}: inputs under {self.expected.license} ship"
@@ -315,7 +312,7 @@ _PLACE = re.compile(r"\{(\w*)\}")
 
 
 def filled(way: AxisValue, value: str, row: Mapping[str, str]) -> AxisValue:
-    """Fill a pattern: `{}` with the value, `{column}` with the value's row."""
+    """Return a pattern filled: `{}` with the value, `{column}` with the value's row."""
 
     def fill(given: Any) -> Any:
         if isinstance(given, str) and _PLACE.search(given):
@@ -335,14 +332,14 @@ def filled(way: AxisValue, value: str, row: Mapping[str, str]) -> AxisValue:
 
 
 def shipped() -> dict[str, Path]:
-    """Expected files of shipped entries, by name."""
+    """Return the expected files of shipped entries, by name."""
     folder = _folder()
     paths = sorted(folder.glob(f"published/*/{EXPECTED}")) if folder is not None else []
     return {path.parent.name: path for path in paths}
 
 
 def entry(name: str | Path) -> Entry:
-    """Find an entry by name, expected file or folder; ScenarioError if invalid."""
+    """Return an entry by name, expected file or folder; ScenarioError if invalid."""
     shipped_entries = shipped()
     path = Path(name)
     if str(name) in shipped_entries:
@@ -359,7 +356,7 @@ def entry(name: str | Path) -> Entry:
 
 
 def entries() -> list[Entry]:
-    """All shipped entries, by name."""
+    """Return all shipped entries, by name."""
     return [read(path) for path in shipped().values()]
 
 

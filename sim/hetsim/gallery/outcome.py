@@ -1,4 +1,4 @@
-"""Run the cases of an entry, and compare what comes out with the authors' figures."""
+"""Runs the cases of an entry, and compares the results with the authors' figures."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from hetsim.model.files import write_text, write_whole
 if TYPE_CHECKING:
     from hetsim.results.one_run.result import Result
 
-EQUAL = 1e-6
-"""Seconds by which two times of a task may differ and be the same."""
+EQUAL = 1e-6  # seconds by which two equal times of a task may differ
+# `runs`: the values of the replications in order, separated by spaces
 COLUMNS = ("table", "case", "value", "runs", "seconds")
-"""`runs`: what each replication gave, in their order, with spaces between."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,10 @@ class Outcome:
     recorded: pd.DataFrame
 
     def comparison(self) -> pd.DataFrame:
-        """One row per figure of the authors and per further case, in order.
+        """Return one row per figure of the authors and per extra case, in order.
 
         Columns: table, the axes, value, paper, paper_deviation, hetsim, deviation, runs, difference, allowed, within;
-        hetsim is NaN and within missing where a case was not run.
+        hetsim is NaN and within missing if a case was not run.
         """
         tables = enumerate(self.entry.expected.tables)
         return pd.DataFrame([row for number, table in tables for row in self._rows(number, table)])
@@ -85,7 +84,7 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
-        """The time that the recorded cases took, on the machine that ran them."""
+        """Run time in s of the recorded cases, on the machine that ran them."""
         return float(self.recorded.drop_duplicates(["table", "case"])["seconds"].sum())
 
 
@@ -126,13 +125,13 @@ def on_average(rows: Sequence[dict[str, Any]], bound: float) -> None:
 
 
 def ratios(rows: pd.DataFrame) -> tuple[float, float]:
-    """Mean and largest ratio to the paper's figures."""
+    """Return the mean and maximum ratio to the paper's figures."""
     ratio = rows["hetsim"] / rows["paper"]
     return float(ratio.mean()), float(ratio.max())
 
 
 def difference(row: Mapping[Any, Any], tolerance: Tolerance, unit: str = "") -> str:
-    """Format the distance of a row of the comparison from the paper's figure."""
+    """Return the distance of a comparison row from the paper's figure as text."""
     if row["difference"] != row["difference"]:
         return "–"
     if tolerance.mean_ratio is not None:
@@ -141,7 +140,7 @@ def difference(row: Mapping[Any, Any], tolerance: Tolerance, unit: str = "") -> 
 
 
 def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
-    """Judge each row of a group by its order, where the paper has places only."""
+    """Judge each row of a group by its rank, if the paper only has ranks."""
     places = [row for row in rows if not math.isnan(row["paper"]) and not math.isnan(row["hetsim"])]
     for row in places:
         others = [one for one in places if all(one[name] == row[name] for name in ("value", *groups))]
@@ -190,10 +189,10 @@ def run(
 ) -> Outcome:
     """Run all cases of an entry, those with chosen values, or its short ones.
 
-    workers: processes, None for one a core; what comes out does not depend on their number.  told: called with a
-        line for each case.
-    keep: write each case that is done next to the entry (`record`), so that an interrupted run loses nothing.
-    Cases are left out if their inputs do not ship and are not there.
+    workers: number of processes, None for one per core; results do not depend on it.  told: called with a line for each
+        case.
+    keep: store each finished case next to the entry (`record`), so that an interrupted run loses nothing.
+    Cases are skipped if their inputs do not ship and are missing.
     """
     entry.check()
     work = []
@@ -245,7 +244,7 @@ def _ran(entry: Entry, work: Sequence[tuple[TableCase, int | None]], workers: in
 
 
 def _sameness(entry: Entry, case: TableCase, count: int | None) -> str:
-    """Equal for cases that are the same runs, measured in the same way."""
+    """Return a text that is equal for cases with the same runs and measures."""
     table = entry.table(case.table)
     of_tasks = case.table if any(value.column is not None for value in table.values.values()) else ""
     return repr((case.source, case.policy, case.overrides, count, table.replications, table.values, of_tasks))
@@ -271,7 +270,7 @@ def ran_case(entry: Entry, case: TableCase, count: int | None = None) -> Ran:
 def measured(
     entry: Entry, table: FiguresTable, case: TableCase, result: Result, column: str, value: FigureValue
 ) -> float:
-    """One measured value of one run."""
+    """Return one measured value of one run."""
     if value.column is not None:
         return float(_equal(entry, table, case, result=result, column=column, value=value))
     assert value.metric is not None
@@ -289,7 +288,7 @@ def measured(
 
 
 def _equal(entry: Entry, table: FiguresTable, case: TableCase, result: Result, column: str, value: FigureValue) -> int:
-    """Count the tasks with the value of the figures, in any order of ids."""
+    """Return the number of tasks with the value of the figures, in any order of ids."""
     assert value.column is not None
     figures = entry.figures[table.name]
     for axis, label in case.labels:
@@ -302,7 +301,7 @@ def _equal(entry: Entry, table: FiguresTable, case: TableCase, result: Result, c
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float, int]:
-    """Mean and standard deviation of replications, and their number."""
+    """Return mean and standard deviation of replications, and their number."""
     count = len(values)
     mean = math.fsum(values) / count
     spread = math.sqrt(math.fsum((one - mean) ** 2 for one in values) / (count - 1)) if count > 1 else 0.0
@@ -310,12 +309,12 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float, int]:
 
 
 def written(labels: Sequence[tuple[str, str]]) -> str:
-    """Axes and values of a case as one text."""
+    """Return axes and values of a case as one text."""
     return "; ".join(f"{axis}={value}" for axis, value in labels)
 
 
 def parsed(text: str) -> tuple[tuple[str, str], ...]:
-    """Parse the text that `written` makes."""
+    """Return the axes and values in the text that `written` makes."""
     parts = [part.partition("=") for part in text.split("; ") if part]
     return tuple((axis, value) for axis, _, value in parts)
 
@@ -324,7 +323,7 @@ def parsed(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def recorded(entry: Entry) -> Outcome:
-    """Read the outcome of the entry's last run; it is empty before the first."""
+    """Return the outcome of the entry's last run, which is empty before the first."""
     path = entry.folder / RECORDED
     if not path.exists():
         return Outcome(entry, frame([]))
@@ -332,7 +331,7 @@ def recorded(entry: Entry) -> Outcome:
 
 
 def record(outcome: Outcome) -> None:
-    """Store the results next to the entry; cases not run again stay."""
+    """Store the results next to the entry; results of other cases remain."""
     before = recorded(outcome.entry).recorded
     key = ["table", "case", "value"]
     again = set(outcome.recorded[key].itertuples(index=False, name=None))
@@ -370,7 +369,7 @@ def sentence(comparison: pd.DataFrame) -> str:
 
 
 def number(value: float) -> str:
-    """Format a figure for people."""
+    """Return a figure as text for people."""
     if value != value:
         return "–"
     if value == int(value) and abs(value) < 1e9:

@@ -16,7 +16,7 @@ MAX_GROUPS = 40
 
 
 def bars(comparison: pd.DataFrame, table: FiguresTable) -> Picture | None:
-    """Draw two bars per figure, one for places in an order; None if nothing was run."""
+    """Draw two bars per figure, or one for ranks; None if nothing was run."""
     rows = comparison[(comparison["table"] == table.name) & comparison["hetsim"].notna()]
     if not len(rows) or table.picture == "none":
         return None

@@ -27,27 +27,19 @@ class AxisValue(Model):
     not ship (`--inputs`, otherwise the entry's own folder).
     """
 
-    policy: Any = None
-    """In place of the scenario's whole policy: one of those that the scenario proposes."""
-    set: dict[str, Any] = {}
-    """Values of the scenario, by dotted path."""
-    scenario: str | None = None
-    """Another scenario than that of the entry: a file, or the name of a shipped one."""
+    policy: Any = None  # replaces the scenario's whole policy: one that the scenario proposes
+    set: dict[str, Any] = {}  # values of the scenario, by dotted path
+    scenario: str | None = None  # in place of the entry's: a file, or the name of a shipped scenario
 
 
 class Axis(Model):
-    """One column of the figures that says what was run."""
+    """One column of the figures that identifies the runs."""
 
-    values: dict[str, AxisValue] | None = None
-    """By value, what it changes."""
-    each: AxisValue | None = None
-    """The changes for every value that occurs in the figures."""
-    table: str | None = None
-    """A file with a row for each value: its first column, or that of the axis's name, has the value."""
-    where: dict[str, Cell] = {}
-    """Rows of the table that count."""
-    extra_values: dict[str, AxisValue] = {}
-    """Values that are run as well, of which the paper has no figure."""
+    values: dict[str, AxisValue] | None = None  # changes by value of the axis
+    each: AxisValue | None = None  # the changes for every value that occurs in the figures
+    table: str | None = None  # a file with one row per value, in its first column or the column named like the axis
+    where: dict[str, Cell] = {}  # selects rows of the table
+    extra_values: dict[str, AxisValue] = {}  # values that are also run; the paper has no figure for them
 
     def _check_keys(self) -> None:
         if (self.values is None) == (self.each is None):
@@ -59,22 +51,15 @@ class Axis(Model):
 class FigureValue(Model):
     """The measure of a column of figures: a metric, or a column of tasks."""
 
-    metric: Name | None = None
-    """A metric (`hetsim list` has them under results), or planned_makespan and other notes of a planner."""
-    column: Name | None = None
-    """A column of the result's tasks, compared task by task with the figures' column."""
-    key: Name = "id"
-    """For a column of tasks: the column of the figures that has the task's id."""
+    metric: Name | None = None  # a metric (`hetsim list`), or planned_makespan and other notes of a planner
+    column: Name | None = None  # column of the result's tasks, compared task by task with the figures' column
+    key: Name = "id"  # for a column of tasks: the column of the figures with the task's id
+    # start of a device metric's window; that of the run unless given
     start: Annotated[Seconds | None, Field(alias="from")] = None
-    """Where the metric's window begins; that of the run unless given.  For metrics of devices."""
-    to: Seconds | None = None
-    """Where it ends."""
-    scale: Number = 1.0
-    """Factor from the metric to the paper's figure: 100 for percent."""
-    unit: str = ""
-    """Unit of the figure, for tables."""
-    label: str = ""
-    """Its title in tables and pictures; its name unless given."""
+    to: Seconds | None = None  # end of the window
+    scale: Number = 1.0  # factor from the metric to the paper's figure: 100 for percent
+    unit: str = ""  # unit of the figure, for tables
+    label: str = ""  # title in tables and pictures; the column's name unless given
 
     def _check_keys(self) -> None:
         if (self.metric is None) == (self.column is None):
@@ -86,22 +71,17 @@ class FigureValue(Model):
 
 
 class Tolerance(Model):
-    """The allowed difference, as the source states it; the first given rule counts."""
+    """The allowed difference, as the source states it; the first given rule applies."""
 
-    absolute: NotNegative | None = None
-    """At most this far from it."""
-    relative: NotNegative | None = None
-    """At most this share of it away."""
-    deviations: NotNegative | None = None
-    """The number of standard deviations of the authors' seeds that it may be away."""
-    upper_bound: bool = False
-    """The figure is a bound that may not be exceeded."""
+    absolute: NotNegative | None = None  # maximum absolute difference
+    relative: NotNegative | None = None  # maximum difference / figure
+    deviations: NotNegative | None = None  # maximum difference in standard deviations of the authors' seeds
+    upper_bound: bool = False  # the figure is a bound that may not be exceeded
+    # bound on the mean ratio to the figures, which are the best known
     mean_ratio: Annotated[float, Field(gt=0)] | None = None
-    """The figures are the best known, and the mean ratio to them over the whole table is at most this."""
+    # level of the replications' confidence interval, which must contain the figure
     interval: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """The confidence interval of the replications, at this level, covers it."""
-    shape: bool = False
-    """The paper has a picture and no numbers: the figures are places (1 the least) along the axis of the picture."""
+    shape: bool = False  # the paper only has a picture: figures are ranks (1 the minimum) along its axis
 
     def _check_keys(self) -> None:
         given = [self.absolute is not None, self.relative is not None, self.deviations is not None, self.upper_bound,
@@ -125,47 +105,32 @@ class Tolerance(Model):
 
 
 class WideFigures(Model):
-    """Figures with a column for each value of an axis."""
+    """Figures with one column per value of an axis."""
 
-    axis: Name
-    """The axis."""
-    value: Name
-    """Name of what the cells hold."""
-    columns: dict[str, str]
-    """By column of the file, the value of the axis."""
+    axis: Name  # name of the axis
+    value: Name  # name of the cells' value
+    columns: dict[str, str]  # value of the axis, by column of the file
 
 
 class FiguresTable(Model):
     """One table of figures, and how its values are measured here."""
 
-    name: Name
-    """Name of the table, unique in the entry."""
-    title: str = ""
-    """What it shows."""
-    scenario: str | None = None
-    """Another scenario than that of the entry."""
-    figures: str | list[dict[str, Cell]]
-    """The authors' figures: a CSV file, or rows."""
-    where: dict[str, Cell] = {}
-    """Rows of the figures that count."""
-    wide: WideFigures | None = None
-    """For figures with a column for each value of an axis."""
+    name: Name  # name of the table, unique in the entry
+    title: str = ""  # title of the table
+    scenario: str | None = None  # in place of the entry's scenario
+    figures: str | list[dict[str, Cell]]  # the authors' figures: a CSV file, or rows
+    where: dict[str, Cell] = {}  # selects rows of the figures
+    wide: WideFigures | None = None  # for figures with one column per value of an axis
+    # by column of the figures: the runs; the mean is taken over an axis that the figures lack
     axes: dict[Name, Axis] = {}
-    """The runs, by column of the figures.  The mean is taken over an axis that the figures lack."""
-    seeds: Name | None = None
-    """Column of the figures with the authors' seeds, over which their mean is taken."""
+    seeds: Name | None = None  # column with the authors' seeds, over which their mean is taken
+    # runs per case; unless given those of the scenario, or as many as the authors' seeds
     replications: Count | None = None
-    """Runs of each case; those of the scenario unless given, as many as the authors' seeds."""
-    values: dict[Name, FigureValue]
-    """What is compared, by column of the figures."""
-    tolerance: Tolerance
-    """How close is close enough."""
-    short: dict[str, list[Cell] | int] = {}
-    """The case that is run at every change: values by axis, and `replications`."""
-    picture: Literal["bars", "none"] = "bars"
-    """bars: a group of bars for each value of the picture's axis."""
-    across: Name | None = None
-    """The axis along the picture; the last unless given."""
+    values: dict[Name, FigureValue]  # compared values, by column of the figures
+    tolerance: Tolerance  # maximum difference from the figures
+    short: dict[str, list[Cell] | int] = {}  # the case that is run at every change: values by axis, and `replications`
+    picture: Literal["bars", "none"] = "bars"  # bars: one group of bars per value of the picture's axis
+    across: Name | None = None  # axis along the picture; the last unless given
 
     @field_validator("values")
     @classmethod
@@ -176,43 +141,28 @@ class FiguresTable(Model):
 
 
 class Input(Model):
-    """A file that a case needs and whose license does not let it ship."""
+    """A file that a case needs, and whose license does not permit to ship it."""
 
-    file: Name
-    """Its name in the folder that is given with `--inputs`."""
-    url: str
-    """Where it can be downloaded, or the page that leads to it."""
-    sha256: Annotated[str | None, Field(pattern="^[0-9a-f]{64}$")] = None
-    """SHA-256 of its content, where known."""
+    file: Name  # name in the folder that `--inputs` names
+    url: str  # download address, or the page with the link
+    sha256: Annotated[str | None, Field(pattern="^[0-9a-f]{64}$")] = None  # SHA-256 of the content, if known
 
 
 class Expected(Model):
     """An entry of the gallery."""
 
-    title: Text
-    """What was published, in a few words."""
-    paper: Text
-    """Authors, title, where and when."""
-    link: str = ""
-    """Where the paper is."""
-    source: Text
-    """Where inputs and figures come from: repository and commit, or the page of the paper."""
-    license: Text
-    """License of the inputs in the entry's folder; `none shipped` where there are none of others."""
-    notice: str | None = None
-    """File with the notice that the license wants to go with the inputs."""
-    inputs: list[Input] = []
-    """Files that do not ship; a case that sets a path to one runs only where `--inputs` names a folder that has it."""
-    scenario: str | None = None
-    """The scenario; unless given the one next to the folder, with its name."""
-    measured_on: str = ""
-    """Where the figures are of a real machine: which."""
-    property: Text | None = None
-    """Surprising properties of the published setup, with figures."""
-    differences: Text | None = None
-    """Why what comes out here differs, as far as it does."""
-    tables: Annotated[list[FiguresTable], Field(min_length=1)]
-    """What is compared."""
+    title: Text  # what was published, in a few words
+    paper: Text  # authors, title, venue and year
+    link: str = ""  # address of the paper
+    source: Text  # origin of inputs and figures: repository and commit, or the paper's page
+    license: Text  # license of the inputs in the folder; `none shipped` if all inputs are our own
+    notice: str | None = None  # file with the notice that the license requires
+    inputs: list[Input] = []  # files that do not ship; a case that sets a path to one needs a folder `--inputs` with it
+    scenario: str | None = None  # the scenario; unless given the file next to the folder, with its name
+    measured_on: str = ""  # the real machine of the figures, if any
+    property: Text | None = None  # surprising properties of the published setup, with figures
+    differences: Text | None = None  # why the results here differ, if they do
+    tables: Annotated[list[FiguresTable], Field(min_length=1)]  # compared tables
 
     def _check_keys(self) -> None:
         names = [table.name for table in self.tables]

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fabric:
-    """Rates of racks' uplinks (bytes/s each way), and the contention model of jobs."""
+    """Rates of racks' uplinks and stores (bytes/s), and the contention model of jobs."""
 
     uplinks: dict[str, float] = field(default_factory=dict)
     contention: Literal["random", "aligned", "interleaved", "none"] = "random"
+    stores: dict[str, float] = field(default_factory=dict)
 
 
 NO_KEY = {"key": False}  # metadata of a field that is not a key of scenarios (`hetsim.scenario.fields`)
@@ -46,6 +47,7 @@ REQUIRED, OPTIONAL = {"required": True}, {"optional": True}
 MILLI = 1_000
 WHOLE = 1_000_000
 MAX_DEVICES = 2_000_000
+PLACES = ("gpu", "host", "disk")  # where nodes may have the weights of models; stores have names of their own
 
 
 def millicores(cores: float) -> int:
@@ -277,6 +279,16 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
+class Disk:
+    """A node's disk, from which replicas load models."""
+
+    read: BytesPerSecond = field(metadata=REQUIRED)
+    """Bytes per second that it reads, shared by all loads from it."""
+    size: Bytes = field(default=math.inf, metadata=OPTIONAL)
+    """Bytes of models for which it has room; no limit unless given."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSpec:
     """`count` equal nodes: cores, memory, accelerators, switches and network."""
 
@@ -312,6 +324,14 @@ class NodeSpec:
     """Partitions (virtual clusters) to which the nodes belong; the rules of partitions are under `site`."""
     driver_cores: Whole = 0
     """Cores that drive each accelerator of a node and run no tasks."""
+    disk: Disk | None = None
+    """The disk of each node, for models; none unless given."""
+    keep: Bytes = field(default=math.inf, metadata=OPTIONAL)
+    """Host memory of each node for models that replicas have loaded; no limit unless given."""
+
+    def room(self, place: str) -> float:
+        """Bytes of models that its `disk` or `host` memory holds; 0 without a disk."""
+        return self.keep if place == "host" else 0.0 if self.disk is None else self.disk.size
 
     @property
     def drivers(self) -> int:

@@ -113,8 +113,9 @@ class RunInput:
     services: list[Service] = field(default_factory=list)
     batching: list[Any] = field(default_factory=list)  # the batching policy of each service
     language: list[LanguageService] = field(default_factory=list)
-    # the batching and the routing policy of each language model
-    iteration: list[tuple[Any, Any]] = field(default_factory=list)
+    # the batching, the routing and the scaling policy of each language model; None: it does not scale
+    iteration: list[tuple[Any, Any, Any]] = field(default_factory=list)
+    eviction: Any = None  # the policy that chooses the model to evict when host memory or a disk is full
     # warnings that the results show first, such as a load beyond every capacity
     warnings: list[str] = field(default_factory=list)
     overloads: list[tuple[str, float, float]] = field(default_factory=list)

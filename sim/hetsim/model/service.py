@@ -14,7 +14,7 @@ from hetsim.model.step_times import StepTimes
 from hetsim.model.tasks import Shape
 
 if TYPE_CHECKING:
-    from hetsim.model.units import Count, Fraction, Positive, Seconds
+    from hetsim.model.units import Count, Fraction, Seconds, Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +69,45 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Autoscaling:
-    """From `min` to `max` replicas, by a target load for each replica."""
+class ScaleBounds:
+    """From `min` to `max` replicas of each role that scales."""
 
-    min_replicas: Count = field(default=1, metadata={"alias": "min"})
+    min_replicas: Whole = field(default=1, metadata={"alias": "min"})
     """Fewest replicas."""
     max_replicas: Count = field(metadata={"alias": "max"})
     """Most replicas."""
-    target: Positive
-    """Requests that each replica should have."""
-    cooldown: Seconds = 0.0
-    """Least time between two changes."""
+    every: Seconds = field(default=math.inf, metadata={"optional": True})
+    """Time between two questions to the policy; it is asked when a request comes or ends unless given."""
+    roles: tuple[Literal["prefill", "decode"], ...] = ("prefill", "decode")
+    """Roles of a disaggregated service that scale; the others keep their number."""
+
+    def within(self, number: int) -> int:
+        """Return the number, or the bound that it exceeds."""
+        return min(self.max_replicas, max(self.min_replicas, number))
 
     def check(self) -> None:
         """Raise KeyProblem for bounds that contradict each other."""
         if self.max_replicas < self.min_replicas:
             text = f"at most {self.max_replicas} replicas and at least {self.min_replicas} contradict each other"
             raise KeyProblem("max", text)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStart:
+    """How a replica starts: the places of its weights by preference, and fixed times.
+
+    The last place has them always; host memory and disks before it keep what comes through them.
+    """
+
+    fixed: Seconds = 0.0
+    """Time before the weights begin to load: container, process, engine."""
+    warm: Seconds | None = None
+    """The same on a node where the service has had a replica; fixed unless given."""
+    sources: tuple[str, ...] = field(default=("host",), metadata={"alias": "from"})
+    """Where weights come from, by preference: gpu (of a replica there, over nvlink), host, disk, or a
+    store's name; host unless given."""
+    share: bool = False
+    """True if a replica joins a load of the same model that is under way on its node."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,8 +147,10 @@ class LanguageService:
     """Longest answer that a request announces; 0: exactly as many tokens as it will have; None: it announces none."""
     swap: bool = False
     """True if preempted sequences are copied to the host instead of computed again."""
-    autoscale: Autoscaling | None = None
-    """Adds and gives up replicas with the load."""
+    scaling: ScaleBounds | None = None
+    """Bounds of the replicas that a policy adds and gives up with the load; None: their number is fixed."""
+    start: ReplicaStart = ReplicaStart()
+    """How replicas start."""
     prefix_block: int = 0
     """Tokens that one of a request's `hash_ids` stands for, where prefixes are kept; 0: they are not."""
     ttft: Seconds = math.inf

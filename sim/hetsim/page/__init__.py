@@ -1,7 +1,7 @@
 """`hetsim report DIR`: a run, a comparison or a sweep as one HTML page.
 
-The page has the figures in words, the tables, the pictures, the scenario, and how to make it again.  Same directory,
-same bytes, on the same versions of the packages.
+The page has the figures in words, the tables, the pictures, the scenario, and the command that reproduces it.  The same
+directory gives the same bytes, with the same versions of the packages.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ NAME = "report.html"
 
 
 def write_report(outcome: "Result | Replications | Comparison | Sweep", path: str | Path, *, folder: str = "") -> Path:
-    """Write the page, whole or not at all; `folder`: its name in commands shown."""
+    """Write the page atomically; `folder`: its name in commands shown."""
     target = Path(path)
     if target.is_dir():
         raise UsageError(f"{target} is a folder: give the page a file name, such as report.html")
@@ -30,7 +30,7 @@ def write_report(outcome: "Result | Replications | Comparison | Sweep", path: st
 
 
 def report(outcome: "Result | Replications | Comparison | Sweep", folder: str = "") -> str:
-    """The page as text."""
+    """Return the page as text."""
     from hetsim.page import elements, of_comparison, of_run, of_sweep
     from hetsim.results.many_runs.compare import Comparison
     from hetsim.results.many_runs.sweep import Sweep

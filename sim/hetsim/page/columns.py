@@ -1,7 +1,7 @@
 """Runs as deflated columns of whole numbers, which the page's script draws.
 
-`core.js` reads them: the length of a description, the description as JSON, then each column, its bytes of equal
-significance together.  Times are in ticks, as differences to the time before them in a task's life.
+`core.js` reads them: the length of a description, the description as JSON, then each column, with its bytes of equal
+significance together.  Times are in ticks, as differences to the previous time in a task's life.
 """
 
 import json
@@ -21,10 +21,8 @@ from hetsim.results.one_run.launches import launches_of
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.rows import TableRows
 
-MAX_ROWS = 1_500_000
-"""Tasks of all runs of a page together; further runs are left out."""
-FINE, FINE_ROWS, COARSE = 36, 2_000, 26
-"""A tick is this power of two of the run's end: the first for runs of at most so many tasks."""
+MAX_ROWS = 1_500_000  # maximum number of tasks of all runs of a page; other runs are omitted
+FINE, FINE_ROWS, COARSE = 36, 2_000, 26  # tick = end of run / 2**FINE for at most FINE_ROWS tasks, else / 2**COARSE
 TASK_TIMES = ("arrival", "ready", "start", "finish")
 LAUNCH_TIMES = (
     "decided", "begun", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "end",
@@ -35,7 +33,7 @@ Waits = pd.DataFrame | None
 
 
 def waits_by_cause(run: Result) -> Waits:
-    """The wait of each task by cause; None where it cannot be split."""
+    """Return the wait of each task by cause; None if it cannot be attributed."""
     try:
         return explain.causes(run)
     except UsageError:
@@ -43,7 +41,7 @@ def waits_by_cause(run: Result) -> Waits:
 
 
 def packed(runs: Mapping[str, tuple[Result, Waits]]) -> tuple[bytes, list[str]]:
-    """Runs that fit on a page, deflated, and the labels of the others.
+    """Return runs that fit on a page, deflated, and the labels of the other runs.
 
     runs: each with its `waits_by_cause`.
     """
@@ -61,14 +59,14 @@ def packed(runs: Mapping[str, tuple[Result, Waits]]) -> tuple[bytes, list[str]]:
 
 
 class _Columns:
-    """The bytes of all columns, and where each is."""
+    """The bytes of all columns, and their descriptions."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.index: list[list[Any]] = []
 
     def add(self, name: str, values: Any, *, differences: bool = False) -> None:
-        """Add whole numbers, or their differences; negative ones interleaved."""
+        """Add whole numbers or their differences; negative numbers are interleaved."""
         numbers = np.asarray(values, dtype=np.int64)
         if differences:
             numbers = np.diff(numbers, prepend=0)
@@ -110,7 +108,7 @@ def _add_run(columns: _Columns, label: str, run: Result, waits: Waits) -> dict[s
 
 
 def _off(run: Result) -> list[tuple[int, float, float]]:
-    """Times in which devices are down or asleep: device, begin, end."""
+    """Return times in which devices are down or asleep: device, begin, end."""
     states, since, times = DeviceStates(run.record.input.cluster), dict[int, float](), []
     for time, index, what, _ in run.record.device_log:
         for device in states.change(index, what):
@@ -122,7 +120,7 @@ def _off(run: Result) -> list[tuple[int, float, float]]:
 
 
 def _tick(times: list[np.ndarray], end: float) -> float:
-    """A tick in which all times are whole, or a small part of the run."""
+    """Return a tick in which all times are whole, or a small fraction of the run."""
     every = np.concatenate(times)
     every = every[np.isfinite(every)]
     for tick in (1.0, 1e-3):
@@ -133,12 +131,11 @@ def _tick(times: list[np.ndarray], end: float) -> float:
 
 
 def _ticks(times: Any, tick: float) -> np.ndarray:
-    """Times in ticks; -1: none."""
     return np.rint(np.nan_to_num(np.asarray(times, dtype=float) / tick, nan=-1.0)).astype(np.int64)
 
 
 def _chain(columns: _Columns, times: Mapping[str, np.ndarray], names: tuple[str, ...], before: np.ndarray) -> None:
-    """Add each time as its difference to the one before it; 0: no time."""
+    """Add each time as its difference to the previous time; 0 for no time."""
     for name in names:
         there = times[name] >= 0
         step = times[name] - before
@@ -147,14 +144,14 @@ def _chain(columns: _Columns, times: Mapping[str, np.ndarray], names: tuple[str,
 
 
 def _codes(columns: _Columns, name: str, values: pd.Series) -> list[str]:
-    """Add the codes of names that repeat; the names."""
+    """Add the codes of repeated names; return the names."""
     column = values.astype("category")
     columns.add(name, column.cat.codes.to_numpy().astype(np.int64) + 1)  # 0: none
     return ["", *(visible_lines(str(name)) for name in column.cat.categories)]
 
 
 def _add_causes(columns: _Columns, run: Result, table: pd.DataFrame) -> list[str]:
-    """Add the percent of each task's wait by cause; the causes."""
+    """Add the percent of each task's wait by cause; return the causes."""
     shown = [name for name in explain.CAUSES if table[name].any()]
     at = pd.Index(run.tasks["id"]).get_indexer(pd.Index(table["id"]))
     wait = table["wait"].to_numpy()
@@ -198,7 +195,7 @@ def _add_launches(
 
 
 def _lines(run: Result, place: int) -> list[list[int]]:
-    """The devices of a place, each with its named core, or -1."""
+    """Return the devices of a place, each with its numbered core, or -1."""
     devices, cores = run.record.places[place]
     if cores is None:
         return [[int(device), -1] for device in devices]

@@ -1,4 +1,4 @@
-"""`hetsim report`: one HTML page of what a directory holds."""
+"""`hetsim report`: one HTML page about the results in a directory."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -12,12 +12,12 @@ from hetsim.cli.options import FOLDER, PAGE, PATH, QUIET, VERBOSITY
 
 @click.command(short_help="Write one self-contained HTML page about a run, a comparison or a sweep.")
 @click.argument("directory", type=PATH, metavar="DIR")
-@click.option("--page", type=PAGE, metavar="HTML", help="Where to write it; DIR/report.html without.")
-@click.option("--watch", is_flag=True, help="Serve the page to this machine alone, up to date, until Ctrl-C.")
-@click.option("--port", type=click.IntRange(0, 65535), help="With --watch: the port; any that is free without.")
+@click.option("--page", type=PAGE, metavar="HTML", help="File of the page; without it DIR/report.html.")
+@click.option("--watch", is_flag=True, help="Serve the current page on this machine only, until Ctrl-C.")
+@click.option("--port", type=click.IntRange(0, 65535), help="With --watch: the port; without it any free port.")
 @click.option("--paper", is_flag=True, help="Write a folder for LaTeX instead: figures, tables, methods, references.")
 @click.option("--style", type=click.Choice(["ieee", "acm", "neurips"]), help="With --paper: the venue's widths.")
-@click.option("--out", type=FOLDER, metavar="FOLDER", help="With --paper: where to write it; DIR/paper without.")
+@click.option("--out", type=FOLDER, metavar="FOLDER", help="With --paper: the folder to write; without it DIR/paper.")
 @QUIET
 @VERBOSITY
 def report(
@@ -25,9 +25,9 @@ def report(
     quiet: bool,
 ) -> None:  # fmt: skip
     """Write an HTML page about the results in DIR of `run`, `compare` or `sweep`.
-    The page needs no network and no other file.  Of runs it has charts with zoom, filters, and the facts of each task.
-    With --watch the directory may still be missing or unfinished: of a sweep the points come as their runs end.
-    With --paper what a paper needs of them is written, with the same tables and pictures.
+    The page needs no network and no other file.  For runs it has charts with zoom, filters, and details of each task.
+    With --watch the directory may still be missing or unfinished: the points of a sweep appear as their runs end.
+    With --paper the files for a paper are written, with the same tables and pictures.
     """
     from hetsim.experiment.directory import load_any
     from hetsim.page import NAME, write_report

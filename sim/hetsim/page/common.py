@@ -21,53 +21,51 @@ from hetsim.results.many_runs.sweep import Sweep
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.store import versions
 
-Parts = tuple[str, list[str], list[Section], bytes]
-"""Title, lines below it, sections, and the columns of runs to walk in."""
+Parts = tuple[str, list[str], list[Section], bytes]  # title, lines below it, sections, columns of the explorable runs
 
 
 def sentence_case(text: str) -> str:
-    """Capitalize the first letter; `GPU` stays as it is."""
+    """Capitalize the first letter only; `GPU` is not changed."""
     return text[:1].upper() + text[1:]
 
 
 def scenario_of(first: Result) -> str:
-    """The scenario of a run, as a collapsed section."""
+    """Return the scenario of a run, as a collapsed section."""
     return "" if first.scenario is None else elements.code(first.scenario, "the resolved scenario")
 
 
 def command(first: Result, folder: str, verb: str, replications: int | None = None, more: Iterable[str] = ()) -> str:
-    """The command that repeats the runs; empty if their scenario is not kept."""
+    """Return the command that repeats the runs; empty if their scenario is not stored."""
     words = [f"hetsim {verb} {scenario_file(folder)} --seed {first.seed}", *more]
     words += [] if replications is None else [f"--replications {replications}"]
     return "" if first.scenario is None else " ".join(words)
 
 
 def commands(text: str) -> str:
-    """Text that tells how to repeat the runs: the command, and the versions."""
+    """Return a text on repeating the runs: the command, and the versions."""
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
     return text and elements.code(text) + f"<p>The same versions give the same bytes. Here: {used}.</p>"
 
 
 def scenario_file(folder: str) -> str:
-    """The path of the scenario in a directory, quoted for a shell."""
+    """Return the path of the scenario in a directory, quoted for a shell."""
     return quote(f"{folder}/scenario.yaml" if folder else "scenario.yaml")
 
 
 def policy_option(label: str, value: Any = None) -> str:
-    """`--policy sjf`, or the mapping behind a label the command does not know."""
+    """Return `--policy sjf`, or the mapping of a label that the command does not know."""
     return f"--policy {quote(policy_text(label, value))}"
 
 
 def policy_text(label: str, value: Any = None) -> str:
-    """A policy as the command line takes it."""
+    """Return a policy in the form of the command line."""
     return written(label, value) or label
 
 
 def better_sentence(finding: Finding, base: float) -> str:
-    """The finding as a sentence: A is better than B in a metric by 36 ± 5 %, n = 20.
+    """Return a finding as a sentence: A is better than B in a metric by 36 ± 5 %.
 
-    Higher or lower where neither direction is better; else the finding's own sentence.
-
+    The word is higher or lower if neither direction is better; otherwise the finding's own sentence is returned.
     base: the mean of the other policy.
     """
     if finding.shown != "different" or not (base != 0 and math.isfinite(base)):
@@ -83,14 +81,13 @@ def better_sentence(finding: Finding, base: float) -> str:
     )
 
 
-MAX_ROWS = 2000
-"""Rows of a table on a page."""
+MAX_ROWS = 2000  # maximum number of rows of a table on a page
 DIFFERENCE_TITLES = ("policy", "other", "policy - other", "p (Holm)", "shown", "n")
 HOLM_OF_METRIC = "Intervals and p are corrected by Holm's procedure over the pairs of a metric."
 
 
 def difference_rows(metric: str, rows: pd.DataFrame) -> list[list[str | Cell]]:
-    """The rows of a table of paired differences in one metric, in one unit."""
+    """Return the rows of a table of paired differences in one metric, in one unit."""
     values, halves = rows["difference"].tolist(), rows["half_width"].tolist()
     texts = difference_cells(metric, values, halves, [False] * len(values))
     return [
@@ -104,7 +101,7 @@ def difference_rows(metric: str, rows: pd.DataFrame) -> list[list[str | Cell]]:
 
 
 def regret_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) -> str:
-    """The distance of each policy from the best, in the first metric that has one."""
+    """Return a picture of each policy's regret, in the first suitable metric."""
     from hetsim import plots  # large: not before the folder has been read
 
     for name in metrics:
@@ -116,7 +113,7 @@ def regret_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) ->
 
 
 def front_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) -> str:
-    """The Pareto front of the first two metrics that are not complements."""
+    """Return the Pareto front of the first two metrics of different kinds."""
     from hetsim import plots  # large: not before the folder has been read
 
     for one, other in combinations(metrics, 2):

@@ -1,6 +1,6 @@
 """Parts of a self-contained HTML page: sections, sortable tables, pictures.
 
-Its style and scripts lie in `page.css`, `core.js`, `tables.js`, `pictures.js`, and for the columns of runs
+Its style and scripts are in `page.css`, `core.js`, `tables.js`, `pictures.js`, and for the columns of runs in
 `explorer.js`.
 """
 
@@ -21,8 +21,7 @@ from hetsim.model.files import write_whole
 from hetsim.results.colors import GRID, INK, MUTED, PALETTE
 from hetsim.results.panels import Picture, attempt, settled
 
-LONG_FIGURE = 12
-"""Longer figures on cards are written smaller."""
+LONG_FIGURE = 12  # characters above which figures on cards have a smaller font
 
 
 def escape(text: str) -> str:
@@ -31,14 +30,14 @@ def escape(text: str) -> str:
 
 
 class Cell(NamedTuple):
-    """The text of a table cell, and the number that sorts it."""
+    """The text of a table cell, and the number by which it is sorted."""
 
     text: str
     value: float
 
 
 class Markup(Protocol):
-    """The functions that tables and pictures are made by, on a page or a paper."""
+    """The functions that make tables and pictures, on a page or in a paper."""
 
     def table(self, titles: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str: ...
     def picture(self, draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str: ...
@@ -53,12 +52,12 @@ class Section(NamedTuple):
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write a page, whole or not at all, the same bytes on every system."""
+    """Write a page atomically, with the same bytes on every system."""
     write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
 
 
 def page(title: str, lines: Iterable[str], sections: Sequence[Section], columns: bytes = b"") -> str:
-    """The whole page; `columns`: of runs, for the section of `explorer()`."""
+    """Return the whole page; `columns`: of runs, for the section of `explorer()`."""
     from hetsim import __version__
 
     kept = [section for section in sections if section.body]
@@ -88,7 +87,7 @@ def _file(name: str) -> str:
 
 
 def explorer() -> str:
-    """The element in which the script shows pictures and tables."""
+    """Return the element in which the script shows pictures and tables."""
     return (
         '<div id="explorer"><noscript><p class="warning">The pictures and tables of tasks need JavaScript.</p>'
         "</noscript></div>"
@@ -96,7 +95,7 @@ def explorer() -> str:
 
 
 def cards(figures: Iterable[tuple[str, str, str]]) -> str:
-    """The main figures in large type: title, value, name."""
+    """Return the main figures in large type: title, value, metric name."""
     entries = "".join(
         f'<div title="{escape(name)}"><dt>{escape(title)}</dt>'
         f"<dd{' class=long' if len(text) > LONG_FIGURE else ''}>{escape(text)}</dd></div>"
@@ -106,7 +105,7 @@ def cards(figures: Iterable[tuple[str, str, str]]) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
-    """A sortable table; cells are texts, or a `Cell` that sorts by number."""
+    """Return a sortable table; cells are texts, or a `Cell` that sorts by number."""
     body = [list(row) for row in rows]
     if not body:
         return ""
@@ -136,14 +135,14 @@ def items(texts: Iterable[str]) -> str:
 
 
 def warnings(texts: Iterable[str]) -> str:
-    """Warnings to be read before the figures."""
+    """Return warnings as HTML, to be placed before the figures."""
     return "".join(f'<p class="warning">{escape(text)}</p>' for text in texts)
 
 
 def picture(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str:
-    """The picture of `draw` as data for the page; a warning if making it fails.
+    """Return the picture of `draw` as data for the page; a warning if drawing fails.
 
-    An optional picture is left out where `draw` refuses by UsageError.
+    An optional picture is omitted if `draw` raises UsageError.
     """
     data = list[bytes]()
 
@@ -160,7 +159,7 @@ def picture(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: b
 
 
 def made_by(draw: Callable[[], Any], optional: bool) -> Any:
-    """The picture that `draw` gives; None if it refuses and may."""
+    """Return the picture of `draw`; None if it is optional and raises UsageError."""
     try:
         return draw()
     except UsageError:
@@ -169,14 +168,13 @@ def made_by(draw: Callable[[], Any], optional: bool) -> Any:
         return None
 
 
-PIXELS = 80.0
-"""Of an inch of a picture's width, on a usual screen."""
+PIXELS = 80.0  # pixels per inch of a picture's width, on a usual screen
+# colors with a CSS variable, which differs between light and dark mode
 VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", **{color: f"c{n}" for n, color in enumerate(PALETTE)}}
-"""Colors that the page has a variable for, which differs between light and dark."""
 
 
 def described(picture: Picture) -> Any:
-    """The picture for `pictures.js`: fields by name, numbers of seven digits."""
+    """Return the picture for `pictures.js`: fields by name, numbers of seven digits."""
     pixels = PIXELS * picture.width / max(map(len, picture.rows))
     return _data(replace(picture, rows=[[panel and settled(panel, pixels) for panel in row] for row in picture.rows]))
 
@@ -197,11 +195,11 @@ def _data(value: Any, is_color: bool = False) -> Any:
 
 
 def code(text: str, summary: str = "") -> str:
-    """Preformatted text, collapsed under a summary if one is given."""
+    """Return preformatted text, collapsed under a summary if one is given."""
     block = f"<pre>{escape(text)}</pre>"
     return folded(block, summary) if summary else block
 
 
 def folded(body: str, summary: str) -> str:
-    """HTML collapsed under a summary; empty without HTML."""
+    """Return HTML collapsed under a summary; empty if there is no HTML."""
     return f"<details><summary>{escape(summary)}</summary>{body}</details>" if body else ""

@@ -1,7 +1,7 @@
-"""Tables and figures of a page as files for LaTeX, at the width of a column.
+"""Tables and figures of a page as LaTeX files, at the width of a column.
 
-A paper shows what the page shows: `Latex` has the functions of `hetsim.page.elements` that tables and pictures are
-made by.  Nothing in a name is a command of LaTeX.
+A paper shows the same as the page: `Latex` has the functions of `hetsim.page.elements` that make tables and pictures.
+Names are escaped, so that none is a LaTeX command.
 """
 
 import re
@@ -16,14 +16,12 @@ from hetsim.page.elements import Cell, made_by
 from hetsim.results.many_runs.groups import SHOWN_MARK
 from hetsim.results.panels import attempt
 
-MAX_ROWS = 40
-"""A float has to fit on a page; the files of the results have all rows."""
-UNKNOWN = "ĦħĸĿŀŉŦŧ"
-"""Latin letters that the fonts of LaTeX (T1) do not have."""
-LETTER, INCH = 4.1, 72.27
-"""Points that a letter takes in a table, on average; points of an inch."""
+MAX_ROWS = 40  # maximum rows of a float, which must fit on a page; the result files have all rows
+UNKNOWN = "ĦħĸĿŀŉŦŧ"  # Latin letters that LaTeX's T1 fonts do not have
+LETTER, INCH = 4.1, 72.27  # mean points of a letter in a table; points of an inch
+# Widths in points of a column and of the page, in IEEEtran, acmart (sigconf) and the NeurIPS style
 STYLES = {"ieee": (252.0, 516.0), "acm": (241.15, 506.3), "neurips": (397.48, 397.48)}
-"""Widths of a column and of the page in points, of IEEEtran, acmart (sigconf) and the style of NeurIPS."""
+# Characters that LaTeX does not print literally, and that tables of hetsim contain
 _CHARACTERS: dict[str, str | int | None] = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "`": r"\textasciigrave{}", "±": r"$\pm$",
@@ -33,11 +31,10 @@ _CHARACTERS: dict[str, str | int | None] = {
     "‘": r"\textquoteleft{}", "’": r"\textquoteright{}", "•": r"\textbullet{}",
     **{one: rf"\{one}" for one in "{}$&%#_"}, **{one: f"{{{one}}}" for one in "[]*"},
 }  # fmt: skip
-"""What LaTeX does not print as it stands, and what tables of hetsim have."""
 
 
 def escape(text: str) -> str:
-    """A text as LaTeX prints it; letters that are not Latin as code points."""
+    """Return a text as LaTeX prints it; non-Latin letters become code points."""
     text = re.sub(r"(?<![\w-])-(?=\d| )", "−", visible_lines(text).replace("\n", " "))
     printed = [one in _CHARACTERS or (one < "ſ" and one not in UNKNOWN) for one in text]
     latin = "".join(one if has else f"U+{ord(one):04X}" for one, has in zip(text, printed, strict=True))
@@ -45,14 +42,14 @@ def escape(text: str) -> str:
 
 
 class Latex:
-    """Writes floats into a folder; `subject` is the caption of tables without one."""
+    """Writer of floats into a folder; `subject` is the caption of tables without one."""
 
     def __init__(self, folder: Path, style: str, subject: str):
         self.folder, self.widths, self.subject = folder, STYLES[style], subject
         self.names: list[str] = []  # of the floats, in order
 
     def table(self, titles: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
-        """Write a float with a table, the best in bold; its name."""
+        """Write a float with a table, the best values in bold; return its name."""
         body = [list(row) for row in rows]
         if not body:
             return ""
@@ -68,7 +65,7 @@ class Latex:
         ])  # fmt: skip
 
     def picture(self, draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str:
-        """Write a float with the figure of `draw`; nothing but a warning if that fails."""
+        """Write a float with the figure of `draw`; print a warning if drawing fails."""
         from hetsim.plots.draw import on_paper  # matplotlib is large
 
         name, drawn = self._next("figure"), list[float]()
@@ -86,14 +83,14 @@ class Latex:
         return self._float("figure", drawn[0], text, [rf"\includegraphics{{{name}.pdf}}"])
 
     def folded(self, body: str, summary: str) -> str:
-        """Nothing is folded on paper."""
+        """Return the body unchanged: a paper has no collapsed sections."""
         return body
 
     def _next(self, kind: str) -> str:
         return f"{kind}-{1 + sum(name.startswith(kind) for name in self.names)}"
 
     def _float(self, kind: str, width: float, caption: str, lines: list[str]) -> str:
-        """Write a float over one column, or over the page if it is wider; its name."""
+        """Write a float over one column, or over the page if wider; return its name."""
         (column, page), name = self.widths, self._next(kind)
         wide = f"{kind}*" if page > column and width > column + 1 else kind
         text = escape(caption.removesuffix(".").replace("◂", "bold:") + ".")

@@ -19,16 +19,13 @@ from hetsim.results.many_runs.replications import COMMON_END, Replications
 from hetsim.results.stored_files import parse_yaml
 
 MAX_CARDS = 6
-MAX_METRICS = 3
-"""Metrics with a sentence of their own; the table of differences has the others."""
-MAX_RUNS = 8
-"""Runs whose tasks are on the page."""
-MAX_OTHERS = 3
-"""Policies that such a sentence compares the best one with."""
+MAX_METRICS = 3  # metrics with a sentence; the table of differences has the other metrics
+MAX_RUNS = 8  # maximum number of runs whose tasks are on the page
+MAX_OTHERS = 3  # maximum number of policies that a sentence compares with the best policy
 
 
 def of_comparison(found: Comparison, folder: str) -> common.Parts:
-    """Title, first lines and sections of the page of a comparison."""
+    """Return title, first lines and sections of the page of a comparison."""
     from hetsim import plots  # large: not before the folder has been read
 
     runs: Mapping[str, Any] = found.runs
@@ -54,7 +51,7 @@ def of_comparison(found: Comparison, folder: str) -> common.Parts:
 
 
 def _in_words(found: Comparison) -> Iterator[str]:
-    """Three to five sentences: what differs, what does not, and what stays open."""
+    """Yield three to five sentences: what differs, what does not, what is undecided."""
     metrics = [name for name in found.metrics if has_direction(name)] or found.metrics
     by_metric = {name: [finding for finding in found.findings if finding.metric == name] for name in metrics}
     single = _metrics_with(by_metric, any, "one run")
@@ -74,7 +71,7 @@ def _in_words(found: Comparison) -> Iterator[str]:
 
 
 def _best_figures(found: Comparison) -> Iterator[tuple[str, str, str]]:
-    """The best values of six metrics and the policies that have them."""
+    """Yield the best values of six metrics, and their policies."""
     runs = {str(label): Figures(run) for label, run in found.runs.items()}
     more = [name for name in in_set("page_cards") if name not in COMMON_END]  # the table ends all policies together
     texts = {name: dict(zip(found.table.index, found.cells(name), strict=True)) for name in found.metrics}
@@ -96,12 +93,12 @@ def _best_figures(found: Comparison) -> Iterator[tuple[str, str, str]]:
 def _metrics_with(
     by_metric: dict[str, list[Finding]], some: Callable[[Iterable[bool]], bool], *shown: str
 ) -> list[str]:
-    """The metrics of which any, or all, findings are shown as one of these."""
+    """Return the metrics with any (or all) findings of these kinds."""
     return [name for name, rows in by_metric.items() if rows and some(row.shown in shown for row in rows)]
 
 
 def _best_of_single_runs(found: Comparison, metric: str) -> str:
-    """`The lowest response mean is 8 min under sjf, compared with 37 min under fcfs.`"""
+    """Return `The lowest response mean is 8 min under sjf, compared with ...`."""
     means = found.table[metric, "mean"].dropna().sort_values(ascending=not higher_is_better(metric), kind="stable")
     texts = several(means.tolist(), units_of(metric), [math.nan] * len(means))
     others = [f"{text} under {policy}" for text, policy in zip(texts[1:], means.index[1:], strict=True)]
@@ -114,7 +111,7 @@ def _best_of_single_runs(found: Comparison, metric: str) -> str:
 
 
 def _best_shown(found: Comparison, rows: list[Finding]) -> list[Finding]:
-    """The significant differences of the policy with the best mean that has any."""
+    """Return the significant differences of the best policy that has any."""
     different = [row for row in rows if row.shown == "different"]
     if not different:
         return []
@@ -125,7 +122,7 @@ def _best_shown(found: Comparison, rows: list[Finding]) -> list[Finding]:
 
 
 def _better_than(found: Comparison, rows: list[Finding], of_metric: list[Finding]) -> str:
-    """`sjf is better than fcfs in response mean by 36 ± 5 %`, with its peers."""
+    """Return `sjf is better than fcfs in response mean by 36 ± 5 %`, with more peers."""
     means = found.table[rows[0].metric, "mean"]
     text = common.better_sentence(rows[0], float(means[rows[0].other]))
     more = [row.gap for row in rows[1 : 1 + MAX_OTHERS]]
@@ -141,7 +138,7 @@ def _better_than(found: Comparison, rows: list[Finding], of_metric: list[Finding
 
 
 def again(found: Comparison, folder: str) -> str:
-    """The command to repeat it."""
+    """Return the command that repeats the comparison."""
     options = [common.policy_option(label, _policy(found.runs[label])) for label in found.runs]
     options += [common.policy_option(label, None) for label in found.refused]
     place = f"{folder}/{folder_name(str(found.table.index[0]))}" if folder else ""
@@ -150,7 +147,7 @@ def again(found: Comparison, folder: str) -> str:
 
 
 def _asked(found: Comparison) -> list[str]:
-    """The options that say what was compared, and how."""
+    """Return the options that state what was compared, and how."""
     options = [f"--metric {quote(name)}" for name in found.asked.get("metrics", ())]
     options += [f"--by {quote(name)}" for name in found.asked.get("by", ())]
     if found.baseline is not None:
@@ -161,7 +158,7 @@ def _asked(found: Comparison) -> list[str]:
 
 
 def _replications(found: Comparison) -> int | None:
-    """The number of replications asked for; None where the scenario decides."""
+    """Return the requested number of replications; None if the scenario decides."""
     if "best" in found.asked:
         return found.asked.get("replications")
     numbers = {len(run) if isinstance(run, Replications) else 1 for run in found.runs.values()}
@@ -174,7 +171,7 @@ def _policy(outcome: Any) -> Any:
 
 
 def compared(found: Comparison, to: Markup) -> str:
-    """The metrics of each policy, with what is shown of their differences."""
+    """Return a table of each policy's metrics, with significant differences marked."""
     rows = []
     side = "other" if found.baseline is None else "policy"
     starred = {(row.metric, getattr(row, side)) for row in found.findings if row.shown == "different"}
@@ -196,14 +193,14 @@ def compared(found: Comparison, to: Markup) -> str:
 
 
 def compared_pictures(found: Comparison, to: Markup) -> str:
-    """The regret of each policy, and the front of two metrics."""
+    """Return pictures of each policy's regret, and of the front of two metrics."""
     directed = [name for name in found.metrics if found.table[name, "mean"].map(math.isfinite).all()]
     directed.sort(key=lambda name: not name.startswith("response"))  # what most people look at
     return common.regret_picture(found, directed, to) + common.front_picture(found, directed, to)
 
 
 def _walked(found: Comparison) -> tuple[str, bytes]:
-    """The runs to explore, of many the best ones, and what is left out."""
+    """Return the runs to explore (of many, the best) with a note on omitted runs."""
     order = list(map(str, found.runs))
     if DEFAULT_METRIC in found.metrics and len(order) > MAX_RUNS:
         means = dict(zip(found.table.index, found.table[DEFAULT_METRIC, "mean"].astype(float), strict=True))
@@ -217,7 +214,7 @@ def _walked(found: Comparison) -> tuple[str, bytes]:
 
 
 def differences(found: Comparison, to: Markup) -> str:
-    """The paired differences of all pairs; of too many, those to the best policies."""
+    """Return paired differences of all pairs; of too many, those to the best policies."""
     rows: list[list[str | Cell]] = []
     note = common.HOLM_OF_METRIC
     for metric, mine in found.pairs.groupby("metric", sort=False):
@@ -257,7 +254,7 @@ def _compared_groups(found: Comparison) -> str:
 
 
 def _group_differences(found: Comparison, group: str, shown: list[str]) -> str:
-    """The paired differences of the metrics shown, to the base."""
+    """Return paired differences to the base, by group, in the metrics shown."""
     names = [name for name in shown if name != TASK_COUNT]  # of which every policy gets the same
     table = found.differences_by(group, names)
     rows = list(dict.fromkeys(zip(table[group], table["policy"], strict=True)))

@@ -17,17 +17,15 @@ from hetsim.results.one_run import explain
 from hetsim.results.one_run.result import Result
 
 MAX_DEVICES = 100
-OPEN_ROWS = 12
-"""Longer tables are folded."""
+OPEN_ROWS = 12  # rows above which a table is folded
 FATES = {name: f"{name}_count" for status, name in STATUS_NAMES.items() if status != COMPLETED}
-MAX_POLICY = 48
-"""Longer names of policies are without their parameters in the title; the line below has all."""
+MAX_POLICY = 48  # length above which a policy's name is without parameters in the title; the line below has all
 MAX_CARDS = 6
 Outcome = Result | Replications
 
 
 def of_run(outcome: Outcome, folder: str) -> Parts:
-    """Title, first lines and sections of the page of a run or replications."""
+    """Return title, first lines and sections of the page of a run or replications."""
     first = first_of(outcome)
     policy = first.policy if len(first.policy) <= MAX_POLICY else first.policy.partition(" (")[0]
     title = f"{outcome.name or 'run'} under {policy}" if policy else outcome.name or "run"
@@ -52,7 +50,7 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
 
 
 def _in_words(outcome: Outcome, figures: Figures, waits: pd.DataFrame | None) -> Iterator[str]:
-    """Sentences: how the tasks fared, why they waited, what one run leaves open."""
+    """Yield sentences on how tasks ended, why they waited, and what is undecided."""
     fates = "".join(f"; {figures.text(name)} {fate}" for fate, name in FATES.items() if figures(name)[0] > 0)
     many = f", means of {len(outcome)} replications" if isinstance(outcome, Replications) else ""
     yield f"{figures.text(COMPLETED_COUNT)} of {figures.text(TASK_COUNT)} tasks completed{many}{fates}."
@@ -67,7 +65,7 @@ def _in_words(outcome: Outcome, figures: Figures, waits: pd.DataFrame | None) ->
 
 
 def _causes_in_words(waits: pd.DataFrame, many: bool) -> str:
-    """`; causes of the waiting: no capacity 60 % and head of line 40 %`."""
+    """Return `; causes of the waiting: no capacity 60 % and head of line 40 %`."""
     total = float(waits["wait"].sum())
     parts = {cause: float(waits[cause].sum()) / total for cause in explain.CAUSES} if total > 0 else {}
     largest = sorted((cause for cause in parts if parts[cause] >= 0.01), key=lambda cause: -parts[cause])[:3]
@@ -76,7 +74,7 @@ def _causes_in_words(waits: pd.DataFrame, many: bool) -> str:
 
 
 def summary(outcome: Outcome, figures: Figures, to: Markup) -> str:
-    """All figures but those that are 0, undefined, or one above under another name."""
+    """Return a table of all figures that are defined, not 0, and not repeated."""
     names = [name for name in map(str, outcome.summary.index) if figures.is_known(name) and figures(name)[0] != 0]
     families: dict[str, dict[str, str]] = {}
     rows: list[list[str | Cell]] = []
@@ -104,7 +102,7 @@ def summary(outcome: Outcome, figures: Figures, to: Markup) -> str:
 
 
 def pictures(first: Result, to: Markup) -> str:
-    """Pictures of language models, energy, pipelines and links, where there are any."""
+    """Return pictures of language models, energy, pipelines and links, if present."""
     from hetsim import plots  # large: not before the folder has been read
     from hetsim.planning.picture import has_pipelines
 
@@ -137,7 +135,7 @@ def _by_stage(first: Result) -> str:
 
 
 def _energy(first: Result) -> str:
-    """The energy of each device over the run; the explorer has the rest of its facts."""
+    """Return the energy of each device over the run; the explorer has its other data."""
     table = first.devices[first.devices[ENERGY].notna()].nlargest(MAX_DEVICES, ENERGY, keep="first")
     energies = _texts(ENERGY, table[ENERGY].tolist())
     cells = zip(table["device"].astype(str), table["type"].astype(str), energies, strict=True)

@@ -1,4 +1,4 @@
-"""The page about a sweep."""
+"""The page about a sweep: a scenario at many points, under one policy or several."""
 
 import csv
 import json
@@ -25,15 +25,13 @@ from hetsim.results.many_runs.sweep import Sweep
 from hetsim.results.many_runs.tradeoff import knees
 from hetsim.scenario.file.document import parse_value
 
-MAX_METRICS = 3
-"""Metrics with a sentence of their own where there is one policy only."""
+MAX_METRICS = 3  # number of metrics with a sentence, if there is only one policy
 
-Findings = Mapping[str, dict[int, list[Finding]]]
-"""By metric and point."""
+Findings = Mapping[str, dict[int, list[Finding]]]  # by metric and point
 
 
 def of_sweep(found: Sweep, folder: str) -> common.Parts:
-    """Title, first lines and sections of the page of a sweep."""
+    """Return title, first lines and sections of the page of a sweep."""
     findings = findings_of(found)
     words = elements.items([*_swept_in_words(found, findings), *_differing_in_words(found, findings),
                             *(f"{text}." for text in knees(found))])  # fmt: skip
@@ -54,7 +52,7 @@ def of_sweep(found: Sweep, folder: str) -> common.Parts:
 
 
 def findings_of(found: Sweep) -> Findings:
-    """The paired differences in the metrics shown, if policies are several."""
+    """Return paired differences in the metrics shown, if there are several policies."""
     if found.table["policy"].nunique() < 2 or found.table["point"].nunique() > common.MAX_ROWS:
         return {}
     return {name: findings_by_point(found, name) for name in found.shown_metrics}
@@ -92,7 +90,7 @@ def _at(found: Sweep, point: int) -> str:
 
 
 def _leads_in_words(led: Leads, metric: str) -> Iterator[str]:
-    """The policies with the best mean by number of points, shared or significant."""
+    """Yield the policies with the best mean by number of points, with ties."""
     if not led.points:
         return
     alone = [f"{policy} at {number}" for policy, number in _by_number(led.alone)]
@@ -113,7 +111,7 @@ def _by_number(numbers: Mapping[Any, int]) -> list[tuple[Any, int]]:
 
 
 def _differing_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
-    """The largest significant difference to the best policy of a point."""
+    """Yield the largest significant difference to the best policy of a point."""
     metric = next((name for name in findings if has_direction(name) and findings[name]), None)
     if metric is None:
         return
@@ -142,7 +140,7 @@ def _differing_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
 
 
 def swept_pictures(found: Sweep, to: Markup) -> str:
-    """Metrics against what was swept, regret, and the front of two metrics."""
+    """Return pictures of metrics against swept keys, regret, and a Pareto front."""
     from hetsim import plots  # large: not before the folder has been read
 
     varied = [key for key in found.keys if found.table[key].nunique() > 1]
@@ -167,7 +165,7 @@ def swept_pictures(found: Sweep, to: Markup) -> str:
 
 
 def swept_table(found: Sweep, to: Markup) -> str:
-    """A row a point and policy."""
+    """Return a table with one row per point and policy."""
     titles, texts = found.shown(common.MAX_ROWS)
     frame = found.table.iloc[:common.MAX_ROWS]
     metrics = [metric_name(name) for name in found.shown_metrics]
@@ -189,7 +187,7 @@ def swept_table(found: Sweep, to: Markup) -> str:
 
 
 def differences(found: Sweep, findings: Findings, to: Markup) -> str:
-    """The paired differences of all pairs of policies, at points with replications."""
+    """Return paired differences of all pairs of policies, at points with replications."""
     rows: list[list[str | Cell]] = []
     for metric, by_point in findings.items():
         every = [(point, finding) for point, of_point in by_point.items() for finding in of_point]
@@ -214,14 +212,14 @@ def _swept_scenario(found: Sweep) -> str:
 
 
 def _again(found: Sweep, folder: str) -> str:
-    """Text that tells how to repeat it: a grid as keys, other points as a table."""
+    """Return a text on repeating the sweep: a grid as keys, other points as a table."""
     command, table, more = again(found, folder)
     points = f"<p>with the points in a file{more}:</p>" + elements.code(table, "points.csv") if table else ""
     return elements.code(command) + points + _unknown(found)
 
 
 def again(found: Sweep, folder: str) -> tuple[str, str, str]:
-    """The command to repeat it, the table of points that it reads, and a note on it."""
+    """Return the command that repeats the sweep, its table of points, and a note."""
     points, policies = _by_point(found)
     crossed = all(mine == policies[0] for mine in policies)
     options, table, more = [], "", ""
@@ -252,7 +250,6 @@ def again(found: Sweep, folder: str) -> tuple[str, str, str]:
 
 
 def _by_point(found: Sweep) -> tuple[list[int], list[list[str]]]:
-    """The points in order, and the policies of each."""
     mine: dict[int, list[str]] = {}
     for point, label in zip(found.table["point"].tolist(), found.table["policy"].tolist(), strict=True):
         mine.setdefault(int(point), []).append(str(label))
@@ -260,7 +257,7 @@ def _by_point(found: Sweep) -> tuple[list[int], list[list[str]]]:
 
 
 def _grid(found: Sweep) -> list[str] | None:
-    """The value of each --over, if the points are all combinations in order."""
+    """Return the value of each --over, if the points are all combinations in order."""
     columns = {key: found.points[key].tolist() for key in found.keys}
     axes = {key: list({_text(value): value for value in values}.values()) for key, values in columns.items()}
     if [list(row) for row in zip(*columns.values(), strict=True)] != [list(row) for row in product(*axes.values())]:
@@ -279,7 +276,7 @@ def _grid(found: Sweep) -> list[str] | None:
 
 
 def _text(value: Any) -> str:
-    """A value as a scenario has it; a text that reads as a number keeps its quotes."""
+    """Return a value in scenario syntax; text that reads as a number keeps its quotes."""
     if not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     try:
@@ -297,7 +294,7 @@ def _as_csv(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _unknown(found: Sweep) -> str:
-    """Policies with names of their own whose meaning the directory does not keep."""
+    """Return a note on policies whose definition the directory does not contain."""
     names = [label for label in dict.fromkeys(found.table["policy"]) if written(label) is None]
     if not names:
         return ""

@@ -1,7 +1,7 @@
 """`hetsim report DIR --paper --style ieee`: the results in a directory, for LaTeX.
 
-The tables and pictures of the page, methods, references, a document with all of them, and a lock of what they are made
-from.  The folder is written whole or not at all, with the same bytes for the same results and versions.
+The folder has the tables and pictures of the page, methods, references, a document with all of them, and a lock file of
+their sources.  It is written atomically, with the same bytes for the same results and versions.
 """
 
 import os
@@ -29,24 +29,24 @@ from hetsim.results.one_run.store import MARK, write_directory
 from hetsim.results.stored_files import digests, parse_yaml, sealed, unsealed
 
 LOCK = "lock.json"
+# Keys of scenarios whose model has fitted constants, and which constants
 MODELS = {
     "engine": "constants of the serving engine (to measured servers)",
     "training": "the share of peak in training steps (to published steps on A100)",
     "profile": "times of a profile (to measurements)",
 }
-"""Keys of scenarios, and what of their model was fitted."""
 NOT_FITTED = "The scenario names no fitted model (engine, training, profile or learned policy); its figures are inputs"
+# suffixes of the files that LaTeX makes of main.tex
 BY_LATEX = "aux bbl blg dvi fdb_latexmk fls lof log lot out pdf ps synctex.gz toc"
-"""Endings of what LaTeX makes of main.tex."""
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, DamagedFile)
 Outcome = Result | Replications | Comparison | Sweep
 
 
 def write_paper(outcome: Outcome, source: Path, target: Path, *, style: str, again: str) -> Path:
-    """Write the folder `target` about what `source` holds.
+    """Write the folder `target` about the results in `source`.
 
-    again: the command that makes it again.
-    UsageError: the folder holds other or changed files, or cannot be written.
+    again: the command that repeats the results.
+    UsageError: the folder contains other or changed files, or cannot be written.
     """
     _check(target)
 
@@ -88,7 +88,7 @@ def write_paper(outcome: Outcome, source: Path, target: Path, *, style: str, aga
 
 
 def _check(target: Path) -> None:
-    """Raise UsageError if the folder holds other or changed files."""
+    """Raise UsageError if the folder contains other or changed files."""
     others = set(os.listdir(target)) if target.is_dir() else set()
     with suppress(*UNREADABLE):
         files = unsealed(target / LOCK)["files"] if others else {}
@@ -101,14 +101,13 @@ def _check(target: Path) -> None:
 
 
 def _subject(outcome: Outcome) -> str:
-    """One line that says what was run."""
     if isinstance(outcome, Comparison):
         return overview.comparison_headline(outcome.runs)
     return outcome.title if isinstance(outcome, Sweep) else overview.headline(outcome)
 
 
 def _draw(outcome: Outcome, folder: str, floats: Latex) -> tuple[str, str, list[str]]:
-    """Write the floats; the command and points of the results, and remarks."""
+    """Write the floats; return the command and points of the results, and remarks."""
     if isinstance(outcome, Comparison):
         of_comparison.compared(outcome, floats)
         floats.picture(lambda: plots.comparison(outcome), "metrics by policy")
@@ -131,14 +130,14 @@ def _draw(outcome: Outcome, folder: str, floats: Latex) -> tuple[str, str, list[
 
 
 def _runs(outcome: Outcome) -> list[Result]:
-    """The runs that are kept, the first of each policy."""
+    """Return the stored runs, the first of each policy."""
     if isinstance(outcome, Sweep):
         return []
     return [overview.first_of(run) for run in (outcome.runs.values() if isinstance(outcome, Comparison) else [outcome])]
 
 
 def _scenarios(outcome: Outcome, source: Path, runs: list[Result]) -> list[Any]:
-    """The scenarios that are kept; of a sweep with all policies, and what was varied."""
+    """Return the stored scenarios; of a sweep with all policies and varied keys."""
     scenarios: list[Any] = [parse_yaml(run.name, run.scenario) for run in runs if run.scenario is not None]
     if isinstance(outcome, Sweep):
         texts = [written(str(label)) for label in outcome.table["policy"].unique()]
@@ -150,7 +149,7 @@ def _scenarios(outcome: Outcome, source: Path, runs: list[Result]) -> list[Any]:
 
 
 def used_in(scenario: Any, key: str = "", in_policy: bool = False) -> Iterator[str]:
-    """The policies, arrivals, readers and models that a scenario names, repeated."""
+    """Yield the policies, arrivals, readers and models that a scenario names."""
     if isinstance(scenario, Mapping):
         for inner, value in scenario.items():
             yield from [f"model {inner}"] if inner in MODELS and not isinstance(value, bool) else []
@@ -167,7 +166,7 @@ def used_in(scenario: Any, key: str = "", in_policy: bool = False) -> Iterator[s
 
 
 def bibliography(uses: Iterable[str]) -> tuple[str, dict[str, list[str]]]:
-    """Entries of BibTeX, with comments on what is missing, and the keys by use."""
+    """Return BibTeX entries, with comments on missing ones, and the keys by use."""
     keys: dict[str, list[str]] = {use: [] for use in uses}
     entries, missing = "", dict.fromkeys(keys, "no reference is known")
     for block in _file("works.bib").split("\n\n"):
@@ -192,7 +191,7 @@ def _fitted(uses: Iterable[str]) -> Iterator[str]:
 
 
 def _statistics(outcome: Outcome, runs: list[Result], scenario: Mapping[str, Any]) -> dict[str, str]:
-    """Lines of `methods.tex` on replications, tests and warm-up; empty: none."""
+    """Return lines of `methods.tex` on replications, tests and warm-up, if any."""
     same, family, selected = isinstance(outcome, Replications | Comparison) and outcome.identical, "", ""
     asked: Any
     those: list[Any]

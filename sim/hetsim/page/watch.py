@@ -1,7 +1,6 @@
-"""`hetsim report --watch`: a page of results, served while they are written.
+"""`hetsim report --watch`: serves a page of results while they are written.
 
-Only this machine is served.  The page is made again when it is asked for after a change of the directory; nothing is
-written.
+Only this machine is served.  A request after a change of the directory makes the page again; no file is written.
 """
 
 import math
@@ -23,19 +22,17 @@ from hetsim.results.many_runs.sweep import MARK, TABLES
 from hetsim.results.stored_files import reading_stored
 
 HOST = "127.0.0.1"
-PERIOD = 2.0
-"""Seconds between two looks at the directory."""
+PERIOD = 2.0  # seconds between two checks of the directory
 RELOAD = """<script>
 const looks = setInterval(async () => {
   if (await (await fetch("/state")).text() !== "{state}") { clearInterval(looks); location.reload(); }
 }, {milliseconds});
 </script>
-</body>"""
-"""Looks again and again, by requests that end: a browser has few connections for one host, which other pages need."""
+</body>"""  # Polls with requests that end: a browser has few connections per host, which other pages need
 
 
 class Watched:
-    """A directory, and the page of what it holds now."""
+    """A directory, and the page of its present contents."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -46,9 +43,10 @@ class Watched:
 
     @property
     def state(self) -> str:
-        """A text that is another one when the page is to be made again.
+        """A text that changes when the page must be made again.
 
-        That takes at most half of the time: large sweeps take seconds, and their runs need the processor too.
+        Reading the directory takes at most half of the time: large sweeps take seconds, and their runs need the
+        processor too.
         """
         if time.monotonic() < self._rests_until:
             return self._made
@@ -58,7 +56,7 @@ class Watched:
             return "changing"
 
     def page(self) -> str:
-        """The page, with a script that loads it again after a change."""
+        """Return the page, with a script that reloads it after a change."""
         with self._lock:
             state = self.state
             if not self._text or self._made != state:
@@ -104,12 +102,12 @@ def _words(folder: Path, text: str) -> str:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the page of a directory on the loopback."""
+    """Server of the page of a directory on the loopback interface."""
 
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int = 0):
-        """port: 0 for any that is free.  Raises: UsageError: the port cannot be had."""
+        """`port`: 0 for any free port.  Raises: UsageError: the port is not available."""
         self.watched = Watched(folder)
         try:
             super().__init__((HOST, port), _Handler)
@@ -126,12 +124,12 @@ class _Handler(BaseHTTPRequestHandler):
     server: PageServer
 
     def handle(self) -> None:
-        """Answer until the client has gone, which it may at any moment."""
+        """Answer until the client disconnects, which is not an error."""
         with suppress(OSError):
             super().handle()
 
     def do_GET(self) -> None:  # noqa: N802
-        """Answer the page, or the state of the directory; nothing else is served."""
+        """Answer with the page, or the state of the directory; nothing else is served."""
         watched = self.server.watched
         # A page from elsewhere can give this machine a name of its own, and would read along under that name.
         if self.headers.get("Host") not in {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}:

@@ -3,7 +3,7 @@
     hetsim.plots.gantt(result).save("gantt.png")
 
 Each function returns a picture as data (`hetsim.results.panels`): notebooks show it, `save` writes it, `figure` and
-`draw` are for users of matplotlib.  `shelves` draws a plan of `dual_approximation` as its proof sees it.
+`draw` are for users of matplotlib.  `shelves` draws a plan of `dual_approximation` with the task classes of its proof.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,8 @@ from hetsim.registry import load_object
 if TYPE_CHECKING:
     from hetsim.planning.picture import pipeline
 
+# pictures of other packages, loaded when they are first used
 _OF_ROOMS = {"decision": "hetsim.search.picture:decision", "pipeline": "hetsim.planning.picture:pipeline"}
-"""Pictures of rooms, loaded when they are first used."""
 
 __all__ = [
     "against", "batches", "cdf", "comparison", "default", "distributions", "fragmentation", "gantt", "groups",

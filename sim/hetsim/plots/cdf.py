@@ -1,4 +1,4 @@
-"""How a column of the task table is distributed, for one run or several."""
+"""Distribution of a column of the task table, for one run or several."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,15 +12,14 @@ from hetsim.results.colors import MUTED
 from hetsim.results.one_run.result import Result
 from hetsim.results.panels import ROUND_TIMES, Axis, Line, Panel, Picture, Texts, time_axis
 
-MAX_POINTS, FEW_LINES = 2000, 6
-"""With more lines the legend stands next to the picture."""
+MAX_POINTS, FEW_LINES = 2000, 6  # maximum points per line; lines above which the legend is next to the picture
 _TIMES = ("response", "wait", "overhead", "upload", "compute", "download")
 
 
 def cdf(results: Result | Iterable[Result] | Mapping[str, Result], column: str = "response") -> Picture:
-    """Draw the share of tasks with `column` at most x, a line for every run.
+    """Draw the share of tasks with `column` at most x, one line per run.
 
-    Of tasks in the window.  Unfinished tasks count as +∞: a line that ends below 100 % has some.
+    Only tasks in the window count.  Unfinished tasks count as +∞: a line with unfinished tasks ends below 100 %.
 
     Parameters: results: runs, with labels if in a mapping; column: of `tasks`.
     Returns: the picture.
@@ -29,7 +28,7 @@ def cdf(results: Result | Iterable[Result] | Mapping[str, Result], column: str =
 
 
 def shares(runs: Mapping[str, Result], column: str, *, small: bool = False) -> Panel:
-    """The panel of `cdf`."""
+    """Return the panel of `cdf`."""
     lines = {label: _values(result, column) for label, result in runs.items()}
     looks, marks = line_looks(list(lines)), list[Any]()
     for label, (values, total) in lines.items():
@@ -55,7 +54,7 @@ def shares(runs: Mapping[str, Result], column: str, *, small: bool = False) -> P
 
 
 def labeled(results: Any) -> dict[str, Result]:
-    """Runs by label: as they are given, or by scenario and policy."""
+    """Return runs by label: the given labels, or scenario and policy."""
     if isinstance(results, Mapping):
         return dict(results)
     by_label: dict[str, Result] = {}
@@ -69,7 +68,6 @@ def labeled(results: Any) -> dict[str, Result]:
 
 
 def _values(result: Result, column: str) -> tuple[np.ndarray, int]:
-    """Sorted values of the window's tasks, and the count with unfinished ones."""
     table = result.measured.tasks
     if column not in table.columns:
         raise UsageError(f'tasks have no column "{column}"{suggestion(column, table.columns)}')

@@ -20,16 +20,14 @@ from hetsim.results.one_run.result import Result
 from hetsim.results.panels import ROUND_TIMES, Axis, Boxes, Line, Panel, Picture, Points, Texts, round_values
 
 COLUMNS, MARKS = 3, "osD^vP"
-MAX_POLICIES = 30
-"""Of more policies the best are drawn."""
-FAR = 30.0
-"""From this ratio of the greatest to the least value on the axis of groups is logarithmic."""
+MAX_POLICIES = 30  # with more policies, only the best are drawn
+FAR = 30.0  # ratio of maximum to minimum from which on the axis of groups is logarithmic
 
 
 def comparison(found: Comparison) -> Picture:
-    """Draw a panel a metric: each policy's mean and interval, the best marked.
+    """Draw a panel per metric: each policy's mean and interval, the best marked.
 
-    Parameters: found: what `compare` gave.
+    Parameters: found: the result of `compare`.
     Returns: the picture.
     """
     count, first = len(found.metrics), found.metrics[0]
@@ -75,9 +73,9 @@ def _metric(found: Comparison, table: pd.DataFrame, metric: str, is_first: bool)
 def distributions(
     results: Result | Iterable[Result] | Mapping[str, Result], columns: Iterable[str] | None = None
 ) -> Picture:
-    """Draw a panel a column of the task table, with a line for every run.
+    """Draw a panel per column of the task table, with one line per run.
 
-    Parameters: results: runs, with labels if in a mapping; columns: without them response, wait (where any task waits)
+    Parameters: results: runs, with labels if in a mapping; columns: by default response, wait (if any task waits)
         and the bounded slowdown.
     Returns: the picture.
     """
@@ -94,11 +92,11 @@ def distributions(
 
 
 def groups(table: pd.DataFrame, metrics: Iterable[str] | None = None) -> Picture:
-    """Draw the table of `Comparison.by`: a panel a metric, a bar a group and policy.
+    """Draw the table of `Comparison.by`: panels by metric, bars by group and policy.
 
-    Where values lie far apart the axis is logarithmic, with dots in place of bars.
+    If values differ by a large factor the axis is logarithmic, with dots instead of bars.
 
-    Parameters: table: of groups; metrics: without them the means of wait, response and bounded slowdown.
+    Parameters: table: of groups; metrics: by default the means of wait, response and bounded slowdown.
     Returns: the picture.
     Raises: UsageError: the table has no groups.
     """

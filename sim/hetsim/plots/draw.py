@@ -1,6 +1,7 @@
-"""Pictures on paper: the one file of this room that imports matplotlib.
+"""Pictures on paper: the only file of this package that imports matplotlib.
 
-It is used through its objects only: no window opens, no global state changes, and any number of pictures can be made.
+matplotlib is used through its objects only: no window opens, no global state changes, and any number of pictures can be
+made.
 """
 
 import math
@@ -27,19 +28,19 @@ from hetsim.plots.style import short
 from hetsim.results.colors import GRID, INK, MUTED
 from hetsim.results.panels import Axis, Band, Boxes, Line, Panel, Picture, Points, Shades, Texts, settled
 
+# line styles in addition to colors, so that lines also differ in print
 DASHES: Any = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
-"""Line styles in addition to colors, so that lines differ in print too."""
 DPI = 150
+# TrueType in PDF, since journals reject Type 3; text of an SVG stays text; same picture, same file
 EDITABLE: dict[Any, Any] = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "hetsim"}
-"""TrueType in PDF, since journals refuse Type 3; text of an SVG stays text; the same picture is the same file."""
 UNDATED = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
 
 
 class Drawing(Figure):
-    """A figure that a notebook shows by itself, without pyplot."""
+    """A figure that a notebook displays by itself, without pyplot."""
 
     def savefig(self, fname: Any, **options: Any) -> None:
-        """Write the figure without a date; characters that its font lacks are one warning."""
+        """Write the figure without a date; one warning for all characters without a glyph."""
         if _widths.get() is not None:
             for ax in self.axes:
                 ax.tick_params(labelsize=7)
@@ -61,16 +62,15 @@ class Drawing(Figure):
         return data.getvalue()
 
 
-MAX_HEIGHT = 8.4
-"""Inches of a figure on paper, with room for its caption."""
+MAX_HEIGHT = 8.4  # maximum height in inches of a figure on paper, with room for its caption
+# fonts that match the Times of papers; the second has characters that the first lacks
 PAPER: dict[Any, Any] = {"font.family": ["STIXGeneral", "DejaVu Sans"]}
-"""Next to the Times of papers; what it lacks comes from the second."""
 _widths: ContextVar[tuple[float, float] | None] = ContextVar("widths", default=None)
 
 
 @contextmanager
 def on_paper(column: float, page: float) -> Iterator[None]:
-    """Draw figures as wide as a column, or as the page if they are wide; inches."""
+    """Draw figures as wide as a column, or as the page if they are wide (inches)."""
     token = _widths.set((column, page))
     try:
         with rc_context(PAPER):
@@ -80,7 +80,7 @@ def on_paper(column: float, page: float) -> Iterator[None]:
 
 
 def figure(width: float = 9.0, height: float = 5.0) -> Figure:
-    """Make a figure that is independent of pyplot; size in inches, but `on_paper`."""
+    """Return a figure independent of pyplot, of a size in inches; see `on_paper`."""
     if (widths := _widths.get()) is not None:
         limit = widths[width > 9]
         width, height = limit, min(max(height * limit / width, min(height, 0.7 * limit)), MAX_HEIGHT)
@@ -88,7 +88,7 @@ def figure(width: float = 9.0, height: float = 5.0) -> Figure:
 
 
 def plain(text: str) -> str:
-    """A name without formulas and control characters, which an SVG may not have."""
+    """Return a name with $ escaped, and without control characters (invalid in SVG)."""
     return visible_lines(text).replace("$", r"\$")
 
 
@@ -113,7 +113,7 @@ def drawing(picture: Picture) -> Figure:
 
 
 def draw_panel(panel: Panel, ax: Axes) -> dict[str, Any]:
-    """Draw a panel on axes; what a legend needs, by label."""
+    """Draw a panel on axes; return the legend's handles by label."""
     panel = settled(panel, ax.get_window_extent().width)
     sides: tuple[tuple[Any, Axis], ...] = ("x", panel.x), ("y", panel.y)
     for side, axis in sides:
@@ -153,7 +153,7 @@ def _inches(ax: Axes) -> float:
 
 
 def _legend_and_title(ax: Axes, panel: Panel, handles: dict[str, Any]) -> None:
-    """The legend, and the title above it where one line has no room for both."""
+    """Place legend and title, the title above if they do not fit into one line."""
     inches = _inches(ax) / 0.775  # of its part of the sheet
     names, room, pad = [6 + len(label) for label in handles] or [1], panel.room, panel.room or None
     width = int(12.2 * inches)
@@ -244,20 +244,17 @@ def _shades(ax: Axes, mark: Shades, order: float) -> None:
 
 
 _MARKS = {Line: _line, Band: _band, Points: _points, Boxes: _boxes, Texts: _texts, Shades: _shades}
-SMALLEST = 4.5
-"""Points of the smallest text in a bar."""
-MARKER = 4.0
-"""Half of what a marker takes, in points; names are about 9 high, and 5 a letter wide."""
+SMALLEST = 4.5  # points of the smallest text in a bar
+MARKER = 4.0  # half the size of a marker in points; names are about 9 points high, 5 per letter
 
 
 def _place_texts(ax: Axes, panel: Panel, mark: Texts) -> None:
-    """Put texts next to their points, clear of texts, points and, if possible, bars."""
+    """Place texts next to their points, clear of texts, points and, if possible, bars."""
     sheet = ax.get_figure(root=True)
     assert sheet is not None
     sheet.draw_without_rendering()  # only then is it known where on the page a point lies
 
     def placed(x: Any, y: Any) -> np.ndarray:
-        """In points, as offsets are."""
         return np.asarray(ax.transData.transform(np.column_stack([x, y])) * 72 / sheet.dpi)
 
     taken = list[Any]()  # boxes, and what it costs to lie on them

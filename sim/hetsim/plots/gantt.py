@@ -30,27 +30,24 @@ CPU_COLOR, LOST_COLOR, OVERHEAD_COLOR = SKY, VERMILION, "#C9C9C9"
 MAX_DEVICES = 40
 Names = list[tuple[float, str]]
 FEW_LAUNCHES, FEW_DEVICES = 250, 32
-LABELED = 400
-"""With at most this many launches each bar that has room for it carries the name of its task."""
+LABELED = 400  # launches up to which bars carry the names of their tasks
 SHELVES = (("long: more than 2λ/3", 2 / 3, BLUE), ("medium: more than λ/3", 1 / 3, ORANGE), ("small", 0.0, SKY))
 RULES = (("λ/3", 1 / 3), ("2λ/3", 2 / 3), ("λ", 1.0), ("4λ/3", 4 / 3))
-ROUNDING = 1e-9
-"""A task with a time of a third of the guess, but for rounding, is small."""
-NAMED_LINES = 100
-"""Up to this number of lines each core has its name; with more only its node."""
+ROUNDING = 1e-9  # relative rounding of the limit of small tasks, a third of the guess
+NAMED_LINES = 100  # rows up to which each core is named; above that only its node
 
 
 def gantt(result: Result, *, devices: int = MAX_DEVICES, until: float | None = None) -> Picture:
     """Draw every launch of a run on the lines of its devices.
 
-    A device has a line for each launch that it served at a time, and a node a line for each core where the policy named
-    the cores.  Accelerators that share a node with others of another type have their type next to their name.
+    A device has one row per concurrent launch, and a node one row per core if the policy chose the cores.  Accelerators
+    of nodes with several types have their type next to their name.
 
     Parameters:
         result: a run.
-        devices: of clusters with more the busiest are drawn, and the title says so.
-        until: where the time axis ends, for pictures of several runs that are looked at side by side, or to look at the
-            beginning of a long one; the title then tells the makespan.  What begins later is not drawn.
+        devices: maximum number of devices; of larger clusters the busiest are drawn, and the title says so.
+        until: end of the time axis in s, to compare pictures of several runs, or to show the
+            beginning of a long run; the title then has the makespan.  Later launches are not drawn.
     Returns: the picture.
     """
     bars, table = device_bars(result), result.devices
@@ -76,7 +73,7 @@ def gantt(result: Result, *, devices: int = MAX_DEVICES, until: float | None = N
 def lanes(
     bars: pd.DataFrame, order: Iterable[str], kinds: Mapping[str, str] | None = None
 ) -> tuple[np.ndarray, list[int], Names, Names]:
-    """Rows of the bars, edges of lines, and the places of the names of both."""
+    """Return the rows of bars, edges of devices, and names of rows and devices."""
     row, edges, cores, lines = np.zeros(len(bars), dtype=np.int64), [0], list[Any](), list[Any]()
     columns = [bars[name].to_numpy() for name in ("line", "core", "decided", "end")]
     for name in order:
@@ -96,14 +93,14 @@ def lanes(
 
 
 def _unlike(result: Result) -> dict[str, str]:
-    """The type of each accelerator of nodes with several types, by name."""
+    """Return the type of each accelerator by name, on nodes with several types."""
     nodes = result.record.input.cluster.nodes
     mixed = [node for node in nodes if len({device.type.name for device in node.accelerators}) > 1]
     return {device.name: device.type.name for node in mixed for device in node.accelerators}
 
 
 def _stages(bars: pd.DataFrame, row: np.ndarray) -> list[Any]:
-    """The bars of all stages, behind them all that is held."""
+    """Return the bars of all stages, and behind them bars of the whole occupancy."""
     cpu, lost = bars["cpu"].to_numpy(), bars["outcome"].isin(["lost"]).to_numpy()
     edge, decided, ended = 0.5 if len(bars) < 2000 else 0.0, bars["decided"].to_numpy(), bars["end"].to_numpy()
     marks, at_work = [row_boxes(decided, ended, row, 0.12, color=OVERHEAD_COLOR)], np.zeros(len(bars))
@@ -124,7 +121,7 @@ def _stages(bars: pd.DataFrame, row: np.ndarray) -> list[Any]:
 
 
 def _names(bars: pd.DataFrame, row: np.ndarray, end: float) -> list[Texts]:
-    """Names of tasks inside their bars, where they fit into the visible part."""
+    """Return names of tasks inside their bars, where they fit into the visible part."""
     if len(bars) > LABELED or not end:
         return []
     if FUSED in bars:
@@ -138,12 +135,12 @@ def _names(bars: pd.DataFrame, row: np.ndarray, end: float) -> list[Texts]:
 
 
 def lanes_axis(labels: Names, total: int) -> Axis:
-    """The names of rows from above to below."""
+    """Return the axis with the names of rows, from top to bottom."""
     return Axis("", max(total, 1) - 0.4, -0.6, [(at, short(name, 30)) for at, name in labels])
 
 
 def rules(edges: list[int]) -> list[Line]:
-    """Lines between devices with several rows."""
+    """Return lines that separate devices with several rows."""
     inner = edges[1:-1] if edges[-1] > len(edges) - 1 else []
     return [Line([-math.inf, math.inf], [edge - 0.5] * 2, color=MUTED, width=0.4, behind=True) for edge in inner]
 
@@ -151,7 +148,7 @@ def rules(edges: list[int]) -> list[Line]:
 def timeline(result: Result) -> Picture:
     """Draw the waiting tasks (above) and the computing share of each type (below).
 
-    A panel with more changes than can be told apart shows means over equal intervals, and says so at its axis.
+    A panel with too many changes shows means over equal intervals, as its axis states.
 
     Parameters: result: a run.
     Returns: the picture.
@@ -181,7 +178,7 @@ def timeline(result: Result) -> Picture:
 
 
 def _groups_of_types(cluster: Any, kinds: list[str]) -> dict[str, list[str]]:
-    """Device types by the label of their line; the rarest of many share one."""
+    """Return device types by the label of their line; the rarest share a line."""
     if len(kinds) <= len(PALETTE):
         return {kind: [kind] for kind in kinds}
     cpus = [kind for kind in kinds if cluster.types[kind].kind == "cpu"]
@@ -192,15 +189,15 @@ def _groups_of_types(cluster: Any, kinds: list[str]) -> dict[str, list[str]]:
 
 
 def shelves(result: Result, *, guess: float | None = None) -> Picture:
-    """Draw the schedule of `dual_approximation` as its proof sees it.
+    """Draw the schedule of `dual_approximation` with the task classes of its proof.
 
-    A task is long, medium or small by its time on the device where it ran: the proof gives a device one long task or
-    two medium ones at most, and fills up with small ones to 4λ/3.
+    A task is long, medium or small by its time on its device: in the proof, a device has at most one long task or two
+    medium ones, and is filled with small tasks up to 4λ/3.
 
-    Parameters: result: a run; guess: λ in seconds, without it the one that the algorithm accepted last
+    Parameters: result: a run; guess: λ in seconds, by default the last guess that the algorithm accepted
         (`result.notes["guess"]`).
     Returns: the picture.
-    Raises: UsageError: the policy tells no guess, or it is not above 0.
+    Raises: UsageError: the policy reports no guess, or it is not above 0.
     """
     guess = result.notes.get("guess") if guess is None else guess
     if not isinstance(guess, int | float) or isinstance(guess, bool):
@@ -234,9 +231,9 @@ def shelves(result: Result, *, guess: float | None = None) -> Picture:
 def default(outcome: Result | Replications) -> Picture:
     """Draw a suitable picture of a run or of replications.
 
-    A small run is shown as a Gantt chart; a large one, or one of language models (their launches are busy periods that
-    tell little), as its timeline and the distributions of response and wait; replications as the first run's timeline,
-    with the mean response of each next to it.
+    A small run is shown as a Gantt chart; a large run, or a run of language models (whose launches are mere busy
+    periods), as its timeline and the distributions of response and wait; replications as the first run's timeline, next
+    to the mean response of each replication.
 
     Parameters: outcome: the run, or the replications.
     Returns: the picture.
@@ -259,7 +256,7 @@ def default(outcome: Result | Replications) -> Picture:
 
 
 def _spread(runs: Replications) -> Panel:
-    """The mean response of every replication, and the interval for its expectation."""
+    """Return a panel of each replication's mean response, and the CI of the mean."""
     values = runs.values[DEFAULT_METRIC]
     factor, unit = fitting(values.tolist(), SECONDS)
     finite = values[np.isfinite(values)] / factor

@@ -20,19 +20,18 @@ from hetsim.results.one_run.over_bins import power_over_time
 from hetsim.results.one_run.result import Result
 from hetsim.results.panels import Axis, Band, Boxes, Line, Panel, Picture, Shades, averaged, time_axis
 
+# number of equal intervals of time over which lines are means: the steps of several policies hide each other
 STRETCHES = 150
-"""Lines are means over this many equal stretches of time: steps of several policies over one another hide all."""
 MAX_LINKS = 32
 WATTS = ((1.0, "W"), (1e3, "kW"), (1e6, "MW"))
 _PARTS = (("sleep", 0.25), ("idle", 0.5), ("work", 1.0))  # from the bottom up, with how strongly each is painted
 
 
 def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Picture:
-    """Draw panels of GPUs, queue and fragmentation, with a line for every run.
+    """Draw panels of GPUs, queue and fragmentation, with one line per run.
 
-    On clusters without GPUs the cores take their place.  Lines are means over 150th parts of the longest run;
-    fragmentation is drawn where some request asks for GPUs, and answers, attempts and wasted work where clients time
-    out or try again.
+    On clusters without GPUs the cores are shown.  Lines are means over 150th parts of the longest run; fragmentation is
+    drawn if any request needs GPUs, and answers, attempts and wasted work if clients time out or retry.
 
     Parameters: results: runs, with labels if in a mapping.
     Returns: the picture.
@@ -59,7 +58,7 @@ _PANELS = (HELD, BUSY, "cores busy (%)", "tasks waiting", FRAGMENTATION, *RATES)
 
 
 def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
-    """Each quantity of a run as means between the edges; NaN after its end."""
+    """Return each quantity of a run as means between the edges; NaN after its end."""
     table, cluster = run.timeline, run.record.input.cluster
     gpus = sum(device.type.kind != "cpu" for device in cluster.devices)
     total = gpus or max(sum(node.cpus for node in cluster.nodes), 1)
@@ -74,7 +73,7 @@ def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _panels(lines: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
-    """Panels that some run has; held and busy GPUs are one where equal in all."""
+    """Return the panels that some run has; equal allocated and busy GPUs are merged."""
     names = [name for name in _PANELS if any(name in columns for columns in lines.values())]
     if len(names) > 1 and not any(np.nan_to_num(columns["tasks waiting"]).any() for columns in lines.values()):
         names.remove("tasks waiting")
@@ -87,9 +86,9 @@ BATCH_STRETCHES, TIMES = 60, ("GPU time a batch", "latency")
 
 
 def batches(results: Result | Iterable[Result] | Mapping[str, Result]) -> Picture:
-    """Draw batch size, GPU time a batch, latency and throughput over time.
+    """Draw batch size, GPU time per batch, latency and throughput over time.
 
-    Batches count where their upload starts, latencies where the request arrives, throughput where it ends.
+    Batches count when their upload starts, latencies when the request arrives, throughput when it ends.
 
     Parameters: results: runs, with labels if in a mapping.
     Returns: the picture.
@@ -111,7 +110,7 @@ def batches(results: Result | Iterable[Result] | Mapping[str, Result]) -> Pictur
 
 
 def _batch_lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
-    """Each quantity of a run as means between the edges; NaN without events."""
+    """Return each quantity of a run as means between the edges; NaN without events."""
     tasks, rows = run.tasks[run.tasks["batch"].notna()], run.launches
     if not len(tasks):
         raise UsageError("there is a run without batches, which only services have")
@@ -128,9 +127,9 @@ def _batch_lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
 def power(result: Result, *, bins: int = 200) -> Picture:
     """Draw the watts of each device type, stacked: asleep, idle, and for work.
 
-    The title tells the energy of the whole run, which is the area.
+    The title has the energy of the whole run, which equals the area.
 
-    Parameters: result: a run; bins: stretches of time.
+    Parameters: result: a run; bins: number of time intervals.
     Returns: the picture.
     """
     table, end = power_over_time(result, bins), result.end or 1.0
@@ -155,7 +154,7 @@ def power(result: Result, *, bins: int = 200) -> Picture:
 def fragmentation(result: Result) -> Picture:
     """Draw the allocated GPUs, and above them the free GPUs that fit no request.
 
-    Both are in percent of the GPUs that are up; what lies between the upper line and 100 % is free and of use.
+    Both are in percent of the GPUs that are up; the GPUs between the upper line and 100 % are free and usable.
 
     Parameters: result: a run.
     Returns: the picture.
@@ -180,9 +179,9 @@ def links(result: Result, *, bins: int = 160) -> Picture:
 
     Links that jobs shared come first, then the busiest; uplinks are named by their rack.
 
-    Parameters: result: a run; bins: stretches of time.
+    Parameters: result: a run; bins: number of time intervals.
     Returns: the picture.
-    Raises: UsageError: no job sends anything between nodes.
+    Raises: UsageError: no job sends data between nodes.
     """
     if not (columns := series(result.record)):
         raise UsageError("no job here sends anything between nodes; `training` or `communication` would tell what")

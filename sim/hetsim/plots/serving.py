@@ -13,15 +13,14 @@ from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.steps import weighted_quantile
 from hetsim.results.panels import Axis, Band, Line, Panel, Picture, Texts, averaged, time_axis
 
-STRETCHES = 400
-"""Lines are means over this many equal stretches of time."""
+STRETCHES = 400  # number of equal intervals of time over which lines are means
 
 
 def serving(result: Result) -> Picture:
     """Draw the replicas of language models: KV blocks, requests, tokens, gaps.
 
-    Lines are means over 400th parts of the run, over all replicas; requests are sums.  The upper KV line is the fullest
-    moment of any replica in each part.  Where memory sets no limit that panel is left out.
+    Lines are means over 400th parts of the run, over all replicas; requests are sums.  The upper KV line is the maximum
+    of any replica in each part.  Without a memory limit that panel is omitted.
 
     Parameters: result: a run.
     Returns: the picture.
@@ -41,7 +40,7 @@ def serving(result: Result) -> Picture:
 
 
 def _means(rows: pd.DataFrame, values: Any, edges: np.ndarray) -> np.ndarray:
-    """Mean over time of what each row has per second, of all replicas together."""
+    """Return the mean over time of a rate per row, summed over all replicas."""
     time = np.concatenate([rows["start"], rows["end"]])
     order = np.argsort(time, kind="stable")
     return averaged(time[order], np.concatenate([values, -values])[order].cumsum(), edges, edges[-1])
@@ -68,7 +67,7 @@ def _memory(rows: pd.DataFrame, edges: np.ndarray) -> Panel:
 
 
 def _load(rows: pd.DataFrame, edges: np.ndarray) -> list[Panel]:
-    """Requests, and below tokens that are decoded and read a step."""
+    """Return panels of requests, and of decoded and read tokens per step."""
     middle, length = (edges[:-1] + edges[1:]) / 2, (rows["end"] - rows["start"]).to_numpy()
     columns = {name: rows[name].to_numpy(dtype=float) for name in ("running", "waiting", "steps", "prompt_tokens")}
     requests = [Line(middle, _means(rows, columns[name], edges), name, color)

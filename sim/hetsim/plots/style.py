@@ -1,4 +1,4 @@
-"""The style of all pictures: names that fit, and how lines are told apart."""
+"""The style of all pictures: names that fit, and how lines are distinguished."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,24 +9,22 @@ from hetsim.results.colors import PALETTE
 from hetsim.results.formatting import PERCENT, units_of
 from hetsim.results.panels import Panel, Picture
 
-MAX_LINES = 12
-"""With more lines in one picture they cannot be told apart."""
-LONGEST = 44
-"""Longer names in a picture are cut."""
+MAX_LINES = 12  # maximum number of distinguishable lines in one picture
+LONGEST = 44  # length above which a name in a picture is cut
 
 
 def short(text: str, most: int = LONGEST) -> str:
-    """A name shortened so that the picture has room."""
+    """Return a name, shortened so that the picture has room."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def look(number: int) -> dict[str, Any]:
-    """Color and dashes of a line; the first 28 all differ."""
+    """Return color and dashes of a line; the first 28 all differ."""
     return {"color": PALETTE[number % len(PALETTE)], "dash": number % 4}
 
 
 def line_looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The looks of several lines; beyond MAX_LINES they are thin and grey."""
+    """Return the looks of several lines; beyond MAX_LINES they are thin and gray."""
     looks = {}
     for number, label in enumerate(labels):
         if number < MAX_LINES or len(labels) == MAX_LINES + 1:
@@ -38,16 +36,16 @@ def line_looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def stacked(panels: list[Panel], width: float, height: float, **more: Any) -> Picture:
-    """Panels one above the other, with the texts of their x axis below the last."""
+    """Return panels stacked vertically; only the last has x-axis texts."""
     for panel in panels[:-1]:
         panel.x.bare = True
     return Picture([[panel] for panel in panels], width, height, **more)
 
 
 def possible(metric: str, values: np.ndarray, factor: float = 1.0) -> tuple[float, float]:
-    """The bounds of a metric in units of `factor`: 0 below, shares at most 1.
+    """Return the bounds of a metric in units of `factor`: 0 below, shares at most 1.
 
-    Its values have the last word, so that nothing is cut off.  Intervals are drawn no farther than this.
+    Values outside these bounds remove the bound, so that nothing is cut off.  Intervals are drawn no farther than this.
     """
     finite = values[np.isfinite(values)]
     share = units_of(metric) == PERCENT and not (finite * factor > 1 + 1e-9).any()
@@ -55,10 +53,10 @@ def possible(metric: str, values: np.ndarray, factor: float = 1.0) -> tuple[floa
 
 
 def describe(outcome: Any) -> str:
-    """`scenario · policy`, the title of a run."""
+    """Return `scenario · policy`, the title of a run."""
     return " · ".join(part for part in (outcome.name, outcome.policy) if part)
 
 
 def until(end: float, time: np.ndarray, *series: np.ndarray) -> list[np.ndarray]:
-    """The times and values of steps, with their last values again at the end."""
+    """Return the times and values of steps, with the last values repeated at the end."""
     return [np.append(time, end), *(np.append(values, values[-1:]) for values in series)]

@@ -53,8 +53,8 @@ def sweep_map(
 ) -> Picture:
     """Draw a metric over two keys as shades with values; the best is framed.
 
-    Parameters: sweep: its result; x, y, metric: what is drawn; where: fixes other columns of the sweep's table; needed
-        for one policy of several ({"policy": "sjf"}).
+    Parameters: sweep: its result; x, y, metric: keys and metric to draw; where: fixed values of other columns; needed
+        to select one of several policies ({"policy": "sjf"}).
     Returns: the picture.
     """
     frame, grid = _rows(sweep, metric, where, columns=(x, y)), sweep.pivot(x, y, metric, where)
@@ -85,13 +85,13 @@ def sweep_map(
 
 
 def is_wide(values: Any, ratio: float = 50.0) -> bool:
-    """Return True if values are so far apart that their axis is to be logarithmic."""
+    """Return True if values differ so much that their axis should be logarithmic."""
     finite = np.asarray(values, float)[np.isfinite(values)]
     return bool(len(finite) and finite.min() > 0 and finite.max() > ratio * finite.min())
 
 
 def _rows(sweep: Sweep, metric: str, where: Any, columns: tuple[str, str]) -> pd.DataFrame:
-    """The sound rows with these values, one for each combination of the columns."""
+    """Return the successful rows with these values, one per combination of columns."""
     sweep._known(metric)
     for column in columns:
         sweep._column(column)
@@ -107,13 +107,13 @@ def _rows(sweep: Sweep, metric: str, where: Any, columns: tuple[str, str]) -> pd
 
 
 def row_names(sweep: Sweep, frame: Any) -> list[str]:
-    """The names of rows in the table of all points."""
+    """Return the names of rows in the table of all points."""
     policies = " · " + frame["policy"].astype(str) if sweep.table["policy"].nunique() > 1 else ""
     return (frame["point"].astype(str) + policies).tolist()
 
 
 def _labels(sweep: Sweep, key: str, values: Any) -> list[str]:
-    """The values as they were written."""
+    """Return the values as they were written."""
     texts = {}
     if key in sweep.keys:
         first = sweep.table.drop_duplicates("point")
@@ -122,11 +122,10 @@ def _labels(sweep: Sweep, key: str, values: Any) -> list[str]:
 
 
 def key_name(key: str, others: Iterable[str] = ()) -> str:
-    """The last parts of a path, which are enough on an axis.
+    """Return the last parts of a path, which are enough on an axis.
 
     `workload.jobs.arrivals.rate` -> `jobs arrivals rate`, `cluster.nodes.0.gpus.count` -> `gpus count`.
-
-    Places in lists are told only where one of the `others` would have the same name.
+    List indices are included only if one of the `others` would have the same name.
     """
     def without_places(key: str) -> str:
         names = [part for part in parts(key) if not part.isdigit()]
@@ -142,7 +141,7 @@ def key_name(key: str, others: Iterable[str] = ()) -> str:
 
 
 def _key_axis(sweep: Sweep, key: str) -> Axis:
-    """Ticks at the values of the key, as they were written, where these are few."""
+    """Return an axis with ticks at the key's values as written, if they are few."""
     values = sorted(set(sweep.table[key].dropna().tolist()))
     few = key in sweep.keys and len(values) <= 10
     ticks = list(zip(values, _labels(sweep, key, values), strict=True)) if few else None

@@ -1,4 +1,4 @@
-"""Two metrics at once, and what each policy gives away against the best."""
+"""Two metrics at once, and the regret of each policy against the best."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,17 +17,16 @@ from hetsim.results.many_runs.sweep import Sweep
 from hetsim.results.many_runs.tradeoff import Better, front, more_is_better, regrets
 from hetsim.results.panels import Axis, Line, Panel, Picture, Points, Texts
 
-MAX_NAMED = 16
-"""Of more points only those of the front have their names next to them."""
+MAX_NAMED = 16  # points above which only those of the front have names
 
 
 def pareto(found: Comparison | Sweep, x: str, y: str, *, better: Better | None = None) -> Picture:
     """Draw two metrics of every policy or row, and the front of undominated ones.
 
-    Intervals are drawn where there are replications; the front goes by the means.
+    Intervals are drawn if there are replications; the front is that of the means.
 
-    Parameters: found: a comparison, or a sweep, of which x or y may be a key with numbers; x, y: metrics; better:
-        {"gpu_utilization": "more"} for metrics of which neither way is better by itself.
+    Parameters: found: a comparison, or a sweep; x, y: metrics, or a numeric key of a sweep; better:
+        {"gpu_utilization": "more"} for metrics for which neither direction is better by itself.
     Returns: the picture.
     """
     table, keys = front(found, x, y, better), getattr(found, "keys", [])
@@ -59,7 +58,7 @@ def pareto(found: Comparison | Sweep, x: str, y: str, *, better: Better | None =
 def _scale(
     name: str, table: pd.DataFrame, keys: Sequence[str], better: Better | None
 ) -> tuple[np.ndarray, list[np.ndarray | None], Axis]:
-    """Values along an axis, their intervals within its bounds, and the axis."""
+    """Return values along an axis, their intervals within its bounds, and the axis."""
     is_key, many = name in keys, "more" if more_is_better(name, better, keys) else "less"
     factor, unit = (1.0, "") if is_key else fitting(table[name].tolist(), units_of(name))
     values, half = (table[one].to_numpy(dtype=float) / factor for one in (name, f"{name}_half"))
@@ -85,9 +84,9 @@ def _scale(
 def regret(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> Picture:
     """Draw how far each policy is from the best one, in percent of the best.
 
-    A dot for every replication of a comparison or every point of a sweep, and the mean as a line.
+    Each replication of a comparison or point of a sweep is a dot, and the mean is a line.
 
-    Parameters: found: a comparison or a sweep; metric: by which.
+    Parameters: found: a comparison or a sweep; metric: that of the regret.
     Returns: the picture.
     """
     table = regrets(found, metric)

@@ -41,15 +41,26 @@ from hetsim.policy.predictor import Predictor
 from hetsim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
 from hetsim.policy.remaining import Progress, RemainingProblem
 from hetsim.policy.request_queue import BatchTimes, RequestQueue, Requests
-from hetsim.policy.routing import OpenReplicas, RoutedReplica, RoutedRequest, Routing, WantedReplica
+from hetsim.policy.routing import (
+    Eviction,
+    KeptModel,
+    OpenReplicas,
+    RoutedReplica,
+    RoutedRequest,
+    Routing,
+    WantedReplica,
+)
+from hetsim.policy.scaling import RoleSignals, Scaling, ServiceSignals
 
 __all__ = [
     "Accept", "Admission", "Annotate", "Backfilling", "BatchReport", "BatchStep", "BatchTimes", "Batching", "Counter",
     "Decision", "Defer", "Delay", "Demand", "Device", "Discard", "Discipline", "Dispatcher", "Drop", "EVERYWHERE",
-    "Fetch", "Foreseen", "Generation", "IterationPolicy", "ListScheduler", "Mode", "Move", "OpenReplicas", "OrderKey",
+    "Eviction", "Fetch", "Foreseen", "Generation", "IterationPolicy", "KeptModel", "ListScheduler", "Mode", "Move",
+    "OpenReplicas", "OrderKey",
     "Partition", "Pause", "Placement", "PlacementRule", "PlanProblem", "PlannedScheduler", "Predictor", "Progress",
-    "Reject", "RemainingProblem", "Replica", "RequestQueue", "Requests", "RoutedReplica", "RoutedRequest", "Routing",
-    "Scheduler", "Set", "Shadow", "Start", "Stop", "Take", "Task", "TaskQueue", "View", "WAIT_FOR_CHANGE",
-    "WAIT_FOR_FIT", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Wait", "WantedReplica", "arrival_order", "claims_of",
+    "Reject", "RemainingProblem", "Replica", "RequestQueue", "Requests", "RoleSignals", "RoutedReplica",
+    "RoutedRequest", "Routing", "Scaling", "Scheduler", "ServiceSignals", "Set", "Shadow", "Start", "Stop", "Take",
+    "Task", "TaskQueue", "View", "WAIT_FOR_CHANGE", "WAIT_FOR_FIT", "WAIT_FOR_READY",
+    "WAIT_FOR_RELEASE", "Wait", "WantedReplica", "arrival_order", "claims_of",
     "demand_fits_nowhere", "demand_of", "fits_nowhere", "partition_of", "queueing",
 ]  # fmt: skip

@@ -1,16 +1,18 @@
-"""Routing: the replica for a request, and where lacking replicas start.
+"""Routing of requests, starts of replicas, and eviction of models.
 
 Nothing here depends on the kind of service; replicas of language models show more of themselves, and of their requests
 (`hetsim.policy.iterating`).
 """
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from hetsim.model.service import LanguageService
 from hetsim.model.tasks import Mode
+from hetsim.model.units import Seconds
 
 
 class RoutedRequest(Protocol):
@@ -77,6 +79,12 @@ class Routing:
     """Base of routing policies: the replica for a request; one object a service."""
 
     policy_kind: ClassVar[str] = "routing"
+    COMMON: ClassVar[tuple[str, ...]] = ("refresh", "delay")  # parameters of every router, set after it is made
+    refresh: Seconds = 0.0  # signals are read at multiples of this and seen until the next reading; 0: always current
+    delay: Seconds = 0.0  # how much later a reading is seen
+    # What it looks at: of `queue` (numbers of requests), `waiting`, `kv`, `prefix` and `forecast`; empty: it does not
+    # say.  Without `refresh` only the queue can be delayed, and forecasts have no age.
+    signals: tuple[str, ...] = ()
     queueing: ClassVar[str] = ""
     """The queueing model that it makes of replicas, by its name in `hetsim.queueing`; empty: none."""
 
@@ -85,4 +93,28 @@ class Routing:
 
         request: a `RoutedRequest`; of language models a `Generation`.
         """
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class KeptModel:
+    """The model of the service `name`, in a host memory or on a disk.
+
+    `loaded`: when it came there; `used`: when a load from there began last, or it came; `uses`: how many have.
+    """
+
+    name: str
+    size: int
+    loaded: float
+    used: float
+    uses: int = 0
+
+
+class Eviction:
+    """Base of eviction policies: the model that makes room for one being loaded."""
+
+    policy_kind: ClassVar[str] = "eviction"
+
+    def victim(self, kept: Sequence[KeptModel], now: float) -> KeptModel:
+        """Choose a model of a place, given in order of loads; asked until there is room."""
         raise NotImplementedError

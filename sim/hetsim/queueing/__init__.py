@@ -1,1 +1,1 @@
-"""Which known queueing model a scenario is, and what that model predicts."""
+"""Matches scenarios to known queueing models, and returns their predictions."""

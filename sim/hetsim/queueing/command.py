@@ -1,4 +1,4 @@
-"""`hetsim theory`: queueing theory of a scenario, next to its simulation."""
+"""`hetsim theory`: queueing theory of a scenario, compared with its simulation."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ MAX_NAMED = 6  # assumptions that the first sentence names; the table below it h
 
 @click.command(short_help="Compare a scenario with the exact model that it matches.")
 @SCENARIO
-@click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy.")
+@click.option("--policy", metavar="NAME", help="Replaces the scenario's whole policy.")
 @study_options(
     LocalKeywords,
     seed={},
-    replications={"type": Whole(min=2, max=100_000), "help": "Independent runs; the scenario's own, or 10."},
+    replications={"type": Whole(min=2, max=100_000), "help": "Number of runs; by default the scenario's, or 10."},
 )
-@click.option("--predict-only", is_flag=True, help="Do not simulate.")
+@click.option("--predict-only", is_flag=True, help="Print the prediction without simulating.")
 @TELLING
 def theory(
     scenario: str, policy: str | None, predict_only: bool, as_json: bool, quiet: bool,
@@ -46,8 +46,8 @@ def theory(
     """Compare a scenario with the queueing model that it matches.
 
     The match is exact, or has a stated error.
-    Every assumption of the model is listed with whether it holds. Where a hard one fails there is no prediction.
-    A scenario nearly matches where the error of the prediction is known to be 10 % at most.
+    The report lists every assumption of the model and whether it holds. There is no prediction if a required assumption
+    fails.  A scenario nearly matches if the error of the prediction is known to be at most 10 %.
     """
     from hetsim.experiment.run import prepare
     from hetsim.queueing.keys_to_drop import keys_to_drop

@@ -1,6 +1,6 @@
-"""Assumptions of exact models, looked up in a scenario.
+"""Assumptions of exact models, checked in a scenario.
 
-`Facts` looks up each assumption in the scenario, with the key that decides it; `Match` holds them with the verdict.
+`Facts` checks each assumption in the scenario, with the key that decides it; `Match` contains them and the verdict.
 """
 
 import math
@@ -19,48 +19,43 @@ from hetsim.scenario.readers import not_understood
 from hetsim.scenario.scenario import Scenario
 from hetsim.theory.levels import MAX_PHASES, PhaseType
 
+# Declarations (`queueing`) of schedulers: order of arrival, another order that does not depend on sizes (same means),
+# priorities, all at once, by size, remaining time or attained service, on devices that sleep when idle
 ORDER, BLIND = "order of arrival", "blind to sizes"
 PRIORITIES, SHARING = "priorities", "processor sharing"
 SHORTEST, REMAINING, ATTAINED = "shortest job first", "shortest remaining time first", "least attained service"
 ASLEEP = "order of arrival, asleep when idle"
-"""What schedulers declare (`queueing`): the order of arrival, another order that does not depend on sizes (the same
-means), priorities, all at once; by size, remaining time, attained service; on devices that sleep when idle."""
 
+# Declarations (`queueing`) of admission policies; a model reads the policy's parameters by its name
 OPEN, LIMIT, BUCKET, TRUNKS, TOLLS, WORK = (
     "open", "limit", "token bucket", "trunk reservation", "optimal pricing", "limit of work",
 )  # fmt: skip
-"""What admission policies declare.  A model reads the parameters of the policy that it is named for."""
 
-GREEDY = "greedy batches"  # what a batching policy declares if under it an idle device takes all waiting requests
-
-SHORTER, SHORTEST_LINE = "shorter of two lines", "shortest line"  # what routing policies declare
-
-UNTIL_THE_END = 0.002  # part of the measured time without arrivals at its end that is not told
+GREEDY = "greedy batches"  # declaration of batching policies: an idle device starts all waiting requests
+SHORTER, SHORTEST_LINE = "shorter of two lines", "shortest line"  # declarations of routing policies
+UNTIL_THE_END = 0.002  # share of the measured time without arrivals at its end that is not reported
+# declarations of placements: no task waits while an equal device is free; slow devices used when many wait
 CONSERVING, RESERVE = "work-conserving", "slow reserve"
-"""What placements declare: no task waits while one of equal devices is free; slower ones are taken when many wait."""
 
-NEARLY = 0.1  # relative error up to which a prediction is near
-
-AT_ONCE = 1e-3  # patience below this part of a service is none
+NEARLY = 0.1  # relative error up to which a scenario nearly matches
+AT_ONCE = 1e-3  # patience below this fraction of a service counts as 0
 
 STABLE = "the load is below 1"
 
 
 class Assumption(NamedTuple):
-    """An assumption of a model, the key of the scenario for it, and its value."""
+    """An assumption of a model, the scenario key that decides it, and its value."""
 
     text: str
     holds: bool
     key: str = ""
     value: str = ""
-    soft: bool = False
-    """If it fails, there is a prediction nevertheless, with an error."""
-    error: float = math.inf
-    """If it fails: the relative error of the prediction, at most; inf where it is not known."""
+    soft: bool = False  # there is a prediction even if the assumption fails, with an error
+    error: float = math.inf  # if it fails: maximum relative error of the prediction; inf if unknown
 
 
 class PredictedRow(NamedTuple):
-    """A predicted figure: a metric of the simulator, of one class or all."""
+    """A predicted figure: a simulator metric, for one class or for all tasks."""
 
     metric: str
     value: float
@@ -74,12 +69,11 @@ class Match:
     model: str
     assumptions: list[Assumption]
     rows: list[PredictedRow] = field(default_factory=list)
-    formula_error: float = 0.0
-    """The relative error of the formula, if it is an approximation; inf where it is not known."""
+    formula_error: float = 0.0  # relative error of the formula, if approximate; inf if unknown
 
     @property
     def verdict(self) -> str:
-        """One of: matches, nearly (error at most `NEARLY`), approximation, none."""
+        """Verdict of the match: matches, nearly (error ≤ `NEARLY`), approximation or none."""
         if any(not one.holds and not one.soft for one in self.assumptions):
             return "none"
         if not self.formula_error and not self.failed:
@@ -88,7 +82,7 @@ class Match:
 
     @property
     def error(self) -> float:
-        """Relative error of the prediction: its formula's, and failed assumptions'."""
+        """Relative error of the prediction, from its formula and from failed assumptions."""
         return abs(self.formula_error) + max((one.error for one in self.failed), default=0.0)
 
     @property
@@ -102,14 +96,13 @@ class Law(NamedTuple):
     mean: float
     scv: float
     kind: str
-    third: float = 0.0
-    """The third central moment over mean³; inf where it is not known."""
+    third: float = 0.0  # third central moment / mean³; inf if unknown
 
     def times(self, factor: float) -> "Law":
         return self._replace(mean=self.mean * factor)
 
     def plus(self, other: "Law") -> "Law":
-        """The distribution of the sum with an independent one."""
+        """Return the distribution of the sum with an independent time."""
         if other.mean == 0:
             return self
         if self.mean == 0:
@@ -142,7 +135,7 @@ class Density(NamedTuple):
 
 
 def density_of(distribution: Any, factor: float, weight: float = 1.0) -> Density | None:
-    """Density of a distribution times a factor; None if unknown."""
+    """Return the density of a distribution times a factor; None if unknown."""
     from scipy import stats
 
     one, name = distribution, getattr(distribution, "distribution", "")
@@ -161,7 +154,7 @@ def density_of(distribution: Any, factor: float, weight: float = 1.0) -> Density
 
 
 def phases_of(distribution: Any, factor: float) -> PhaseType | None:
-    """Phases of a distribution times a factor; None if it has none, or too many."""
+    """Return phases of a distribution times a factor; None if impossible or too many."""
     law, name = law_of(distribution).times(factor), getattr(distribution, "distribution", "")
     if law.kind == "exponential":
         return PhaseType(np.ones(1), np.zeros((1, 1)), np.ones(1) / law.mean)
@@ -194,7 +187,7 @@ def law_of(distribution: Any) -> Law:
 
 
 def mixed(parts: Iterable[tuple[float, Law]]) -> Law:
-    """The mixture of some laws with weights."""
+    """Return the mixture of some laws with weights."""
     positive = [(weight, law) for weight, law in parts if weight > 0]
     if all(law == positive[0][1] for _, law in positive):
         return positive[0][1]
@@ -206,14 +199,13 @@ def mixed(parts: Iterable[tuple[float, Law]]) -> Law:
 
 
 class Customers(NamedTuple):
-    """Tasks of one kind: a class of an entry, or the entry."""
+    """Tasks with the same demand: one class of a workload entry, or the whole entry."""
 
     label: str
     rate: float
     demand: Any
     key: str
-    timing: tuple[Any, float] | None
-    """The distribution of its times, and the factor on these devices."""
+    timing: tuple[Any, float] | None  # distribution of the times, and the factor on these devices
     priority: float
 
     @property
@@ -230,7 +222,7 @@ class Unmatched(Exception):
 
 
 class Facts:
-    """The facts of a scenario that models need, with assumptions noted."""
+    """Properties of a scenario that models need; each check records an assumption."""
 
     def __init__(self, scenario: Scenario):
         self.scenario = scenario
@@ -248,7 +240,7 @@ class Facts:
         return bool(holds)
 
     def recognize(self, family: str) -> None:
-        """Assume that the models of a family account for each key that is set."""
+        """Record, for each key that is set, that models of a family account for it."""
         unknown = not_understood(self.scenario, family)
         self.recognized = not unknown
         for one in unknown:
@@ -286,12 +278,12 @@ class Facts:
 
     @cached_property
     def mode(self) -> Mode | None:
-        """The one mode that all tasks have in common; None if there are several."""
+        """The mode in which all tasks run; None if there are several."""
         return self.modes[0] if len(self.modes) == 1 else None
 
     @cached_property
     def modes(self) -> list[Mode]:
-        """The modes of tasks, each once."""
+        """The distinct modes of tasks."""
         return list({id(mode): mode for mode in self.input.tasks.modes}.values())
 
     @property
@@ -300,18 +292,18 @@ class Facts:
 
     @property
     def only_mode(self) -> Mode:
-        """The mode common to all tasks; Unmatched if there are several."""
+        """The mode in which all tasks run; Unmatched if there are several."""
         if self.mode is None:
             raise Unmatched
         return self.mode
 
     def _timing(self, demand: Any) -> tuple[Any, float] | None:
-        """Computing time on the one type of device, and its factor; None if not drawn."""
+        """Return compute time on the only device type, and its factor; None if not drawn."""
         return None if len({mode.type for mode in self.modes}) != 1 else self.timing_on(self.modes[0], demand)
 
     @staticmethod
     def timing_on(mode: Mode, demand: Any) -> tuple[Any, float] | None:
-        """Computing time in a mode, and its factor; None if not drawn."""
+        """Return compute time in a mode, and its factor; None if it is not drawn."""
         if demand.work or demand.profile or demand.scaling:
             return None
         kind = mode.type
@@ -335,7 +327,7 @@ class Facts:
 
     @property
     def phases(self) -> PhaseType | None:
-        """Phases of the service of all customers; None if one of them has none."""
+        """Phases of the service of all customers; None if a service has no phases."""
         from scipy.linalg import block_diag
 
         kinds = [(one.rate / self.rate, one.phases) for one in self.customers if one.rate > 0]
@@ -354,7 +346,7 @@ class Facts:
 
     @staticmethod
     def slots(node: Any, mode: Mode, each: int = 1) -> int:
-        """Number of tasks that a node can run at once in a mode."""
+        """Return the number of tasks that a node can run at once in a mode."""
         room = math.inf
         if mode.millicores:
             room = min(room, node.cpus * 1000 // mode.millicores)
@@ -371,7 +363,7 @@ class Facts:
         return int(min(room, len(devices) * each))
 
     def side_by_side(self, slots: list[list[int]]) -> bool:
-        """Return True if the servers of each node, by mode, have room all at once."""
+        """Return True if the servers of all modes of each node fit at the same time."""
         return all(
             sum(count * mode.millicores for count, mode in zip(here, self.modes, strict=True)) <= node.cpus * 1000
             and (node.memory is None
@@ -384,7 +376,7 @@ class Facts:
         return "cpu_utilization" if self.modes and self.modes[0].on_cpu else "gpu_utilization"
 
     def busy_share(self, computing: float) -> float:
-        """The utilization metric, from the mean number of computing tasks."""
+        """Return the utilization metric, from the mean number of computing tasks."""
         mode = self.modes[0]
         devices = sum(node.cpus if mode.on_cpu else len(node.accelerators) for node in self.cluster.nodes)
         return computing * mode.width / devices
@@ -408,7 +400,7 @@ class Facts:
         )  # fmt: skip
 
     def _all_the_time(self) -> None:
-        """Every stream goes on as long as the run."""
+        """Assume that every arrival stream lasts until the end of the run."""
         text = "arrivals are stationary to the end of the run"
         entries = self.model.workload
         ends = [min(math.inf if entry.until is None else entry.until, self.input.horizon) for entry in entries]
@@ -426,7 +418,7 @@ class Facts:
         self.suppose(text, not early, f"workload.0.{key}" if early else "", shown, soft=True, error=idle)
 
     def one_way(self) -> bool:
-        """Assume that all tasks run in one mode on equal devices."""
+        """Assume that all tasks run in one mode on equal devices; return the result."""
         if self.mode is not None:
             return self.suppose("all tasks run in one mode on equal devices", True, "cluster.nodes", str(self.mode))
         key = "cluster.nodes"
@@ -473,7 +465,7 @@ class Facts:
         return order
 
     def alone(self) -> None:
-        """Assume that GPUs, of whichever type, take one task at a time."""
+        """Assume that GPUs of all types run one task at a time."""
         gpus = [mode.type for mode in self.modes if not mode.on_cpu]
         holds = all(one.sharing.kind == "exclusive" and one.streams == 1 for one in gpus)
         self.suppose("a GPU takes one task at a time", holds, "cluster.nodes.gpus.sharing")
@@ -495,7 +487,7 @@ class Facts:
         self.suppose(text, load ** (room + 1) < 1e-6, key, f"for {room}", soft=soft)
 
     def order(self, blind: bool = True) -> str:
-        """Assume first come, first served; or, if the model allows, any blind order."""
+        """Assume first come, first served; or, if allowed, any order independent of sizes."""
         name, order = self.policies.scheduler.name, self.scheduler
         single = len({one.priority for one in self.customers}) == 1
         level = order == PRIORITIES and single and not self.parameter("scheduler", "preemptive", False)
@@ -512,12 +504,12 @@ class Facts:
 
     @staticmethod
     def declared(kind: str, name: str) -> str:
-        """The queueing model that a policy declares."""
+        """Return the queueing model that a policy declares."""
         return getattr(registry.policy(kind, name), "queueing", "")
 
     @property
     def scheduler(self) -> str:
-        """The scheduler's declaration of its queueing model."""
+        """Queueing model that the scheduler declares."""
         return self.declared("scheduler", self.policies.scheduler.name)
 
     def parameter(self, part: str, key: str, default: Any) -> Any:
@@ -526,7 +518,7 @@ class Facts:
 
     @property
     def admission(self) -> str:
-        """The admission policy's declaration; without one every task is admitted."""
+        """Queueing model that the admission policy declares; `open` without a policy."""
         given = self.policies.admission
         return OPEN if given is None else self.declared("admission", given.name)
 
@@ -538,7 +530,7 @@ class Facts:
     def steady(self, load: float, servers: int, law: Law, bounded: bool = False, memory: float = 0.0) -> bool:
         """Assume a stable load, and a warm-up and run that outlast the transient.
 
-        memory: relaxation time of the arrivals.
+        memory: relaxation time of the arrivals, in seconds.
         """
         if not bounded and not self.suppose(
             STABLE, load < servers, "workload.0.arrivals.rate", f"{load / servers:.4g}"
@@ -562,20 +554,20 @@ class Facts:
         return True
 
     def transient(self, relaxation: float) -> float:
-        """Return the share by which starting empty lowers this run's means."""
+        """Return the fraction by which the empty start lowers this run's means."""
         warm = 0.0 if math.isnan(self.warmup) else self.warmup
         lasts = self.lasts - warm
         return math.exp(-warm / relaxation) * min(1.0, relaxation / lasts) if lasts > 0 else 1.0
 
     @property
     def warmup(self) -> float:
-        """Seconds of warm-up; NaN if the run detects it."""
+        """Seconds of warm-up; NaN if the run determines it."""
         given: Any = self.model.warmup
         return float(given) if isinstance(given, int | float) else math.nan
 
     @property
     def lasts(self) -> float:
-        """Seconds that the run lasts, or over which tasks arrive."""
+        """Seconds that the run lasts, or during which tasks arrive."""
         return self.input.horizon if math.isfinite(self.input.horizon) else self.last_arrival
 
     @cached_property
@@ -588,13 +580,13 @@ class Facts:
 
     @property
     def whole_time(self) -> Law:
-        """Distribution of upload, compute and download together, by class."""
+        """Distribution of upload, compute and download time together, over all classes."""
         computing = [(one, one.law) for one in self.customers if one.law is not None]
         moves = [(one, self.transfer("bytes_in", [one]).plus(law)) for one, law in computing]
         return mixed((one.rate or 1.0, law.plus(self.transfer("bytes_out", [one]))) for one, law in moves)
 
     def transfer(self, key: str, customers: list[Customers]) -> Law:
-        """Distribution of an upload or download alone on its link."""
+        """Return the distribution of an upload or download time without contention."""
         mode: Any = self.mode
         link, loads, parts = mode.type.link, key == "bytes_in", []
         bandwidth = link.upload if loads else link.download
@@ -608,7 +600,7 @@ class Facts:
         return mixed(parts)
 
     def links_alone(self) -> None:
-        """Assume that each device has a link to itself."""
+        """Assume that each device has a link of its own."""
         for number, nodes in enumerate(self.model.cluster.nodes):
             switch = nodes.pcie.switch is not None
             links: list[Any] = [nodes.pcie, *(one.pcie for one in (*nodes.gpus, *nodes.accelerators))]

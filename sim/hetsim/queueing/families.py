@@ -1,4 +1,4 @@
-"""Shared by families of models: assumptions that stand together, and rows."""
+"""Shared by families of models: common assumptions, and result rows."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,12 +18,12 @@ def moves_data(facts: Facts) -> bool:
 
 
 def sized_tasks(facts: Facts) -> bool:
-    """Check what all models of tasks assume; False if no figures can be computed."""
+    """Check the assumptions of all task models; False if figures are impossible."""
     return facts.recognized & facts.one_way() and facts.sizes_known()
 
 
 def own_order(facts: Facts) -> bool:
-    """Check what models of a scheduler's own order assume; as `sized_tasks`."""
+    """Check the assumptions of models of a scheduler's own order; see `sized_tasks`."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.open_door()
     facts.undisturbed()
@@ -33,7 +33,7 @@ def own_order(facts: Facts) -> bool:
 
 
 def own_lines(facts: Facts) -> bool:
-    """Check that each server is the one device of its type, with its own line."""
+    """Check that each server is the only device of its type, with its own queue."""
     understood = facts.arrivals() & facts.recognized
     facts.open_door()
     facts.order(blind=False)
@@ -51,7 +51,7 @@ def own_lines(facts: Facts) -> bool:
 
 
 def equal_service(facts: Facts, kinds: Iterable[tuple[Mode, Customers]]) -> Law:
-    """The service that all tasks have in their modes; Unmatched if it differs."""
+    """Return the service time of all tasks; Unmatched if it differs between modes."""
     timings = [facts.timing_on(mode, one.demand) for mode, one in kinds]
     laws = [law_of(one[0]).times(one[1]) for one in timings if one is not None]
     alike = len(laws) == len(timings) and all(math.isclose(law.mean, laws[0].mean) for law in laws)
@@ -61,7 +61,7 @@ def equal_service(facts: Facts, kinds: Iterable[tuple[Mode, Customers]]) -> Law:
 
 
 def require(*held: bool) -> None:
-    """Go on only where assumptions hold without which no figures can be computed."""
+    """Raise Unmatched unless all required assumptions hold."""
     if not all(held):
         raise Unmatched
 
@@ -76,7 +76,7 @@ def matched(facts: Facts, model: str, prediction: Prediction | None = None, rows
 
 
 def rows_of(facts: Facts, line: Prediction, computing: float, tails: bool, loss: bool = False) -> list[PredictedRow]:
-    """The figures of a prediction under the names of the simulator's metrics."""
+    """Return the figures of a prediction as rows named like the simulator's metrics."""
     return predicted_rows({
         WAIT_MEAN: line.wait_mean,
         WAIT_P95: line.wait_percentile(0.95) if tails and line.wait_above is not None else None,
@@ -90,15 +90,15 @@ def rows_of(facts: Facts, line: Prediction, computing: float, tails: bool, loss:
 
 
 def predicted_rows(figures: Mapping[str, float | None]) -> list[PredictedRow]:
-    """A row for each figure that there is."""
+    """Return a row for each figure that is not None."""
     return [PredictedRow(metric, value) for metric, value in figures.items() if value is not None]
 
 
 def matched_with_loss(facts: Facts, model: str, line: Prediction, tails: bool) -> Match:
-    """The match of a model in which tasks are lost."""
+    """Return the match of a model in which tasks are lost."""
     return matched(facts, model, line, rows_of(facts, line, line.throughput * facts.law.mean, tails, loss=True))
 
 
 def rows_inside(line: Prediction) -> list[PredictedRow]:
-    """Rows for the number in the system and the time in it."""
+    """Return rows for the number in the system and the time in the system."""
     return predicted_rows({RESPONSE_MEAN: line.response_mean, JOBS_IN_SYSTEM: line.jobs_in_system_mean})

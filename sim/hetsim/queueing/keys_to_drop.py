@@ -1,4 +1,4 @@
-"""The keys without which a scenario that matches no model has a prediction."""
+"""Finds keys to remove so that a scenario that matches no model has a prediction."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,16 +10,15 @@ from hetsim.scenario.scenario import Scenario, from_document
 
 MAX_TRIALS = 8  # sets of keys that are tried, at most: each trial builds the scenario
 
-Drop = tuple[tuple[str, ...], Match]
-"""Keys to drop, and the match without them."""
+Drop = tuple[tuple[str, ...], Match]  # keys to remove, and the match without them
 
 
 def keys_to_drop(scenario: Scenario, refused: Match) -> Drop | None:
     """Find the fewest keys without which a scenario has a prediction.
 
-    Keys of failed assumptions are taken away, first one, then one more of those that still fail, and so on; each
-    answer was tried: the scenario was loaded without these keys, and matched.
-    Returns: the keys with the match without them; None if no scenario remains, or none that has a prediction.
+    The search removes keys of failed assumptions, first one, then one more of those that still fail, and so on; each
+    result is verified: the scenario was loaded without these keys, and matched.
+    Returns: the keys with the match without them; None if no valid scenario with a prediction remains.
     """
     tried = {frozenset[str]()}
     queue: list[Drop] = [((), refused)]
@@ -37,7 +36,7 @@ def keys_to_drop(scenario: Scenario, refused: Match) -> Drop | None:
 
 
 def _without(scenario: Scenario, keys: Iterable[str]) -> Match | None:
-    """The match without these keys; None if there is no such scenario."""
+    """Return the match without these keys; None if the scenario is then invalid."""
     document = scenario.document.copy()
     if not all(_remove(document.data, key.split(".")) for key in keys):
         return None
@@ -48,9 +47,9 @@ def _without(scenario: Scenario, keys: Iterable[str]) -> Match | None:
 
 
 def _remove(here: Any, parts: list[str]) -> bool:
-    """Take a key out of plain data; False if it is not there.
+    """Remove a key from plain data; return False if it is absent.
 
-    Where no entry of a list is named it is taken out of each.
+    Without an index the key is removed from each entry of a list.
     """
     if isinstance(here, list):
         if not parts[0].isdigit():

@@ -1,4 +1,4 @@
-"""Models in which tasks are lost or come again, and gangs."""
+"""Models in which tasks are lost or retried, and models of gangs."""
 
 import math
 from dataclasses import replace
@@ -28,7 +28,7 @@ MAX_IN_VAIN = 1e-6  # share of calls that run out of retries, below which they h
 
 
 def limited(facts: Facts, _: str) -> Match:
-    """M/M/c/K by a limit on the queue."""
+    """Match the scenario to M/M/c/K: a limit on the queue."""
     limit = facts.parameter("admission", "limit", None)
     if limit == 0 and len({mode.gpus for mode in facts.modes}) > 1 and not any(mode.on_cpu for mode in facts.modes):
         return gangs_with_loss(facts)
@@ -48,7 +48,7 @@ def limited(facts: Facts, _: str) -> Match:
 
 
 def tries_again(facts: Facts, model: str) -> Match:
-    """M/M/c with retrials: calls rejected, or not served in time, come again."""
+    """Match the scenario to M/M/c with retrials of rejected or reneged calls."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.one_by_one()
     first, *others = (entry.clients for entry in facts.model.workload)
@@ -89,7 +89,7 @@ def tries_again(facts: Facts, model: str) -> Match:
 
 
 def copies(facts: Facts, _: str) -> Match:
-    """Copies of a task at all servers, as M/M/1, or in the lines of some drawn."""
+    """Match the scenario to copies of tasks: at all servers (M/M/1), or at some."""
     first, *others = (entry.clients for entry in facts.model.workload)
     hedge: Any = first.hedge if first is not None and others.count(first) == len(others) else None
     key, apart = "workload.0.clients.hedge", hedge is not None and hedge.apart
@@ -123,7 +123,7 @@ def copies(facts: Facts, _: str) -> Match:
 
 
 def token_bucket(facts: Facts, model: str) -> Match:
-    """The loss at a token bucket, which does not depend on the servers behind it."""
+    """Match the scenario to a token bucket, whose loss is independent of the servers."""
     understood = facts.arrivals() & facts.recognized
     facts.order()
     for text, key, wanted in (("a task that finds no token is refused", "excess", "reject"),
@@ -138,7 +138,7 @@ def token_bucket(facts: Facts, model: str) -> Match:
 
 
 def trunk_reservation(facts: Facts, model: str) -> Match:
-    """Trunk reservation by class."""
+    """Match the scenario to trunk reservation by class."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.one_by_one()
     servers, given = facts.servers, facts.parameter("admission", "servers", None)
@@ -165,7 +165,7 @@ def trunk_reservation(facts: Facts, model: str) -> Match:
 
 
 def naor(facts: Facts, _: str) -> Match:
-    """M/M/1/n, with Naor's threshold for n."""
+    """Match the scenario to M/M/1/n, with n from Naor's threshold."""
     order, law = _one_server(facts, blind=True)
     given = [facts.parameter("admission", key, None) for key in ("arrival_rate", "service_time")]
     facts.suppose("the rates are known, not estimated", None not in given, "policy.admission.arrival_rate",
@@ -178,7 +178,7 @@ def naor(facts: Facts, _: str) -> Match:
 
 
 def work_limit(facts: Facts, model: str) -> Match:
-    """M/M/1 with a limit on the work ahead."""
+    """Match the scenario to M/M/1 with a limit on the work ahead."""
     _, law = _one_server(facts, blind=False)
     prediction = admission.workload_limit(facts.rate, law.mean, float(facts.parameter("admission", "max_wait", 0.0)))
     return matched_with_loss(facts, model, prediction, True)
@@ -196,7 +196,7 @@ def _one_server(facts: Facts, blind: bool) -> tuple[str, Law]:
 
 
 def impatient(facts: Facts, _: str) -> Match:
-    """M/M/c+M, or with no patience at all M/G/c/c."""
+    """Match the scenario to M/M/c+M, or without patience to M/G/c/c."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.open_door()
     facts.one_by_one(blind=False)
@@ -219,7 +219,7 @@ def impatient(facts: Facts, _: str) -> Match:
 
 
 def _gangs(facts: Facts, blind: bool) -> tuple[bool, int]:
-    """Return if gangs are what their models assume, and the number of GPUs."""
+    """Return whether the assumptions on gangs hold, and the number of GPUs."""
     understood = facts.arrivals() & facts.recognized & facts.sizes_known()
     facts.order(blind)
     facts.alone()
@@ -240,7 +240,7 @@ def _gangs(facts: Facts, blind: bool) -> tuple[bool, int]:
 
 
 def gangs_with_loss(facts: Facts) -> Match:
-    """Gangs of several widths with loss, by Kaufman and Roberts."""
+    """Match the scenario to gangs of several widths with loss (Kaufman, Roberts)."""
     understood, servers = _gangs(facts, blind=True)
     plain = {*cast(Any, facts.policies.admission).parameters} <= {"limit"}
     facts.suppose("one limit for all waiting tasks", plain, "policy.admission", "limit: 0")
@@ -256,7 +256,7 @@ def gangs_with_loss(facts: Facts) -> Match:
 
 
 def gangs_in_line(facts: Facts, _: str) -> Match:
-    """Gangs in one line: stable below a throughput, or saturated at it."""
+    """Match the scenario to gangs in one queue, stable or saturated."""
     understood, servers = _gangs(facts, blind=False)
     discipline = getattr(facts.policies.scheduler.make(), "discipline", "")
     facts.suppose("no gang overtakes one that does not fit", discipline == "block", "policy.scheduler", discipline)

@@ -1,9 +1,9 @@
 """Model match: the queueing model of a scenario, its assumptions and predictions.
 
 A scenario suggests one model: services batches, several priorities Cobham's formula, a limit on the queue M/M/c/K, and
-so on.  Each assumption of that model is then looked up in the scenario, with the key that decides it.  If a hard one
-fails, there is no prediction; if only soft ones fail (a service that is not quite exponential, a short warm-up), or the
-formula is approximate, it has an error: near where that is known to be small, else an approximation.
+so on.  Each assumption of that model is then checked in the scenario, with the key that decides it.  If a required
+assumption fails, there is no prediction.  If only soft ones fail (a service that is not quite exponential, a short
+warm-up), or the formula is approximate, the prediction has an error: "nearly" if small, else "approximation".
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from hetsim.scenario.scenario import Scenario
 
 
 def match(scenario: Scenario) -> Match:
-    """Match a scenario to a model; a failed hard assumption gives no prediction."""
+    """Match a scenario to a model; no prediction if a required assumption fails."""
     facts = Facts(scenario)
     family = _family(facts)
     facts.recognize(family)
@@ -32,7 +32,7 @@ def match(scenario: Scenario) -> Match:
 
 
 def _family(facts: Facts) -> str:
-    """Return the family of models by workload, admission, tasks and scheduler."""
+    """Return the family of models, by workload, admission, tasks and scheduler."""
     entries = facts.model.workload
     if any(entry.service is not None for entry in entries):
         return "choices" if facts.input.language else "batches"
@@ -66,7 +66,7 @@ def _family(facts: Facts) -> str:
 
 
 def _of_clients(facts: Facts) -> str | None:
-    """Return the family by clients, or by what arrives together; None if neither."""
+    """Return the family by clients or simultaneous arrivals; None if neither applies."""
     clients = [entry.clients for entry in facts.model.workload if entry.clients is not None]
     if facts.admission == declared.LIMIT:
         return "retrials" if clients else None
@@ -77,13 +77,14 @@ def _of_clients(facts: Facts) -> str | None:
     return "forks" if any(entry.together for entry in facts.model.workload) else None
 
 
+# families of models by the declaration of the scheduler
 BY_SIZE = {declared.SHORTEST: "sjf", declared.REMAINING: "srtf", declared.ATTAINED: "las"}
-"""Families of models of which the scheduler decides."""
 
+# families of models by the declaration of the admission policy
 BY_ADMISSION = {declared.LIMIT: "limit", declared.BUCKET: "bucket", declared.TRUNKS: "trunks", declared.TOLLS: "naor"}
-"""Families of models of which the admission decides."""
 
 Solve = Callable[[Facts, str], Match]
+# Title and solver of each family; `hetsim.scenario.readers` has the keys that a family understands
 FAMILIES: dict[str, tuple[str, Solve]] = {
     "delay": ("G/G/c, first come, first served", stations.delay),
     "unlike": ("M/M/c of unlike servers", orders_and_devices.unlike),
@@ -109,5 +110,3 @@ FAMILIES: dict[str, tuple[str, Solve]] = {
     "batches": ("greedy batches, M/D^[1,b]/1", stations.greedy_services),
     "choices": ("the shorter of two lines", stations.shorter_lines),
 }
-"""By the names under which `hetsim.scenario.readers` has the keys that they understand: what each is called where it
-gives no figures, and how it is solved."""

@@ -29,7 +29,7 @@ class PredictionCheck(NamedTuple):
 
     @property
     def covered(self) -> bool | None:
-        """True if the interval covers the prediction; None without one."""
+        """True if the interval covers the prediction; None without an interval."""
         value, interval = self.row.value, self.interval
         if math.isnan(interval.low) or (interval.low == interval.high == 0 < value < RARE):
             return None
@@ -40,7 +40,7 @@ class PredictionCheck(NamedTuple):
 def simulate(
     scenario: Scenario, rows: list[PredictedRow], *, confidence: float = 0.95, **options: Unpack[StudyKeywords]
 ) -> list[PredictionCheck]:
-    """Run the scenario's replications (or ten); CIs of the predicted figures."""
+    """Run the scenario's replications (or ten); return CIs of the predicted figures."""
     given = scenario.model.replications
     if options.get("replications") is None and isinstance(given, int) and given < 2:
         options["replications"] = MIN_REPLICATIONS
@@ -59,7 +59,8 @@ def simulate(
 def _interval(row: PredictedRow, runs: Replications, tables: list[pd.DataFrame], confidence: float) -> Interval:
     """Return the CI of a figure of all tasks, or of a class.
 
-    A class has its figures in tables by replication.  Means over tasks are weighted by each replication's tasks.
+    Figures of a class are in tables by replication.  Means over tasks are weighted by each replication's number of
+    tasks.
     """
     def column(name: str) -> np.ndarray:
         if row.class_:

@@ -26,7 +26,7 @@ from hetsim.theory.routing import slow_server
 
 
 def sharing(facts: Facts, model: str) -> Match:
-    """M/G/1-PS on a GPU that shares by time slices."""
+    """Match the scenario to M/G/1-PS: a GPU shared by time slices."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.open_door()
     require(understood)
@@ -42,7 +42,7 @@ def sharing(facts: Facts, model: str) -> Match:
 
 
 def priority_classes(facts: Facts, model: str) -> Match:
-    """Cobham's priorities, or preemptive-resume ones."""
+    """Match the scenario to Cobham's priorities, or to preemptive-resume priorities."""
     preemptive = bool(facts.parameter("scheduler", "preemptive", False))
     understood = own_order(facts)
     aging = facts.parameter("scheduler", "aging", 0)
@@ -77,7 +77,7 @@ def priority_classes(facts: Facts, model: str) -> Match:
 
 
 def by_size(facts: Facts, _: str) -> Match:
-    """M/G/1 in the order of sizes, remaining times or attained service."""
+    """Match the scenario to M/G/1 ordered by size, remaining time or attained service."""
     understood = own_order(facts)
     discipline = str(facts.parameter("scheduler", "discipline", "block"))
     facts.suppose("the first of the order is next", "keep" not in discipline, "policy.scheduler.discipline", discipline)
@@ -109,7 +109,7 @@ def by_size(facts: Facts, _: str) -> Match:
 
 
 def unlike(facts: Facts, model: str) -> Match:
-    """M/M/c of unlike servers, the fastest free one first."""
+    """Match the scenario to M/M/c of unlike servers, the fastest free server first."""
     understood = facts.arrivals() & facts.recognized
     facts.open_door()
     facts.order(blind=False)
@@ -154,7 +154,7 @@ def unlike(facts: Facts, model: str) -> Match:
 
 
 def forks(facts: Facts, _: str) -> Match:
-    """Jobs with a part for each server, which end with the last of them."""
+    """Match the scenario to fork-join: jobs with one part per server."""
     understood = own_lines(facts)
     tasks, one = facts.input.tasks, len(facts.model.workload) == 1 and len(facts.input.tasks) > 0
     require(facts.suppose("there is one stream of jobs", one, "workload"), understood)
@@ -169,7 +169,7 @@ def forks(facts: Facts, _: str) -> Match:
 
 
 def faults(facts: Facts, model: str) -> Match:
-    """M/G/1 and M/M/c whose GPUs fail and are repaired."""
+    """Match the scenario to M/G/1 or M/M/c with GPUs that fail and are repaired."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.open_door()
     facts.one_by_one(blind=False)
@@ -219,7 +219,7 @@ def faults(facts: Facts, model: str) -> Match:
 
 
 def setup(facts: Facts, model: str) -> Match:
-    """M/G/1 and M/PH/c on GPUs that sleep when idle, and take a while to wake."""
+    """Match the scenario to M/G/1 or M/PH/c on GPUs that sleep when idle."""
     require(own_order(facts))
     mode, law, rate, servers = facts.only_mode, facts.law, facts.rate, facts.servers
     devices = [device for node in facts.cluster.nodes for device in node.accelerators]
@@ -249,7 +249,7 @@ def setup(facts: Facts, model: str) -> Match:
 
 
 def tandem(facts: Facts, _: str) -> Match:
-    """Upload, compute and download as stations in a row."""
+    """Match the scenario to a tandem with the stations upload, compute and download."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.open_door()
     facts.undisturbed()

@@ -1,4 +1,4 @@
-"""Theory and simulation in one picture."""
+"""Theory and simulation in one picture, against a key of the scenario."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from hetsim.results.panels import Line, Picture, Points
 def theory_and_simulation(scenario: Any, key: str, values: list[Any], metric: str, **options: Any) -> Picture:
     """Draw a metric against a key: simulated with 95 % intervals, and as predicted.
 
-    A value whose scenario matches no model, or is not stable, has no prediction.  options: those of `sweep`, but no
+    A value whose scenario matches no model, or is not stable, has no prediction.  options: those of `sweep`, except
     `policies`.
     """
     if "policies" in options:

@@ -1,4 +1,4 @@
-"""Models of equal servers without loss: lines, closed loops, batches, replicas."""
+"""Models of equal servers without loss: queues, closed loops, batches, replicas."""
 
 import math
 from dataclasses import replace
@@ -22,7 +22,7 @@ MAX_CLIENTS = 1_000_000  # states of closed loops that take about a second
 
 
 def delay(facts: Facts, _: str) -> Match:
-    """M/M/c, M/D/c, M/PH/c, M/G/1, GI/M/1, MMPP/M/c and, near, G/G/c: no loss."""
+    """Match the scenario to an exact model without loss, or else to G/G/c."""
     require(facts.arrivals(("poisson", "renewal", "deterministic", "mmpp", "piecewise_poisson")))
     moves = moves_data(facts)
     understood = sized_tasks(facts)
@@ -88,7 +88,7 @@ def _delay_system(facts: Facts, rate: float, law: Law, servers: int, phases: lev
 
 
 def _periodic(facts: Facts, arrivals: Any, law: Law) -> Match:
-    """M/M/c under a rate that moves in a cycle."""
+    """Match the scenario to M/M/c with a periodic arrival rate."""
     key, period, servers = "workload.0.arrivals", arrivals.period, facts.servers
     require(facts.suppose("the rate moves in a cycle", period is not None, f"{key}.period"),
           facts.suppose("the rate moves in steps", arrivals.between == "step", f"{key}.between"))  # fmt: skip
@@ -108,12 +108,12 @@ def _periodic(facts: Facts, arrivals: Any, law: Law) -> Match:
 
 
 def _phases_fit(states: int, phases: levels.PhaseType | None, servers: int) -> bool:
-    """Return True if a chain of these phases takes about a second."""
+    """Return True if a chain of these phases takes about a second to solve."""
     return phases is not None and levels.is_quick(states * levels.states_of(phases, servers), servers)
 
 
 def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
-    """E[1 - exp(-s gap)] of a renewal process of a workload."""
+    """Return E[1 - exp(-s gap)] of a workload's renewal process, as a function of s."""
     if scv == 0:
         return lambda s: -math.expm1(-s / rate)
     if arrivals.family == "hyperexponential" or (arrivals.family == "auto" and scv > 1):
@@ -123,7 +123,7 @@ def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
 
 
 def closed(facts: Facts, _: str) -> Match:
-    """The machine repair model, or several loops with one service."""
+    """Match the scenario to the machine repair model, or to several closed loops."""
     entries = facts.model.workload
     loops: list[Any] = [entry.arrivals for entry in entries if getattr(entry.arrivals, "closed", False)]
     labels = [one.label for one in facts.customers]
@@ -166,7 +166,7 @@ def closed(facts: Facts, _: str) -> Match:
 
 
 def shorter_lines(facts: Facts, _: str) -> Match:
-    """Replicas with a line each, and a router by the length of the lines."""
+    """Match the scenario to replicas with one queue each, and a router by length."""
     facts.arrivals()
     facts.open_door()
     facts.order(blind=False)
@@ -196,7 +196,7 @@ def shorter_lines(facts: Facts, _: str) -> Match:
 
 
 def greedy_services(facts: Facts, model: str) -> Match:
-    """Greedy batch service on one device."""
+    """Match the scenario to greedy batch service on one device."""
     one = len(facts.model.workload) == 1
     facts.suppose("one service and nothing else", one, "workload", f"{len(facts.model.workload)} entries")
     facts.suppose("requests are served in batches", not facts.input.language, "workload.0.service.kind",
@@ -240,7 +240,7 @@ UNLIMITED = 1_000_000  # batches that may be larger than this have no limit in t
 
 
 def _line_of_batches(facts: Facts, mode: Mode, own: float) -> tuple[float, float]:
-    """Return seconds by request and by batch; Unmatched where batches take others."""
+    """Return seconds per request and per batch; Unmatched unless both are constant."""
     measured = any(isinstance(stage, StageTable) for stage in (mode.upload, mode.table, mode.download))
     per_item = mode.upload.per_item + own + mode.download.per_item
     fixed = mode.upload.fixed + mode.fixed + mode.download.fixed

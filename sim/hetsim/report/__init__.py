@@ -1,1 +1,1 @@
-"""Results for people to read."""
+"""Results as text for people."""

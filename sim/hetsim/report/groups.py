@@ -16,9 +16,9 @@ def groups_lines(
     tables: Mapping[str, pd.DataFrame], by: Iterable[str], further: Iterable[str] = (),
     comparison: Comparison | None = None, only: Iterable[str] = (),
 ) -> list[str]:  # fmt: skip
-    """Tables of groups as text, a row per group and policy.
+    """Return tables of groups as text, one row per group and policy.
 
-    With a comparison, the paired differences to its base below each.  `only`: these metrics and no others, as far as
+    With a comparison, the paired differences to its base follow each table.  `only`: show only these metrics, as far as
     groups have them.
     """
     lines, further = [], list(further)
@@ -55,7 +55,7 @@ def _lines(table: pd.DataFrame, by: str, shown: Sequence[str]) -> list[str]:
 
 
 def _differences(comparison: Comparison, by: str, shown: Sequence[str]) -> list[str]:
-    """A row a group and policy that is not the base, a column a metric, and the marks."""
+    """Return rows by group and policy except the base, columns by metric, with marks."""
     names = [name for name in shown if name != TASK_COUNT]  # of which every policy gets the same
     differences = comparison.differences_by(by, names)
     if differences.empty:

@@ -29,12 +29,12 @@ STATISTICS = ("mean", "p50", "p95", "p99", "max")
 
 
 def first_of(outcome: Outcome) -> Result:
-    """The run that represents an outcome; of replications, the first one."""
+    """Return the run that represents an outcome: of replications, the first."""
     return outcome.results[0] if isinstance(outcome, Replications) else outcome
 
 
 def headline(outcome: Outcome, policy: str | None = None) -> str:
-    """One line that names scenario, cluster, workload, policy and seed.
+    """Return one line that names scenario, cluster, workload, policy and seed.
 
     For example `mix: 8 × (32 cores, 4 × v100), 1,240 tasks over 72 h (load 0.83), sjf, seed 1`.
     """
@@ -53,7 +53,7 @@ def headline(outcome: Outcome, policy: str | None = None) -> str:
 
 
 def workload(result: Result) -> str:
-    """The number of tasks or attempts, the time over which they come, and their load."""
+    """Return the number of tasks or attempts, the time of their arrivals, and load."""
     run = result.record.input
     number = len(result.tasks)
     arrival = result.tasks["arrival"].to_numpy()
@@ -96,14 +96,14 @@ class Figures:
         return (isinstance(self.outcome, Replications) or metric in self.outcome.names) and self.is_known(metric)
 
     def defined_in(self, metric: str) -> str:
-        """` (in 3 of 10 replications)`, if it is not defined in all."""
+        """Return ` (in 3 of 10 replications)`, if the metric is not defined in all."""
         if not isinstance(self.outcome, Replications):
             return ""
         defined_count, runs = int(self.outcome.column(metric).notna().sum()), len(self.outcome)
         return f" (in {defined_count} of {runs} replications)" if defined_count < runs else ""
 
     def text(self, metric: str) -> str:
-        """The value as text, with its unit."""
+        """Return the value as text, with its unit."""
         value, half = self(metric)
         if metric in COMMON_END and not math.isnan(value):  # in the unit of both
             joules, halves = zip(*map(self, COMMON_END), strict=True)
@@ -114,7 +114,7 @@ class Figures:
 
 
 def overview(outcome: Outcome) -> list[str]:
-    """The key metrics, as lines of text."""
+    """Return the key metrics as lines of text."""
     figures = Figures(outcome)
     lines = _distribution(outcome, figures)
     facts = _facts(outcome, figures)
@@ -127,7 +127,7 @@ STAGE_COLUMNS = ("stage", "on", "items", "wait mean", "wait p95", "service mean"
 
 
 def stage_rows(result: Result) -> list[list[str]]:
-    """Rows of the stages of pipelines, with the `STAGE_COLUMNS` as text."""
+    """Return rows of the stages of pipelines, with the `STAGE_COLUMNS` as text."""
     table = result.by_stage
     texts = [terminal.several(table[name].tolist(), terminal.SECONDS) for name in SECONDS_COLUMNS]
     used = zip(table["devices"].tolist(), table["device_type"].tolist(), strict=True)
@@ -149,7 +149,7 @@ def _stages(outcome: Outcome) -> list[str]:
 
 
 def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
-    """One line per requested metric; of a set, only the defined ones."""
+    """Return one line per requested metric; of a set, only the defined metrics."""
     figures, names = Figures(outcome), list(metrics)
     own = by_name(names)
     shown = [name for name in expanded(names) if name in own or figures.is_known(name)]
@@ -157,7 +157,7 @@ def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
 
 
 def _method(outcome: Outcome) -> list[str]:
-    """The meaning of the values after ±, and how the runs were treated."""
+    """Return the meaning of the values after ±, and how the runs were treated."""
     if not isinstance(outcome, Replications):
         return []
     said = list(outcome.remarks)
@@ -167,7 +167,7 @@ def _method(outcome: Outcome) -> list[str]:
 
 
 def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
-    """Rows response, wait and slowdown (and token times); columns of percentiles."""
+    """Return rows response, wait, slowdown and token times, with percentile columns."""
     columns = ("mean", "p95") if figures.many else STATISTICS
     rows = [["", *columns]]
     for name in ("ttft", "tpot", "itl", "response", "wait", "slowdown"):
@@ -216,7 +216,6 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
 
 
 def _busy_rows(figures: Figures) -> Iterator[list[str]]:
-    """Rows on the utilization of GPUs and cores, for those that were held at all."""
     for kind, name in (("gpu", "GPU busy"), ("cpu", "CPU busy")):
         if figures.is_known(f"{kind}_utilization") and figures(f"{kind}_allocation")[0] > 0:
             busy, allocated = figures.text(f"{kind}_utilization"), figures.text(f"{kind}_allocation")
@@ -224,7 +223,7 @@ def _busy_rows(figures: Figures) -> Iterator[list[str]]:
 
 
 def _step_rows(figures: Figures, first: Result | None) -> Iterator[list[str]]:
-    """Other time of jobs with steps, and the utilization of links that they share."""
+    """Yield other time of jobs with steps, and the utilization of shared links."""
     if not figures.is_shown("communication_fraction"):
         return
     parts = [f"communication {figures.text('communication_fraction')}"]
@@ -261,14 +260,14 @@ def _replicas(figures: Figures) -> Iterator[list[str]]:
 
 
 def _by_kind(figures: Figures) -> str:
-    """` (5 recompute, 2 failure)`, where language models are preempted."""
+    """Return ` (5 recompute, 2 failure)`, if language models were preempted."""
     kinds = ("recompute", "swap", "failure")
     parts = [f"{figures.text(name)} {kind}" for kind in kinds if figures(name := f"preemptions_{kind}")[0] > 0]
     return f" ({', '.join(parts)})" if parts else ""
 
 
 def _plan(outcome: Outcome) -> str:
-    """`makespan 1.24 s planned; ratio 1.03 to the lower bound of 1.2 s; ...`."""
+    """Return `makespan 1.24 s planned; ratio 1.03 to the lower bound of 1.2 s; ...`."""
     first = first_of(outcome)
     parts = [f"makespan {first.text(PLANNED_MAKESPAN)} planned"]
     makespan, ratio = first.metric(MAKESPAN), first.metric("makespan_ratio")
@@ -282,7 +281,7 @@ def _plan(outcome: Outcome) -> str:
 
 
 def _fates(figures: Figures) -> str:
-    """`1,240: 1,200 completed, 40 rejected`."""
+    """Return `1,240: 1,200 completed, 40 rejected`."""
     total, _ = figures(TASK_COUNT)
     text = figures.text(TASK_COUNT)
     counts = {fate: f"{fate}_count" for fate in STATUS_NAMES.values()}
@@ -293,7 +292,7 @@ def _fates(figures: Figures) -> str:
 
 
 def remarks(outcome: Outcome) -> list[str]:
-    """Warnings that accompany the metrics; similar ones of replications are merged."""
+    """Return warnings on the metrics; similar ones of replications are merged."""
     if not isinstance(outcome, Replications):
         return _untold(outcome.warnings)
     texts = gathered(outcome)
@@ -305,7 +304,7 @@ def remarks(outcome: Outcome) -> list[str]:
 
 
 def _untold(warnings: Iterable[str]) -> list[str]:
-    """Warnings, except that a plan is not proven optimal (the table shows that)."""
+    """Return the warnings, except that a plan is not proven optimal (see the table)."""
     return [text for text in warnings if NOT_PROVEN not in text]
 
 
@@ -316,12 +315,11 @@ REPLAYED = (
 
 _REPLICATION = re.compile(r"^replication (\d+): ")
 _UNFINISHED = re.compile(r"^(\d+) of \d+ tasks \(([\d.]+)%\) were (unfinished when the run ended: .*)$")
-_FIGURE = re.compile(r"(?<![\w.\"#])\d+(?:\.\d+)?(?![\w\"]|\.\d)")
-"""A number that is not part of a name."""
+_FIGURE = re.compile(r"(?<![\w.\"#])\d+(?:\.\d+)?(?![\w\"]|\.\d)")  # a number that is not part of a name
 
 
 def gathered(runs: Replications) -> list[str]:
-    """Warnings of replications: one line per kind, with ranges of numbers."""
+    """Return warnings of replications: one line per kind, with ranges of numbers."""
     kinds: dict[str, list[str]] = {}
     warnings = _untold(runs.warnings)
     of_all = dict.fromkeys(warning for warning in warnings if not _REPLICATION.match(warning))
@@ -341,7 +339,7 @@ def gathered(runs: Replications) -> list[str]:
 
 
 def _ranges(texts: list[str]) -> str:
-    """Merge texts that differ only in numbers into one, with their ranges."""
+    """Return texts that differ only in numbers as one text, with ranges."""
     columns = zip(*(map(float, _FIGURE.findall(text)) for text in texts), strict=True)
     ends = [(min(column), max(column)) for column in columns]
     ranges = iter([f"{low:,g}" if low == high else f"{low:,g} to {high:,g}" for low, high in ends])
@@ -349,7 +347,7 @@ def _ranges(texts: list[str]) -> str:
 
 
 def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
-    """Warnings of all policies, by policy and kind; merged if all are equal."""
+    """Return warnings of all policies, by policy and kind; merged if all are equal."""
     many = [run for run in runs.values() if isinstance(run, Replications) and len(run) > 1]
     said: dict[str, list[str]] = {}
     for label, run in runs.items():
@@ -368,7 +366,7 @@ def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
 
 
 def common_remarks(runs: Mapping[str, Outcome]) -> list[str]:
-    """Remarks on how runs were treated, stated once if equal for all runs."""
+    """Return remarks on how runs were treated, stated once if equal for all runs."""
     said = {label: list(run.remarks) for label, run in runs.items() if isinstance(run, Replications)}
     every = [text for text in dict.fromkeys(sum(said.values(), [])) if all(text in texts for texts in said.values())]
     own = [f"{label}: {text}" for label, texts in said.items() for text in texts if text not in every]
@@ -377,14 +375,12 @@ def common_remarks(runs: Mapping[str, Outcome]) -> list[str]:
 
 # Comparisons --------------------------------------------------------------------------------------------------
 
-LONGEST_LABEL = 44
-"""Longer names of policies go on in a second line."""
-GAP = 3
-"""Blanks between two columns."""
+LONGEST_LABEL = 44  # length above which a policy's name continues in a second line
+GAP = 3  # blanks between two columns
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
-    """One row per policy, one column per metric; ◂ marks the best.
+    """Return one row per policy, one column per metric; ◂ marks the best.
 
     Columns that do not fit the terminal continue below, with the policies repeated.
     """
@@ -396,7 +392,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
 
 
 def _refused(comparison: Comparison) -> list[str]:
-    """A row for each policy that refused the scenario, with its reason."""
+    """Return a row for each policy that refused the scenario, with its reason."""
     longest = max(map(terminal.width, ["policy", *comparison.table.index, *comparison.refused]))
     room = min(longest, LONGEST_LABEL)
     lines = []
@@ -406,7 +402,7 @@ def _refused(comparison: Comparison) -> list[str]:
 
 
 def _plans(comparison: Comparison) -> list[str]:
-    """The second table, if policies have plans: makespans, and ratios to bounds."""
+    """Return the second table, if policies have plans: makespans, ratios to bounds."""
     if comparison.plans.empty:
         return []
     shown = comparison.shown_plans()
@@ -416,9 +412,9 @@ def _plans(comparison: Comparison) -> list[str]:
 
 
 def beside(names: list[str], columns: list[list[str]], longest: int | None = None) -> list[str]:
-    """Set columns next to names, with headings; too wide ones go below.
+    """Return columns next to names, with headings; columns that do not fit go below.
 
-    Names longer than `longest` go on in a second line.
+    Names longer than `longest` continue in a second line.
     """
     labels = [[name] if longest is None else terminal.wrapped(name, longest, 2) for name in names]
     room = terminal.COLUMNS - max(terminal.width(line) for label in labels for line in label)
@@ -433,14 +429,14 @@ def beside(names: list[str], columns: list[list[str]], longest: int | None = Non
 
 
 def _marked(cells: list[str]) -> list[str]:
-    """Pad every cell if one has a mark, so that numbers stay aligned."""
+    """Return cells padded if one has a mark, so that numbers remain aligned."""
     if not any(cell.endswith(" ◂") for cell in cells):
         return cells
     return [cell if cell.endswith(" ◂") else cell + "  " for cell in cells]
 
 
 def _blocks(columns: list[list[str]], room: int) -> list[list[list[str]]]:
-    """Split columns into blocks that fit the width, with at least one column each."""
+    """Return columns in blocks that fit the width, with at least one column each."""
     blocks: list[list[list[str]]] = []
     room_left = 0
     for column in columns:
@@ -454,7 +450,7 @@ def _blocks(columns: list[list[str]], room: int) -> list[list[list[str]]]:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """Notes to the table: means over fewer runs, infinite means."""
+    """Return notes to the table: means over fewer runs, infinite means."""
     table, notes = comparison.table, []
     for metric in comparison.metrics:
         runs = table[metric]["n"]
@@ -467,7 +463,7 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def _said(comparison: Comparison) -> list[str]:
-    """Results of the paired tests: a line per metric and policy; the meaning of ±."""
+    """Return results of paired tests: a line per metric and policy; the meaning of ±."""
     selected = [] if comparison.selection is None else terminal.paragraphs(comparison.selection.sentences)
     if selected:
         return [*selected, "", *_said(replace(comparison, selection=None))]
@@ -504,7 +500,7 @@ def _undefined(comparison: Comparison) -> str:
 
 
 def _sentence(rows: list[Finding]) -> str:
-    """`sjf: response mean 63 ± 47 s below fcfs; no significant difference to random`."""
+    """Return `sjf: response mean 63 ± 47 s below fcfs; no significant difference ...`."""
     name = terminal.metric_name(rows[0].metric)
     by_kind: dict[str, list[Finding]] = {}
     for row in rows:
@@ -527,7 +523,7 @@ def _sentence(rows: list[Finding]) -> str:
 
 
 def comparison_headline(runs: Mapping[str, Outcome]) -> str:
-    """Headline of a comparison: scenario, cluster, load, number of replications."""
+    """Return the headline of a comparison: scenario, cluster, load, replications."""
     outcome = next(iter(runs.values()))
     text = headline(outcome, "")
     numbers = {len(run) if isinstance(run, Replications) else 1 for run in runs.values()}

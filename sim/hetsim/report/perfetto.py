@@ -1,19 +1,19 @@
 """A run as a Chrome trace for Perfetto: nodes, their engines, launches.
 
-The file is the Trace Event Format in JSON, gzipped where its name ends in .gz.  What is in it:
+The file is in the Trace Event Format (JSON), gzipped if its name ends in .gz.  Its contents:
 
 process     the cluster (its counters), then each node that served a launch
-thread      an engine of a device (upload, compute, download), or a core; where an engine serves several launches at a
-            time it has as many threads, so that slices on one thread never overlap.  "overhead" has the times in which
-            a launch kept its device though none of its stages was at work
-slice       a stage of a launch, named by its first task; its arguments tell launch, batch size, outcome
-counter     waiting and running tasks, busy GPUs and cores, of the cluster and of each node (of few nodes)
+thread      an engine of a device (upload, compute, download), or a core; an engine that serves several launches at a
+            time has as many threads, so that slices on one thread never overlap.  "overhead" has the times in which
+            a launch occupied its device without any active stage
+slice       a stage of a launch, named by its first task; its arguments are launch, batch size, outcome
+counter     waiting and running tasks, busy GPUs and cores, of the cluster and (if they are few) of each node
 arrow       from a task of a graph to each successor
 
-A launch of a language model is a busy period of a replica, which tells little: each model has a process of its own,
-with a slice for the prompt of every request and one for its answer.
+A launch of a language model is only a busy period of a replica: each model has a process of its own instead, with a
+slice for the prompt of every request and one for its answer.
 
-Times are microseconds of the simulation, written to the nanosecond.  Same run, same bytes.
+Times are microseconds of the simulation, written to the nanosecond.  The same run gives the same bytes.
 """
 
 import gzip
@@ -42,30 +42,27 @@ STAGES = (
 OVERHEAD = "overhead"
 ORDER = ("upload", "compute", "download", OVERHEAD)
 
+# Number of the cluster's own process; nodes follow.  Threads count from 1, since Perfetto draws a thread with the
+# number of its process first, as its main thread.
 CLUSTER = 1000
-"""Number of the cluster's own process; nodes follow.  Threads count from 1: a thread with the number of its process is
-taken for its main thread and drawn first."""
 
-MAX_NODES = 100
-"""Of more nodes only the cluster has counters."""
+MAX_NODES = 100  # number of nodes above which only the cluster has counters
 
 NANO = 1e9
 Event = dict[str, Any]
 
 
 class Slices(NamedTuple):
-    """Stages of launches on lines, as columns, in whole nanoseconds."""
+    """Stages of launches on threads, as columns, in whole nanoseconds."""
 
-    bar: np.ndarray
-    """Row of the bars each belongs to."""
-    stage: np.ndarray
-    """Position in ORDER."""
+    bar: np.ndarray  # row of the bar of each slice
+    stage: np.ndarray  # position in ORDER
     begin: np.ndarray
     end: np.ndarray
 
 
 def check_trace_file(path: str | Path) -> Path:
-    """Check that a trace can be written to a path later; else UsageError."""
+    """Check that a trace can be written to a path later; else raise UsageError."""
     target = Path(path)
     if target.is_dir():
         raise UsageError(f"{shown(str(target))} is a folder: give the trace a file name, such as run.json.gz")
@@ -80,7 +77,7 @@ def check_trace_file(path: str | Path) -> Path:
 def write_trace(result: Result, path: str | Path) -> Path:
     """Write the trace of a run; compressed if the name ends in .gz.
 
-    UsageError for what is not one run, such as replications.
+    UsageError if the result is not one run, such as replications.
     """
     target = check_trace_file(path)
     if isinstance(result, Replications):
@@ -115,7 +112,7 @@ def _write(result: Result, stream: Any) -> None:
 
 
 def trace_events(result: Result) -> Iterator[Event]:
-    """The events of a run: names, slices, counters, arrows."""
+    """Yield the events of a run: names, slices, counters, arrows."""
     bars = device_bars(result)
     slices = _slices(bars)
     node_of = dict(zip(result.devices["device"], result.devices["node"], strict=True))
@@ -137,7 +134,7 @@ def trace_events(result: Result) -> Iterator[Event]:
 
 
 def _labels(kind: str, process: int, thread: int, name: str) -> Iterator[Event]:
-    """The name of a process or of a thread, which stand in the order of their numbers."""
+    """Yield the name and the sort position of a process or a thread."""
     for what, value in (("name", name), ("sort_index", thread or process)):
         yield {"ph": "M", "name": f"{kind}_{what}", "pid": process, "tid": thread, "args": {what: value}}
 
@@ -146,7 +143,7 @@ def _labels(kind: str, process: int, thread: int, name: str) -> Iterator[Event]:
 
 
 def _slices(bars: pd.DataFrame) -> Slices:
-    """Every stage of every bar that took time, and the times between stages."""
+    """Return every stage of every bar that took time, and the times between stages."""
     end = bars["end"].to_numpy(dtype=float)
     columns = {name: bars[name].to_numpy(dtype=float) for stage in STAGES for name in stage[1:]}
     columns |= {"decided": bars["decided"].to_numpy(dtype=float), "end": end}
@@ -164,7 +161,7 @@ def _slices(bars: pd.DataFrame) -> Slices:
 
 
 def _gaps(columns: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The gaps before each stage and after the last one, where they take time."""
+    """Yield the gaps before each stage and after the last, if they take time."""
     before = columns["decided"]
     for _, first, last in STAGES:
         begin = columns[first]
@@ -175,7 +172,7 @@ def _gaps(columns: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarr
 
 
 def _threads(result: Result, bars: pd.DataFrame, slices: Slices) -> tuple[np.ndarray, dict[tuple[str, int], str]]:
-    """The thread of each slice, and the names of threads by device and number.
+    """Return the thread of each slice, and names of threads by device and number.
 
     Threads are numbered within a node in the order of its devices, and of upload, compute, download.
     """
@@ -217,7 +214,7 @@ def _slice_events(bars: pd.DataFrame, slices: Slices, pid: np.ndarray, tid: np.n
 
 
 def _request_events(result: Result, service: LanguageService, process: int) -> Iterator[Event]:
-    """The requests to a language model: until the first token, and until the last."""
+    """Yield the requests to a language model: until the first token, then to the last."""
     record, tasks = result.record, result.record.input.tasks
     rows = service.rows[~np.isnan(record.start[service.rows])]
     begin, first, end = (
@@ -241,7 +238,6 @@ def _request_events(result: Result, service: LanguageService, process: int) -> I
 
 
 def _micro(nanoseconds: Any) -> float:
-    """Microseconds, exact to the nanosecond."""
     return int(nanoseconds) / 1000
 
 
@@ -265,7 +261,7 @@ def _counters(result: Result, process: dict[str, int]) -> Iterator[Event]:
 
 
 def _steps(owner: int, name: str, times: list[float], series: dict[str, np.ndarray]) -> Iterator[Event]:
-    """A counter's values wherever they change."""
+    """Yield a counter's values at every change."""
     columns = np.stack([np.asarray(values, dtype=float) for values in series.values()])
     if not columns.shape[1]:
         return
@@ -277,7 +273,7 @@ def _steps(owner: int, name: str, times: list[float], series: dict[str, np.ndarr
 
 
 def _arrows(result: Result, bars: pd.DataFrame, slices: Slices, pid: np.ndarray, tid: np.ndarray) -> Iterator[Event]:
-    """From the last slice of a task to the first of each of its successors."""
+    """Yield arrows from the last slice of a task to the first of each successor."""
     tasks = result.record.input.tasks
     if tasks.predecessors is None or not len(slices.bar):
         return

@@ -1,7 +1,7 @@
 """Aligned tables of text for a terminal, and its numbers.
 
-Nothing heavy is imported here, and nothing is printed: every function gives text.  The numbers' formats, which take
-NumPy, are loaded when one is first asked for, so that commands import this file and `hetsim --help` answers at once.
+This module has no expensive imports and prints nothing: every function returns text.  The formats of numbers, which
+need NumPy, are loaded at their first use, so that `hetsim --help` answers at once.
 """
 
 import textwrap
@@ -45,12 +45,11 @@ __all__ = [
     "several", "share", "table", "units_of", "width", "wrapped",
 ]  # fmt: skip
 
-COLUMNS = 100
-"""Most columns that a text or a table takes."""
+COLUMNS = 100  # maximum number of columns of a text or a table
 
 
 def width(text: str) -> int:
-    """Number of columns that a text takes on a terminal."""
+    """Return the number of columns that a text occupies on a terminal."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
@@ -60,7 +59,7 @@ def padded(text: str, columns: int, right: bool) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), gap: int = 3) -> list[str]:
-    """Rows of cells as aligned lines; columns in `right` are right-aligned."""
+    """Return rows of cells as aligned lines; columns in `right` are right-aligned."""
     if not rows:
         return []
     to_right = set(right)
@@ -72,10 +71,10 @@ def table(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), gap: int 
 
 
 def wrapped(text: str, columns: int = COLUMNS, indent: int = 0) -> list[str]:
-    """A paragraph as lines; all but the first are indented."""
+    """Return a paragraph as lines; all but the first are indented."""
     return textwrap.wrap(text, columns, subsequent_indent=" " * indent, break_long_words=False)
 
 
 def paragraphs(texts: Iterable[str]) -> list[str]:
-    """Paragraphs as lines; all but the first line of each are indented."""
+    """Return paragraphs as lines; all but the first line of each are indented."""
     return [line for text in texts for line in wrapped(text, indent=2)]

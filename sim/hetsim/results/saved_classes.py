@@ -13,16 +13,17 @@ from hetsim.model import step_times as steps
 from hetsim.model import tasks as task
 from hetsim.workload.costs import measured_training, roofline
 
-VERSION = 5
+VERSION = 6
 """Of the files of `record/`.  Older versions are read; version 0 states none."""
 _TABLE: dict[type, str] = {
     record.RunInput: "run: name cluster tasks random horizon warmup policy services language warnings grace traces "
         "decisions",
     record.DecisionTime: "decision_time: cycle per_cycle per_waiting per_start max_starts overlap",
     randomness.RandomTree: "random_tree: seed replication loads", cluster.Cluster: "cluster: specs partitions fabric",
-    cluster.Fabric: "fabric: uplinks contention", bandwidth.BandwidthCurve: "bandwidth_curve: sizes rates",
+    cluster.Fabric: "fabric: uplinks contention stores", bandwidth.BandwidthCurve: "bandwidth_curve: sizes rates",
     cluster.NodeSpec: "node_spec: cpus memory accelerators count name cpu_type switch_size island_size nvlink cards "
-        "switch network rack first price partitions driver_cores",
+        "switch network rack first price partitions driver_cores disk keep",
+    cluster.Disk: "disk: read size",
     cluster.Partition: "partition: name mask default default_time max_time tier max_gpus max_cpus max_nodes users "
         "accounts claims",
     cluster.DeviceType: "device_type: name kind speed memory streams link sharing power preemption multiprocessors "
@@ -55,10 +56,11 @@ _TABLE: dict[type, str] = {
     service.Service: "service: name shape rows per_item slo noise alike bytes_in bytes_out cache request_delay "
         "response_delay about policy_key",
     service.ResultCache: "result_cache: size evict hit",
-    service.Autoscaling: "autoscaling: least=min_replicas most=max_replicas target cooldown",
+    service.ScaleBounds: "autoscaling: least=min_replicas most=max_replicas every roles",
     service.LanguageService: "language_service: name shape rows kinds block token_bytes budget=max_num_batched_tokens "
-        "max_sequences max_output swap scaling=autoscale prefix_block ttft tpot request_delay response_delay "
-        "key",
+        "max_sequences max_output swap scaling prefix_block ttft tpot request_delay response_delay "
+        "key start",
+    service.ReplicaStart: "replica_start: fixed warm sources share",
     service.ReplicaKind: "replica_kind: step blocks weights replicas prefillers",
     steps.LinearSteps: "linear_steps: fixed per_sequence per_prompt_token per_context_token decode prefill",
     steps.RooflineSteps: "roofline_steps: fixed host weights experts expert_share per_token per_answer "
@@ -76,6 +78,7 @@ CLASSES = {
 _DERIVED = {"nodes", "limited", "scattered", "unit", "bare", "_known"}
 READERS: dict[int, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
     0: lambda tag, fields: {name: value for name, value in fields.items() if name not in _DERIVED},
+    5: lambda tag, fields: {name: value for name, value in fields.items() if name not in ("target", "cooldown")},
     4: lambda tag, fields: {name: value for name, value in fields.items() if name != "timeout"},  # of clients by now
 }
 """By version: from a tag and its fields the fields that the next version has, where some went or changed."""

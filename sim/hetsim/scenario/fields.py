@@ -70,9 +70,9 @@ class Short:
 VALUE, MAPPING = Tag("<value>"), Tag("<mapping>")
 VALUE_OR_MAPPING = Discriminator(lambda value: "<mapping>" if isinstance(value, dict | BaseModel) else "<value>")
 """Of a union of a value and of a mapping, which are annotated with these tags: which of the two is given."""
-_ONE_NAME = Short(lambda value: [value] if isinstance(value, str | int) else value, {"type": "string"})
-Names = Annotated[tuple[Name, ...], _ONE_NAME]
-SomeNames = Annotated[tuple[Name, ...], Field(min_length=1), _ONE_NAME]
+ONE_NAME = Short(lambda value: [value] if isinstance(value, str | int) else value, {"type": "string"})
+Names = Annotated[tuple[Name, ...], ONE_NAME]
+SomeNames = Annotated[tuple[Name, ...], Field(min_length=1), ONE_NAME]
 """Several names, or one of them alone."""
 OneOrMany = Short(lambda value: [value] if isinstance(value, dict) else value)
 """One mapping where a list of them may stand."""
@@ -157,7 +157,7 @@ def inline_of(other: type[BaseModel], *but: str) -> Callable[[type[M]], type[M]]
 
 def _based(model: type[M], base: type[BaseModel]) -> type[M]:
     """The model with the fields of the base before its own."""
-    names = {name: getattr(model, name) for name in ("__module__", "__qualname__", "__doc__")}
+    names = {name: getattr(model, name) for name in ("__module__", "__qualname__", "__doc__", "model_config")}
     meta: Any = type(model)
     return meta(model.__name__, (model, base), names)
 

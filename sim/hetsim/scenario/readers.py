@@ -97,9 +97,11 @@ faults
 # No model knows tasks that span nodes, or that communicate: what joins nodes and GPUs changes nothing.
 cluster
     all: nodes racks+ contention prices+
+    all: stores stores.name stores.out
     plan, plan-training, trace-validate: trace trace.format trace.path trace.**
 cluster.nodes
     all: name count cpus driver_cores memory cpu gpus accelerators network+ rack island nvlink+ cards price+
+    all: disk disk.read disk.size keep
     all: pcie pcie.profile pcie.upload pcie.download pcie.latency pcie.duplex
     all: pcie.switch pcie.switch.size pcie.switch.upload pcie.switch.download pcie.switch.latency pcie.switch.duplex
     plan-training, twin, trace-validate: partitions
@@ -153,7 +155,7 @@ workload
     retrials, returns: clients.retry.wait.jitter
     forks: together
     none: after
-    none: clients.give_up_after clients.count clients.retry.budget
+    none: clients.give_up_after clients.count clients.retry.budget ttft tpot
 workload.training
     plan, plan-training: batch buckets chunks data efficiency experts micro_batch passes pipeline recomputation schedule
     plan, plan-training: sequence_parallel sharded_optimizer steps@ tensor widths
@@ -172,12 +174,14 @@ workload.service
     none: compute.per_prompt_token compute.per_output_token cache
     none: gpu tensor_parallel engine uncertain drift drift.cv also_on memory_share kv max_num_batched_tokens
     none: step.per_sequence step.per_prompt_token step.per_context_token step.decode step.prefill step.roofline
-    none: max_output_tokens preemption prefix_cache disaggregated autoscale front_end slo
-    none: model.name model.config
+    none: max_output_tokens preemption prefix_cache disaggregated front_end slo
+    none: scale scale.name scale.min scale.max scale.every scale.roles
+    none: model.name model.config start start.fixed start.warm start.from start.share
 
 # Policies: the parameters of those that declare a model (`queueing`).
 policy
     plan-training: scheduler.** admission.** batching.** routing.** routing routing.name decisions decisions.**
+    plan-training: eviction eviction.name eviction.**
     none: decisions decisions.cycle decisions.per_cycle decisions.per_waiting decisions.per_start decisions.max_starts
     none: decisions.overlap
     all: scheduler scheduler.name

@@ -105,8 +105,8 @@ class Scenario:
         document = Document(raw, self.file, program=self.document.program)
         model = self.model.model_copy(update={key: getattr(one.model, key) for key, one in changed.items()})
         entries = changed.get("workload", self)
-        of_service, routing_of = entries.policies.of_service, entries.policies.routing_of
-        policies = replace(changed.get("policy", self).policies, of_service=of_service, routing_of=routing_of)
+        own = {name: getattr(entries.policies, name) for name in ("of_service", "routing_of", "scale_of")}
+        policies = replace(changed.get("policy", self).policies, **own)
         return Scenario(document, self.base, model, policies=policies, traces=entries.traces, inputs=InputFiles())
 
     def moved(self) -> Scenario:

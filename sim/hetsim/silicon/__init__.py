@@ -1,1 +1,1 @@
-"""Room: step times from measured kernels, and their intervals."""
+"""Step times of language models from measured kernels, and their intervals."""

@@ -1,7 +1,8 @@
-"""Named engines: their constants, and how far off they were on measured servers.
+"""Named serving engines: their constants, and their errors on measured servers.
 
-`engines.json` is what `benchmarks/measured_servers.py --write` fits to measured servers: constants of each engine, and
-signed errors that nine of ten servers kept (split conformal), by family of model, GPU and engine.
+`engines.json` is written by `benchmarks/measured_servers.py --write` from measured servers: fitted constants of each
+engine, and bounds on the signed errors of nine of ten servers (split conformal), by family of model, GPU and engine.
+
 Reference: NVIDIA, Kernel Times of aiconfigurator-core 0.12.0 (2026), for the surfaces in `surfaces.parquet`.
 """
 
@@ -22,18 +23,17 @@ from hetsim.silicon.kernels import Divided, Kernels, NotMeasured, family_of, ker
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import DEVICES, Efficiency, Peak, device, roofline_steps
 
-NODE = (1, 2, 4, 8)
-"""GPUs of a node over which `support` divides a model."""
+NODE = (1, 2, 4, 8)  # numbers of GPUs of a node over which `support` divides a model
 
 
 @cache
 def fitted() -> dict[str, Any]:
-    """Fitted constants, errors and measured loads of all engines."""
+    """Return fitted constants, errors and measured loads of all engines."""
     return dict(json.loads(package_data(__file__, "engines.json")))
 
 
 def engine_of(text: str) -> tuple[str, dict[str, Any]]:
-    """Name and figures of an engine such as vllm-0.15; ValueError names the nearest."""
+    """Return name and figures of an engine such as vllm-0.15; else ValueError."""
     engines = fitted()["engines"]
     name, _, version = text.partition("-")
     if name not in engines or not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})+", version):
@@ -49,12 +49,12 @@ def engine_of(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def gpu_of(peak: Peak) -> str | None:
-    """The name of a GPU with measured kernels, given its figures."""
+    """Return the name of the GPU with measured kernels and these peaks, or None."""
     return next((key[0] for key in surfaces() if DEVICES.get(key[0]) == peak), None)
 
 
 def roofline_kernels(model: Architecture, peak: Peak, gpus: int) -> Kernels:
-    """Kernels of a GPU without measured ones, from a roofline."""
+    """Return kernels from a roofline, for a GPU without measured kernels."""
     line = roofline_steps(model, peak, gpus, Efficiency())
     kernels = Kernels(model.layers)
     kernels.add("matrices", np.array([line.seconds_for(tokens, 0, 0) for tokens in parts.TOKENS.tolist()]))
@@ -68,7 +68,7 @@ def roofline_kernels(model: Architecture, peak: Peak, gpus: int) -> Kernels:
 
 @lru_cache(maxsize=64)
 def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSteps:
-    """Step times with an engine on GPUs of a node; ValueError if not known."""
+    """Return step times with an engine on GPUs of a node; ValueError if not known."""
     (engine, figures), gpu, family = engine_of(text), gpu_of(peak), family_of(model)
     if peak.matrix_flops is None:
         raise ValueError("the peak of its matrix units is not known")
@@ -82,14 +82,14 @@ def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSte
 
 
 def front_end(model: Architecture, peak: Peak, gpus: int, text: str) -> float:
-    """Seconds of a request outside of steps, and those by which output lags."""
+    """Return seconds of a request outside of steps, output lag included."""
     _, figures = engine_of(text)
     step = steps_of(model, peak, gpus, text).seconds_for(0, 1, 1024)
     return float(figures["front_end"] + figures["lag"] * step)
 
 
 def defaults(text: str) -> dict[str, Any]:
-    """Keys of a service that an engine sets unless the scenario does."""
+    """Return keys of a service that an engine sets unless the scenario does."""
     _, figures = engine_of(text)
     keys: dict[str, Any] = {"max_num_batched_tokens": figures["tokens"]}
     if figures["phases"] != "mixed":
@@ -101,8 +101,7 @@ def defaults(text: str) -> dict[str, Any]:
 class Interval:
     """Range of measured / predicted times of nine of ten measured servers."""
 
-    level: str
-    """measured: servers of the GPU were; transferred: its kernels only; guessed: neither."""
+    level: str  # measured: servers with this GPU; transferred: only kernels; guessed: neither
     low: float
     high: float
     servers: int
@@ -113,7 +112,7 @@ class Interval:
         return f"{bounds} ({self.level}; errors of {self.servers:,} measured servers, {self.like})"
 
     def factor(self, generator: np.random.Generator) -> float:
-        """A lognormal factor on all steps; nine of ten lie in the interval."""
+        """Draw a lognormal factor on all steps; nine of ten are in the interval."""
         low, high = math.log(self.low), math.log(self.high)
         return math.exp(generator.normal((low + high) / 2, (high - low) / (2 * 1.6449)))
 
@@ -121,9 +120,9 @@ class Interval:
 def interval(
     model: Architecture, peak: Peak, gpus: int, text: str, load: tuple[float, float] | None = None
 ) -> Interval:  # fmt: skip
-    """The 90 % interval of step times.
+    """Return the 90 % interval of step times.
 
-    A load (tokens of a request, requests at a time) widens it by its distance to the nearest measured one.
+    A load (tokens per request, concurrent requests) widens it by its distance to the nearest measured load.
     """
     (engine, _), gpu, family = engine_of(text), gpu_of(peak), family_of(model)
     errors, points = fitted()["errors"], fitted()["points"]
@@ -144,7 +143,7 @@ def interval(
 
 
 def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:
-    """Levels of a model on GPUs of a node, by engine; UnknownName for the GPU."""
+    """Return the levels of a model on GPUs of a node, by engine; else UnknownName."""
     peak = device(gpu_name)
     rows = dict[tuple[str, ...], dict[str, Any]]()
     for (name, figures), gpus in product(fitted()["engines"].items(), NODE):
@@ -160,7 +159,7 @@ def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:
 
 
 def _support(architecture: Architecture, peak: Peak, gpus: int, text: str) -> tuple[str, Interval | str]:
-    """The level and interval on some GPUs of a node, or why there is none."""
+    """Return level and interval on some GPUs of a node, or why there is none."""
     try:
         architecture.check_parts(gpus)
         if peak.memory is not None and architecture.bytes >= peak.memory * gpus:

@@ -1,9 +1,9 @@
 """Kernels of a step of a language model, by tokens, sequences and context.
 
-A layer multiplies with its matrices, attends, adds partial results up over the GPUs twice, and, where it has them,
-sends its tokens through experts.  Each kernel's time comes from a measured surface of the engine on that GPU.  What is
-not measured for a model is refused (`NotMeasured`), but for experts of another shape: those have the times of the
-nearest measured shape, in proportion to their operations.
+A layer multiplies with its matrices, attends, sums partial results over the GPUs twice, and, in a mixture of experts,
+sends its tokens through experts.  The time of each kernel comes from a measured surface of the engine on that GPU.
+Kernels that were not measured for a model raise `NotMeasured`, except experts of another shape: their times are those
+of the nearest measured shape, in proportion to their operations.
 
 `surfaces.parquet` has measured times on regular grids, by GPU and engine.  It is distilled from the kernel tables of
 aiconfigurator-core (Apache-2.0; NOTICE names source and changes) by `benchmarks/distil.py`.
@@ -23,8 +23,7 @@ from hetsim.model.step_times import KernelSteps
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import Peak
 
-STEPS = 512.0
-"""Steps of a stored value in a factor of two."""
+STEPS = 512.0  # steps of a stored value per factor of two
 
 ENGINES = ("vllm", "trtllm", "sglang")
 Key = tuple[str, str, str, str, tuple[int, ...]]
@@ -36,12 +35,11 @@ class Surface:
     """Log2 of a kernel's nanoseconds on a grid, interpolated in log-log."""
 
     version: str
-    axes: tuple[np.ndarray, ...]
-    """Log2 of the points of each axis."""
+    axes: tuple[np.ndarray, ...]  # log2 of the points of each axis
     values: np.ndarray
 
     def at(self, *coordinates: Coordinate) -> np.ndarray:
-        """Seconds at coordinates; constant before the grid, extrapolated after."""
+        """Return seconds at coordinates; constant below the grid, extrapolated above."""
         places, shares = [], []
         for points, coordinate in zip(self.axes, coordinates, strict=True):
             value = np.log2(np.maximum(np.asarray(coordinate, dtype=float), 1e-9))
@@ -64,7 +62,7 @@ class Surface:
 
 @cache
 def surfaces() -> dict[Key, Surface]:
-    """All shipped surfaces by GPU, engine, kernel, format and shape."""
+    """Return all shipped surfaces by GPU, engine, kernel, format and shape."""
     import pyarrow.parquet as pq
 
     made = {}
@@ -82,21 +80,20 @@ SEQUENCES = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024])
 CONTEXTS = np.array([0, 16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 131072])
 PROMPTS = np.array([1, 2, 4, 8, 16, 32, 64])
 LENGTHS = np.array([0, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 2**20])
+# Formats of surfaces by number format, the preferred first; 8-bit checkpoints of experts are scaled by block
 FORMATS = {
     "bf16": ("bfloat16",), "fp16": ("bfloat16",), "fp8": ("fp8", "fp8_block"), "nvfp4": ("nvfp4",),
     "int4": ("int4_wo",), "int4-32": ("int4_wo",), "mxfp4": ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4"),
 }  # fmt: skip
-"""Formats of surfaces by that of the numbers, the preferred first; 8-bit checkpoints of experts are scaled by block."""
-NORMS = 16.0
-"""Bytes that norms, sums and rotations of a layer move for each number of a token's hidden state."""
+NORMS = 16.0  # bytes that norms, sums and rotations of a layer move per number of a token's hidden state
 
 
+# parts that move bytes between kernels; their share of the measured times is fitted separately
 MOVED = ("sums", "norms")
-"""Parts that move bytes between kernels, whose share of the measured times is fitted apart."""
 
 
 class NotMeasured(Exception):
-    """A kernel that is missing in all shipped surfaces."""
+    """A kernel is missing in all shipped surfaces."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,7 @@ class Divided:
     """Division of a replica's model over its GPUs."""
 
     tensor: int = 1
-    attention: int = 1
-    """Groups of GPUs that attend for requests of their own (attention data parallelism)."""
+    attention: int = 1  # groups of GPUs with separate requests in attention (attention data parallelism)
     expert_tensor: int | None = None
     expert: int = 1
 
@@ -115,7 +111,7 @@ class Divided:
 
     @property
     def experts(self) -> tuple[int, int]:
-        """Number of GPUs over which each expert, and the set, are divided."""
+        """Number of GPUs over which each expert, and the set of experts, are divided."""
         return self.expert_tensor or self.gpus // self.expert, self.expert
 
 
@@ -124,20 +120,18 @@ class Kernels:
     """Seconds of the kernels of a step by part, for `KernelSteps`."""
 
     layers: int
-    tokens: dict[str, np.ndarray] = field(default_factory=dict)
-    """By `TOKENS`: matrices, experts, sums, norms."""
+    tokens: dict[str, np.ndarray] = field(default_factory=dict)  # by `TOKENS`: matrices, experts, sums, norms
     last: np.ndarray = field(default_factory=lambda: np.zeros(len(TOKENS)))
     decode: np.ndarray = field(default_factory=lambda: np.zeros((len(SEQUENCES), len(CONTEXTS))))
     prefill: np.ndarray = field(default_factory=lambda: np.zeros((len(PROMPTS), len(LENGTHS))))
-    transferred: list[str] = field(default_factory=list)
-    """Kernels that were measured in another shape only, in words."""
+    transferred: list[str] = field(default_factory=list)  # names of kernels that were measured in another shape only
 
     def add(self, part: str, seconds: np.ndarray) -> None:
         """Add the seconds, by `TOKENS`, of a kernel to a part."""
         self.tokens[part] = self.tokens.get(part, np.zeros(len(TOKENS))) + seconds
 
     def steps(self, constants: Mapping[str, float], family: str) -> KernelSteps:
-        """Scale the measured kernel times with the constants of a serving engine."""
+        """Return step times: kernel times scaled by the constants of a serving engine."""
         parts, kernels, moved = self.tokens, constants["kernels"], constants["moved"]
         linear = sum(((moved if part in MOVED else kernels) * parts[part] for part in parts), np.zeros(len(TOKENS)))
         linear = linear + constants["per_token"] * self.layers * TOKENS
@@ -154,7 +148,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Builder:
-    """Builds the kernels of a model on one GPU with one engine."""
+    """Builder of the kernels of a model on one GPU with one engine."""
 
     model: Architecture
     gpu: str
@@ -163,7 +157,7 @@ class Builder:
     divided: Divided
 
     def surface(self, kernel: str, formats: tuple[str, ...], shape: tuple[int, ...] = (), engine: str = "") -> Surface:
-        """The surface in the first available format; NotMeasured if none."""
+        """Return the surface in the first available format; NotMeasured if there is none."""
         for one in formats:
             key: Key = (self.gpu, engine or self.engine, kernel, one, shape)
             if key in surfaces():
@@ -172,18 +166,18 @@ class Builder:
         raise NotMeasured(f"{kernel.replace('_', ' ')} in {what} was not measured with {self.engine} on {self.gpu}")
 
     def formats(self, number_format: str) -> tuple[str, ...]:
-        """Formats of surfaces that suit a number format."""
+        """Return the formats of surfaces that suit a number format."""
         if (formats := FORMATS.get(number_format)) is None:
             raise NotMeasured(f"no kernels for numbers in {number_format} were measured")
         return formats[::-1] if self.model.experts > 1 and number_format == "fp8" else formats
 
     def matrix(self, outputs: float, inputs: float, number_format: str | None = None) -> np.ndarray:
-        """Seconds of a matrix multiplication, by `TOKENS`."""
+        """Return the seconds of a matrix multiplication, by `TOKENS`."""
         formats = self.formats(number_format or self.model.number_format.weights)
         return self.fastest("matrix", formats, (TOKENS, outputs, inputs))
 
     def fastest(self, kernel: str, formats: tuple[str, ...], where: tuple[Coordinate, ...]) -> np.ndarray:
-        """Seconds of the fastest of all engines' kernels.
+        """Return the seconds of the fastest of all engines' kernels.
 
         Many were measured with the host's time to launch them; a server launches them from a recorded graph.
         """
@@ -195,7 +189,7 @@ class Builder:
         return np.asarray(np.minimum.reduce(times))
 
     def made(self) -> Kernels:
-        """Build all kernels of a step; NotMeasured names a missing one."""
+        """Return all kernels of a step; NotMeasured names a missing kernel."""
         model, tensor = self.model, self.divided.tensor
         if model.indexer is not None:
             raise NotMeasured("sparse attention is not modeled")
@@ -231,7 +225,7 @@ class Builder:
             kernels.prefill += count * seconds * (LENGTHS > 0)
 
     def _latent(self, kernels: Kernels) -> None:
-        """The module with its projections where it was measured, or their sum."""
+        """Add latent attention: the measured module with its projections, or their sum."""
         model, tensor = self.model, self.divided.tensor
         latent = model.latent
         assert latent is not None
@@ -263,7 +257,6 @@ class Builder:
         kernels.prefill += model.layers * (LENGTHS > 0) * prefill.at(heads, PROMPTS[:, None], LENGTHS)
 
     def _linear(self, kernels: Kernels) -> None:
-        """Layers of gated linear attention."""
         model, tensor, linear = self.model, self.divided.tensor, self.model.linear
         assert linear is not None
         heads, values = max(1, linear.value_heads // tensor), linear.value_heads * linear.value_size
@@ -275,7 +268,6 @@ class Builder:
         kernels.prefill += linear.layers * (LENGTHS > 0) * prefill.at(heads, PROMPTS[:, None], LENGTHS)
 
     def _feed_forward(self, kernels: Kernels) -> None:
-        """Feed-forward blocks, experts, and sums over the GPUs."""
         model, divided = self.model, self.divided
         dense = [(model.dense_intermediate or 0, model.dense_layers), (model.shared_intermediate, model.expert_layers)]
         if model.experts == 1:
@@ -299,7 +291,7 @@ class Builder:
                 kernels.add("sums", model.expert_layers * surface.at(divided.gpus, TOKENS * width * divided.attention))
 
     def _experts(self, kernels: Kernels) -> np.ndarray:
-        """Seconds of the experts of a layer, of the nearest shape that was measured."""
+        """Return the seconds of a layer's experts, of the nearest measured shape."""
         model = self.model
         shape = (model.hidden, model.intermediate, model.active_experts, model.experts)
         formats = self.formats(model.number_format.experts or model.number_format.weights)
@@ -325,7 +317,7 @@ class Builder:
 
 
 def far(one: tuple[int, ...], other: tuple[int, ...]) -> float:
-    """Distance of two shapes: sum of |log2| of the factors between them."""
+    """Return the distance of two shapes: sum of |log2| of the ratios of their sizes."""
     return sum(abs(math.log2(first / second)) for first, second in zip(one, other, strict=True))
 
 
@@ -338,5 +330,5 @@ def family_of(model: Architecture) -> str:
 
 
 def kernels_of(model: Architecture, gpu: str, peak: Peak, engine: str, divided: Divided) -> Kernels:
-    """Build the kernels of a step; NotMeasured if one is missing."""
+    """Return the kernels of a step; NotMeasured if one is missing."""
     return Builder(model, gpu, peak, engine=engine, divided=divided).made()

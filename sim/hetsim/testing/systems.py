@@ -317,7 +317,8 @@ def served_systems() -> list[ServedScenario]:
     crowded = _entry("chat", 14, "30/s", {"service": tight, "tokens": {"prompt": 40, "output": 30}})
     apart = {"kind": "llm", "step": STEP, "kv": {"per_token": "1 MB"}, "disaggregated": {"prefill": 1, "decode": 1}}
     handed = _entry("apart", 8, "8/s", {"service": apart, "tokens": {"prompt": 50, "output": 8}})
-    scaled = {"kind": "llm", "step": STEP, "model": "20 MB", "autoscale": {"min": 1, "max": 2, "target": 2}}
+    scale = {"name": "target_requests", "max": 2, "target": 2}
+    scaled = {"kind": "llm", "step": STEP, "model": "20 MB", "scale": scale}
     growing = _entry("chat", 12, "20/s", {"service": scaled, "tokens": {"prompt": 60, "output": 20}})
     several = gpu | {"streams": 1, "count": 5, "memory": "2 GB"}
     return [

@@ -5,19 +5,19 @@
     theory.tandem(5, [(0.1, 4, "CPU"), (0.02, 1, "PCIe"), (0.15, 1, "GPU")]).response_mean
 
 Rates are per second, means in seconds.  Names of figures are those of the simulator's metrics, and mean the same.
-A function refuses (`UsageError`) what has no steady state instead of giving a number.  What is only an approximation
-says so by the `error` of its mean wait, which is 0 of exact models.
+A function raises UsageError for a system without a steady state.  An approximation has the `error` of its mean wait
+above 0; the error of exact models is 0.
 
-Names are loaded when they are first used; nothing here knows of scenarios (see `hetsim.queueing.matching`).
+Names are loaded when they are first used; this package does not know scenarios (see `hetsim.queueing.matching`).
 """
 
 from typing import TYPE_CHECKING, Any
 
+# files searched for a name, in this order: first the files that need no NumPy
 _FILES = (
     "prediction", "erlang", "optimal_pricing", "general", "priorities", "queues", "sizes", "batches", "networks",
     "admission", "levels", "breakdowns", "transient", "blocking", "routing", "arrays",
 )  # fmt: skip
-"""Where names are looked for, in this order: first in the files that need no NumPy."""
 
 __all__ = [  # noqa: PLE0604
     "BatchBounds", "BatchPrediction", "Class", "ClosedLoops", "Losses", "Network", "PhaseType", "Prediction",

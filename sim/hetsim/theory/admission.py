@@ -20,7 +20,7 @@ ROUNDING = 1e-9
 
 
 class Stream(NamedTuple):
-    """A class: Poisson arrivals, exponential service, servers it must leave free."""
+    """A class: Poisson arrivals, exponential service, number of reserved servers."""
 
     rate: float
     service_mean: float
@@ -34,17 +34,16 @@ class Losses:
     loss: tuple[float, ...]
     utilization: float
     throughput: tuple[float, ...]
-    busy: tuple[float, ...]
-    """Probabilities of 0, 1, ..., c busy servers."""
+    busy: tuple[float, ...]  # probabilities of 0, 1, ..., c busy servers
 
 
 def trunk_reservation(servers: int, classes: Sequence[Stream | tuple]) -> Losses:
     """Trunk reservation: a class is lost unless enough servers stay free.
 
-    A class gets in while more servers are free than it must leave free.
-    One mean service for all: birth and death in the number busy, whatever the number of servers.  Different means: the
-    chain of all numbers by class, solved directly (up to 30,000 states; there is no product form).  Exact for
-    exponential service; without reservation it is Erlang's B for any.
+    A class is admitted while more servers are free than it must leave free.
+    With one mean service for all classes: a birth-death chain of the number of busy servers, for any number of
+    servers.  With different means: the chain of the numbers of customers by class, solved directly (up to 30,000
+    states; there is no product form).  Exact for exponential service; without reservation it is Erlang's B for any.
     Reference: Miller, A Queueing Reward System with Several Customer Classes (1969), where such limits are optimal;
     Roberts, Teletraffic Models for the Telecom 1 Integrated Services Network (1983).
     """
@@ -78,7 +77,7 @@ def kaufman_roberts(servers: int, classes: Sequence[tuple[float, float, int]]) -
     """Gangs with loss: Poisson classes (rate, service_mean, width) on common servers.
 
     A gang that does not find `width` servers free is lost.  With a_k the load λ E[S] of class k and b_k its width, the
-    numbers busy weigh n q(n) = Σ a_k b_k q(n - b_k).  Exact for any distribution of service.
+    probability q(n) of n busy servers satisfies n q(n) = Σ a_k b_k q(n - b_k).  Exact for any distribution of service.
     Reference: Kaufman, Blocking in a Shared Resource Environment (1981); Roberts (1981).
     """
     whole_number(1, servers=servers)
@@ -101,7 +100,7 @@ def kaufman_roberts(servers: int, classes: Sequence[tuple[float, float, int]]) -
 
 
 def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
-    """Distribution of the number busy, from the chain of the numbers by class."""
+    """Return the distribution of busy servers, from the chain of numbers by class."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.linalg import spsolve
 
@@ -162,7 +161,6 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
     slope = mu - rate
 
     def mass(x: float) -> float:
-        """∫_0^x λ exp(-slope y) dy"""
         return rate * x if slope == 0 else rate * -math.expm1(-slope * x) / slope
 
     if -slope * limit > 600:
@@ -180,9 +178,9 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
     throughput = rate * accepted
 
     def between(t: float) -> float:
-        """∫_t^limit λ exp(-slope y) dy, the unnormalized probability of a workload there.
+        """Return ∫_t^limit λ exp(-slope y) dy: a probability that is not normalized.
 
-        Computed as a product: mass(limit) - mass(t) would cancel where the two are nearly equal.
+        Computed as a product: mass(limit) - mass(t) would cancel if the two are nearly equal.
         """
         return math.exp(-slope * t) * mass(limit - t)
 
@@ -207,11 +205,11 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
 def token_bucket(rate: float, refill: float, depth: float) -> float:
     """Return the share of Poisson arrivals that a token bucket rejects.
 
-    They find less than one token in a bucket of `depth` that is filled at `refill` per second.
+    A rejected arrival finds less than one token in a bucket of `depth` that is filled at `refill` tokens per second.
 
-    What is missing in the bucket is the workload V of an M/D/1 with service 1 / refill that takes no jump over `depth`.
-    With G(x) = P(V ≤ x) / P(V = 0) of that queue, x in tokens, the loss is 1 - G / (1 + ρ G) at x = depth - 1,
-    ρ = rate / refill.  For a whole depth b this is the loss of M/D/1/b.  Exact, any load, any depth of at least 1.
+    The number of missing tokens is the workload V of an M/D/1 with service 1 / refill that rejects jumps above
+    `depth`.  With G(x) = P(V ≤ x) / P(V = 0) of that queue, x in tokens, the loss is 1 - G / (1 + ρ G) at
+    x = depth - 1, ρ = rate / refill.  For a whole depth b this is the loss of M/D/1/b.  Exact for any load, depth ≥ 1.
     Reference: Berger, Performance Analysis of a Rate-Control Throttle where Tokens and Jobs Queue (1991); Takács, The
     Time Dependence of a Single-Server Queue with Poisson Input and General Service Times (1962), for G.
     """

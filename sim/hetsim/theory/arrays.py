@@ -1,4 +1,4 @@
-"""A model at many values of its arguments: arrays in, arrays out."""
+"""Evaluates a model at many values of its arguments: arrays in, arrays out."""
 
 import inspect
 from collections.abc import Callable
@@ -9,8 +9,8 @@ import numpy as np
 
 from hetsim.errors import UsageError
 
+# annotations of model arguments that may be arrays
 NUMBERS = (float, int, float | None, int | None, "float", "int", "float | None", "int | None")
-"""Annotations of the arguments of a model that may be arrays."""
 
 
 def each(model: Callable[..., Any], *arguments: Any, **named: Any) -> dict[str, np.ndarray]:
@@ -18,7 +18,7 @@ def each(model: Callable[..., Any], *arguments: Any, **named: Any) -> dict[str, 
 
         theory.each(theory.mmc, np.linspace(1, 13, 100), 1.0, servers=16)["wait_mean"]
 
-    Numbers of the model may be arrays; whatever else it takes, matrices among it, is the same for all.
+    Numeric arguments of the model may be arrays; other arguments, such as matrices, are the same for all elements.
 
     Returns: an array of the broadcast shape for each figure, NaN where the model knows none.
     Raises: UsageError: the arrays do not fit, or the model refuses one of their values.

@@ -1,4 +1,4 @@
-"""Batch service: one server that takes several customers at once."""
+"""Batch service: one server that serves several customers at once."""
 
 import math
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ MAX_DENSE = 6000
 
 @dataclass(frozen=True)
 class BatchPrediction(Prediction):
-    """A batch server in steady state, with batch size and idle share."""
+    """Steady state of a batch server, with mean batch size and idle share."""
 
     batch_mean: float = math.nan
     idle: float = math.nan
+    # probabilities of batches of 0, 1, 2, ..., if known
     batch_sizes: Any = field(default=None, repr=False, compare=False)
-    """Probabilities of batches of 0, 1, 2, ..., where they are known."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class BatchBounds:
 def bulk_service(rate: float, service_mean: float, max_batch: int) -> BatchPrediction:
     """M/M^[b]/1: the server takes up to b waiting customers at a time.
 
-    b is `max_batch`; service is exponential, whatever their number.
+    b is `max_batch`; the service of a batch is exponential, independent of its size.
     An arrival during a service waits for its end.  With r the root in (0, 1) of μ r^(b+1) - (λ + μ) r + λ = 0, k wait
     behind a busy server with probability A r^k, and P(W > t) = A / (1 - r) exp(-μ (1 - r^b) t).  Exact.
     Reference: Bailey, On Queueing Processes with Bulk Service (1954); Neuts, A General Class of Bulk Queues with
@@ -84,11 +84,11 @@ def bulk_service(rate: float, service_mean: float, max_batch: int) -> BatchPredi
 def greedy_batches(rate: float, per_item: float, fixed: float, max_batch: int | None = None) -> BatchPrediction:
     """Greedy batch service, M/D^[1,b]/1.
 
-    As soon as the server is idle it takes all waiting customers (at most `max_batch`), and a batch of n takes
+    When the server is idle it starts all waiting customers (at most `max_batch`) as one batch; a batch of n takes
     per_item · n + fixed seconds exactly.
-    The numbers that wait when services end are a Markov chain; its stationary distribution gives all means by renewal
-    reward, and without `max_batch` also the distributions (an arrival during a service of length s waits a uniform
-    part of it, and its batch has 1 + Poisson(λ s) members).  Exact up to a cut of 1e-13 of the probability.
+    The numbers of waiting customers when services end form a Markov chain; its stationary distribution gives all means
+    by renewal reward, and without `max_batch` also the distributions (an arrival during a service of length s waits a
+    uniform part of it, and its batch has 1 + Poisson(λ s) members).  Exact up to a cut of 1e-13 of the probability.
     Reference: Neuts, A General Class of Bulk Queues with Poisson Input (1967); Inoue, Queueing Analysis of GPU-Based
     Inference Servers with Dynamic Batching: A Closed-Form Characterization (2021).
     """
@@ -125,7 +125,7 @@ def greedy_batches(rate: float, per_item: float, fixed: float, max_batch: int | 
 
 
 def _waiting_at_ends(rate: float, per_item: float, fixed: float, max_batch: int | None, name: str) -> np.ndarray:
-    """Return the distribution of the number waiting as services end, its tail cut."""
+    """Return the distribution of the number waiting when services end, truncated."""
     slope = rate * per_item
     if max_batch is None:
         mean = (rate * fixed + 1) / (1 - slope)
@@ -161,7 +161,7 @@ def _solve(rate: float, per_item: float, fixed: float, max_batch: int | None, si
 
 
 def _solve_banded(rate: float, per_item: float, fixed: float, max_batch: int, size: int) -> np.ndarray:
-    """Return the same for batches of at most `max_batch`, by a banded system."""
+    """Return this distribution for batches of at most `max_batch`, by a banded system."""
     from scipy.linalg import solve_banded
 
     full = rate * (per_item * max_batch + fixed)
@@ -187,7 +187,6 @@ def _solve_banded(rate: float, per_item: float, fixed: float, max_batch: int, si
 
 
 def _poisson(mean: float, size: int) -> np.ndarray:
-    """Probabilities of 0 to size - 1."""
     from scipy.special import gammaln
 
     numbers = np.arange(size)
@@ -195,7 +194,7 @@ def _poisson(mean: float, size: int) -> np.ndarray:
 
 
 def _tails(rate: float, per_item: float, fixed: float, sizes: np.ndarray, empty: float) -> dict[str, Any]:
-    """Distributions of wait and response where a batch takes all."""
+    """Return distributions of wait and response for batches without a size limit."""
     count = np.flatnonzero(sizes)
     times = per_item * count + fixed
     mean = float(sizes @ np.arange(len(sizes)))

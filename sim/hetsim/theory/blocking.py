@@ -1,4 +1,4 @@
-"""Gangs behind one that does not fit, and calls that try again."""
+"""Gangs that block the queue when they do not fit, and calls that retry."""
 
 import math
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ MAX_RETRYING = 200_000  # calls between tries × servers up to which a chain is 
 
 
 class Saturation(NamedTuple):
-    """Gangs that never run out: completions per second.
+    """Completion rate of gangs in a queue that is never empty.
 
     throughput   completions per second, in all; `by_class` by class
     load         rate of arrivals over `throughput`; a queue in front of the servers is stable below 1
-    utilization  share of the servers that is busy; the rest is free and too small for the gang that is next
+    utilization  share of the servers that is busy; the rest is free and too small for the next gang
     """
 
     throughput: float
@@ -30,13 +30,13 @@ class Saturation(NamedTuple):
 
 
 def multiserver_jobs(servers: int, classes: Sequence[tuple[float, float, int]]) -> Saturation:
-    """Gangs first come, first served: up to which rate they are stable.
+    """Gangs first come, first served: the maximum rate at which the queue is stable.
 
-    classes   (rate, service_mean, width); the rates are those of arrivals, of which the shares count
+    classes   (rate, service_mean, width); rates are those of arrivals, and only their ratios matter
 
     A gang starts when `width` servers are free and all before it have started.  A queue of Poisson arrivals is stable
-    if and only if their rate is below the throughput of a queue that never ends.  Exact for exponential services: the
-    state is how many of each class run, and the class of the gang that is next and does not fit.
+    if and only if their rate is below the throughput of a queue that is never empty.  Exact for exponential services:
+    the state is the number of running gangs of each class, and the class of the next gang, which does not fit.
     Raises: UsageError: a gang that never fits, or more than 1,000 states.
     Reference: Rumyantsev and Morozov, Stability Criterion of a Multiserver Model with Simultaneous Service (2017);
     Grosof, Harchol-Balter and Scheller-Wolf, Stability for Two-class Multiserver-job Systems (2020).
@@ -51,7 +51,7 @@ def multiserver_jobs(servers: int, classes: Sequence[tuple[float, float, int]]) 
     shares = rates / rates.sum()
 
     def started(running: tuple[int, ...], head: int) -> dict[tuple[tuple[int, ...], int], float]:
-        """The states in which the next gang does not fit, with their chances."""
+        """Return the states in which the next gang does not fit, with probabilities."""
         ends: dict[tuple[tuple[int, ...], int], float] = {}
         open_states = {(running, head): 1.0}
         while open_states:
@@ -91,16 +91,16 @@ def retrials(
 ) -> Prediction:
     """M/M/c with retrials: a call that finds no server free tries again later.
 
-    retry_mean      seconds from one try of a waiting call to its next, exponential
-    patience_mean   seconds that a try waits for a server, exponential; 0: there is no queue
+    retry_mean      mean seconds between two tries of a waiting call, exponential
+    patience_mean   mean seconds that a try waits for a server, exponential; 0: there is no queue
 
-    No call gives up.  `wait_mean` counts from the first try, `delayed` is the share of first tries that find no server
-    free, `queue_length_mean` the number of calls between tries.  For one server without a queue E[W] =
-    ρ (E[S] + retry mean) / (1 - ρ); else the chain is solved, whose level is the number of calls between tries, up to
-    where it is reached with a chance below 1e-15.  With a queue (M/M/c+M with retrials) `queue_length_mean` and
+    No call reneges for good.  `wait_mean` counts from the first try, `delayed` is the share of first tries that find no
+    server free, `queue_length_mean` the number of calls between tries.  For one server without a queue E[W] =
+    ρ (E[S] + retry mean) / (1 - ρ); else the chain is solved whose level is the number of calls between tries, up to a
+    level with probability below 1e-15.  With a queue (M/M/c+M with retrials) `queue_length_mean` and
     `jobs_in_system_mean` are of the tries that wait or are served, and `loss` is the share of tries that end waiting.
     Exact, means only.
-    Raises: UsageError: no steady state, or more calls between tries than can be followed.
+    Raises: UsageError: no steady state, or too many calls between tries.
     Reference: Falin and Templeton, Retrial Queues (1997).
     """
     positive(rate=rate, service_mean=service_mean, retry_mean=retry_mean)
@@ -128,10 +128,10 @@ def retrials(
 def retries_in_vain(
     rate: float, service_mean: float, servers: int, retry_mean: float, times: int, patience_mean: float = 0.0
 ) -> float:
-    """Share of the calls of `retrials` whose first try and as many retries all fail.
+    """Share of calls of `retrials` whose first try and `times` retries all fail.
 
-    The chain is that of the other calls; in between this one tries again after exponential times.  With a queue its
-    waits are left out of the time, so that tries are more alike than they are.
+    The chain describes the other calls; the call considered retries after exponential times.  With a queue its own
+    waits are ignored, which makes consecutive tries more similar than in the real system.
     """
     from scipy.sparse import diags, eye, kron
     from scipy.sparse.linalg import splu
@@ -153,7 +153,7 @@ def retries_in_vain(
 def _between_tries(
     name: str, rate: float, service_mean: float, servers: int, retry_mean: float, patience_mean: float
 ) -> tuple[list[Level], list[np.ndarray]]:
-    """Levels of calls between tries, and the chances of tries in the system."""
+    """Return chain levels by calls between tries, and success probabilities of tries."""
     longest, edge, room = 64, 1.0, servers + (32 if patience_mean else 0)
     while edge > 1e-15:
         inside = np.arange(1, room + 1)

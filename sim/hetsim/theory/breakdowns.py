@@ -1,10 +1,9 @@
 """Servers that fail and are repaired, and servers that sleep when idle.
 
-Servers fail whether they work or not, each by itself, after an exponential time from its last repair.
+Servers fail independently, busy or idle, an exponential time after the last repair.
 Reference: White and Christie, Queuing with Preemptive Priorities or with Breakdown (1958); Gaver, A Waiting Line with
-Interrupted Service, Including Priorities (1962); Mitrany and Avi-Itzhak, A Many-Server Queue with Service
-Interruptions (1968); Fuhrmann and Cooper, Stochastic Decompositions in the M/G/1 Queue with Generalized Vacations
-(1985).
+Interrupted Service, Including Priorities (1962); Mitrany and Avi-Itzhak, A Many-Server Queue with Service Interruptions
+(1968); Fuhrmann and Cooper, Stochastic Decompositions in the M/G/1 Queue with Generalized Vacations (1985).
 """
 
 import math
@@ -22,10 +21,10 @@ CLOSE = 1e-4  # relative error of a mean wait below which no more stages are tri
 def mg1_breakdowns(
     rate: float, service: PhaseType | float, uptime_mean: float, repair_mean: float, repair_scv: float = 1.0
 ) -> Prediction:
-    """M/G/1 whose server fails; a failure loses the work of a service.
+    """M/G/1 with a server that fails; a failure loses the work of the current service.
 
-    service   its phases, or the seconds of a constant one; a customer begins again with the same service
-    First come, first served.  `wait_mean` ends at the first start; `utilization` has the lost work in it.
+    service   its phases, or seconds if constant; after a failure a customer restarts the same service
+    First come, first served.  `wait_mean` ends at the first start; `utilization` includes the lost work.
     From the first two moments of a completion C, failures and repairs included, with ξ = 1 / uptime:
     E[T] = E[C] + λ E[C²] / (2 (1 - λ E[C])) + ξ E[R²] / (2 (1 + ξ E[R])).  Exact, means only.
 
@@ -48,9 +47,9 @@ def mg1_breakdowns(
 def completion(
     service: PhaseType | float, uptime_mean: float, repair_mean: float, repair_scv: float = 1.0
 ) -> tuple[float, float]:
-    """The first two moments of the time from the start of a service to its end.
+    """First two moments of the time from the start of a service to its end.
 
-    Raises: UsageError: services so long that the second is infinite.
+    Raises: UsageError: services so long that the second moment is infinite.
     """
     positive(uptime_mean=uptime_mean, repair_mean=repair_mean)
     not_negative(repair_scv=repair_scv)
@@ -71,19 +70,20 @@ def completion(
 
 
 def varies_finitely(service: PhaseType | float, uptime_mean: float) -> bool:
-    """Return True if completions have a third moment, and so waits a variance."""
+    """Return True if completions have a third moment, and so waits a finite variance."""
     return not isinstance(service, PhaseType) or 3 / uptime_mean < _slowest(service)
 
 
 def _slowest(service: PhaseType) -> float:
-    """The rate at which the tail of a service falls."""
+    """Return the rate at which the tail of a service decays."""
     return float(-np.linalg.eigvals(service.generator).real.max())
 
 
 def _divided(service: PhaseType | float, points: list[float]) -> float:
-    """The mean, over the service s, of the divided difference of exp(θs) at some θ.
+    """Return the mean over the service s of the divided difference of exp(θs).
 
-    At 0 and ξ it is (exp(ξs) - 1) / ξ.  As a product of resolvents, or by Opitz's matrix, nothing cancels.
+    At the points θ = 0 and ξ it is (exp(ξs) - 1) / ξ.  The product of resolvents, or Opitz's matrix, avoids
+    cancellation.
     """
     from scipy.linalg import expm
 
@@ -98,9 +98,9 @@ def _divided(service: PhaseType | float, points: list[float]) -> float:
 def mmc_breakdowns(
     rate: float, service_mean: float, servers: int, uptime_mean: float, repair_mean: float
 ) -> Prediction:
-    """M/M/c whose servers fail; a customer goes on where it was, on any server.
+    """M/M/c with servers that fail; a customer resumes its service on any server.
 
-    Repairs are exponential, and all at once.  `wait_mean` is the response less the service: interruptions count.
+    Repairs are exponential and in parallel.  `wait_mean` is the response minus the service, interruptions included.
     Exact, means only; the state of a level is the number of servers that are up.
 
     Raises: UsageError: no steady state.
@@ -122,11 +122,12 @@ def mg1_setup(
     rate: float, service_mean: float, service_scv: float, setup_mean: float, setup_scv: float = 0.0,
     sleep_after: float = 0.0,
 ) -> Prediction:  # fmt: skip
-    """M/G/1 whose server sleeps when idle, and takes a set-up to wake.
+    """M/G/1 with a server that sleeps when idle, and needs a set-up to wake.
 
-    It sleeps after `sleep_after` idle seconds, and an arrival wakes it.  First come, first served; the set-up counts
-    as waiting.  The wait of M/G/1 is longer by p (E[U] + λ E[U²] / 2) / (1 + λ p E[U]), where p = exp(-λ
-    `sleep_after`) is how likely the first customer after an idle time finds the server asleep.  Exact, means only.
+    The server sleeps after `sleep_after` idle seconds, and an arrival wakes it.  First come, first served; the set-up
+    counts as waiting.  The wait of M/G/1 is longer by p (E[U] + λ E[U²] / 2) / (1 + λ p E[U]), where p = exp(-λ
+    `sleep_after`) is the probability that the first customer after an idle time finds the server asleep.  Exact, means
+    only.
     Reference: Levy and Kleinrock, A Queue with Starter and a Queue with Vacations (1986).
     """
     from hetsim.theory.general import mg1
@@ -138,15 +139,15 @@ def mg1_setup(
 
 
 def mphc_setup(rate: float, service: PhaseType, servers: int, setup: PhaseType | float) -> Prediction:
-    """M/PH/c whose servers sleep as soon as they are idle, and take a set-up to wake.
+    """M/PH/c with servers that sleep when idle, and need a set-up to wake.
 
-    setup   its phases, or the seconds of a constant one
+    setup   its phases, or seconds if constant
 
-    An arrival that finds a server asleep wakes it, and stays with it even if another one comes free before; so no
-    set-up is broken off.  If none is asleep it waits for the first that comes free, and needs no set-up.  First come,
-    first served; the set-up counts as waiting.  Exact for phases, means only: customers of M/PH/c begin with the
-    set-up unless they waited for a server.  A constant set-up is extrapolated from those of 1, 2, ... equal stages by
-    a polynomial in 1 / stages; `error` is the sum of its last two steps.
+    An arrival that finds a server asleep wakes it, and remains assigned to it even if another server becomes free
+    earlier; so no set-up is aborted.  If no server is asleep the arrival waits for the first free server, without a
+    set-up.  First come, first served; the set-up counts as waiting.  Exact for phases, means only: customers of M/PH/c
+    begin with the set-up unless they waited for a server.  A constant set-up is extrapolated from those of 1, 2, ...
+    equal stages by a polynomial in 1 / stages; `error` is the sum of its last two steps.
 
     Raises: UsageError: no steady state, or too many states.
     Reference: Welch, On a Generalized M/G/1 Queuing Process in Which the First Customer of Each Busy Period Receives
@@ -166,7 +167,6 @@ def mphc_setup(rate: float, service: PhaseType, servers: int, setup: PhaseType |
 
 
 def _wait_with_setup(rate: float, service: PhaseType, servers: int, setup: PhaseType) -> float:
-    """The mean wait, set-up included."""
     before, after, one = np.zeros(len(setup.start)), np.zeros(len(service.start)), np.eye(1)
     onward = np.block([[setup.onward, np.outer(setup.ends, service.start)], [np.outer(after, before), service.onward]])
     both = PhaseType(np.r_[setup.start, after], onward, np.r_[before, service.ends])
@@ -176,7 +176,7 @@ def _wait_with_setup(rate: float, service: PhaseType, servers: int, setup: Phase
 
 
 def _wait_with_constant_setup(rate: float, service: PhaseType, servers: int, setup: float) -> tuple[float, float]:
-    """The mean wait, by Neville's scheme at 1 / stages = 0, and its relative error."""
+    """Return the mean wait, by Neville's scheme at 1 / stages = 0, and relative error."""
     row: list[float] = []
     step = error = math.inf
     for stages in range(1, MAX_STAGES + 1):

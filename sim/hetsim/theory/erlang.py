@@ -1,7 +1,7 @@
 """Erlang's two formulas and their inverses.
 
 Reference: Erlang, Solution of some Problems in the Theory of Probabilities of Significance in Automatic Telephone
-Exchanges (1917).  B, the share lost of M/G/c/c, holds whatever the distribution of service (Sevastyanov 1957); C, the
+Exchanges (1917).  B, the share lost of M/G/c/c, is valid for any distribution of service (Sevastyanov 1957); C, the
 share delayed of M/M/c, needs exponential service.  Both are exact, by the recursion B_k = a B_{k-1} / (k + a B_{k-1}),
 which adds only positive numbers: O(c), about a millisecond for 10,000 servers.
 """
@@ -75,12 +75,12 @@ def servers_for_wait(rate: float, service_mean: float, longest: float, share: fl
 
 
 def _first_delay_system(load: float, met: Callable[[int, float], bool]) -> int:
-    """The least stable number of servers c for which `met(c, C(c, a))`."""
+    """Return the minimum stable number of servers c for which `met(c, C(c, a))`."""
     return next(c for c, lost in _losses(load) if c > load and met(c, _delayed(lost, load, c)))
 
 
 def _losses(load: float) -> Iterator[tuple[int, float]]:
-    """The numbers of servers from 1 on, each with its B(c, a)."""
+    """Yield the numbers of servers from 1 on, each with its B(c, a)."""
     lost = 1.0
     for servers in range(1, MAX_SERVERS + 1):
         lost *= load
@@ -111,7 +111,7 @@ def load_for_delay(servers: int, most: float) -> float:
 
 
 def _root(quick: Callable[[float], float], high: float, exact: Callable[[float], float]) -> float:
-    """Find the root of an increasing function by its quick form, then its exact one."""
+    """Find the root of an increasing function by its fast form, then its exact form."""
     from scipy.optimize import brentq
 
     near = float(brentq(quick, high * 1e-12, high, xtol=1e-14 * high, rtol=1e-14, maxiter=300))
@@ -130,7 +130,7 @@ def _root(quick: Callable[[float], float], high: float, exact: Callable[[float],
 
 
 def _smooth_b(load: float, servers: int) -> float:
-    """B as a ratio of Poisson probabilities: quick, and good to about 1e-16 c ln c."""
+    """Return B as a ratio of Poisson probabilities: fast, error about 1e-16 c ln c."""
     from scipy.special import gammaln, pdtr
 
     below = float(pdtr(servers, load))
@@ -146,8 +146,8 @@ class Staffing:
     servers        ⌈a + β √a⌉
     safety         β
     delayed        exact share delayed with this number of servers (Erlang C)
-    delayed_limit  share delayed in the limit: what was asked for
-    exact_servers  the exact minimum number that keeps the share
+    delayed_limit  share delayed in the limit, which is the requested share
+    exact_servers  the exact minimum number of servers with at most the requested share
     """
 
     servers: int
@@ -161,8 +161,8 @@ def halfin_whitt(rate: float, service_mean: float, delayed: float) -> Staffing:
     """M/M/c with a share `delayed` of the arrivals waiting: square-root staffing.
 
     c ≈ a + β √a, where (1 + β Φ(β) / φ(β))^-1 = delayed.
-    The rule is the limit for many servers; the exact number is given, too.  It is within two servers of the rule, and
-    of 480 pairs of a load from 0.5 to 5,000 and a share from 0.1 to 95 % within one for 87 %.
+    The rule is the limit for many servers; the exact number is returned, too.  In 480 pairs of a load from 0.5 to 5,000
+    and a share from 0.1 to 95 %, the two differ by at most two servers, and by at most one in 87 %.
     Reference: Halfin and Whitt, Heavy-Traffic Limits for Queues with Many Exponential Servers (1981).
     """
     from scipy.optimize import brentq
@@ -178,7 +178,7 @@ def halfin_whitt(rate: float, service_mean: float, delayed: float) -> Staffing:
 
 
 def limit_delayed(safety: float) -> float:
-    """The share delayed in the limit of many servers, with safety β > 0."""
+    """Return the share delayed in the limit of many servers, with safety β > 0."""
     from scipy.special import ndtr
 
     density = math.exp(-(safety**2) / 2) / math.sqrt(2 * math.pi)

@@ -15,7 +15,7 @@ from hetsim.theory.prediction import Prediction, not_negative, positive, stable,
 def mg1(rate: float, service_mean: float, service_scv: float) -> Prediction:
     """M/G/1: E[W] = λ E[S²] / (2 (1 - ρ)), by Pollaczek and Khinchine.
 
-    Exact, means only, for every order that does not look at sizes.
+    Exact, means only, for every order that does not depend on sizes.
     Reference: Pollaczek, Über eine Aufgabe der Wahrscheinlichkeitstheorie (1930); Khinchine (1932).
     """
     positive(rate=rate, service_mean=service_mean)
@@ -31,8 +31,8 @@ def md1(rate: float, service_mean: float) -> Prediction:
 
     Exact, distributions included.
     P(W ≤ t) by Franx's formula, a sum of positive terms over the distribution of the queue's length: Erlang's own
-    (1909) alternates in sign and loses all its digits from about t = 25 E[S] on.  Far out, where 1 - P(W ≤ t) would
-    lose them in its turn, P(W > t) is its leading exponential.
+    (1909) alternates in sign and loses all its digits from about t = 25 E[S] on.  For large t, where 1 - P(W ≤ t) would
+    lose its digits as well, P(W > t) is its leading exponential.
     Reference: Erlang, The Theory of Probabilities and Telephone Conversations (1909); Franx, A Simple Solution for the
     M/D/c Waiting Time Distribution (2001); Cramér, On the Mathematical Theory of Risk (1930), for the exponential.
     """
@@ -58,7 +58,7 @@ def md1(rate: float, service_mean: float) -> Prediction:
 def mdc(rate: float, service_mean: float, servers: int) -> Prediction:
     """M/D/c, first come first served: constant service D on several servers.
 
-    Exact, means only.  Each server has every c-th customer, as if it were alone with Erlang-c gaps; so by Spitzer
+    Exact, means only.  Each server serves every c-th customer, like a single server with Erlang-c gaps; so by Spitzer
     E[W] = Σ_k E[(kD - gaps of kc customers)^+] / k, and P(W = 0) = exp(-Σ_k P(these gaps < kD) / k).  Near a load of 1,
     where that sum is long, by the roots of z^c = exp(a (z - 1)) in the unit circle.
     Reference: Crommelin, Delay Probability Formulae when the Holding Times are Constant (1932); Spitzer, A
@@ -74,7 +74,7 @@ def mdc(rate: float, service_mean: float, servers: int) -> Prediction:
 
 
 def _by_spitzer(load: float, servers: int) -> tuple[float, float]:
-    """Queue length and share not delayed of M/D/c, by sums whose terms lose no digits."""
+    """Return queue length and share not delayed of M/D/c, by stable sums."""
     import numpy as np
     from scipy.special import gammainc, gammaln
 
@@ -92,7 +92,7 @@ def _by_spitzer(load: float, servers: int) -> tuple[float, float]:
 
 
 def _by_roots(load: float, servers: int) -> tuple[float, float]:
-    """Queue length and share not delayed of M/D/c, by Crommelin's generating function."""
+    """Return queue length and share not delayed of M/D/c, by generating functions."""
     import numpy as np
     from scipy.special import lambertw
 
@@ -108,7 +108,7 @@ class _LeadingExponential(NamedTuple):
 
     V is in service times; the form is exact to rounding beyond `alone_from`.
     The transform of P(V > x) has a pole at -z for every root z ≠ 0 of z = ρ (exp(z) - 1), by Lambert's function
-    -ρ - W_k(-ρ exp(-ρ)); `decay` is the real one, and the next pair decides where nothing else is left.
+    -ρ - W_k(-ρ exp(-ρ)); `decay` is the real root, and the next pair determines `alone_from`.
     """
 
     factor: float
@@ -117,7 +117,7 @@ class _LeadingExponential(NamedTuple):
 
     @classmethod
     def at_load(cls, load: float) -> "_LeadingExponential | None":
-        """Return the tail at a load; None if it is below rounding at small loads."""
+        """Return the tail at a load, or None at small loads where it is below rounding."""
         from scipy.optimize import brentq
         from scipy.special import lambertw
 
@@ -137,11 +137,10 @@ class ConstantJumps:
     """G(x) = P(V ≤ x) / P(V = 0) of the workload V of M/D/1, in service times.
 
     G(x) = Σ_k (-ρ(x-k))^k / k! exp(ρ(x-k)).
-    For a load of 1 and more, where V has no steady state, it is what workloads that stay below a limit follow.
+    For a load of 1 and more, where V has no steady state, workloads that remain below a limit follow G.
     """
 
-    ENDLESS = 1e280
-    """Beyond this it is as good as infinite."""
+    ENDLESS = 1e280  # values above this count as infinite
 
     def __init__(self, load: float):
         from scipy.special import gammainc
@@ -160,7 +159,7 @@ class ConstantJumps:
         self.sums = [1.0]
 
     def _grow(self, size: int) -> None:
-        """Return weights of the number in system up to `size`, by balance of flows."""
+        """Extend the weights of the number in system up to `size`, by flow balance."""
         weights, more = self.weights, self.more
         while len(weights) <= size:
             n = len(weights) - 1
@@ -171,7 +170,7 @@ class ConstantJumps:
             self.sums.append(min(self.sums[-1] + weights[-1], self.ENDLESS))
 
     def below(self, x: float) -> float:
-        """G(x)."""
+        """Return G(x)."""
         if x < 0:
             return 0.0
         if x < 1:
@@ -211,9 +210,9 @@ def gim1(
 ) -> Prediction:
     """GI/M/1: independent gaps, exponential service; distributions included.
 
-    `gap_complement(s)` is 1 - A*(s) = E[1 - exp(-s gap)], the complement of the transform of the gaps: of constant
-    gaps `-math.expm1(-s / rate)`, of exponential ones `s / (rate + s)`.  1 minus a computed A*(s) serves as well, but
-    loses digits near a load of 1.
+    `gap_complement(s)` is 1 - A*(s) = E[1 - exp(-s gap)], the complement of the transform of the gaps: of constant gaps
+    `-math.expm1(-s / rate)`, of exponential ones `s / (rate + s)`.  1 minus a computed A*(s) is possible too, but loses
+    digits near a load of 1.
 
     An arrival finds the server busy with probability σ = A*(μ (1 - σ)), and then P(W > t) = σ exp(-μ (1 - σ) t).
     Exact.  Reference: Kendall, Stochastic Processes Occurring in the Theory of Queues (1953).
@@ -250,8 +249,8 @@ def allen_cunneen(
     """G/G/c: E[W] ≈ (c_a² + c_s²) / 2 × that of M/M/c.
 
     An approximation, but exact for M/M/c and for M/G/1.  `service_third` is the third central moment of a service over
-    mean³ (2 of exponential ones, inf where it is not known); the formula does without, its error does not.  `error` is
-    that of `_error_of_mgc` for Poisson arrivals (an scv of 1), inf for others; correlated arrivals are worse.
+    mean³ (2 if exponential, inf if unknown); only the error depends on it, not the formula.  `error` is that of
+    `_error_of_mgc` for Poisson arrivals (an scv of 1), inf for other arrivals; correlated arrivals have larger errors.
     Reference: Allen, Probability, Statistics, and Queueing Theory (1990), §5.3, after Cunneen; Kingman (1962) for the
     limit in heavy traffic.
     """
@@ -271,10 +270,10 @@ def allen_cunneen(
 def _error_of_mgc(load: float, servers: int, scv: float, third: float) -> float:
     """Return the maximum relative error of Allen and Cunneen's mean wait for M/G/c.
 
-    Either way; `load` is that of a server.  The formula is too low by at most what Cosmetatos adds for constant
-    service (within a fifth).  It is too high by at most the scv and, where the third moment is known, by a bound fitted
-    to services of two constant values, which Gupta and Osogami conjecture to be the extreme ones; `spread` is the scv
-    of what remains of a service.  Measured for up to 32 servers (docs/theory.md).
+    The error may have either sign; `load` is per server.  The formula is too low by at most what Cosmetatos adds for
+    constant service (within a fifth).  It is too high by at most the scv and, where the third moment is known, by a
+    bound fitted to services of two constant values, which Gupta and Osogami conjecture to be the extreme ones; `spread`
+    is the scv of the remaining time of a service.  Measured for up to 32 servers (docs/theory.md).
     Reference: Cosmetatos, Some Approximate Equilibrium Results for the Multi-Server Queue (M/G/r) (1976); Gupta and
     Osogami, On Markov-Krein Characterization of the Mean Waiting Time in M/G/K (2011).
     """

@@ -1,8 +1,9 @@
 """Queues whose arrivals, services or servers have phases, level by level.
 
-A level is a number of customers in the system; in it the chain has a state for each phase.  From as many customers as
-servers on all levels are alike (a quasi-birth-and-death process), and the stationary distribution is matrix-geometric:
-π(n + 1) = π(n) R.  R comes by logarithmic reduction: ten steps reach what 1,000 of the plain iteration do.
+A level is a number of customers in the system; at each level the chain has a state for each phase.  All levels with at
+least as many customers as servers have the same rates (a quasi-birth-and-death process), and the stationary
+distribution is matrix-geometric:  π(n + 1) = π(n) R.  R is computed by logarithmic reduction: ten steps are as accurate
+as 1,000 steps of the plain iteration.
 
 Reference: Neuts, Matrix-Geometric Solutions in Stochastic Models (1981); Latouche and Ramaswami, A Logarithmic
 Reduction Algorithm for Quasi-Birth-Death Processes (1993).
@@ -22,31 +23,28 @@ from hetsim.theory.queues import stationary
 Floats = np.ndarray
 MAX_PHASES = 1_000  # states of a level, at most: 500 take about a second
 MAX_WORK = 2_000_000  # servers × states² up to which a chain is solved within about a second
+# maximum states per level for distributions: each point needs an exponential of a matrix of this size
 MAX_TAIL_PHASES = 120
-"""States of a level up to which distributions are given: each point takes an exponential of a matrix of that size."""
 
 
 class Level(NamedTuple):
-    """Rates out of a level, by state: to the one above, within, to the one below."""
+    """Rates out of a level, by state: to the level above, within, to the level below."""
 
     up: Floats
-    within: Floats
-    """The diagonal is not looked at."""
+    within: Floats  # the diagonal is ignored
     down: Floats
 
 
 class PhaseType(NamedTuple):
-    """The time until a chain of phases ends; it begins in phase i with `start[i]`."""
+    """The time until a chain of phases ends; the first phase is i with P = `start[i]`."""
 
     start: Floats
-    onward: Floats
-    """Rates from phase to phase; the diagonal is not looked at."""
-    ends: Floats
-    """Rates of ending, by phase."""
+    onward: Floats  # rates from phase to phase; the diagonal is ignored
+    ends: Floats  # rates of absorption (the end), by phase
 
     @property
     def generator(self) -> Floats:
-        """Rates between the phases, with what leaves each on the diagonal."""
+        """Rates between the phases; the diagonal is minus the total rate out of a phase."""
         return _generator(self.onward, self.ends)
 
     @property
@@ -58,12 +56,12 @@ def phase_type(start: Sequence[float], onward: Sequence[Sequence[float]], ends: 
     """A phase-type distribution: the time until a chain of phases ends.
 
     start   probabilities of the first phase
-    onward  rates from phase i to phase j, a row a phase; 0 on the diagonal
+    onward  rates from phase i to phase j, one row per phase; 0 on the diagonal
     ends    rate of ending in each phase
 
     Erlang-2 with mean 1 is `phase_type([1, 0], [[0, 2], [0, 0]], [0, 2])`, a hyperexponential distribution
     `phase_type([0.3, 0.7], [[0, 0], [0, 0]], [0.5, 4])`.
-    Raises: UsageError: no such chain, or one that may never end.
+    Raises: UsageError: the rates are not those of a chain, or it may never end.
     """
     first, moves, exits = (np.array(one, dtype=float) for one in (start, onward, ends))
     size = len(first)
@@ -85,9 +83,9 @@ def phase_type(start: Sequence[float], onward: Sequence[Sequence[float]], ends: 
 def mphc(rate: float, service: PhaseType, servers: int) -> Prediction:
     """M/PH/c, first come first served: Poisson arrivals, phase-type service.
 
-    Exact; the state of a level is how many servers are in each phase, (c + m - 1 over m - 1) of them for m phases, and
-    more than 1,000 are refused.  Distributions are given up to 120: all waits have P(W > t) = π(c) exp(Mt) (I - R)^-1 1
-    with M = λ (I - R^-1), since at each instant of a wait the customers ahead are matrix-geometric, too.
+    Exact; the state of a level is the number of servers in each phase, C(c + m - 1, m - 1) states for m phases, at most
+    1,000.  Distributions are available up to 120 states: all waits have P(W > t) = π(c) exp(Mt) (I - R)^-1 1 with M = λ
+    (I - R^-1), since at each instant of a wait the customers ahead are matrix-geometric, too.
 
     Raises: UsageError: no steady state, or too many states.
     """
@@ -102,12 +100,12 @@ def mmpp_mc(
 ) -> Prediction:
     """MMPP/M/c: arrivals at `rates[state]`, exponential service.
 
-    switching   rates of going from state i to state j, a row a state; 0 on the diagonal
-    First come, first served.  Figures are of customers: `delayed` is the share of arrivals, which come while the rate
-    is high.
+    switching   transition rates from state i to state j, one row per state; 0 on the diagonal
+    First come, first served.  Figures are averages over customers: `delayed` is the share of arrivals, most of which
+    arrive while the rate is high.
     Exact, distributions included: P(W > t) = π(c) (I - R)^-1 exp(-cμ (I - R) t) of the arrivals.
 
-    Raises: UsageError: no steady state, or a chain that is not whole.
+    Raises: UsageError: no steady state, or a chain that is not irreducible.
     Reference: Fischer and Meier-Hellstern, The Markov-modulated Poisson Process (MMPP) Cookbook (1993).
     """
     positive(service_mean=service_mean)
@@ -126,15 +124,15 @@ def map_phc(
 ) -> Prediction:  # fmt: skip
     """MAP/PH/c: a Markovian arrival process, phase-type service.
 
-    switching   rates of going from state i to j without an arrival; the diagonal is not looked at
-    arriving    rates of going from state i to j with an arrival, j = i among them
+    switching   transition rates from state i to j without an arrival; the diagonal is ignored
+    arriving    transition rates from state i to j with an arrival, including j = i
 
     First come, first served.  Independent gaps of a phase-type distribution are `switching=gaps.onward,
-    arriving=outer(gaps.ends, gaps.start)`. Figures are of customers: `delayed` is the share of arrivals.  Exact, means
-    only but for exponential service; the state of a level is that of the arrivals and how many servers are in each
-    phase, 1,000 at most.
+    arriving=outer(gaps.ends, gaps.start)`. Figures are averages over customers: `delayed` is the share of arrivals.
+    Exact; means only, unless service is exponential.  The state of a level is that of the arrivals and the number of
+    servers in each phase, 1,000 states at most.
 
-    Raises: UsageError: no steady state, too many states, or a chain that is not whole.
+    Raises: UsageError: no steady state, too many states, or a chain that is not irreducible.
     Reference: Lucantoni, New Results on the Single Server Queue with a Batch Markovian Arrival Process (1991).
     """
     whole_number(1, servers=servers)
@@ -167,9 +165,9 @@ def _map_phc(name: str, switch: Floats, arrive: Floats, service: PhaseType, serv
 def _map_levels(
     name: str, switch: Floats, arrive: Floats, service: PhaseType, servers: int, waited: Floats | None = None
 ) -> tuple[list, Level]:
-    """Levels up to all servers busy, and those above.
+    """Return the levels up to all servers busy, and that of all higher levels.
 
-    waited: where the service of a customer begins that found no server free, if not at `service.start`
+    `waited`: first-phase probabilities of customers that had to wait, if not `service.start`.
     """
     phases, still = len(service.start), np.eye(len(arrive))
     _bounded(name, len(arrive) * states_of(service, servers))
@@ -193,11 +191,12 @@ def _map_levels(
 
 
 def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Prediction:
-    """M/M/c of unlike servers: the first kind with a free one takes a customer.
+    """M/M/c of unlike servers: customers start on the first kind with a free server.
 
-    kinds   mean service and number of servers of each kind, in the order in which they are taken: fastest first, say
+    kinds   mean service and number of servers of each kind, in order of preference, for example fastest first
 
-    First come, first served; a customer stays where it began.  Exact; the state is the number busy of each kind.
+    First come, first served; a customer remains on its server.  Exact; the state is the number of busy servers of each
+    kind.
 
     Raises: UsageError: no steady state, or too many states.
     Reference: Gumbel, Waiting Lines with Heterogeneous Servers (1960); Singh, Two-Server Markovian Queues with
@@ -241,11 +240,10 @@ def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Predictio
 
 
 def two_priorities(classes: Sequence[Sequence[float]], servers: int, preemptive: bool) -> list[float]:
-    """Mean waits of two classes, (rate, mean service) each, the higher first.
+    """Return mean waits of two classes, (rate, mean service) each, the higher first.
 
-    Services are exponential.  A level is how many of the lower class are in the system, or if the higher one does not
-    preempt how many of it wait.  The line of the higher class ends where it is that long with a probability below
-    1e-14.
+    Services are exponential.  A level is the number of lower-class customers in the system, or, without preemption, the
+    number that waits.  The queue of the higher class is cut off at a length with a probability below 1e-14.
     """
     longest, edge = _longest(classes[0], servers), 1.0
     while edge > 1e-14:
@@ -256,7 +254,7 @@ def two_priorities(classes: Sequence[Sequence[float]], servers: int, preemptive:
 
 
 def _longest(higher: Sequence[float], servers: int) -> int:
-    """Number of the higher class in the system that has a chance of about 1e-15."""
+    """Return the number of higher-class customers with a probability of about 1e-15."""
     return servers + math.ceil(-34 / math.log(higher[0] * higher[1] / servers))
 
 
@@ -267,7 +265,7 @@ def are_quick(classes: Sequence[Sequence[float]], servers: int, preemptive: bool
 
 
 def _preempting(classes: Sequence[Sequence[float]], servers: int, longest: int) -> tuple[list[float], float]:
-    """Waits of both, and the chance that the higher class has `longest` in the system."""
+    """Return both mean waits, and P(`longest` higher-class customers in the system)."""
     (high, first), (low, second) = (one[:2] for one in classes)
     number = np.arange(longest + 1)
     within = np.diag(np.full(longest, high), 1) + np.diag(np.minimum(number[1:], servers) / first, -1)
@@ -279,7 +277,7 @@ def _preempting(classes: Sequence[Sequence[float]], servers: int, longest: int) 
 
 
 def _waiting(classes: Sequence[Sequence[float]], servers: int, longest: int) -> tuple[list[float], float]:
-    """Waits of both, and the chance that `longest` of the higher class wait."""
+    """Return the waits of both classes, and P(`longest` of the higher class wait)."""
     (high, first), (low, second) = (one[:2] for one in classes)
     full = {(busy, line): n for n, (busy, line) in enumerate(product(range(servers + 1), range(longest + 1)))}
     idle = {(i, j): len(full) + n for n, (i, j) in enumerate(
@@ -314,19 +312,20 @@ def _with(state: tuple[int, ...], kind: int, busy: int) -> tuple[int, ...]:
 
 
 def states_of(service: PhaseType, servers: int) -> int:
-    """States of a level with all servers busy: how many are in each phase."""
+    """Return the number of states of a level with all servers busy."""
     return math.comb(servers + len(service.start) - 1, servers)
 
 
 def is_quick(states: int, servers: int) -> bool:
-    """Return True if a chain with these states a level takes about a second."""
+    """Return True if a chain with this many states per level takes about a second."""
     return servers * states**2 <= MAX_WORK
 
 
 def modulation(rates: Sequence[float], switching: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return what a modulated rate adds to the scv of gaps, and its memory.
+    """Return what a modulated rate adds to the scv of gaps, and its relaxation time.
 
-    That is, in the long run, the index of dispersion of counts, less 1; and the longest relaxation time of the chain.
+    The first is the long-run index of dispersion of counts, minus 1; the second the longest relaxation time of the
+    chain.
     """
     arrive, switch = np.array(rates, dtype=float), np.array(switching, dtype=float)
     shares, generator = stationary(switch), _generator(switch, np.zeros(len(switch)))
@@ -346,16 +345,16 @@ def _generator(within: Floats, leaving: Floats) -> Floats:
 
 
 def _occupancies(busy: int, phases: int) -> Floats:
-    """All ways in which busy servers are in phases, a row each, ascending."""
+    """Return all counts of busy servers by phase, one row each, in ascending order."""
     bars = np.array(list(combinations(range(busy + phases - 1), phases - 1)), dtype=int)
     ends = np.full((len(bars), 1), -1)
     return np.diff(np.hstack([ends, bars, ends + busy + phases]), axis=1) - 1
 
 
 def _moves(states: Floats, to: Floats, rates: Floats) -> Floats:
-    """Rates from states to others: a server goes from phase i to j at `rates[i, j]`.
+    """Return rates between states: a server moves from phase i to j at `rates[i, j]`.
 
-    Either may be one more than there are phases: a server that is idle, of which there is one.
+    The index after the last phase stands for the idle phase, from or to which one server moves.
     """
     flows, phases = np.zeros((len(states), len(to))), states.shape[1]
     place = {tuple(state): number for number, state in enumerate(to.tolist())}
@@ -368,7 +367,7 @@ def _moves(states: Floats, to: Floats, rates: Floats) -> Floats:
 
 
 def _solved(levels: list[Level], alike: Level) -> tuple[list[Floats], Floats]:
-    """π of each of `levels`, and R of those above, which are as `alike`.
+    """Return π of each of `levels`, and R of the levels above, which equal `alike`.
 
     The `down` of `alike` leads to the next level below.
     Below R, π(n + 1) = π(n) R(n), from the last level downward; π(0) is that of the chain censored to level 0.
@@ -390,7 +389,7 @@ def _solved(levels: list[Level], alike: Level) -> tuple[list[Floats], Floats]:
 
 
 def _inside(levels: list[Level], alike: Level) -> tuple[float, Floats]:
-    """Return the mean level, and the chances of states within it, over all levels."""
+    """Return the mean level, and the probabilities of states within levels."""
     chances, powers = _solved(levels, alike)
     apart, last = np.eye(len(powers)) - powers, len(levels) - 1
     beyond = np.linalg.solve(apart.T, powers.T @ chances[-1])  # all above the last level
@@ -403,7 +402,7 @@ def _inside(levels: list[Level], alike: Level) -> tuple[float, Floats]:
 
 
 def _first_passage(alike: Level) -> Floats:
-    """G: the state in which the level below is first reached."""
+    """Return G: probabilities of the state in which the level below is first reached."""
     one = np.eye(len(alike.within))
     stay = -_generator(alike.within, alike.up.sum(axis=1) + alike.down.sum(axis=1))
     up, down = _both(stay, alike.up, alike.down)
@@ -426,7 +425,7 @@ def _waits(
     name: str, rate: float, service: PhaseType, servers: int, first: Floats, powers: Floats, drain: Floats | None,
     arrivals: Floats,
 ) -> Prediction:  # fmt: skip
-    """Steady-state metrics of the queue, from its matrix-geometric solution.
+    """Return steady-state metrics of the queue, from its matrix-geometric solution.
 
     P(W > t) = π(c) exp(`drain` t) (I - R)^-1 `arrivals`.  `first`: π(c).  `powers`: R.  `arrivals`: arrival rate of
     each state divided by the mean rate.  If `drain` is None, only means are returned.

@@ -1,4 +1,4 @@
-"""Networks of queues: Jackson's, tandems as CPU → PCIe → GPU, loops, fork-join."""
+"""Networks of queues: Jackson's, tandems (CPU → PCIe → GPU), loops, fork-join."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from hetsim.theory.queues import MAX_STATES, mmc
 
 
 class Station(NamedTuple):
-    """A queue of a network: mean exponential service time, and servers."""
+    """A queue of a network: mean exponential service time, and number of servers."""
 
     service_mean: float
     servers: int = 1
@@ -24,7 +24,7 @@ class Station(NamedTuple):
 class Network:
     """A network in steady state: its stations, each an M/M/c, and end-to-end figures.
 
-    response_mean        seconds from the outside to the outside
+    response_mean        seconds from the arrival to the departure from the network
     jobs_in_system_mean  customers in all stations together
     throughput           arrivals from outside per second, and departures
     """
@@ -36,7 +36,7 @@ class Network:
     response_above: Tail | None = field(default=None, repr=False, compare=False)
 
     def response_tail(self, seconds: float) -> float:
-        """P(response > seconds), if exact: tandems of single servers."""
+        """Return P(response > seconds), if it is exact: for tandems of single servers."""
         return _at(self._tail(), seconds)
 
     def response_percentile(self, share: float) -> float:
@@ -53,8 +53,8 @@ def jackson(
 ) -> Network:
     """An open Jackson network.
 
-    `arrivals[i]` per second come from outside to station i, from which a share `routing[i][j]` goes on to j; the rest
-    leaves.
+    Station i has `arrivals[i]` external arrivals per second; after service a share `routing[i][j]` moves to station j,
+    and the remaining customers leave.
     In steady state the stations are independent M/M/c queues with the rates of the traffic equations λ = γ + λ P.
     Exact, means only.  Reference: Jackson, Networks of Waiting Lines (1957).
     """
@@ -96,10 +96,11 @@ def _station(one: Station, rate: float, number: int) -> Prediction:
 
 
 def tandem(rate: float, stations: Sequence[Station | tuple[Any, ...]]) -> Network:
-    """A tandem: Poisson arrivals pass all stations in turn, as CPU, PCIe and GPU.
+    """A tandem: Poisson arrivals visit all stations in order, such as CPU, PCIe, GPU.
 
-    What leaves an M/M/c is Poisson again, so that each station is an M/M/c with the same rate: exact.  With single
-    servers throughout, the times at the stations are independent, and the distribution of their sum is exact too.
+    The departures of an M/M/c are Poisson again, so that each station is an M/M/c with the same rate: exact.  With
+    single servers throughout, the times at the stations are independent, and the distribution of their sum is exact
+    too.
     Reference: Burke, The Output of a Queuing System (1956); Reich, Waiting Times when Queues are in Tandem (1957).
     """
     positive(rate=rate)
@@ -113,7 +114,7 @@ def tandem(rate: float, stations: Sequence[Station | tuple[Any, ...]]) -> Networ
 
 
 def _sum_above(rates: list[float]) -> Tail:
-    """P(sum of independent exponentials > t): a chain has phases left at time t."""
+    """Return P(sum of independent exponentials > t), from a chain of phases."""
     phases = np.diag([-rate for rate in rates]) + np.diag(rates[:-1], 1)
 
     def above(t: float) -> float:
@@ -125,7 +126,7 @@ def _sum_above(rates: list[float]) -> Tail:
 
 
 class ClosedLoops(NamedTuple):
-    """Closed loops at one station in steady state: by class, and of a server."""
+    """Steady state of closed loops at one station: figures by class, and per server."""
 
     throughput: tuple[float, ...]
     response_mean: tuple[float, ...]
@@ -138,8 +139,8 @@ def closed_classes(
 ) -> ClosedLoops:
     """Closed loops of several classes at one station, by its product form.
 
-    Exact, whatever the distribution of thinking, for first come first served with one exponential service for all; for
-    one server that is shared evenly, any services.
+    Exact, for any distribution of thinking: first come first served requires the same exponential service for all
+    classes; processor sharing at one server permits any service.
     Reference: Baskett, Chandy, Muntz and Palacios, Open, Closed, and Mixed Networks of Queues (1975).
     """
     from scipy.special import gammaln
@@ -170,11 +171,11 @@ def closed_classes(
 
 
 def fork_join(rate: float, service_mean: float, branches: int) -> Prediction:
-    """Fork-join: each task has a part for each server, and ends with the last of them.
+    """Fork-join: each task has one part per server, and ends with its last part.
 
-    Poisson arrivals, exponential parts, a line for each server.  Exact for two servers, E[T] = (12 - ρ) / 8 of M/M/1's;
-    for more an approximation by Nelson and Tantawi: as they and we measured, within 5 % up to 32 servers.
-    `wait_mean` is the response less the mean of the longest part.
+    Poisson arrivals, exponential parts, one queue per server.  Exact for two servers, E[T] = (12 - ρ) / 8 of M/M/1's;
+    for more an approximation by Nelson and Tantawi: within 5 % for up to 32 servers, as measured by them and here.
+    `wait_mean` is the response minus the mean of the longest part.
     Reference: Flatto and Hahn, Two Parallel Queues Created by Arrivals with Two Demands (1984); Nelson and Tantawi,
     Approximate Analysis of Fork/Join Synchronization in Parallel Queues (1988).
     """

@@ -1,4 +1,4 @@
-"""Naor's thresholds of queue length: for a customer, for all, and for revenue."""
+"""Naor's thresholds of queue length: individual, social, and for revenue."""
 
 import math
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ class Thresholds:
     """Maximum numbers of customers in an M/M/1 system at which an arrival joins.
 
     The arriving customer is counted.
-    individual  what each chooses for itself; social: for the most welfare of all; revenue: by the fee that earns most
-    welfare     reward less cost of waiting, per second, under the social threshold
-    welfare_individual  the same where each chooses for itself
-    toll        the highest fee under which each still joins up to the social threshold (0 where they agree)
+    individual  the choice of each customer for itself; social: the maximum welfare; revenue: the fee that earns most
+    welfare     reward minus cost of waiting, per second, under the social threshold
+    welfare_individual  the same under the individual threshold
+    toll        maximum fee at which customers join up to the social threshold (0 if both thresholds agree)
     """
 
     individual: int
@@ -57,7 +57,7 @@ def naor(rate: float, service_mean: float, reward: float, cost: float) -> Thresh
 
 
 def _social(load: float, ratio: float, most: int) -> int:
-    """Return the last n that is worth it for all customers together.
+    """Return the last threshold n that raises the welfare of all customers together.
 
     (n (1 - ρ) - ρ (1 - ρ^n)) / (1 - ρ)² ≤ Rμ/C, as a sum of positive terms.
     The welfare itself is too flat near its maximum to be compared.
@@ -73,7 +73,7 @@ def _social(load: float, ratio: float, most: int) -> int:
 
 
 def _revenue(load: float, ratio: float, most: int) -> int:
-    """Return the last n that earns more than n - 1.
+    """Return the last threshold n that earns more revenue than n - 1.
 
     n + (1 - ρ^(n-1)) (1 - ρ^(n+1)) / (ρ^(n-1) (1 - ρ)²) ≤ Rμ/C.
     """
@@ -101,7 +101,7 @@ def _welfare(load: float, ratio: float, n: int) -> float:
 
 
 def _chances(load: float, n: int) -> tuple[float, float]:
-    """P(0) and the mean of the distribution on 0..n with weights load^k, load ≤ 1."""
+    """Return P(0) and the mean of the distribution on 0..n with weights load^k."""
     gap = 1 - load
     if gap * n < 1e-5:  # nearly uniform
         weights = 1 / (n + 1) * (1 + gap * n / 2)

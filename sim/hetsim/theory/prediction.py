@@ -8,28 +8,27 @@ from typing import Any
 
 from hetsim.errors import UsageError
 
-Tail = Callable[[float], float]
-"""The probability of exceeding a number of seconds."""
+Tail = Callable[[float], float]  # probability of exceeding a number of seconds
 
 
 @dataclass(frozen=True)
 class Prediction:
     """A model in steady state; figures are named as the simulator's metrics.
 
-    model                what it is, in Kendall's letters
+    model                name in Kendall's notation
     load                 offered load of a server, λ E[S] / c
     utilization          share of time that a server is busy
     wait_mean            seconds from arrival to the start, of the customers served
     response_mean        seconds from arrival to the end, of the customers served
-    queue_length_mean    waiting, on average over time (customers that renege later included)
-    jobs_in_system_mean  waiting or served, on average over time
-    throughput           served to the end, per second
-    loss                 share of the arrivals that is not served: turned away, or gone
-    delayed              share of the admitted customers that cannot start at once; NaN where it is not known
-    error                relative error of the mean wait of an approximation, either way, at most, as measured;
-                         inf where it is not known, 0 of an exact model
+    queue_length_mean    number waiting, time average (customers that renege later included)
+    jobs_in_system_mean  number waiting or in service, time average
+    throughput           completed services per second
+    loss                 share of arrivals that are not served: rejected, or reneged
+    delayed              share of admitted customers that cannot start at once; NaN if unknown
+    error                maximum measured relative error (of either sign) of an approximation's mean wait;
+                         inf if unknown, 0 for an exact model
 
-    `wait_tail`, `response_tail` and the percentiles are there where they are exact (`has_tails`).
+    `wait_tail`, `response_tail` and the percentiles are available if they are exact (`has_tails`).
     """
 
     model: str
@@ -48,27 +47,27 @@ class Prediction:
 
     @property
     def has_tails(self) -> bool:
-        """Return True if distributions are known, not only means."""
+        """True if distributions are known, not only means."""
         return self.wait_above is not None and self.response_above is not None
 
     def wait_tail(self, seconds: float) -> float:
-        """P(wait > seconds)."""
+        """Return P(wait > seconds)."""
         return _at(self._tail("wait", self.wait_above), seconds)
 
     def response_tail(self, seconds: float) -> float:
-        """P(response > seconds)."""
+        """Return P(response > seconds)."""
         return _at(self._tail("response", self.response_above), seconds)
 
     def wait_percentile(self, share: float) -> float:
-        """The seconds that a share of the waits does not exceed: 0.95, 0.99."""
+        """Return the seconds that a share of the waits does not exceed (0.95, 0.99)."""
         return percentile(self._tail("wait", self.wait_above), share, self.response_mean)
 
     def response_percentile(self, share: float) -> float:
-        """The seconds that a share of the responses does not exceed."""
+        """Return the seconds that a share of the responses does not exceed."""
         return percentile(self._tail("response", self.response_above), share, self.response_mean)
 
     def values(self) -> dict[str, float]:
-        """The known figures by metric name."""
+        """Return the known figures by metric name."""
         names = ("utilization", "wait_mean", "response_mean", "queue_length_mean", "jobs_in_system_mean",
                  "throughput", "loss", "delayed")  # fmt: skip
         return {name: value for name in names if not math.isnan(value := getattr(self, name))}
@@ -86,10 +85,10 @@ def _at(tail: Tail, seconds: float) -> float:
 
 
 def percentile(tail: Tail, share: float, scale: float) -> float:
-    """The point at which a decreasing tail falls to 1 - share.
+    """Return the point at which a decreasing tail equals 1 - share.
 
-    The root is taken of the logarithm of the tail, which is nearly a straight line, between two times of which one is
-    at most twice the other: the tail's relative accuracy is the percentile's, however small either is.
+    The root is that of the logarithm of the tail, which is nearly a straight line, between two times that differ by at
+    most a factor of 2: the percentile is as accurate, relatively, as the tail, however small either is.
     """
     from scipy.optimize import brentq
 
@@ -114,13 +113,13 @@ def percentile(tail: Tail, share: float, scale: float) -> float:
 
 
 def either_ends(own: float, other: float, t: float) -> float:
-    """own ∫_0^t exp(-own (t - s)) exp(-other s) ds, stable for any rates."""
+    """Return own ∫_0^t exp(-own (t - s)) exp(-other s) ds, stable for any rates."""
     apart = abs(own - other) * t
     return own * t * math.exp(-min(own, other) * t) * (1.0 if apart == 0 else -math.expm1(-apart) / apart)
 
 
 def steady(model: str, rate: float, service: float, servers: int, wait: float, **more: Any) -> Prediction:
-    """A system without loss, from its mean wait by Little's law."""
+    """Return the prediction without loss that follows from a mean wait (Little's law)."""
     load, response = rate * service / servers, wait + service
     return Prediction(model, load, load, wait_mean=wait, response_mean=response, queue_length_mean=rate * wait,
                       jobs_in_system_mean=rate * response, throughput=rate, **more)  # fmt: skip
@@ -130,7 +129,7 @@ def steady(model: str, rate: float, service: float, servers: int, wait: float, *
 
 
 def positive(**values: float) -> None:
-    """Raise UsageError unless it is a finite number above 0."""
+    """Raise UsageError unless each value is a finite number above 0."""
     for name, value in values.items():
         if not (_number(value) and 0 < value < math.inf):
             raise UsageError(f"{name.replace('_', ' ')} must be a number above 0, not {value!r}")
@@ -159,7 +158,7 @@ def _number(value: Any) -> bool:
 
 
 def stable(load: float, servers: int, what: str) -> None:
-    """Raise UsageError if the servers cannot keep up with the load."""
+    """Raise UsageError unless the load is below the number of servers."""
     if load >= servers:
         min_servers = math.floor(load) + 1
         remedy = (

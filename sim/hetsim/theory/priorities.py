@@ -1,4 +1,4 @@
-"""Priorities at one server; at several, with exponential service."""
+"""Priority queues: one server, or several with exponential service."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from hetsim.theory.prediction import Prediction, not_negative, positive, stable,
 
 
 class Class(NamedTuple):
-    """Poisson arrivals of one priority: arrivals per second, mean service, its scv."""
+    """Poisson arrivals of one priority: rate per second, mean service, and its scv."""
 
     rate: float
     service_mean: float
@@ -20,9 +20,9 @@ def nonpreemptive(classes: Sequence[Class | tuple[float, ...]], servers: int = 1
     """Non-preemptive priorities, the highest first.
 
     E[W_k] = W_0 / ((1 - σ_{k-1}) (1 - σ_k)).
-    σ_k is the load of classes 1 to k and W_0 = Σ λ_i E[S_i²] / 2, what an arrival finds left in service.  With several
-    servers W_0 = C(c, a) / (cμ) for one exponential service common to all; for two classes with services of their own
-    the chain is solved.  Exact, means only.
+    σ_k is the load of classes 1 to k, and W_0 = Σ λ_i E[S_i²] / 2 the mean remaining service that an arrival finds.
+    With several servers W_0 = C(c, a) / (cμ) for one exponential service common to all; for two classes with services
+    of their own the chain is solved.  Exact, means only.
     Reference: Cobham, Priority Assignment in Waiting Line Problems (1954).
     """
     given = _checked(classes, servers)
@@ -43,11 +43,11 @@ def nonpreemptive(classes: Sequence[Class | tuple[float, ...]], servers: int = 1
 
 
 def preemptive_resume(classes: Sequence[Class | tuple[float, ...]], servers: int = 1) -> tuple[Prediction, ...]:
-    """Preemptive-resume priorities, the highest first; stopping costs nothing.
+    """Preemptive-resume priorities, the highest first; preemption costs no time.
 
     One server: E[T_k] = E[S_k] / (1 - σ_{k-1}) + Σ_{i ≤ k} λ_i E[S_i²] / 2 / ((1 - σ_{k-1}) (1 - σ_k)).  Several, with
     one exponential service common to all: classes 1 to k together are an M/M/c; for two classes with services of their
-    own the chain is solved.  Exact, means only; `wait_mean` is response less service, the time suspended included (the
+    own the chain is solved.  Exact, means only; `wait_mean` is response minus service, suspended time included (the
     simulator's wait ends at the first start).
     Reference: White and Christie, Queuing with Preemptive Priorities or with Breakdown (1958); Buzen and Bondi, The
     Response Times of Priority Classes under Preemptive Resume in M/M/m Queues (1983).
@@ -75,7 +75,7 @@ def preemptive_resume(classes: Sequence[Class | tuple[float, ...]], servers: int
 
 
 def _of_chain(kind: str, given: list[Class], servers: int) -> tuple[Prediction, ...]:
-    """Two classes with exponential services of their own at several servers."""
+    """Predict two classes with different exponential services at several servers."""
     from hetsim.theory.levels import two_priorities
 
     waits = two_priorities(given, servers, preemptive=kind == "preemptive-resume")

@@ -1,4 +1,4 @@
-"""Markov queues: Poisson arrivals and exponential service, as birth and death.
+"""Markov queues: Poisson arrivals and exponential service, as birth-death chains.
 
 μ = 1 / E[S], a = λ E[S], c servers, ρ = a / c.
 """
@@ -30,7 +30,7 @@ def mmc(rate: float, service_mean: float, servers: int) -> Prediction:
     """M/M/c, first come first served: E[W] = C(c, a) / (cμ - λ).
 
     P(W > t) = C(c, a) exp(-(cμ - λ) t).
-    Exact, distributions included.  The means hold for every order that does not look at sizes.
+    Exact, distributions included.  The means are valid for every order that does not depend on sizes.
     Reference: Erlang (1917); Kleinrock, Queueing Systems I (1975), ch. 3.
     """
     positive(rate=rate, service_mean=service_mean)
@@ -57,7 +57,7 @@ def mmc(rate: float, service_mean: float, servers: int) -> Prediction:
 def mmck(rate: float, service_mean: float, servers: int, room: int) -> Prediction:
     """M/M/c/K: at most `room` in the system; further arrivals are lost.  Any load.
 
-    Birth and death up to K; waits are of the admitted customers.  Exact, distributions included.
+    A birth-death chain up to K; waits are of the admitted customers.  Exact, distributions included.
     Reference: Kleinrock, Queueing Systems I (1975), ch. 3.
     """
     positive(rate=rate, service_mean=service_mean)
@@ -101,10 +101,10 @@ def mmck(rate: float, service_mean: float, servers: int, room: int) -> Predictio
 def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mean: float) -> Prediction:
     """M/M/c + M (Erlang A): waiting customers renege after exponential patience.
 
-    Its mean is 1 / θ.  Any load.
-    Birth and death with θ per waiting customer besides the servers.  `loss` is the share that reneges; `wait_mean` is
-    of the customers served: number j + 1 in the queue is served with probability cμ / (cμ + (j + 1) θ), after
-    Σ_{i ≤ j + 1} 1 / (cμ + iθ), and the two are independent.  Exact, means only.
+    The mean patience is 1 / θ.  Any load.
+    A birth-death chain with an additional death rate of θ per waiting customer.  `loss` is the share that reneges;
+    `wait_mean` is of the customers served: position j + 1 in the queue is served with probability
+    cμ / (cμ + (j + 1) θ), after Σ_{i ≤ j + 1} 1 / (cμ + iθ), and the two are independent.  Exact, means only.
     Reference: Palm, Research on Telephone Traffic Carried by Full Availability Groups (1957); Garnett, Mandelbaum and
     Reiman, Designing a Call Center with Impatient Customers (2002).
     """
@@ -138,7 +138,7 @@ def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mea
 
 
 def _longest_queue(rate: float, capacity: float, leaving: float) -> int:
-    """A queue so long that longer ones have no weight: 1e-18 of the likeliest."""
+    """Return a queue length with a negligible weight, 1e-18 of the likeliest length."""
     center = max(0.0, (rate - capacity) / leaving)
     if center > MAX_STATES:
         raise UsageError(
@@ -157,10 +157,10 @@ def _longest_queue(rate: float, capacity: float, leaving: float) -> int:
 
 
 def closed_loop(clients: int, think_mean: float, service_mean: float, servers: int = 1) -> Prediction:
-    """N clients that think, send one task each, and wait for its end.
+    """N clients that each think, send one task, and wait until it completes.
 
     The machine repair model M/M/c//N.
-    Birth and death with births (N - k) / Z and deaths min(k, c) μ.  Exact, whatever the distribution of thinking
+    A birth-death chain with births (N - k) / Z and deaths min(k, c) μ.  Exact, whatever the distribution of thinking
     (Baskett, Chandy, Muntz and Palacios 1975).  Reference: Palm, The Assignment of Workers in Servicing Automatic
     Machines (1958).
     """
@@ -187,7 +187,7 @@ def closed_loop(clients: int, think_mean: float, service_mean: float, servers: i
 
 
 def birth_death(births: Sequence[float] | Floats, deaths: Sequence[float] | Floats) -> Floats:
-    """Return stationary probabilities of 0, 1, ..., n of a birth and death chain.
+    """Return stationary probabilities of 0, 1, ..., n of a birth-death chain.
 
     `births[k]` is the rate from k to k + 1, `deaths[k]` the rate back.
     p_k = p_0 Π births / deaths (Feller, An Introduction to Probability Theory I, 1950).  Exact: products are taken
@@ -214,9 +214,9 @@ def birth_death(births: Sequence[float] | Floats, deaths: Sequence[float] | Floa
 def stationary(matrix: Sequence[Sequence[float]] | Floats) -> Floats:
     """Return stationary probabilities of an irreducible chain.
 
-    From its transition probabilities, or its rates.
+    `matrix` contains its transition probabilities, or its rates; the diagonal is ignored.
     Grassmann, Taksar and Heyman, Regenerative Analysis and Steady State Distributions for Markov Chains (1985): an
-    elimination without subtractions, accurate to the last digits.  The diagonal is not looked at.
+    elimination without subtractions, accurate to the last digits.
     """
     work = np.array(matrix, dtype=np.float64)
     if work.ndim != 2 or work.shape[0] != work.shape[1] or not len(work):

@@ -1,4 +1,4 @@
-"""Servers to choose from: the shorter line, redundant copies, a slow reserve."""
+"""Choice among servers: shorter queues, redundant copies, a slow reserve server."""
 
 import math
 from dataclasses import replace
@@ -18,12 +18,13 @@ CHOICES_ERROR, CHOICES_LOAD = 0.02, 0.95  # of two choices of more lines, and th
 
 
 def redundancy(rate: float, service_mean: float, servers: int, copies: int) -> Prediction:
-    """Redundancy-d: copies at d random servers, the first to end counts.
+    """Redundancy-d: copies at d random servers; the first to end completes the task.
 
-    Poisson arrivals at all servers together; `copies` at different ones are canceled when one ends.  Copies of
-    a task have independent exponential times; each server is first come, first served.
-    E[T] = Σ_{i=d}^{n} 1 / (n μ C(n-1, d-1) / C(i-1, d-1) - λ).  Exact, means only.  A task has no one start, so that
-    `wait_mean` and `queue_length_mean` are NaN.  A time that all copies share would be another model, and longer.
+    Poisson arrivals at all servers together; the `copies` are at different servers and are canceled when one ends.
+    Copies of a task have independent exponential times; each server is first come, first served.
+    E[T] = Σ_{i=d}^{n} 1 / (n μ C(n-1, d-1) / C(i-1, d-1) - λ).  Exact, means only.  A task has no single start, so that
+    `wait_mean` and `queue_length_mean` are NaN.  Copies with the same service time would be a different model, with
+    longer responses.
     Raises: UsageError: no steady state, or more copies than servers.
     Reference: Gardner, Harchol-Balter, Scheller-Wolf, Velednitsky and Zbarsky, Redundancy-d: The Power of d Choices for
     Redundancy (2017).
@@ -43,13 +44,13 @@ def redundancy(rate: float, service_mean: float, servers: int, copies: int) -> P
 
 
 def slow_server(rate: float, fast_mean: float, slow_mean: float, threshold: int) -> Prediction:
-    """M/M/2 of unlike servers, the slow one used when many wait.
+    """M/M/2 with a fast and a slow server; the slow server is used when many wait.
 
     fast_mean, slow_mean   mean services
-    threshold              the slow server takes a customer when it is free and this many wait
+    threshold              number of waiting customers at which the slow server, if free, starts one
 
-    First come, first served, to the fast server whenever it is free; a customer stays where it began.  With a threshold
-    of 1 it is `unlike_servers`.  Exact, means only.
+    First come, first served; the fast server is used whenever it is free; a customer remains on its server.  With a
+    threshold of 1 it equals `unlike_servers`.  Exact, means only.
     Raises: UsageError: no steady state with both servers.
     Reference: Lin and Kumar, Optimal Control of a Queueing System with Two Heterogeneous Servers (1984).
     """
@@ -90,10 +91,10 @@ def slow_server(rate: float, fast_mean: float, slow_mean: float, threshold: int)
 
 
 def best_threshold(rate: float, fast_mean: float, slow_mean: float) -> int:
-    """The threshold of `slow_server` with the minimum mean response.
+    """Return the threshold of `slow_server` with the minimum mean response.
 
-    The mean response falls up to it and rises from it on, so that it is between two powers of two and then bisected.
-    Means are compared to 13 digits: beyond, a higher threshold is as good.
+    The mean response decreases up to this threshold and increases from it on: the search brackets it between two powers
+    of two, and bisects.  Means are compared to 13 digits; thresholds with equal means count as equally good.
     Raises: UsageError: no steady state with both servers, a slow server that is the faster one, or a best threshold
     above 2,000.
     """
@@ -116,16 +117,17 @@ def best_threshold(rate: float, fast_mean: float, slow_mean: float) -> int:
 
 
 def power_of_choices(rate: float, service_mean: float, servers: int, choices: int = 2) -> Prediction:
-    """Power of d choices: a task joins the shortest of d lines drawn at random.
+    """Power of d choices: a task joins the shortest of d queues drawn at random.
 
     rate      arrivals at all servers together
-    choices   different lines that are looked at: up to 2, with up to three servers all (join the shortest queue)
+    choices   number of distinct queues that are compared: up to 2, or all of up to three (join the shortest queue)
 
-    Poisson arrivals, exponential services, one server a line, first come first served.  Exact up to three servers,
-    whose chain is solved, and for one choice.  For more an approximation: the fixed point of infinitely many servers
-    with its first correction in 1 / n, and those in 1 / n² and 1 / n³ that are right for two and three servers.
+    Poisson arrivals, exponential services, one server per queue, first come first served.  Exact for up to three
+    servers, by solving the chain, and for one choice.  For more servers an approximation: the fixed point of infinitely
+    many servers with its first correction in 1 / n, and with corrections in 1 / n² and 1 / n³ that make two and three
+    servers exact.
     It was within 1 % of chains and simulations of 4 to 50 servers at loads up to 0.95, and `error` is 2 %; at higher
-    loads it is not known.  The fixed point alone is 30 % too low with 4 servers at a load of 0.9.  Means only.
+    loads the error is unknown.  The fixed point alone is 30 % too low with 4 servers at a load of 0.9.  Means only.
     Raises: UsageError: no steady state, more choices than servers, or than 2 with more than three servers; a load below
     0.001, at which hardly any task waits.
     Reference: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001); Gast and Van Houdt, A Refined
@@ -154,11 +156,11 @@ def power_of_choices(rate: float, service_mean: float, servers: int, choices: in
 
 
 def _in_a_line(load: float, servers: int, choices: int, cut: float) -> float:
-    """Mean number in a line, by the chain of all lines in order.
+    """Return the mean number in a queue, by the chain of all sorted queue lengths.
 
-    A level is the length of the shortest; in it a state is by how much the others are longer, up to where that is
-    reached with a chance below `cut`.  Where not all lines are looked at the longest is never joined, and is soon near
-    to the one after it.
+    A level is the length of the shortest queue; its states are the excess lengths of the other queues, truncated where
+    the probability is below `cut`.  If not all queues are compared, the longest is never joined, and soon has nearly
+    the length of the next one.
     """
     def reach(state: tuple[int, ...]) -> float:
         return (3 * state[0] - state[1]) / 2 if choices < servers else state[0]
@@ -188,11 +190,11 @@ def _in_a_line(load: float, servers: int, choices: int, cut: float) -> float:
 
 
 def _refined(load: float, servers: int) -> float:
-    """Mean number in a line for two choices, n to infinity, with its term in 1 / n.
+    """Return the mean number in a queue for two choices, with the correction in 1 / n.
 
-    x(k) is the share of lines with at least k, and its drift load (x(k-1)² - x(k)²) - x(k) + x(k+1).  The term is what
-    random deviations of covariance W (A W + W A' + Q = 0, A the slope of the drift) add by its curvature, and that the
-    same line is not drawn twice.
+    x(k) is the share of queues with at least k tasks; its drift is load (x(k-1)² - x(k)²) - x(k) + x(k+1).  The
+    correction has two causes: random deviations of covariance W (A W + W A' + Q = 0, A the Jacobian of the drift), by
+    the curvature of the drift; and that the two queues drawn differ.
     """
     from scipy.linalg import solve_continuous_lyapunov
 

@@ -1,8 +1,9 @@
 """Orders by size in M/G/1: SRPT, SJF, preemptive SJF and least attained service.
 
 Sizes are given by their density, a function of an array of seconds or anything with a `pdf`, such as a law of
-scipy.stats.  It is 0 outside its support; `edges` are where it is not smooth; `at` are sizes whose mean response is
-wanted.  All are exact for sizes with a density, means only.  m_k(x) is E[S^k; S ≤ x] and ρ(x) = λ m_1(x).
+scipy.stats.  The density is 0 outside its support; `edges` are points where it is not smooth; `at` are sizes whose mean
+response is requested.  All are exact for sizes with a density, means only.  m_k(x) is E[S^k; S ≤ x] and ρ(x) = λ
+m_1(x).
 """
 
 import math
@@ -25,14 +26,13 @@ SMOOTH_START = 1e-30  # below this the integrand of the mean slowdown vanishes a
 
 @dataclass(frozen=True)
 class SizePrediction(Prediction):
-    """A queue ordered by size; `response_by_size` has the mean by `sizes`."""
+    """Prediction for a queue ordered by size; `response_by_size` has means by `sizes`."""
 
-    slowdown_mean: float = math.nan
-    """Mean of response over size; NaN where it diverges, or nearly does."""
+    slowdown_mean: float = math.nan  # mean of response / size; NaN if it diverges, or nearly does
     sizes: Any = field(default=None, repr=False, compare=False)
     response_by_size: Any = field(default=None, repr=False, compare=False)
+    # mean response of a class of tasks, as a function of the density of its sizes
     response_of: Any = field(default=None, repr=False, compare=False)
-    """The mean response of a class of tasks, from the density of its sizes."""
 
 
 def srpt(rate: float, sizes: Any, edges: Sequence[float] = (), at: Any = None) -> SizePrediction:
@@ -75,9 +75,9 @@ def las(
 ) -> SizePrediction:  # fmt: skip
     """M/G/1 under least attained service (foreground-background).
 
-    With `thresholds` of attained service: queues between them, each in the order of arrival, as the policy `las` has.
-    With a and b the thresholds around x, E[T(x)] = (λ E[min(S, b)²] / 2 / (1 - λ E[min(S, b)]) + x) / (1 - λ E[min(S,
-    a)]); without any, a = b = x.  Exact.  Reference: Kleinrock, Queueing Systems II (1976), §4.6 and §4.7.
+    With `thresholds` of attained service: one queue between two thresholds, each in the order of arrival, as in the
+    policy `las`.  With a and b the thresholds around x, E[T(x)] = (λ E[min(S, b)²] / 2 / (1 - λ E[min(S, b)]) + x) / (1
+    - λ E[min(S, a)]); without any, a = b = x.  Exact.  Reference: Kleinrock, Queueing Systems II (1976), §4.6 and §4.7.
     """
     if any(not 0 < one < math.inf for one in thresholds):
         raise UsageError("thresholds of attained service are numbers of seconds above 0")
@@ -99,7 +99,7 @@ def las(
 class _Sizes:
     """Sizes at Gauss nodes of panels, which are halved until three moments are exact.
 
-    Cumulative integrals stand at the nodes of each panel and, in a last column, at its upper end.
+    Cumulative integrals are stored at the nodes of each panel and, in a last column, at its upper end.
     """
 
     def __init__(self, rate: float, sizes: Any, edges: list[float], at: Any):
@@ -123,7 +123,7 @@ class _Sizes:
         stable(rate * self.mean, 1, "M/G/1")
 
     def _refined(self, bounds: np.ndarray, unit: np.ndarray) -> np.ndarray:
-        """Bounds of panels that are short enough."""
+        """Return the bounds of panels that are short enough."""
 
         def moments(low: np.ndarray, high: np.ndarray) -> np.ndarray:
             half = (high - low)[:, None] / 2
@@ -147,28 +147,28 @@ class _Sizes:
         return np.unique(np.concatenate(ready))
 
     def expected(self, values: np.ndarray) -> float:
-        """The mean of what is given at the nodes."""
+        """Return the mean of values at the nodes."""
         return float((values * self.density * self.half * self.weights).sum())
 
     def integral(self, values: np.ndarray) -> np.ndarray:
-        """∫_0^x of what is given at the nodes."""
+        """Return ∫_0^x of values at the nodes."""
         ends = np.cumsum((self.half * values * self.weights).sum(axis=1))
         before = np.concatenate([[0.0], ends[:-1]])[:, None]
         return np.column_stack([before + self.half * (values @ self.inner), ends])
 
     def below(self, values: np.ndarray) -> np.ndarray:
-        """E[values; S ≤ x]."""
+        """Return E[values; S ≤ x]."""
         return self.integral(values * self.density)
 
     def above(self) -> np.ndarray:
-        """P(S > x), summed from above, so that it has its digits far out."""
+        """Return P(S > x), summed from above, so that small values are accurate."""
         panels = (self.half * self.density * self.weights).sum(axis=1)
         after = np.concatenate([np.cumsum(panels[::-1])[::-1][1:], [0.0]])[:, None]
         inner = panels[:, None] - self.half * (self.density @ self.inner)
         return np.maximum(np.column_stack([after + inner, after]), 0.0)
 
     def second_up_to(self) -> np.ndarray:
-        """E[min(S, x)²]."""
+        """Return E[min(S, x)²]."""
         return self.below(self.x**2) + self.ends**2 * self.above()
 
     def prediction(self, model: str, wait: np.ndarray, residence: np.ndarray) -> SizePrediction:

@@ -1,4 +1,4 @@
-"""M/M/c from an empty start, and under a rate that moves.
+"""M/M/c after an empty start, and under a periodic arrival rate.
 
 Reference: Jensen, Markoff Chains as an Aid in the Study of Markoff Processes (1953), for uniformization.
 """
@@ -13,13 +13,13 @@ from hetsim.theory.prediction import Prediction, not_negative, positive, proport
 from hetsim.theory.queues import mmc
 
 Floats = np.ndarray
+# maximum number of customers in a chain, and of events in a cycle: about a second
 MAX_STATES, MAX_STEPS = 5_000, 100_000
-"""Customers that are followed, and events in a cycle, at most: about a second."""
 EDGE = 1e-13  # customers above those that are followed have at most this probability
 
 
 def _advance(chance: Floats, rate: float, seconds: float, *, mean: float, servers: int) -> tuple[Floats, Floats]:
-    """Chances of each number after some seconds, and seconds spent with each."""
+    """Return probabilities of each number after `seconds`, and time spent with each."""
     from scipy.stats import poisson
 
     speed, numbers = rate + servers / mean, np.arange(len(chance))
@@ -43,10 +43,10 @@ def _advance(chance: Floats, rate: float, seconds: float, *, mean: float, server
 
 
 def settling_time(rate: float, service_mean: float, servers: int, share: float = 0.95) -> float:
-    """Seconds until an M/M/c that starts empty is nearly in steady state.
+    """Return the seconds until an M/M/c that starts empty is nearly in steady state.
 
-    That is until its mean number of customers is `share` of that in steady state: what a warm-up must be.  Exact, by
-    uniformization.
+    At this time its mean number of customers is `share` of that in steady state; a warm-up should be this long.  Exact,
+    by uniformization.
     """
     from scipy.optimize import brentq
 
@@ -66,12 +66,12 @@ def settling_time(rate: float, service_mean: float, servers: int, share: float =
 
 
 def mmc_periodic(pieces: Sequence[tuple[float, float]], service_mean: float, servers: int) -> Prediction:
-    """M/M/c under a rate that moves in a cycle, long after the start.
+    """M/M/c under a periodic arrival rate, long after the start.
 
-    pieces   (seconds, rate) one after the other, again and again
+    pieces   (seconds, rate) pairs in sequence, repeated forever
     Figures are means over a cycle, of customers or time.  Exact, means only, by uniformization.
 
-    Raises: UsageError: no steady state over a cycle, or too many customers to follow.
+    Raises: UsageError: no steady state over a cycle, or too many customers for the chain.
     """
     positive(service_mean=service_mean)
     whole_number(1, servers=servers)

@@ -1,1 +1,1 @@
-"""The contents of a log, why its jobs waited, and a scenario made of it."""
+"""Contents of a log, why its jobs waited, and a scenario made from the log."""

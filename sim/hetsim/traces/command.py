@@ -1,4 +1,4 @@
-"""`hetsim trace`: look at, check and convert traces, and lists of nodes."""
+"""`hetsim trace`: inspect, check and convert traces, and lists of nodes."""
 
 import os
 from contextlib import closing
@@ -23,15 +23,14 @@ if TYPE_CHECKING:
     from hetsim.traces.waits_command import Subject
     from hetsim.workload.traces import TaskTable
 
+# replay on a list of nodes: gangs span nodes as recorded, and jobs that fit nowhere are skipped
 AS_FAR_AS_IT_GOES = {"unfit": "leave_out", "span": "recorded"}
-"""How a log is replayed on a list of nodes: gangs over several nodes where they were, without what fits nowhere."""
 
-ONE_PIECE = (".zip", ".tar")
-"""Suffixes of packed files to which nothing can be added."""
+ONE_PIECE = (".zip", ".tar")  # suffixes of archives, which must be written at once
 
 READING = together(
     click.argument("file", metavar="FILE"),
-    click.option("--format", "form", help="See `hetsim list traces`; without it, told from the file's first lines."),
+    click.option("--format", "form", help="A name of `hetsim list traces`; without it recognized by the first lines."),
     click.option("--option", "options", multiple=True, metavar="KEY=VALUE",
                  help="A parameter of the format's reader (repeatable)."),
     VERBOSITY,
@@ -43,17 +42,16 @@ def trace() -> None:
     """Inspect, map, check and convert traces (recorded tasks) and lists of nodes."""
 
 
-@trace.command(short_help="Say what is in a trace.")
+@trace.command(short_help="Summarize the contents of a trace.")
 @READING
 @JSON
-@click.option("--picture", type=PICTURE, metavar="PNG", help="Draw it there.")
+@click.option("--picture", type=PICTURE, metavar="PNG", help="Write a picture of the trace to PNG.")
 def inspect(
     file: str, form: str | None, options: tuple[str, ...], as_json: bool, picture: Path | None
 ) -> None:
     """Summarize a trace: number, times and sizes of its tasks, and its columns.
 
-    The load over time counts every task from its recorded start, or from its submission where there is none, for as
-    long as it takes.
+    The load over time counts every task from its recorded start (or, without one, its submission) for its duration.
     """
     from hetsim.traces.contents import contents, text_of
 
@@ -69,12 +67,12 @@ def inspect(
         console.picture(picture, lambda: draw(table))
 
 
-@trace.command("map", short_help="Propose how the columns of a log map to what jobs are.")
+@trace.command("map", short_help="Propose how the columns of a log map to attributes of jobs.")
 @click.argument("file", metavar="FILE")
 @click.option("--format", "form", type=click.Choice(["csv", "parquet", "jsonl"]),
-              help="Without it, told from the file's name and first sign.")  # fmt: skip
-@click.option("--separator", metavar="SIGN", help="Of the columns of a CSV; told from its first line unless given.")
-@click.option("--mapping", type=YAML, metavar="YAML", help="Write it there.")
+              help="Form of the file; without it recognized by name and first character.")  # fmt: skip
+@click.option("--separator", metavar="SIGN", help="Separator of CSV columns; by default that of the first line.")
+@click.option("--mapping", type=YAML, metavar="YAML", help="Write the mapping to YAML.")
 @click.option("--force", is_flag=True, help="Replace YAML if it exists.")
 @JSON
 @VERBOSITY
@@ -83,8 +81,8 @@ def map_(
 ) -> None:
     """Propose a mapping of the columns of a log, from its header and first rows.
 
-    Prints the workload of a scenario as YAML to paste, with what is unsure and what is missing in comments.
-    `hetsim trace inspect` and `validate` take the YAML that --mapping writes in place of a trace.
+    Prints the workload of a scenario as YAML to paste, with comments on what is uncertain or missing.
+    `hetsim trace inspect` and `validate` accept the YAML that --mapping writes in place of a trace.
     """
     from hetsim.workload.logs.recognize import node_list, recognize
     from hetsim.workload.mapped.propose import proposal_of, written
@@ -122,11 +120,11 @@ def map_(
 @click.option(
     "--cluster",
     metavar="FORMAT:FILE",
-    help="The list of nodes that the trace was recorded on (see `hetsim list clusters`): replay it there.",
+    help="Replay the trace on the list of nodes that it was recorded on (see `hetsim list clusters`).",
 )
-@click.option("--policy", metavar="NAME", help="Instead of as_recorded, and of easy_backfill for simulated waits.")
-@click.option("--scenario", type=YAML, metavar="YAML", help="Write the scenario with what was inferred there.")
-@click.option("--page", type=PAGE, metavar="HTML", help="Write what it says of recorded waits there, with a picture.")
+@click.option("--policy", metavar="NAME", help="Replaces as_recorded, and easy_backfill for simulated waits.")
+@click.option("--scenario", type=YAML, metavar="YAML", help="Write the scenario with inferred rules to YAML.")
+@click.option("--page", type=PAGE, metavar="HTML", help="Write a page on the recorded waits, with a picture.")
 @click.option("--force", is_flag=True, help="Replace YAML and HTML if they exist.")
 @JSON
 def validate(
@@ -135,14 +133,14 @@ def validate(
 ) -> None:  # fmt: skip
     """Check a trace; every problem is listed with its line.
 
-    Where jobs have recorded starts, it says why they waited: no room, nodes that were down, jobs from before the log,
-    limits, priorities, or nothing that the log tells.
+    If jobs have recorded starts, the reasons of their waits are printed: no room, nodes that were down, jobs from
+    before the log, limits, priorities, or unknown.
 
-    With --cluster, or where FILE is a scenario (.yaml) with a cluster, the trace is replayed as it was recorded, and
-    simulated wait, response and allocation are printed next to the recorded ones.  Gangs use several nodes where the
-    record says so, or names no node and they fit on none; what can never run there is left out, and told with the
-    reason.  Then, and where FILE is a mapping (.yaml without a cluster), waits under --policy are simulated with what
-    was inferred, step by step; --scenario writes the last of these scenarios.
+    With --cluster, or if FILE is a scenario (.yaml) with a cluster, the trace is replayed as it was recorded, and
+    simulated wait, response and allocation are printed next to the recorded values.  Gangs use several nodes if the
+    record says so, or if it names no node and they fit on none; jobs that can never run there are skipped, with the
+    reason.  Then, and if FILE is a mapping (.yaml without a cluster), waits under --policy are simulated with the
+    inferred limits and capacities, one step after the other; --scenario writes the last of these scenarios.
     """
     from hetsim.traces.contents import rows_word
     from hetsim.traces.waits_command import subject_of
@@ -172,11 +170,11 @@ def validate(
     output.print(as_json)
 
 
-@trace.command(short_help="Say which scheduler made a log, as far as its starts tell.")
+@trace.command(short_help="Infer the scheduler of a log from its starts.")
 @READING
 @click.option("--cluster", metavar="FORMAT:FILE", help="The list of nodes of the site (see `hetsim list clusters`).")
-@click.option("--scenario", type=YAML, metavar="YAML", help="Write the scenario of the log under that scheduler there.")
-@click.option("--page", type=PAGE, metavar="HTML", help="Write a page with all schedulers there.")
+@click.option("--scenario", type=YAML, metavar="YAML", help="Write the scenario of the log with that scheduler.")
+@click.option("--page", type=PAGE, metavar="HTML", help="Write a page with all schedulers to HTML.")
 @click.option("--force", is_flag=True, help="Replace YAML and HTML if they exist.")
 @JSON
 def identify(
@@ -185,10 +183,10 @@ def identify(
 ) -> None:  # fmt: skip
     """Identify the scheduler that made a log, from its starts.
 
-    At each instant of the log each scheduler is asked what it would start, from what ran and waited then on record.
-    Orders (arrival, size, time, class, shares of users), disciplines (nothing passes, all that fits passes, EASY and
-    conservative backfilling), limits and placements are fitted on one half of the jobs and judged on the other: by the
-    share of starts that they explain to the second, or to the cycle in which the site decides.
+    At each instant of the log each scheduler computes which jobs it would start, from the jobs that ran and waited then
+    on record.  Orders (arrival, size, time, class, shares of users), disciplines (no overtaking, overtaking by all jobs
+    that fit, EASY and conservative backfilling), limits and placements are fitted on one half of the jobs and judged on
+    the other: by the share of starts that they explain to the second, or to the cycle in which the site decides.
     """
     from hetsim.traces import identify as report
     from hetsim.traces.waits_command import subject_of, write_scenario
@@ -228,7 +226,7 @@ def _tell_waits(
     output: _Told, file: str, subject: "Subject", policy: str | None, simulate: bool, scenario: Path | None,
     page: Path | None, quiet: bool,
 ) -> None:  # fmt: skip
-    """Add what there is to say of the recorded waits of a log, and write the page."""
+    """Add the results on a log's recorded waits to the output, and write the page."""
     from hetsim.traces import waits_command, waits_report
     from hetsim.traces.waits_report import write_waits
 
@@ -247,12 +245,11 @@ def _tell_waits(
 
 
 def _in_yaml(file: str) -> bool:
-    """Return True for a scenario or a mapping, False for a log."""
     return Path(file).suffix in (".yaml", ".yml")
 
 
 def _source(file: str, form: str | None, options: tuple[str, ...], cluster: str | None) -> dict[str, Any] | None:
-    """The scenario of a file, or of a log on a list of nodes; None of a log alone."""
+    """Return the scenario of a file, or of a log with a node list; else None."""
     from hetsim.scenario.file import document
 
     if _in_yaml(file):
@@ -279,7 +276,7 @@ def _one_trace(source: dict[str, Any]) -> bool:
 
 
 def _trace_of(file: str, form: str | None, options: tuple[str, ...]) -> dict[str, Any]:
-    """The keys of `trace:`, with the path from here."""
+    """Return the keys of `trace:`, with the path relative to the current folder."""
     from hetsim.scenario.file import document
 
     if not _in_yaml(file):
@@ -336,11 +333,11 @@ def convert(
     """Write a trace as a plain table, or a list of nodes as the cluster of a scenario.
 
     Tasks become a task table, CSV or (with the suffix .parquet) Parquet; requests a request table (format: requests),
-    which is CSV.  Logs of jobs are written part by part, however many they are: rows wait in an unnamed file next to
-    TARGET until the last one is read.
+    which is CSV.  Logs of jobs of any size are written part by part: rows are stored in an unnamed file next to TARGET
+    until the last row is read.
 
-    A list of nodes (`hetsim list clusters`) becomes `cluster:`, as YAML, printed without TARGET. Equal nodes are a
-    group with its count and a name, by which it can be varied: --over cluster.nodes.a100.count=8..32.
+    A list of nodes (`hetsim list clusters`) becomes `cluster:`, as YAML, printed without TARGET. Equal nodes become a
+    group with a count and a name, by which it can be varied: --over cluster.nodes.a100.count=8..32.
     """
     nodes = None if _in_yaml(file) else format_of_nodes(file, form)
     if nodes is not None:
@@ -357,7 +354,7 @@ def convert(
 
 
 def _write_table(file: str, form: str | None, options: tuple[str, ...], target: Path) -> None:
-    """Write a trace as a plain table, in parts where its reader can."""
+    """Write a trace as a plain table, in parts if its reader supports this."""
     from hetsim.traces.contents import rows_word
     from hetsim.workload.readers.task_table import write, write_parts
     from hetsim.workload.rows.text_rows import PARQUET
@@ -386,7 +383,7 @@ def _write_table(file: str, form: str | None, options: tuple[str, ...], target: 
 
 
 def format_of(file: str, form: str | None) -> str:
-    """The format given, else the one that the file looks like, else a table."""
+    """Return the given format, else the recognized one, else that of a plain table."""
     from hetsim.workload.logs.recognize import maybe_table, recognize
 
     if form is not None:
@@ -407,7 +404,7 @@ def read(file: str, form: str | None, options: tuple[str, ...]) -> "TaskTable":
 
 
 def _spec(file: str, form: str | None, options: tuple[str, ...]) -> "TraceSpec":
-    """The trace of a log, of a scenario, or of a mapping that `trace map` wrote."""
+    """Return the trace of a log, of a scenario, or of a mapping from `trace map`."""
     from hetsim.scenario.file import document
     from hetsim.scenario.schema.workload import check_traces
 
@@ -431,7 +428,6 @@ def _spec(file: str, form: str | None, options: tuple[str, ...]) -> "TraceSpec":
 
 
 def _given(options: tuple[str, ...]) -> dict[str, Any]:
-    """The values of --option."""
     from hetsim.scenario.file import document
 
     given: dict[str, Any] = {}

@@ -11,12 +11,12 @@ from hetsim.workload.traces import TaskTable
 
 
 def rows_word(table: TaskTable) -> str:
-    """The word for the rows of a trace: tasks or requests."""
+    """Return the word for the rows of a trace: tasks or requests."""
     return "requests" if table.requests else "tasks"
 
 
 def contents(table: TaskTable) -> dict[str, Any]:
-    """The contents of a trace as plain numbers in seconds."""
+    """Return the contents of a trace as plain numbers in seconds."""
     durations = {}
     for name, values in table.times.items():
         finite = values[np.isfinite(values)]
@@ -46,7 +46,7 @@ def contents(table: TaskTable) -> dict[str, Any]:
 
 
 def _tokens(table: TaskTable) -> dict[str, Any]:
-    """Lengths of the requests of a trace, and the share of prompts seen before."""
+    """Return token counts of a trace's requests, and the share of repeated prompts."""
     names = [name for name in ("prompt_tokens", "output_tokens") if name in table.extra]
     tokens: dict[str, Any] = {"tokens": {name: _spread(table.extra[name]) for name in names}}
     if table.hash_ids is not None and len(table.hash_ids.values):
@@ -57,7 +57,6 @@ def _tokens(table: TaskTable) -> dict[str, Any]:
 
 
 def _spread(values: Any) -> dict[str, float | None]:
-    """Mean and quantiles; None of no values."""
     figures = [values.mean(), *np.quantile(values, [0, 0.5, 0.95, 1])] if len(values) else []
     return dict(zip(("mean", "min", "p50", "p95", "max"), map(float, figures) if figures else [None] * 5, strict=True))
 
@@ -97,7 +96,7 @@ def text_of(found: dict[str, Any]) -> list[str]:
 
 
 def _sizes_text(found: dict[str, Any]) -> list[str]:
-    """Tasks by size: GPUs, or cores where none holds a GPU."""
+    """Return lines of tasks by size: GPUs, or cores if no task uses a GPU."""
     on_cores = all("cores" in row for row in found["sizes"])
     if on_cores and len(found["sizes"]) < 2:
         return []
@@ -116,7 +115,6 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 
 def _load_text(found: dict[str, Any]) -> list[str]:
-    """The load over time, as bars of text."""
     load = found["load"]
     lines = []
     for key, name in (("gpus", "GPUs held"), ("cores", "cores held"), ("jobs", "submissions")):

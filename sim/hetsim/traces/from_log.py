@@ -1,8 +1,8 @@
-"""A scenario from a log: cluster, limits and times of less capacity.
+"""A scenario from a log: cluster, limits and times of reduced capacity.
 
-`variants` are scenarios that take in one after the other what was inferred, so that simulated waits can be held
-against the recorded ones: the log as it stands, from a cut on with the jobs that were there (warm start), with nodes
-that were down, with the limits of users or queues.
+`variants` are scenarios that add one inferred property after the other, so that simulated waits can be compared with
+the recorded ones: the log as recorded, the log from a cut on with the jobs present then (warm start), with nodes that
+were down, with the limits of users or queues.
 """
 
 import inspect
@@ -28,20 +28,16 @@ from hetsim.workload.logs.summary import held_amounts, on_gpus
 from hetsim.workload.logs.waits import Explained, half_of
 from hetsim.workload.traces import TaskTable
 
-NODE = 8
-"""GPUs of a node where the log does not tell."""
+NODE = 8  # GPUs per node if the log does not state it
 POLICY = "easy_backfill"
-CUTS = ("since", "until", "sample", "time_scale", "warm_start")
-"""Options of a trace after which its time is not that of the whole log any more."""
-LEFT = 0.05
-"""Share of the waiting that nothing explains, from which on further explanations are tried."""
-FEW = 20
-"""Jobs that must be left for a comparison."""
+CUTS = ("since", "until", "sample", "time_scale", "warm_start")  # options of a trace that change its time axis
+LEFT = 0.05  # share of unexplained waiting above which further explanations are tried
+FEW = 20  # minimum number of jobs for a comparison
 
 
 @dataclass
 class Variant:
-    """A scenario, how it differs from the one before, and its waits."""
+    """A scenario, its difference from the one before, and its waits."""
 
     name: str
     document: dict[str, Any]
@@ -50,26 +46,25 @@ class Variant:
     simulated: float = math.nan
     correlation: float = math.nan
     rank_correlation: float = math.nan
+    # mean difference of simulated and recorded waits, of the half of the jobs not used for inference
     error: float = math.nan
-    """Mean difference of simulated and recorded waits, of the half of the jobs that nothing was inferred from."""
-    kept: bool = True
-    """True if it is nearer to the record than the variant before, so that the next one builds on it."""
+    kept: bool = True  # nearer to the record than the variant before; the next variant builds on it
+    # recorded and simulated waits of the compared jobs
     waits: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
-    """Recorded and simulated, of the jobs that are compared."""
 
 
 @dataclass
 class Compared:
-    """The variants, and what could not be included."""
+    """The variants, and notes on what could not be included."""
 
     variants: list[Variant]
     notes: list[str] = field(default_factory=list)
+    # names of the steps to try, and the functions that add them to a scenario
     steps: list[tuple[str, Callable[[dict[str, Any]], None]]] = field(default_factory=list)
-    """What is to be tried, and how a scenario takes it in."""
 
     @property
     def best(self) -> Variant:
-        """The last variant that came nearer to the record."""
+        """The last variant that is nearer to the record than the one before."""
         return [one for one in self.variants if one.kept][-1]
 
 
@@ -77,10 +72,10 @@ class Compared:
 
 
 def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
-    """Nodes with the capacity that the log shows (`recorded_log.capacity_of`).
+    """Return nodes with the capacity that the log shows (`recorded_log.capacity_of`).
 
-    Where it names the nodes of each job: those.  Otherwise one node with all cores,
-    or as many nodes of 8 GPUs (fewer where no job holds as many) as it takes, by GPU type.
+    If the log names the nodes of each job, these nodes; otherwise one node with all cores, or, by GPU type, as many
+    nodes of 8 GPUs (fewer if no job uses as many) as necessary.
     """
     start = table.extra.get("recorded_start", table.arrival)
     begin = np.where(np.isnan(start), table.arrival, start)
@@ -122,7 +117,6 @@ def _named(
 
 
 def _kinds(table: TaskTable) -> np.ndarray:
-    """The GPU type of each job, the first of those it may run on."""
     if table.devices is None:
         return np.full(len(table), "gpu", dtype=object)
     return np.array([str(one).split("|")[0] or "gpu" for one in table.devices.tolist()], dtype=object)
@@ -157,7 +151,7 @@ def _pools(
 def document_of(
     name: str, trace: Mapping[str, Any], nodes: Any, policy: str | None = None, entry: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The scenario of a log, on a given cluster or inferred nodes."""
+    """Return the scenario of a log, on a given cluster or inferred nodes."""
     cluster = nodes if isinstance(nodes, dict) else {"nodes": nodes}
     rest = {"unfit": "leave_out", "span": "any"} if entry is None else dict(entry)
     return {
@@ -171,10 +165,10 @@ def document_of(
 def variants(
     document: dict[str, Any], explained: Explained, pooled: bool, cluster_nodes: list[str] | None
 ) -> Compared:
-    """The log as recorded, and steps that add what was inferred.
+    """Return the log as recorded, and steps that add what was inferred.
 
-    `pooled`: the cluster is one that was inferred, or knows no partitions, so that limits can be said as some.
-    `cluster_nodes`: names of its nodes, where those that were down can be said.
+    `pooled`: the cluster was inferred, or has no partitions, so that limits can become partitions.
+    `cluster_nodes`: names of its nodes, if nodes that were down can be identified.
     """
     compared = Compared([Variant("as it stands", deepcopy(document))])
     first = compared.variants[0].document
@@ -203,7 +197,7 @@ def variants(
 
 
 def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> float | None:
-    """Time at which a warm start begins; None if there is none to make."""
+    """Return the time at which a warm start begins; None if there is none."""
     jobs = explained.jobs
     if explained.warm_end <= float(jobs.arrival[0]):
         return None
@@ -220,9 +214,9 @@ def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> flo
 
 
 def _down(explained: Explained, names: list[str] | None, offset: float) -> list[dict[str, Any]]:
-    """Windows in which nodes are down, as many as the capacity that was lacking.
+    """Return windows in which nodes are down, as many as the missing capacity.
 
-    They are drained before that, so long that 95 % of the jobs end by then: the log shows none that was stopped.
+    The nodes are drained before, so early that 95 % of the jobs end in time, since the log shows no interrupted jobs.
     """
     if names is None or len(names) < 2:
         return []
@@ -246,7 +240,7 @@ def _down(explained: Explained, names: list[str] | None, offset: float) -> list[
 
 
 def take_in_limits(document: dict[str, Any], kind: str, most: Mapping[str, float], jobs: Jobs) -> None:
-    """Add a partition per limited group on all nodes, and one for others."""
+    """Add one partition per limited group on all nodes, and one for other jobs."""
     key = "max_gpus" if jobs.unit == "GPUs" else "max_cpus"
     names = {name: f"{kind}-{name}" for name in most}
     rest = "others"
@@ -266,9 +260,9 @@ def compare(
 ) -> None:
     """Run the variants one after the other; fill in waits and correlations.
 
-    A step is kept if the waits of the half of the jobs from which nothing was inferred (`half_of`) come nearer to the
-    recorded ones.  Compared are jobs that come after the head.  `widest`: GPUs of the largest node.  Where all gangs
-    fit on one node, and may use several as it stands, that each stays on one is a step as well.
+    A step is kept if the waits of the half of the jobs not used for inference (`half_of`) are closer to the recorded
+    ones. Only jobs that arrive after the head of the log are compared.  `widest`: GPUs of the largest node.  If all
+    gangs fit on one node, and may use several in the log as recorded, restricting each to one node is a step as well.
     """
     begin = explained.warm_end
     gangs = explained.jobs.unit == "GPUs" and 1 < float(explained.jobs.amount.max()) <= widest
@@ -288,7 +282,7 @@ def compare(
 
 
 def _simulate(variant: Variant, begin: float) -> None:
-    """Run a variant, and compare waits of the jobs that come from `begin` on."""
+    """Run a variant, and compare waits of the jobs that arrive from `begin` on."""
     from hetsim.experiment.run import one_run, prepare
 
     tasks = one_run(prepare(variant.document)).tasks

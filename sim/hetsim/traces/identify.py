@@ -1,4 +1,4 @@
-"""The scheduler that made a log: as a table, as a page, and as a scenario."""
+"""The inferred scheduler of a log, as a table, as a page, and as a scenario."""
 
 import math
 from collections import Counter
@@ -34,7 +34,7 @@ MULTIFACTOR = {"size": 0, "priority": 0, "service": 0, "calc_period": 0, "bf_int
 
 
 def identified_of(file: str, subject: Subject) -> Identified:
-    """Judge all rules on a log; ScenarioError if its starts tell nothing."""
+    """Judge all rules on a log; ScenarioError if its starts show nothing."""
     if (jobs := jobs_of(subject.table)) is None:
         text = "has no recorded starts (column recorded_start), so nothing shows how they were decided"
         raise ScenarioError(Problem(text, file=file))
@@ -52,7 +52,7 @@ def identified_of(file: str, subject: Subject) -> Identified:
 
 
 def policy_of(score: RuleScore, found: Identified) -> dict[str, Any]:
-    """The policy of a scenario that follows a rule, with the best placement."""
+    """Return the policy of a scenario that follows a rule, with the best placement."""
     rule = score.rule
     depth = 0 if rule.discipline == "block" else 101
     scheduler: dict[str, Any] = {"name": FIRST_COME[rule.discipline]}
@@ -78,7 +78,7 @@ def _partition(found: Identified, name: str) -> str:
 
 
 def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], list[str]]:
-    """The scenario of a log under the best rule, and what it leaves out."""
+    """Return the scenario of a log under the best rule, and notes on omissions."""
     best, half, notes = found.rules[0], found.half, list[str]()
     document = {**subject.document, "policy": policy_of(best, found)}
     document["workload"] = [dict(document["workload"][0])]
@@ -105,7 +105,7 @@ def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], li
 
 
 def name_of(score: RuleScore, found: Identified) -> str:
-    """The policy by name, with parameters that differ from the defaults."""
+    """Return the policy's name, with parameters that differ from the defaults."""
     scheduler = policy_of(score, found)["scheduler"]
     rule = score.rule
     text = str(scheduler["name"])
@@ -123,7 +123,7 @@ HEADS = ("scheduler", "", "order", "what may pass", "kept by a limit", "explaine
 
 
 def rows(found: Identified) -> list[list[str]]:
-    """A row per rule: its policy, its parts, and how far it explains the log."""
+    """Return one row per rule: its policy, its parts, and its explained shares."""
     lines = []
     for number, one in enumerate(found.rules):
         order = f"{one.rule.order} of users" if one.rule.order in ("share", "usage") else one.rule.order
@@ -139,13 +139,13 @@ def _percent(share: float) -> str:
 
 
 def explained(score: RuleScore, found: Identified) -> str:
-    """The share of starts that a rule explains, as a sentence."""
+    """Return a sentence on the share of starts that a rule explains."""
     starts = f"{_percent(score.explained)} of the starts within {found.cycle:.3g} s"
     return f"{name_of(score, found)} explains {starts}, and {_percent(score.of_waiting)} of those of jobs that waited"
 
 
 def conclusion(found: Identified) -> list[str]:
-    """Sentences on the best rule, equal ones, and the unexplained share."""
+    """Return sentences on the best rule, equal ones, and the unexplained share."""
     best = found.rules[0]
     texts = [explained(best, found)]
     if others := [name_of(one, found) for one in found.rules[1:] if one.alike]:
@@ -160,7 +160,7 @@ def conclusion(found: Identified) -> list[str]:
 
 
 def places_text(found: Identified) -> str:
-    """The sentence on the placement that explains the recorded nodes."""
+    """Return the sentence on the placement that explains the recorded nodes."""
     if found.assumed is not None:
         return f"placement: nodes are not named; the starts are explained best where jobs lie by {found.assumed}"
     if not found.places:
@@ -174,7 +174,7 @@ def places_text(found: Identified) -> str:
 
 
 def fitted(found: Identified) -> list[str]:
-    """Facts inferred from the half of the log that rules were fitted on."""
+    """Return facts inferred from the half of the log that rules are fitted to."""
     judged = len(found.rules[0].right)
     text = f"rules are fitted on one half of the {len(found.half.jobs):,} jobs and judged on {judged:,} of the other"
     return [text, *waits_report.inferred(found.half)]
@@ -188,7 +188,7 @@ def lines(found: Identified) -> list[str]:
 
 
 def mapping(found: Identified) -> dict[str, Any]:
-    """The result as plain values for programs."""
+    """Return the result as plain values for programs."""
     rules = [
         {"policy": policy_of(one, found), "order": one.rule.order, "discipline": one.rule.discipline,
          "limits": one.rule.limits or None, "alike": one.alike,

@@ -12,7 +12,7 @@ from hetsim.model.files import write_text, write_whole
 
 
 def format_of_nodes(file: str, form: str | None) -> str | None:
-    """The format of a node list, given or recognized; None for a trace."""
+    """Return the format of a node list, given or recognized; None for a trace."""
     from hetsim.workload.logs.recognize import node_list
 
     if form is None:
@@ -23,7 +23,7 @@ def format_of_nodes(file: str, form: str | None) -> str | None:
 
 
 def convert_nodes(file: str, form: str, options: tuple[str, ...], target: Path | None) -> None:
-    """Write or print a node list as parts of a scenario, of which one is `cluster:`."""
+    """Write or print a node list as parts of a scenario, one of which is `cluster:`."""
     from hetsim.scenario.file.document import dump
     from hetsim.scenario.overrides import parse_assignment
     from hetsim.scenario.scenario import load
@@ -44,7 +44,7 @@ def convert_nodes(file: str, form: str, options: tuple[str, ...], target: Path |
 
 
 def read_nodes(file: str, form: str, options: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The nodes of a list in the form of a scenario."""
+    """Return the nodes of a list in the form of a scenario."""
     from hetsim.scenario.overrides import parse_assignment
     from hetsim.scenario.schema.cluster import listed
 
@@ -57,7 +57,7 @@ def read_nodes(file: str, form: str, options: tuple[str, ...]) -> list[dict[str,
 
 
 def grouped(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Groups of nodes that differ only in name, named after accelerators."""
+    """Return groups of nodes that differ only in name, named after accelerators."""
     groups: dict[str, dict[str, Any]] = {}
     names: dict[str, int] = {}
     for node in nodes:
@@ -72,7 +72,7 @@ def grouped(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _name(node: dict[str, Any]) -> str:
-    """`a100`, or `cpu` of a node without accelerators."""
+    """Return a name such as `a100`, or `cpu` for a node without accelerators."""
     kinds = [node[key] for key in ("gpus", "accelerators") if node.get(key)]
     first = kinds[0][0] if kinds and isinstance(kinds[0], list) else kinds[0] if kinds else {}
     text = str(first.get("type", "gpu")) if kinds else "cpu"

@@ -24,8 +24,7 @@ from hetsim.workload.logs.recorded_log import jobs_of
 from hetsim.workload.logs.waits import Explained, explain
 from hetsim.workload.traces import TaskTable
 
-MAX_JOBS = 50_000
-"""Jobs of which the waits are explained; larger logs need a window."""
+MAX_JOBS = 50_000  # maximum number of jobs whose waits are explained; larger logs need a window
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
@@ -35,12 +34,11 @@ class Subject:
 
     table: TaskTable
     document: dict[str, Any]
-    inferred: bool
-    """True if the cluster was inferred from the log."""
+    inferred: bool  # the cluster was inferred from the log
 
 
 def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[str, Any], table: TaskTable) -> Subject:
-    """The scenario of a log, with its own or an inferred cluster."""
+    """Return the scenario of a log, with its own or an inferred cluster."""
     if document is not None and "cluster" in document:
         scenario = dict(document)
         scenario["workload"] = [{**_single(document), "trace": dict(trace)}]
@@ -58,7 +56,7 @@ def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[st
 
 
 def not_explained(file: str, subject: Subject) -> list[str]:
-    """Remarks on keys of a scenario that recorded waits do not use."""
+    """Return remarks on keys of a scenario that recorded waits do not use."""
     unknown = not_understood(load(subject.document), VALIDATE)
     return [f"{read(Path(file)).addressed(one)}; recorded waits are explained without it" for one in unknown]
 
@@ -73,7 +71,7 @@ def _single(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def explained_waits(
     subject: Subject, policy: str | None, simulate: bool, out: Path | None, quiet: bool
 ) -> tuple[Explained | None, Compared | None]:
-    """Explain the recorded waits of a log; simulate and write a scenario on demand."""
+    """Explain a log's recorded waits; simulate and write a scenario if requested."""
     jobs = jobs_of(subject.table)
     if jobs is not None and len(jobs) > MAX_JOBS:
         console.note(f"{len(jobs):,} jobs are too many to explain their waits; choose a window (since, until)")
@@ -103,7 +101,7 @@ def explained_waits(
 
 
 def capacity_of_cluster(run: Any, unit: str) -> float:
-    """Number of GPUs, or else cores, of a cluster."""
+    """Return the number of GPUs, or else cores, of a cluster."""
     if unit == "GPUs":
         return float(sum(device.type.kind != "cpu" for device in run.cluster.devices))
     return float(sum(node.cpus for node in run.cluster.nodes))
@@ -115,7 +113,7 @@ def write_scenario(document: dict[str, Any], out: Path) -> None:
 
 
 def _moved(value: Any, folder: Path) -> Any:
-    """The same with names of files from the point of view of another folder."""
+    """Return the value with file names relative to another folder."""
     if isinstance(value, Mapping):
         return {
             key: os.path.relpath(one, folder) if key == "path" and isinstance(one, str) and not os.path.isabs(one)
@@ -126,12 +124,11 @@ def _moved(value: Any, folder: Path) -> Any:
 
 
 def against_record(result: Run) -> pd.DataFrame:
-    """Recorded and simulated figures: waits, responses and allocation.
+    """Return recorded and simulated figures: waits, responses and allocation.
 
-    Rows `wait_mean`, `wait_p95`, ..., `response_...`, `allocation`; columns recorded, simulated, tasks.
-
-    Of the tasks with a recorded start that completed.  Both allocations are means over the same time: from the first
-    arrival to the last recorded finish.
+    Rows `wait_mean`, `wait_p95`, ..., `response_...`, `allocation`; columns recorded, simulated, tasks. Only tasks with
+    a recorded start that completed count.  Both allocations are means over the same time: from the first arrival to the
+    last recorded finish.
     """
     tasks = result.tasks
     if "recorded_start" not in tasks:
@@ -159,7 +156,7 @@ def against_record(result: Run) -> pd.DataFrame:
 
 
 def _allocation(result: Run, chosen: np.ndarray, began: np.ndarray, took: np.ndarray) -> dict[str, dict[str, float]]:
-    """The share of GPUs (where there are none, of cores) that these tasks held."""
+    """Return the share of GPUs (or cores, without GPUs) that these tasks occupied."""
     record, cluster = result.record, result.record.input.cluster
     gpus = sum(device.type.kind != "cpu" for device in cluster.devices)
     index = TableRows(record)(np.arange(len(record.status)))

@@ -52,7 +52,7 @@ def lines(explained: Explained, compared: Compared | None, simulated: bool) -> l
 
 
 def inferred(explained: Explained) -> list[str]:
-    """Sentences on what the log shows about its site."""
+    """Return sentences on what the log shows about its site."""
     jobs, texts = explained.jobs, _site(explained)
     lacking = [level for _, level in explained.curve if level < explained.capacity]
     if lacking:
@@ -73,7 +73,7 @@ def inferred(explained: Explained) -> list[str]:
 
 
 def _site(explained: Explained) -> list[str]:
-    """Source of the capacity, and where the log holds more."""
+    """Return sentences on the source of the capacity, and on use above it."""
     site, unit, sentences = explained.site, explained.jobs.unit, []
     if not site.stated:
         bound = "at least " if site.full < FULL else ""
@@ -90,7 +90,7 @@ def _site(explained: Explained) -> list[str]:
 
 
 def variant_rows(compared: Compared) -> list[list[str]]:
-    """A row per scenario: name, jobs, mean waits, and correlations."""
+    """Return one row per scenario: name, jobs, mean waits, and correlations."""
     rows = []
     means = [mean for one in compared.variants if one.jobs for mean in (one.recorded, one.simulated)]
     written = iter(terminal.several(means, terminal.SECONDS)) if means else iter(())
@@ -103,7 +103,7 @@ def variant_rows(compared: Compared) -> list[list[str]]:
 
 
 def conclusion(compared: Compared) -> str:
-    """Sentences on what the inferred rules gained; empty without a comparison."""
+    """Return sentences on the gain by inferred rules; empty without a comparison."""
     first, last = compared.variants[0], compared.best
     if last is first or math.isnan(first.correlation) or math.isnan(last.correlation):
         return ""
@@ -122,7 +122,7 @@ def policy_of(compared: Compared) -> str:
 
 
 def mapping(explained: Explained, compared: Compared | None, simulated: bool) -> dict[str, Any]:
-    """The result as plain values for programs."""
+    """Return the result as plain values for programs."""
     figures: dict[str, Any] = {
         "jobs": len(explained.jobs),
         "unit": explained.jobs.unit,
@@ -148,7 +148,7 @@ def mapping(explained: Explained, compared: Compared | None, simulated: bool) ->
 
 
 def rules_of(explained: Explained) -> dict[str, Any]:
-    """The limits and the order that a log shows, as plain values."""
+    """Return the limits and the order that a log shows, as plain values."""
     limits, order = explained.limits, explained.order
     return {
         "limits": None if limits is None else {"kind": limits.kind, "most": limits.max_held},
@@ -156,8 +156,7 @@ def rules_of(explained: Explained) -> dict[str, Any]:
     }
 
 
-SHORTEST = 1.0
-"""Seconds as which no wait at all is drawn."""
+SHORTEST = 1.0  # seconds at which waits of 0 are drawn
 
 
 def write_waits(
@@ -196,7 +195,7 @@ def _variants(compared: Compared) -> str:
 
 
 def draw(explained: Explained, compared: Compared | None = None) -> Picture:
-    """Draw the held part of the capacity, reasons of waits, and their distribution."""
+    """Draw the used part of the capacity, reasons of waits, and their distribution."""
     return Picture([[_held(explained)], [_reasons(explained), _waits(explained, compared)]], 9, 7)
 
 

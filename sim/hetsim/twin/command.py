@@ -1,4 +1,4 @@
-"""`hetsim twin`: what a live cluster will do in the next hours."""
+"""`hetsim twin`: forecasts a live cluster for the next hours."""
 
 from __future__ import annotations
 
@@ -25,48 +25,46 @@ if TYPE_CHECKING:
     from hetsim.workload.logs.history import JobHistory
     from hetsim.workload.readers.snapshot import Snapshot, SnapshotJob
 
-EARLIER_SAMPLES = 20
-"""Of each earlier snapshot: what is learned is off by more than their number tells."""
+EARLIER_SAMPLES = 20  # samples per earlier snapshot: few, since other errors are larger
+# colors of what-if rows: jobs that start later (bad), and earlier (good)
 VERDICTS = {"never fits|(?<=  )[+](?!0.0 )[0-9.]+ h$": "bad", "(?<=  )-(?!0.0 )[0-9.]+ h$": "good"}
-"""Of what if: jobs that start later, and earlier."""
 Ruled = tuple[str, "Rules"]  # a policy, and the rules under which it decides
-LOCAL = "1970-01-02"
-"""From which the times of a log with dates are counted, so that they are those of the snapshot's clock."""
+LOCAL = "1970-01-02"  # origin of the times of a log with dates, so that they are on the snapshot's clock
 
 
-@click.command(short_help="Forecast a live cluster: when jobs start, when nodes are free, what if.")
-@click.option("--squeue", type=FILE, metavar="FILE", help="What squeue printed; see below for its format.")
-@click.option("--nodes", metavar="FILE", help="What scontrol show node printed (or FORMAT:FILE, hetsim list clusters).")
+@click.command(short_help="Forecast a live cluster: job starts, free nodes, effects of changes.")
+@click.option("--squeue", type=FILE, metavar="FILE", help="Output of squeue; see below for its format.")
+@click.option("--nodes", metavar="FILE", help="Output of scontrol show node (or FORMAT:FILE, hetsim list clusters).")
 @click.option("--kueue", type=FILE, metavar="FILE",
-              help="Instead of --squeue and --history: Kueue's objects, as kubectl printed them and the --nodes.")
-@click.option("--fair-sharing", is_flag=True, help="With --kueue: its Configuration turns fair sharing on.")
+              help="Kueue's objects, printed by kubectl like the --nodes; replaces --squeue and --history.")
+@click.option("--fair-sharing", is_flag=True, help="With --kueue: its Configuration enables fair sharing.")
 @click.option("--history", metavar="FILE",
-              help="What sacct --parsable2 printed (or FORMAT:FILE, hetsim list traces; or a mapping, YAML).")
-@click.option("--now", metavar="DATE", help="When the snapshot was made; its latest time unless given.")
+              help="Output of sacct --parsable2 (or FORMAT:FILE, hetsim list traces; or a mapping, YAML).")
+@click.option("--now", metavar="DATE", help="Time of the snapshot; its latest time unless given.")
 @click.option("--hours", type=click.FloatRange(min=0, min_open=True, max=24 * 31), default=24.0, show_default=True,
-              help="How far to look ahead.")
+              help="Horizon of the forecast in hours.")
 @click.option("--samples", type=Whole(min=2, max=100_000), default=100, show_default=True, metavar="N")
 @click.option("--seed", type=Whole(min=0), default=0, show_default=True)
 @click.option("--look-back", type=Whole(min=0, max=1000), default=8, show_default=True, metavar="N",
-              help="Earlier snapshots of the history, to widen the intervals by their errors; 0: samples alone.")
+              help="Number of earlier snapshots whose errors widen the intervals; 0: samples only.")
 @click.option("--policy", metavar="NAME", show_default="easy_backfill, or slurm_multifactor with the rules",
-              help="How the cluster schedules; parameters as in '{name: sjf, discipline: skip}'. "
-              "identified: as its history shows (hetsim trace identify).")
+              help="The cluster's policy; parameters as in '{name: sjf, discipline: skip}'. "
+              "identified: inferred from the history (hetsim trace identify).")
 @click.option("--rules", type=click.Choice(["learned", "none"]), show_default="learned",
-              help="Caps, weights of priority and cycle as squeue (REASON, PRIORITY) and the history show them.")
+              help="learned: infer caps, priority weights and cycle from squeue (REASON, PRIORITY) and the history.")
 @click.option("--shadow", type=click.Path(path_type=Path), metavar="FOLDER",
-              help="Keep the forecast there, and print how earlier ones kept there came true.")
+              help="Store the forecast in FOLDER, and print the errors of earlier forecasts in it.")
 @SET
 @click.option("--site", type=FILE, metavar="YAML",
-              help="A file with site: (limits of partitions, quotas, ...) and, where --policy is not given, policy:, "
-              "such as hetsim trace convert makes of a slurm.conf.")
+              help="A file with site: (limits of partitions, quotas, ...) and, without --policy, policy:, "
+              "such as hetsim trace convert makes from a slurm.conf.")
 @click.option("--what-if", "changes", multiple=True, metavar="KEY.PATH=VALUE",
-              help="Forecast that too: a value of the scenario (policy=sjf, site...), or without=NODES (n[1-4],n7).")
+              help="Also forecast a change: a value of the scenario (policy=sjf, site...) or without=NODES (n[1-4]).")
 @click.option("--job", "only", multiple=True, metavar="ID", help="Print only this job (repeatable).")
 @click.option("--judge", type=Whole(min=1, max=1000), metavar="N",
-              help="Instead: stop the history at N instants, predict starts from there without rules, and compare with "
-              "the record.")
-@click.option("--page", type=PAGE, metavar="HTML", help="Write a page with a picture there.")
+              help="Instead: stop the history at N instants, predict starts from these without rules, and compare "
+              "with the record.")
+@click.option("--page", type=PAGE, metavar="HTML", help="Write a page with a picture to HTML.")
 @click.option("--force", is_flag=True, help="Replace HTML if it exists.")
 @TELLING
 def twin(
@@ -85,8 +83,8 @@ def twin(
     hetsim twin --squeue squeue.txt --nodes nodes.txt --history sacct.txt --page forecast.html
 
     Run times and arrivals are drawn from the history, by user and class; jobs are scheduled by --policy with their time
-    limits, as on the cluster.  How good the models were on the history itself is printed with the forecast; --judge
-    says how good predicted starts were.  Of Kubernetes with Kueue:
+    limits, as on the cluster.  The errors of the models on the history itself are printed with the forecast; --judge
+    prints the errors of predicted starts.  For Kubernetes with Kueue:
 
     \b
     kubectl get clusterqueues,cohorts,resourceflavors,localqueues,workloads,topologies -A -o json > k.json
@@ -169,7 +167,7 @@ def _kueue(
 
 
 def _waiting(only: tuple[str, ...], jobs: list[SnapshotJob], instant: float, path: Path) -> None:
-    """Refuse jobs that do not wait, and an instant before a start."""
+    """Raise UsageError for named jobs that do not wait, and starts after `instant`."""
     if unknown := [name for name in only if name not in {job.id for job in jobs if not job.runs}]:
         raise UsageError(f"--job {unknown[0]}: no job of that id waits in {path}")
     if late := sum(job.runs and job.start > instant for job in jobs):
@@ -177,7 +175,7 @@ def _waiting(only: tuple[str, ...], jobs: list[SnapshotJob], instant: float, pat
 
 
 def _snapshot(squeue: Path, nodes: str) -> tuple[list[dict[str, Any]], Snapshot]:
-    """The nodes that are in use, and the jobs there."""
+    """Return the nodes in use, and the jobs on the cluster."""
     from hetsim.workload.readers import snapshot
 
     listed = _nodes(nodes)
@@ -220,7 +218,7 @@ class _Known:
     seed: int
 
     def forecast(self, listed: list[dict[str, Any]], policy: Ruled, samples: int, altered: Sequence[str] = ()) -> Any:
-        """Forecast the jobs on these nodes."""
+        """Return a forecast of the jobs on these nodes."""
         from hetsim.twin.forecast import SnapshotCluster, Twin
 
         overrides = (*self.overrides, *altered)
@@ -238,7 +236,7 @@ class _Known:
     def widened(
         self, listed: list[dict[str, Any]], policy: Ruled, count: int, quiet: bool, shadow: list[Past]
     ) -> tuple[Any, list[str]]:
-        """Return how far earlier forecast errors move intervals, and a note if unknown."""
+        """Return how earlier errors move intervals (None: unknown), with notes."""
         from hetsim.twin.forecast import SnapshotCluster
         from hetsim.twin.judge import earlier_instants, look_back
         from hetsim.twin.widening import ENOUGH_STARTS, widening
@@ -263,7 +261,6 @@ class _Known:
 
 
 def _policy(text: str) -> Any:
-    """The policy as a scenario has it."""
     from hetsim.experiment.policies import named_policy
 
     return named_policy(text)[1]
@@ -276,13 +273,13 @@ def _there(path: Path) -> Path:
 
 
 def _split(text: str, default: str) -> tuple[str, str]:
-    """The format and the file of FORMAT:FILE, or of FILE alone."""
+    """Split FORMAT:FILE into format and file; FILE alone has the default format."""
     form, sign, file = text.partition(":")
     return (form, file) if sign and re.fullmatch(r"\w+", form) and not Path(text).exists() else (default, text)
 
 
 def _history(given: str) -> tuple[JobHistory, Any, float]:
-    """The jobs of the log, its table, and the seconds between their clocks."""
+    """Return the jobs of the log, its table, and the offset of its clock in seconds."""
     from hetsim.workload.logs.history import history_of
 
     form, file = _split(given, "slurm")
@@ -300,7 +297,7 @@ def _history(given: str) -> tuple[JobHistory, Any, float]:
 
 
 def _identified(table: Any, source: str, quiet: bool) -> str:
-    """The scheduler that made the history, as `--policy` takes it; a note says more."""
+    """Return the scheduler that explains the history, in the form of `--policy`."""
     from hetsim.traces.identify import explained, policy_of
     from hetsim.workload.logs.identified import identify
 
@@ -316,7 +313,7 @@ def _site_rules(
     policy: str | None, rules: str | None, jobs: list[SnapshotJob], now: float, log: JobHistory,
     earlier: Weights | None = None,
 ) -> Rules:  # fmt: skip
-    """The rules of the site; no cycle alone without a policy that would take it."""
+    """Return the site's rules; no cycle without a policy that would use it."""
     from hetsim.twin.rules import Rules, learned
 
     site = Rules() if rules == "none" else learned(jobs, now, log, earlier)
@@ -327,7 +324,7 @@ def _site_rules(
 
 
 def _ruled(policy: str | None, site: Rules, jobs: list[SnapshotJob], source: str) -> tuple[Ruled, list[str]]:
-    """The policy with the rules of the site that it takes, and what it does not take."""
+    """Return the policy with the site's rules that it supports, and notes on others."""
     from hetsim.twin.rules import Rules, tiers_of, with_policy
 
     scheduler = None if policy is None else _policy(policy)
@@ -340,13 +337,13 @@ def _ruled(policy: str | None, site: Rules, jobs: list[SnapshotJob], source: str
 
 
 def _nodes(given: str, down: bool = True) -> list[dict[str, Any]]:
-    """The nodes of a list; `down`: also those that are down or draining."""
+    """Read the nodes of a list; `down`: include nodes that are down or draining."""
     form, file = _split(given, "slurm_nodes")
     return read_nodes(file, form, ("down=true",) if form == "slurm_nodes" and down else ())
 
 
 def _in_use(listed: list[dict[str, Any]], up: list[dict[str, Any]], jobs: list[SnapshotJob]) -> list[dict[str, Any]]:
-    """The nodes that are up or draining; on the latter nothing else starts."""
+    """Return the nodes that are up, and draining nodes that still run jobs."""
     taking = {str(node.get("name", "")) for node in up}
     holding = {name for job in jobs for name in job.nodes}
     nodes = []
@@ -361,7 +358,7 @@ def _in_use(listed: list[dict[str, Any]], up: list[dict[str, Any]], jobs: list[S
 
 
 def _site(path: Path | None) -> dict[str, Any]:
-    """The `site:` and the `policy:` of a file, and nothing else of it."""
+    """Return the `site:` and `policy:` of a file."""
     from hetsim.scenario.file import document
 
     if path is None:
@@ -384,7 +381,7 @@ def _instant(text: str) -> float:
 def _changed(
     listed: list[dict[str, Any]], changes: tuple[str, ...], policy: str
 ) -> tuple[list[dict[str, Any]], str, list[str]]:
-    """The nodes that are left, the policy and the other values of a changed cluster."""
+    """Return the nodes, the policy and the other values of a changed cluster."""
     from hetsim.workload.node_lists import hosts
 
     kept, altered = listed, []

@@ -1,9 +1,9 @@
-"""A twin of a live cluster: its present jobs, simulated on from their history.
+"""A twin of a live cluster: simulates its present jobs and those expected.
 
-One scenario holds the nodes, the partitions, the jobs of the snapshot and those that the history lets expect; each
-sample is a run of it with other run times and other arrivals.  Jobs that run begin at time 0, with what they have left,
-each bound to the nodes on which it runs; those that wait come a moment later, in the order of their priority.  What
-the scheduler is told are time limits, as on the cluster.
+One scenario contains the nodes, the partitions, the jobs of the snapshot and jobs drawn from the history; each sample
+is a run of it with different run times and arrivals.  Running jobs start at time 0 with their remaining time, each
+bound to its nodes; waiting jobs arrive a moment later, in the order of their priority.  The scheduler knows time
+limits only, as on the cluster.
 """
 
 import csv
@@ -35,17 +35,15 @@ from hetsim.workload.logs.recorded_log import HeldOverTime
 from hetsim.workload.readers.snapshot import SnapshotJob
 
 POLICY = "easy_backfill"
-BEHIND = 1e-3
-"""Seconds after the snapshot at which the jobs come that wait then, a millionth apart."""
-STEPS = 96
-"""Instants within the horizon at which is told what is held."""
+BEHIND = 1e-3  # seconds after the snapshot at which waiting jobs arrive, a millionth apart
+STEPS = 96  # number of instants within the horizon with a forecast occupancy
 LABELS = ("user", "class", "partition", "account", "qos")
 COLUMNS = ("id", "arrival", *LABELS, "cpu_time", "gpu_time", "nodes", "cpus", "gpus", "devices")
 
 
 @dataclass
 class SnapshotCluster:
-    """The nodes as a scenario has them, and further keys (`site`, ...)."""
+    """The nodes in the form of a scenario, and other keys (`site`, ...)."""
 
     nodes: list[dict[str, Any]]
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -55,29 +53,22 @@ class SnapshotCluster:
 class TwinForecast:
     """Sampled futures of a snapshot's jobs, in seconds from the snapshot."""
 
-    jobs: list[SnapshotJob]
-    """Those that wait, in the order in which they go."""
+    jobs: list[SnapshotJob]  # waiting jobs, in the order in which they are scheduled
     horizon: float
-    starts: np.ndarray
-    """By sample and job; inf: not within the horizon."""
-    by_limits: np.ndarray
-    """By job: the start if every job took its time limit and none came, as a scheduler tells it."""
+    starts: np.ndarray  # s, by sample and job; inf: not within the horizon
+    by_limits: np.ndarray  # by job: start if all jobs ran to their limits and none arrived, as schedulers predict
     times: np.ndarray
-    occupied: np.ndarray
-    """By sample and instant of `times`: GPUs (or cores, where there are none) held."""
+    occupied: np.ndarray  # by sample and instant of `times`: GPUs in use (cores, if there are no GPUs)
     capacity: float
     unit: str
-    free: dict[str, np.ndarray]
-    """By node, and "all": when what runs there has ended, if nothing else starts."""
-    came: np.ndarray
-    """By sample: jobs that came within the horizon."""
+    free: dict[str, np.ndarray]  # by node, and "all": end of the present jobs, if nothing else starts
+    came: np.ndarray  # by sample: number of jobs that arrived within the horizon
     notes: list[str] = field(default_factory=list)
     rules: Rules = field(default_factory=Rules)
-    widening: Widening | None = None
-    """By the errors of earlier forecasts; None: intervals are those of the samples."""
+    widening: Widening | None = None  # learned from earlier forecasts; None: intervals are those of the samples
 
     def quantiles(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Quantiles of a job's start, widened if known; inf: later."""
+        """Return quantiles of a job's start, widened if possible; inf: after the horizon."""
         if self.widening is None:
             return self.drawn(job, shares)
         moved = self.widening.moved(self.ends(job), self.horizon, self.group(job)).tolist()
@@ -85,32 +76,33 @@ class TwinForecast:
         return [by_share[share] if share in by_share else self.drawn(job, [share])[0] for share in shares]
 
     def group(self, job: int) -> str:
-        """The group of jobs whose forecasts err alike: held by a limit, or not."""
+        """Return the group of jobs with similar errors: blocked by a limit, or not."""
         return "limit" if LIMIT.search(self.jobs[job].reason) else ""
 
     def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Quantiles of a job's start as sampled, not widened."""
+        """Return quantiles of a job's start as sampled, not widened."""
         return np.quantile(self.starts[:, job], shares, method="inverted_cdf").tolist()
 
     def ends(self, job: int) -> list[float]:
-        """Sampled quantiles that are the ends of intervals before these are moved.
+        """Return sampled quantiles of a start: the ends of intervals before widening.
 
-        One that reaches the horizon holds all later starts, so that all it may miss lies below it.
+        An interval that reaches the horizon contains all later starts, so that its whole error probability is at its
+        lower end.
         """
         values = self.drawn(job, SHARES)
         return [self.drawn(job, [2 * share])[0] if share < 0.5 and other >= self.horizon else value
                 for share, value, other in zip(SHARES, values, values[::-1], strict=True)]  # fmt: skip
 
     def within(self, job: int) -> float:
-        """The share of samples in which a job starts within the horizon."""
+        """Return the share of samples in which a job starts within the horizon."""
         return float(np.isfinite(self.starts[:, job]).mean())
 
 
 class Twin:
     """A cluster at an instant, ready to simulate; ScenarioError if parts disagree.
 
-    now: the instant, on the clock of jobs and history.  What had not happened by then is not looked at.
-    rules: what the site's scheduler is taken to do; usage and the age of jobs are those of this instant.
+    now: the instant, on the clock of jobs and history; later events are ignored.
+    rules: the rules of the site's scheduler; usage and the age of jobs are those of this instant.
     """
 
     def __init__(
@@ -172,7 +164,7 @@ class Twin:
         self.capacity = float(gpus or sum(node.cpus for node in self.run.cluster.nodes))
 
     def _with_rules(self, policy: Any) -> Any:
-        """The policy with the usage of now; each job's constant part of priority is set."""
+        """Return the policy with current usage; set each job's constant part of priority."""
         log, rules, self._own = self.history, self.rules, dict[str, Sequence[float]]()
         if not rules:
             return policy
@@ -188,7 +180,7 @@ class Twin:
         return {**policy, "scheduler": scheduler}
 
     def _left_out(self) -> list[str]:
-        """Jobs of the snapshot that fit on no node; waiting ones are not forecast."""
+        """Return notes on jobs that fit on no node; waiting ones are not forecast."""
         missing = [job.id for job, row in zip(self.waiting, self._rows["w"], strict=True) if row < 0]
         lost = [job.id for job, row in zip(self.running, self._rows["r"], strict=True) if row < 0]
         notes = []
@@ -203,10 +195,10 @@ class Twin:
         return notes
 
     def _count_in_partitions(self, pinned: set[str]) -> None:
-        """Let limits of partitions count the running jobs, each bound to its nodes.
+        """Make limits of partitions count the running jobs, each bound to its nodes.
 
-        Where more run than a limit allows, those that end last by their time limits are counted: until they end nothing
-        else may start.
+        If more jobs run than a limit allows, those that end last by their time limits are counted: until they end no
+        other job may start.
         """
         tasks, cluster = self.run.tasks, self.run.cluster
         default = next((one for one in cluster.partitions.values() if one.default), None)
@@ -232,7 +224,7 @@ class Twin:
                        for name, count in beyond.items()]  # fmt: skip
 
     def _write(self, path: Path, pinned: set[str]) -> None:
-        """All jobs as one table; times mean nothing yet."""
+        """Write all jobs as one table, with placeholders for times."""
         log = self.history
         with path.open("w", newline="", encoding="utf-8") as file:
             table = csv.writer(file)
@@ -287,7 +279,7 @@ class Twin:
         return float(self.run_times.draw(job.user, job.group, job.limit, elapsed=elapsed, count=1, random=random)[0])
 
     def _told(self, job: SnapshotJob, elapsed: float = 0.0) -> float:
-        """The scheduler's remaining time of a job: its limit, or what such jobs take."""
+        """Return a job's remaining time for the scheduler: its limit, or the median."""
         total = job.limit
         if not math.isfinite(total):
             total = self.run_times.median(job.user, job.group, job.limit, elapsed)
@@ -297,7 +289,7 @@ class Twin:
         self, ends: np.ndarray, lengths: Sequence[float], at: np.ndarray, like: np.ndarray, random: np.random.Generator,
         times: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """One run: the starts of the jobs that wait, and what is held at these times."""
+        """Simulate one run; return starts of waiting jobs, and occupancy at these times."""
         log, tasks = self.history, self.run.tasks
         users, classes = log.labels["user"], log.labels["class"]
         fitting = [(t, k) for t, k in zip(at.tolist(), like.tolist(), strict=True) if self._rows["h"][k] >= 0]
@@ -330,7 +322,7 @@ class Twin:
         return start[first:count], occupied
 
     def _free(self, ends: np.ndarray) -> dict[str, np.ndarray]:
-        """Times at which nodes are free if nothing starts any more; only where jobs run."""
+        """Return when nodes are free if no other job starts; only nodes with jobs."""
         free = {"all": ends.max(axis=1) if ends.shape[1] else np.zeros(len(ends))}
         for name in dict.fromkeys(node for job in self.running for node in job.nodes):
             here = [k for k, job in enumerate(self.running) if name in job.nodes]
@@ -339,7 +331,7 @@ class Twin:
 
 
 def _pin(described: documents.Document, pinned: Mapping[str, Any]) -> None:
-    """Add a partition for each running job; nothing where the site is not one."""
+    """Add a partition for each running job; nothing if `site` is not a mapping."""
     site = described.data.get("site")
     site = {} if site is None else site
     if pinned and isinstance(site, dict):
@@ -350,7 +342,7 @@ def _pin(described: documents.Document, pinned: Mapping[str, Any]) -> None:
 
 
 def _cells(name: str, labels: tuple[str, ...], nodes: float, cpus: float, gpus: float, kind: str) -> tuple[Any, ...]:
-    """A row of the table; jobs with equal parts have one on each of their nodes."""
+    """Return a row of the table; jobs with equal parts have one part per node."""
     times = ("", 1) if gpus else (1, "")
     if nodes > 1 and cpus % nodes == 0 and gpus % nodes == 0:
         return (name, 0, *labels, *times, int(nodes), cpus / nodes, gpus / nodes, kind if gpus else "")

@@ -1,11 +1,12 @@
 """The quality of predicted starts: a log is stopped, forecast and compared.
 
-At each instant the twin knows what a snapshot would show: which jobs run and since when, which wait, and the history
-up to then.  Of each waiting job it tells intervals for its wait from then on, widened by the errors of earlier
-snapshots (`hetsim.twin.widening`).  Next to it stand
-drawn    the same intervals as the samples have them;
-limits   the start if every job took its time limit and none came, as a scheduler tells it: one time, no interval;
-user     the waits of the user's last jobs (of all users, where they are few) less what the job has waited: an interval.
+At each instant the twin knows what a snapshot would show: running jobs with their starts, waiting jobs, and the history
+up to the instant.  For each waiting job it forecasts intervals of its remaining wait, widened by the errors of earlier
+snapshots (`hetsim.twin.widening`).  For comparison:
+
+    drawn    the intervals of the samples, not widened
+    limits   the start if every job ran to its time limit and none arrived, as a scheduler predicts: no interval
+    user     the waits of the user's last jobs (of all users, if they are few) minus the job's wait so far: an interval
 """
 
 import math
@@ -28,12 +29,9 @@ from hetsim.workload.logs.waits import warm_end
 from hetsim.workload.readers.snapshot import SnapshotJob
 from hetsim.workload.traces import TaskTable
 
-SHARES = (0.5, 0.9)
-"""Intervals that are judged."""
-EARLIER = 10
-"""Snapshots of the first half of a log from which the widening of the first intervals is learned."""
-LAST = 50
-"""The number of latest jobs of a user with waits that count."""
+SHARES = (0.5, 0.9)  # coverage of the judged intervals
+EARLIER = 10  # snapshots in the first half of a log from which the first widening is learned
+LAST = 50  # number of a user's latest jobs whose waits are used
 
 
 @dataclass
@@ -50,16 +48,14 @@ class JudgedForecasts:
 
     instants: list[float]
     horizon: float
-    actual: np.ndarray
-    """Seconds from the instant to the recorded start, at most the horizon."""
-    beyond: np.ndarray
-    """True if the job started after the horizon."""
+    actual: np.ndarray  # seconds from the instant to the recorded start, at most the horizon
+    beyond: np.ndarray  # the job started after the horizon
     methods: dict[str, Method]
 
     def table(self) -> list[dict[str, Any]]:
-        """A row per method: coverage and width of intervals, error.
+        """Return a row per method: coverage and width of intervals, error.
 
-        What lies beyond the horizon counts as the horizon, predicted or recorded.
+        Times beyond the horizon, predicted or recorded, count as the horizon.
         """
         rows = []
         for name, method in self.methods.items():
@@ -90,7 +86,7 @@ def judge(
 ) -> JudgedForecasts:
     """Judge forecasts made at instants in the last half of the submissions.
 
-    ScenarioError where no job waits at any of them, or the log is too short.
+    ScenarioError if no job waits at any of these instants, or if the log is too short.
     """
     low, high = float(history.submit[0]), float(history.submit[-1])
     begin = first_instant(history, horizon)
@@ -141,9 +137,9 @@ def look_back(
     policy: Any = POLICY, seed: int = 0, progress: Callable[[str], None] = lambda _: None, overrides: Overrides = (),
     rules: Rules | None = None,
 ) -> list[Past]:  # fmt: skip
-    """Forecasts from earlier instants of a history, under the same rules.
+    """Return forecasts from earlier instants of a history, under the same rules.
 
-    Each knows the history up to its instant; of jobs that are not in the history, as they still run, nothing is known.
+    Each forecast uses the history up to its instant; running jobs that are not in the history are unknown to it.
     """
     errors = []
     for number, now in enumerate(instants):
@@ -158,9 +154,9 @@ def look_back(
 
 
 def earlier_instants(first: float, now: float, horizon: float, count: int) -> list[float]:
-    """Instants of a log after `first` whose outcome is known by now.
+    """Return instants of a log after `first` with outcomes known by `now`.
 
-    Empty where the log is too short.
+    The list is empty if the log is too short.
     """
     begin, end = first + horizon, now - horizon
     return np.linspace(begin, end, count).tolist() if end > begin and count else []
@@ -174,7 +170,7 @@ def _past(told: TwinForecast, rows: dict[str, int], history: JobHistory, now: fl
 
 
 def first_instant(history: JobHistory, horizon: float) -> float:
-    """The first instant to judge: the second half of the log, after a horizon."""
+    """Return the first instant to judge: in the second half, after one horizon."""
     low, high = float(history.submit[0]), float(history.submit[-1])
     return max(low + horizon, (low + high) / 2)
 
@@ -182,9 +178,9 @@ def first_instant(history: JobHistory, horizon: float) -> float:
 def with_limits(
     history: JobHistory, cluster: SnapshotCluster, table: TaskTable, before: float
 ) -> tuple[JobHistory, SnapshotCluster]:
-    """History and cluster with the limits by user that a log shows so far.
+    """Return history and cluster with the limits per user that a log shows so far.
 
-    Unchanged where there are none, or the cluster has partitions.
+    Both are unchanged if there are no limits, or if the cluster has partitions.
     """
     jobs = jobs_of(table)
     partitioned = any(node.get("partitions") for node in cluster.nodes) or "site" in cluster.more
@@ -211,7 +207,7 @@ def with_limits(
 
 
 def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dict[str, int]]:
-    """Jobs that run or wait at an instant of a log; waiting rows by id."""
+    """Return jobs that run or wait at an instant of a log, and waiting rows by id."""
     here = np.flatnonzero((history.submit <= now) & (history.end > now))
     jobs, rows = [], {}
     for row in here.tolist():
@@ -230,7 +226,7 @@ def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dic
 
 
 def _waits(past: JobHistory, user: str, waited: float) -> np.ndarray:
-    """The remaining waits of a user's jobs, given this one's so far; not below 0."""
+    """Return remaining waits of a user's jobs minus the wait so far; at least 0."""
     rows: Sequence[int] | np.ndarray = np.flatnonzero(past.labels["user"] == user)[-LAST:]
     if len(rows) < FEW:
         rows = np.arange(len(past))[-10 * LAST :]

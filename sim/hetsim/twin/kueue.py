@@ -1,6 +1,6 @@
 """A forecast of a cluster with Kueue, from its objects (`hetsim twin --kueue`).
 
-Workloads with quota run, others wait; those that are over are the history from which run times and arrivals are drawn.
+Workloads with quota run, others wait; finished workloads are the history from which run times and arrivals are drawn.
 The policy is `kueue` with the queues, cohorts and flavors of the file, and the priorities of the workloads.
 """
 
@@ -21,17 +21,17 @@ from hetsim.workload.logs.history import JobHistory
 from hetsim.workload.readers.kueue import RESOURCES, KueueObjects
 from hetsim.workload.readers.kueue import nodes as nodes_of
 
+# Patterns in Kueue's messages, and the cause of the wait; without a match, the scheduler
 CAUSES = (("preempt", "preemption"), ("topolog|couldn't assign .*domain", "topology"),
           ("untolerated|affinity|flavor .* not found|unavailable in", "flavor"),
           ("insufficient|quota|no longer fits", "quota"))  # fmt: skip
-"""What Kueue's messages speak of, and what a workload then waits for; without a message, for the scheduler."""
 CHANGE = re.compile(r"(clusterqueues|cohorts)\.(.+)\.(nominalQuota|borrowingLimit|lendingLimit)\.(?:([^.]+)\.)?(\w+)")
 FIELDS = {"nominalQuota": "nominal", "borrowingLimit": "borrowing", "lendingLimit": "lending"}
 SHORT = {"gpu": "gpus", "gpus": "gpus", "cores": "cores", **RESOURCES}
 
 
 class KueueTwin(Twin):
-    """The twin whose jobs have the priorities of their workloads."""
+    """A twin whose jobs have the priorities of their workloads."""
 
     def _with_rules(self, policy: Any) -> Any:
         ranks = [job.priority for job in self.running], [job.priority for job in self.waiting]
@@ -61,7 +61,7 @@ class KueueCluster:
                                   nodes=columns.pop("count"), **columns)  # fmt: skip
 
     def changed(self, changes: Sequence[str]) -> dict[str, Any]:
-        """The policy with quotas changed, as in clusterqueues.team-a.nominalQuota.gpu=64."""
+        """Return the policy with changed quotas: clusterqueues.team-a.nominalQuota.gpu=64."""
         policy = copy.deepcopy(self.policy)
         for change in changes:
             key, _, value = change.partition("=")
@@ -82,19 +82,19 @@ class KueueCluster:
         return policy
 
     def forecast(self, policy: dict[str, Any], hours: float, samples: int, seed: int) -> TwinForecast:
-        """Starts of the workloads that wait, under this policy."""
+        """Return a forecast of the starts of waiting workloads, under this policy."""
         cluster = SnapshotCluster(self.nodes)
         twin = KueueTwin(self.jobs, self.now, self.history, cluster=cluster, horizon=hours * 3600,
                          policy={"scheduler": policy})  # fmt: skip
         return twin.forecast(samples, seed)
 
     def causes(self) -> dict[str, str]:
-        """By workload that runs or waits, the cause of its wait, by what Kueue says of it."""
+        """Return the cause of each workload's wait, from Kueue's message."""
         return {job.id: next((cause for sign, cause in CAUSES if re.search(sign, job.reason)), "the scheduler")
                 for job in self.jobs}  # fmt: skip
 
     def queues(self) -> list[dict[str, Any]]:
-        """By queue: usage, quota, borrowing, waiting workloads, and whether it starves."""
+        """Return usage, quota, borrowing, waiting workloads and starvation per queue."""
         rows = []
         for name, queue in self.policy["queues"].items():
             quotas = queue.get("quotas", {}).values()
@@ -109,7 +109,7 @@ class KueueCluster:
         return rows
 
     def lines(self, only: Sequence[str]) -> list[str]:
-        """Queues and causes as text."""
+        """Return queues and causes as lines of text."""
         rows = [[f"{one:g}" if isinstance(one, float) else str(one) for one in list(row.values())[:-1]]
                 + ["starves" if row["starves"] else ""] for row in self.queues()]  # fmt: skip
         causes = self.causes()

@@ -1,4 +1,4 @@
-"""The page of a forecast for a live cluster."""
+"""HTML page of a forecast for a live cluster."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from hetsim.twin import report
 if TYPE_CHECKING:
     from hetsim.twin.forecast import TwinForecast
 
-MAX_DRAWN = 25
-"""Jobs and nodes that are drawn."""
+MAX_DRAWN = 25  # maximum number of jobs and nodes in a picture
 QUARTERS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -26,7 +25,7 @@ def write_twin(
     path: Path, told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None,
     changed: str = "", notes: list[str] | None = None,
 ) -> None:  # fmt: skip
-    """Write the page of the forecast."""
+    """Write the HTML page of the forecast."""
     under = "Thin 90 %, thick 50 % of the samples, a dot for the median; a stroke: the start by time limits alone."
     what = "what is held, when waiting jobs start, when nodes are free"
     sections = [
@@ -87,7 +86,7 @@ def _starts(told: TwinForecast, other: TwinForecast | None, count: int) -> Panel
 
 
 def _interval(values: np.ndarray, y: float, horizon: float, color: str = BLUE) -> list[Any]:
-    """A thin line, and a dot for the median, if this is before the horizon."""
+    """Return a thin line, and a dot for the median if it is before the horizon."""
     dot = [Points(values[1:2], [y], color=color)] * bool(values[1] < horizon)
     return [Line(values[::2], [y, y], color=color, width=1.1), *dot]
 

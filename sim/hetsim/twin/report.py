@@ -1,4 +1,4 @@
-"""A forecast for a live cluster as lines of a terminal and for programs."""
+"""A forecast for a live cluster as lines of a terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ if TYPE_CHECKING:
     from hetsim.twin.judge import JudgedForecasts
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
-SHOWN = 20
-"""Jobs and nodes in the terminal; the page and JSON have all."""
+SHOWN = 20  # jobs and nodes in the terminal; the page and JSON have all
 
 
 def moment(seconds: float, now: float) -> str:
-    """An instant of the forecast by the cluster's clock; a dash if later."""
+    """Return an instant of the forecast on the cluster's clock; a dash if later."""
     if not math.isfinite(seconds):
         return "–"
     return f"{datetime.fromtimestamp(now + seconds, UTC):%d %b %H:%M}"
 
 
 def job_rows(told: TwinForecast, now: float) -> list[list[str]]:
-    """A row a waiting job: id, user, partition, start, chance within the horizon."""
+    """Return a row per waiting job: id, user, partition, start, chance to start."""
     rows = []
     for place, job in enumerate(told.jobs):
         starts = [moment(value, now) for value in told.quantiles(place, (0.05, 0.5, 0.95))]
@@ -41,7 +40,7 @@ HEADS = ["job", "user", "partition", "start, from", "median", "to (90 %)", "with
 
 
 def free_rows(told: TwinForecast, now: float) -> list[list[str]]:
-    """A row per node in use, the cluster first: when it is free."""
+    """Return a row per node in use, the cluster first, with the time when it is free."""
     rows = []
     for name, ends in told.free.items():
         half, late = np.quantile(ends, [0.5, 0.95])
@@ -53,7 +52,7 @@ FREE_HEADS = ["drained now", "free, median", "95 %"]
 
 
 def error_lines(errors: Mapping[str, float]) -> list[str]:
-    """Sentences on the models' errors on the log's last third."""
+    """Return sentences on the models' errors on the log's last third."""
     text_lines = []
     if not math.isnan(errors["run_time_median_error"]):
         off, inside = 100 * errors["run_time_median_error"], 100 * errors["run_time_inside_90"]
@@ -65,14 +64,14 @@ def error_lines(errors: Mapping[str, float]) -> list[str]:
 
 
 def rule_lines(told: TwinForecast) -> list[str]:
-    """The rules of the site and their evidence, and jobs that other limits keep."""
+    """Return the site's rules with evidence, and counts of jobs under other limits."""
     limits = ", ".join(f"{name} {count:,}" for name, count in told.rules.limits.items())
     kept = f"{sum(told.rules.limits.values()):,} waiting jobs are kept by limits that no rule has ({limits})"
     return [f"learned: {text}" for text in told.rules.evidence] + ([f"{kept}: they may start later"] if limits else [])
 
 
 def what_if_rows(told: TwinForecast, other: TwinForecast, now: float) -> list[list[str]]:
-    """A row per job that waits in both: median start now and changed."""
+    """Return a row per job that waits in both: median start now and after the change."""
     places = {job.id: place for place, job in enumerate(other.jobs)}
     rows = []
     for place, job in enumerate(told.jobs):
@@ -91,7 +90,7 @@ WHAT_IF_HEADS = ["job", "user", "median start", "changed", "difference"]
 
 
 def summary(told: TwinForecast, now: float) -> list[str]:
-    """The forecast in sentences."""
+    """Return the forecast in sentences."""
     half = np.median(told.occupied, axis=0)
     samples, hours = len(told.starts), told.horizon / 3600
     of_capacity = f"{told.capacity:,.6g} {told.unit}"
@@ -111,7 +110,7 @@ def lines(
     told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None, changed: str = "",
     only: Sequence[str] = (),
 ) -> list[str]:  # fmt: skip
-    """The forecast as lines for a terminal; `only`: these jobs."""
+    """Return the forecast as lines for a terminal; `only`: only these jobs."""
     text_lines = [f"forecast from {moment(0.0, now)}", *summary(told, now), *error_lines(errors), *rule_lines(told), ""]
     rows = [row for row in job_rows(told, now) if not only or row[0] in only]
     text_lines += terminal.table([HEADS, *rows[:SHOWN]], right=(3, 4, 5, 6, 7)) if rows else ["no job waits"]
@@ -128,7 +127,7 @@ def lines(
 def mapping(
     told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None, changed: str = ""
 ) -> dict[str, Any]:
-    """The forecast for programs: seconds from the snapshot, null beyond the horizon."""
+    """Return the forecast as JSON data: seconds from the snapshot; null: later."""
     figures: dict[str, Any] = {
         "now": f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%S}", "horizon": told.horizon, "unit": told.unit,
         "capacity": told.capacity, "samples": len(told.starts),
@@ -167,7 +166,7 @@ def _known(value: float) -> float | None:
 
 
 def judged_lines(judged: JudgedForecasts) -> list[str]:
-    """The table of how good predicted starts were."""
+    """Return a table of the errors of predicted starts."""
     rows = [["predicted by", "inside 50 %", "width", "inside 90 %", "width", "error, median", "mean"]]
     for row in judged.table():
         cells = [row["method"]]

@@ -1,14 +1,15 @@
-"""The rules of a site from what Slurm prints: caps, weights, the backfill cycle.
+"""Infers the rules of a site from Slurm's output: caps, weights, backfill cycle.
 
-Caps     of GPUs or jobs, by QOS: of each user, or in all.  REASON names them (QOSMaxGRESPerUser); what users hold and
-         what the jobs so named ask for bounds them, and the largest amount ever held decides in between.  Where REASON
-         says nothing, GPUs of a user are capped at the largest amount ever held if several users held it and waited.
+Caps     of GPUs or jobs, by QOS: per user, or in total.  REASON names them (QOSMaxGRESPerUser); the users' present
+         use and the requests of the blocked jobs bound them, and the largest amount ever used decides within the
+         bounds.  Without REASON, GPUs per user are capped at the largest amount ever used, if several users reached it
+         and waited.
 Weights  of age, fair share and size, and an amount by partition and QOS: least squares on one half of the PRIORITY of
-         waiting jobs, taken if it orders the other half.  Fair share is computed from the history, by Slurm's classic
+         waiting jobs, used if it orders the other half.  Fair share is computed from the history, by Slurm's classic
          formula and by Fair Tree with equal shares; half-life and maximum age are those that fit best.
-Cycle    of backfilling: the longest usual period at whose multiples jobs start that no arrival and no end lets start.
+Cycle    of backfilling: the longest usual period at whose multiples jobs start without an arrival or an end.
 
-Rules become parameters of `slurm_multifactor`.  One with thin evidence is not taken, and the sentences say so.
+Rules become parameters of `slurm_multifactor`.  Rules with little evidence are not used, and the sentences say so.
 """
 
 import math
@@ -28,38 +29,35 @@ from hetsim.workload.readers.snapshot import SnapshotJob
 from hetsim.workload.rows.job_times import MOMENT, HeldOverTime
 
 NAME = "slurm_multifactor"
-NONE = dict.fromkeys(("age", "fair_share", "size", "partition", "priority", "service"), 0.0)
-"""Its weights."""
+NONE = dict.fromkeys(("age", "fair_share", "size", "partition", "priority", "service"), 0.0)  # all weights 0
+# parameters with which slurm_multifactor equals a policy (head and 100 jobs behind it)
 SAME: dict[str, dict[str, Any]] = {
     "fcfs": {"bf_max_job_test": 0}, "easy_backfill": {"bf_job_part_count_reserve": 1, "bf_max_job_test": 101},
     "conservative_backfill": {"bf_max_job_test": 101},
 }  # fmt: skip
-"""By policy the parameters under which it decides as that does; the head and 100 behind it are looked at."""
+# parameters of priority; if --policy sets one of them, no weights are inferred
 PRIORITY = NONE.keys() | {"partitions", "usage", "accounts", "half_life", "max_age"}
-"""Parameters of priority; where --policy gives one of them, no weights are taken."""
+# Minimum evidence: jobs (or users) blocked by a cap, jobs with a PRIORITY and their users, starts that show a cycle
 MIN_CAPPED, MIN_RANKED, MIN_USERS, MIN_TIMED = 3, 12, 4, 20
-"""Evidence, at least: jobs (or users) kept by a cap, jobs with a PRIORITY and their users, starts that show a cycle."""
+# minimum share of pairs in the order of PRIORITY; maximum error of another form relative to the one before
 MIN_ORDERED, BETTER = 0.9, 0.9
-"""Pairs in the order of PRIORITY, at least; the error of another form relative to the one before, at most."""
 HALF_LIVES = tuple(DAY * 2.0 ** (k / 2) for k in range(-2, 13))
 MAX_AGES = (7 * DAY, DAY, 14 * DAY, 30 * DAY)
 PERIODS = (600, 300, 240, 180, 120, 90, 60, 45, 30, 20, 15, 10)
+# REASON values, by the key of a QOS
 CAPS = {
     "max_gpus_per_user": "QOSMaxGRESPerUser", "max_jobs_per_user": "QOSMaxJobsPerUserLimit", "max_gpus": "QOSGrpGRES",
     "max_jobs": "QOSGrpJobsLimit|QOSJobLimit",
 }  # fmt: skip
-"""By key of a QOS the values of REASON that say it."""
-LIMIT = re.compile("Limit|Max|Grp|Licenses|^QOS|^Assoc")
-"""Any limit in REASON."""
+LIMIT = re.compile("Limit|Max|Grp|Licenses|^QOS|^Assoc")  # any limit in REASON
 
 Positive = Annotated[float, Field(gt=0)]
-Usage = Mapping[tuple[str, str], float]
-"""GPU seconds by account and user."""
+Usage = Mapping[tuple[str, str], float]  # GPU seconds by account and user
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Slurm's multifactor priority in its units; `size` is that of a GPU."""
+    """Weights of Slurm's multifactor priority in its units; `size` is per GPU."""
 
     age: float
     fair: float
@@ -71,12 +69,12 @@ class Weights:
     labels: dict[str, float] = field(default_factory=dict)  # the amount of each "partition NAME" and "qos NAME"
 
     def constant(self, partition: str, qos: str, gpus: float) -> float:
-        """The part of a job's priority that neither age nor usage changes."""
+        """Return the part of a job's priority that neither age nor usage changes."""
         named = self.labels.get(f"partition {partition}", 0.0) + self.labels.get(f"qos {qos}", 0.0)
         return self.base + named + self.size * gpus
 
     def of_waiting(self, jobs: Sequence[SnapshotJob], now: float, usage: Usage) -> list[float]:
-        """The priority of waiting jobs without fair share, from PRIORITY if known."""
+        """Return waiting jobs' priority without fair share, from PRIORITY if known."""
         shares = fair_shares(usage, self.tree)
         return [
             self.constant(job.partition, job.qos, job.gpus) + self.age * min(1.0, (now - job.submit) / self.max_age)
@@ -85,7 +83,7 @@ class Weights:
         ]  # fmt: skip
 
     def parameters(self, usage: Usage) -> dict[str, Any]:
-        """The parameters of `slurm_multifactor` that have usage."""
+        """Return the parameters of `slurm_multifactor` that depend on usage."""
         if self.tree:
             return {"accounts": {one[0]: {} for one in usage}, "usage": {"/".join(one): usage[one] for one in usage}}
         return {"usage": {user: sum(usage[one] for one in usage if one[1] == user) for _, user in usage}}
@@ -106,7 +104,7 @@ class Rules:
         return bool(self.caps or self.weights or self.cycle)
 
     def scheduler(self, base: dict[str, Any]) -> dict[str, Any]:
-        """A scheduler with these rules; what `base` gives has precedence."""
+        """Return a scheduler with these rules; keys in `base` have precedence."""
         own: dict[str, Any] = {"bf_max_job_test": 500}
         if self.weights is not None:
             own |= {**NONE, "age": self.weights.age, "fair_share": self.weights.fair,
@@ -118,20 +116,20 @@ class Rules:
         return {**own, **base}
 
     def for_jobs(self, jobs: Sequence[SnapshotJob]) -> "Rules":
-        """The rules, with a count of these jobs' limits that no rule has."""
+        """Return the rules, with a count of these jobs' limits that no rule models."""
         return replace(self, limits=dict(sorted(Counter(job.reason for job in jobs if self.is_beyond(job)).items())))
 
     def is_beyond(self, job: SnapshotJob) -> bool:
-        """Return True if the job is held by a limit that no rule models."""
+        """Return True if the job is blocked by a limit that no rule models."""
         caps = {**self.caps.get(job.qos, {}), **self.given.get(job.qos, {})}
         modeled = any(re.fullmatch(CAPS[key], job.reason) for key in CAPS if caps.get(key) is not None)
         return not job.runs and not modeled and LIMIT.search(job.reason) is not None
 
 
 def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory, earlier: Weights | None = None) -> Rules:
-    """Learn rules from a snapshot and the history before it.
+    """Infer rules from a snapshot and the history before it.
 
-    earlier: weights of an earlier forecast, taken where this snapshot has thin evidence.
+    earlier: weights of an earlier forecast, used if this snapshot has little evidence.
     """
     past = history.take(np.flatnonzero(history.end <= now))
     caps, evidence = _caps(jobs, past)
@@ -141,16 +139,16 @@ def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory, earlie
 
 
 def tiers_of(policy: Any) -> dict[str, dict[str, Any]]:
-    """The tiers of QOS that a policy gives itself."""
+    """Return the tiers of QOS that a policy sets itself."""
     scheduler = policy.get("scheduler", policy) if isinstance(policy, dict) else None
     qos = scheduler.get("qos") if isinstance(scheduler, dict) else None
     return {name: tier for name, tier in qos.items() if isinstance(tier, dict)} if isinstance(qos, dict) else {}
 
 
 def with_policy(policy: Any, rules: Rules) -> tuple[dict[str, Any], Rules] | None:
-    """Apply rules to a policy, where it does not set them; None if it cannot.
+    """Apply rules to a policy, except those it sets itself; None if it supports none.
 
-    First come, first served, EASY and conservative backfilling become the same under `slurm_multifactor`.
+    First come, first served, EASY and conservative backfilling become equivalents under `slurm_multifactor`.
     """
     outer = policy if isinstance(policy, dict) and "scheduler" in policy else {"scheduler": policy}
     own = outer["scheduler"] if isinstance(outer["scheduler"], dict) else {"name": outer["scheduler"]}
@@ -200,7 +198,7 @@ def _cap_name(key: str, qos: str) -> str:
 def _cap(
     key: str, qos: str, capped: list[SnapshotJob], jobs: Sequence[SnapshotJob], past: JobHistory
 ) -> tuple[float | None, str]:  # fmt: skip
-    """The cap that jobs kept by it show, or None, and a text."""
+    """Return the cap that blocked jobs imply, or None, and a text."""
     each, gpus = key.endswith("user"), "gpus" in key
     if not qos:
         return None, " not taken: squeue has no column QOS (%q) to tell whose cap it is"
@@ -222,7 +220,7 @@ def _cap(
 
 
 def _ever_held(qos: str, each: bool, gpus: bool, jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[float, int]:
-    """Maximum ever held, and the number of users that held it and waited."""
+    """Return the maximum ever used, and how many users reached it and waited."""
     peaks, running = [(0.0, False)], [job for job in jobs if job.runs and job.qos == qos]
     ended = past.take(np.flatnonzero(past.labels["qos"] == qos))
     for user in sorted({*ended.labels["user"].tolist(), *(job.user for job in running)}) if each else [""]:
@@ -238,7 +236,7 @@ def _ever_held(qos: str, each: bool, gpus: bool, jobs: Sequence[SnapshotJob], pa
 
 
 def usage_of(jobs: Sequence[SnapshotJob], now: float, past: JobHistory, half_life: float) -> Usage:
-    """Usage up to now, halved every `half_life`; users without any too."""
+    """Return usage up to now, halved every `half_life`, with users of 0 usage."""
     usage, rate = defaultdict[tuple[str, str], float](float), math.log(2.0) / half_life
     gpus = np.where(past.gpus > 0, past.gpus, past.cpus)
     decayed = (np.exp(rate * (past.end - now)) - np.exp(rate * (past.start - now))) / rate * gpus
@@ -251,7 +249,7 @@ def usage_of(jobs: Sequence[SnapshotJob], now: float, past: JobHistory, half_lif
 
 
 def fair_shares(usage: Usage, tree: bool) -> dict[tuple[str, str], float]:
-    """The fair-share factor of each user, with equal shares."""
+    """Return the fair-share factor of each user, with equal shares."""
     totals = defaultdict[str, float](float)
     for one, amount in usage.items():
         totals[one[0 if tree else 1]] += amount
@@ -307,7 +305,7 @@ def _weights(
 
 
 def _ordered(predicted: np.ndarray, priority: np.ndarray) -> float:
-    """The share of pairs of unlike priority that are predicted in their order."""
+    """Return the share of pairs of different priority that are predicted in order."""
     one, other = np.triu_indices(len(priority), 1)
     unlike = priority[one] != priority[other]
     right = (predicted[one] - predicted[other]) * (priority[one] - priority[other]) > 0
@@ -315,7 +313,7 @@ def _ordered(predicted: np.ndarray, priority: np.ndarray) -> float:
 
 
 def _cycle(past: JobHistory) -> tuple[float | None, list[str]]:
-    """The period of backfilling, and a sentence."""
+    """Return the period of backfilling, and a sentence."""
     events = np.sort(np.concatenate([past.submit, past.end]))
     start = np.unique(past.start)
     before = start - events[np.maximum(np.searchsorted(events, start, side="right") - 1, 0)]

@@ -1,9 +1,9 @@
-"""The shadow log: forecasts kept in a folder, and their errors.
+"""The shadow log: forecasts stored in a folder, and their errors.
 
-One file per forecast, named by its instant and written whole, so that runs at the same time do not disturb each other
-and the same forecast gives the same bytes.  A forecast counts as soon as all of its horizon has passed; a job that
-still waits then started at the horizon or later, and one that was canceled before its start is left out.  A site
-changes: after `MAX_AGE` a forecast counts no more.
+There is one file per forecast, named by its instant and written atomically, so that simultaneous runs do not conflict
+and the same forecast gives the same bytes.  A forecast is used when its whole horizon has passed; a job that still
+waits then started at the horizon or later, and a job canceled before its start is ignored.  Since sites change, a
+forecast is ignored after `MAX_AGE`.
 """
 
 from __future__ import annotations
@@ -31,18 +31,16 @@ from hetsim.workload.logs.history import DAY
 
 WIDTH = 2 * len(SHARES) + 1
 ROWS = TypeAdapter(list[list[float]], config=ConfigDict(strict=True, allow_inf_nan=False))
-MAX_AGE = 30 * DAY
-"""Seconds after which a forecast counts no more: neither its weights of priority nor its errors."""
-MAX_ROWS = 20
-"""Forecasts of the table, the latest."""
+MAX_AGE = 30 * DAY  # seconds after which a forecast is ignored, for weights of priority and for errors
+MAX_ROWS = 20  # number of latest forecasts in the table
 
 
 class Kept(BaseModel):
     """A stored forecast of the log.
 
-    policy: what the forecast was made under; only forecasts of one policy err alike.
-    table: by job the ends of intervals as drawn, those told, and the start by time limits; at most the horizon.
-    actual: by job the start that came, at most the horizon; NaN if unknown.
+    policy: that of the forecast; only forecasts of one policy have similar errors.
+    table: by job the ends of intervals as drawn and as widened, and the start by time limits; at most the horizon.
+    actual: by job the actual start, at most the horizon; NaN if unknown.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -58,14 +56,14 @@ class Kept(BaseModel):
 
     @property
     def rows(self) -> np.ndarray:
-        """The jobs whose start is known."""
+        """Rows of the jobs whose start is known."""
         return np.flatnonzero(np.isfinite(self.actual))
 
 
 class ShadowLog:
     """The forecasts in a folder, by instant; ScenarioError if damaged.
 
-    folder: None keeps nothing.
+    folder: None stores nothing.
     """
 
     def __init__(self, folder: Path | None):
@@ -77,7 +75,7 @@ class ShadowLog:
         self.forecasts = sorted(map(_read, files), key=lambda one: one.now)
 
     def learn(self, starts: Mapping[str, float], now: float) -> None:
-        """Add the known starts of jobs, inf while waiting; old forecasts have none."""
+        """Add the known starts of jobs, inf while waiting; ignore old forecasts."""
         for one in self.forecasts:
             begun = [starts.get(name, np.nan) - one.now for name in one.ids]
             complete = one.now + one.horizon <= now <= one.now + MAX_AGE
@@ -85,17 +83,17 @@ class ShadowLog:
 
     @property
     def judged(self) -> list[Kept]:
-        """Forecasts with known outcomes."""
+        """Stored forecasts whose outcomes are known."""
         return [one for one in self.forecasts if len(one.rows)]
 
     def pasts(self, horizon: float, policy: str = "") -> list[Past]:
-        """Forecasts of a horizon and policy, for widening intervals."""
+        """Return forecasts of a horizon and policy, for widening intervals."""
         return [Past(one.now + horizon, one.table[one.rows, : len(SHARES)], one.actual[one.rows],
                      groups=[one.groups[row] for row in one.rows])
                 for one in self.judged if (one.horizon, one.policy) == (horizon, policy)]  # fmt: skip
 
     def weights(self, now: float) -> Weights | None:
-        """The weights of priority of the latest earlier forecast with any, if not old."""
+        """Return priority weights of the latest earlier forecast with any, if recent."""
         earlier = (one.rules.weights for one in reversed(self.forecasts) if now - MAX_AGE <= one.now < now)
         return next((weights for weights in earlier if weights is not None), None)
 
@@ -117,21 +115,21 @@ class ShadowLog:
         write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
 
     def error_by_limit(self) -> dict[str, float]:
-        """Share of the error by limits that no rule models."""
+        """Return the share of the error by limits that no rule models."""
         pairs = [(one.limits[row], float(abs(one.table[row, MEDIAN] - one.actual[row])))
                  for one in self.judged for row in one.rows]  # fmt: skip
         total, names = sum(error for _, error in pairs), sorted({name for name, _ in pairs} - {""})
         return {name: sum(error for other, error in pairs if other == name) / total for name in names if total}
 
     def mapping(self) -> dict[str, Any]:
-        """Errors in seconds as plain values: per forecast, and in all."""
+        """Return errors in seconds as plain values: per forecast, and in all."""
         done = self.judged
         rows = [{"now": f"{datetime.fromtimestamp(one.now, UTC):%Y-%m-%dT%H:%M:%S}", **_errors([one])} for one in done]
         return {"forecasts": len(self.forecasts), "rows": rows,
                 "all": _errors(done) if done else None, "shadow_error_by_limit": self.error_by_limit()}  # fmt: skip
 
     def lines(self) -> list[str]:
-        """Errors as a table, and the share of jobs with unmodeled limits."""
+        """Return errors as a table, and the share of jobs with unmodeled limits."""
         if self.folder is None:
             return []
         done = self.judged
@@ -151,7 +149,7 @@ MEDIAN = len(SHARES) + SHARES.index(0.5)
 
 
 def _errors(done: list[Kept]) -> dict[str, Any]:
-    """Starts, coverage of intervals, their width and errors in seconds."""
+    """Return number of starts, coverage and width of intervals, errors in seconds."""
     table, actual = (np.concatenate([one[rows] for one, rows in pairs]) for pairs in
                      ([(one.table, one.rows) for one in done], [(one.actual, one.rows) for one in done]))  # fmt: skip
     low, first, half, third, high, limit = table[:, len(SHARES) :].T
@@ -167,7 +165,6 @@ def _cells(done: list[Kept]) -> list[str]:
 
 
 def _read(path: Path) -> Kept:
-    """A forecast of the log."""
     try:
         text = read_stored(path)
         parse_json(path, text)  # refuses what is too large or too deep

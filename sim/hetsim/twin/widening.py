@@ -1,15 +1,17 @@
-"""How much wider forecasts have to be, by the errors of earlier forecasts.
+"""Widens forecast intervals by the errors of earlier forecasts.
 
-A forecast of random run times and arrivals holds what is random, and not what is unknown of a site.  Forecasts from
-earlier snapshots of the same history, held against what came, tell how far off they were: both ends of an interval are
-moved, outward or inward, by what would have made as many of these intervals right as it promises.
-Reference: Romano, Patterson, Candès, Conformalized Quantile Regression (2019).  Each end by itself holds more than is
-promised, since half of the starts lie beyond the horizon and can miss one end only.  The promise holds where later
-errors are like earlier ones.  Jobs of one snapshot err together, so that many starts at few instants say less than
-their number: at two sites a snapshot of 54 and 73 starts was worth ten by the spread of its misses, and since three in
-a row look at the same hours, each counts as `WORTH`.
-Weakness: a start that is all but certain is widened like any other.  Errors in parts of the interval's own width, or of
-the promised wait, which would spare it, made intervals no narrower at the same coverage where they were tried.
+A forecast of random run times and arrivals covers randomness, but not what is unknown about a site.  The errors of
+forecasts from earlier snapshots of the same history measure this: both ends of an interval are moved, outward or
+inward, so that the intended share of these earlier intervals would have been right.
+
+Reference: Romano, Patterson, Candès, Conformalized Quantile Regression (2019).  Treating each end separately covers
+more than intended, since half of the starts are beyond the horizon and can miss one end only.  The coverage is valid if
+later errors are like earlier ones.  Errors of jobs in one snapshot are correlated, so that many starts at few instants
+are worth fewer: at two sites a snapshot of 54 and 73 starts was worth ten by the spread of its misses, and since three
+consecutive snapshots cover the same hours, each counts as `WORTH`.
+
+Weakness: a start that is almost certain is widened like any other.  Errors relative to the interval's width, or to the
+predicted wait, would avoid this, but intervals were not narrower at the same coverage in experiments.
 """
 
 import math
@@ -18,38 +20,34 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Quantiles of a start that are told."""
+SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)  # forecast quantiles of a start
+# independent starts that one snapshot is worth: its jobs' errors are correlated, and its hours overlap others
 WORTH = 4
-"""Independent starts that one snapshot is worth: its jobs err together, and its hours are those of others, too."""
-ENOUGH_STARTS = 30
-"""Judged starts below which nothing is moved: of fewer three errors alone would decide the ends."""
+ENOUGH_STARTS = 30  # minimum number of judged starts for widening: with fewer, three errors alone would decide the ends
 
 
 @dataclass
 class Past:
-    """One earlier forecast: its quantiles, a row per job, and the outcomes."""
+    """An earlier forecast: its quantiles, one row per job, and the outcomes."""
 
-    known_at: float
-    """When all of that was known."""
+    known_at: float  # when all outcomes were known, in s
     forecast: np.ndarray
     actual: np.ndarray
-    groups: list[str] = field(default_factory=list)
-    """By job: jobs of one group err alike.  Empty: they are one."""
+    groups: list[str] = field(default_factory=list)  # by job: jobs of one group have similar errors; empty: one group
 
 
 @dataclass(frozen=True)
 class Widening:
-    """Seconds by which each quantile is moved, and what they were learned from."""
+    """Seconds by which each quantile is moved, and the data behind them."""
 
     moves: tuple[float, ...]
     starts: int
     snapshots: int
+    # `moves` of groups with enough starts of their own
     by_group: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """The same of groups with enough starts of their own."""
 
     def moved(self, told: Sequence[float] | np.ndarray, horizon: float, group: str = "") -> np.ndarray:
-        """The quantiles `SHARES` of a start, moved; at most the horizon."""
+        """Return the quantiles `SHARES` of a start, moved; at most the horizon."""
         capped = np.minimum(np.asarray(told, dtype=float), horizon)
         moved = np.clip(capped + np.array(self.by_group.get(group, self.moves)), 0.0, horizon)
         middle = moved[..., 2] = capped[..., 2]
@@ -78,9 +76,9 @@ def widening(pasts: Sequence[Past], now: float) -> Widening | None:
 
 
 def _moves(error: np.ndarray, snapshots: int) -> tuple[float, ...]:
-    """Seconds that would have made each quantile right; the median does not move.
+    """Return seconds that would have made each quantile right; the median is fixed.
 
-    The start to come is one more among as many as are independent.
+    The next start counts as one more among the independent starts.
     """
     moves, starts, more = [0.0] * len(SHARES), len(error), max(1.0, len(error) / (WORTH * snapshots))
     for low, high in ((0, -1), (1, -2)):

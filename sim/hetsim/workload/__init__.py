@@ -1,1 +1,1 @@
-"""Where load comes from: arrival processes, sizes, cost models, traces."""
+"""Sources of load: arrival processes, sizes, cost models, traces."""

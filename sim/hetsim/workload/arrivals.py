@@ -1,4 +1,4 @@
-"""Arrival processes: when tasks and requests come.
+"""Arrival processes: when tasks and requests arrive.
 
 A scenario names one with `process:`
 
@@ -39,11 +39,11 @@ class Deterministic(ArrivalProcess):
     steady_rate = True
     process: Literal["deterministic"]
     interval: Interval | None = None
-    """Time between two arrivals; in place of rate."""
+    """Time between two arrivals; give it in place of rate."""
     rate: Rate | None = None
-    """Arrivals per time; in place of interval."""
+    """Arrivals per unit of time; give it in place of interval."""
     first: Seconds = 0.0
-    """When the first one comes."""
+    """Time of the first arrival."""
 
     def _check_keys(self) -> None:
         if (self.interval is None) == (self.rate is None):
@@ -68,7 +68,7 @@ class Poisson(ArrivalProcess):
     steady_rate = True
     process: Literal["poisson"]
     rate: Rate
-    """Mean arrivals per time."""
+    """Mean number of arrivals per unit of time."""
 
     @property
     def rate_mean(self) -> float:
@@ -83,9 +83,9 @@ class AllAtOnce(ArrivalProcess):
 
     process: Literal["all_at_once"]
     count: Count
-    """How many arrive."""
+    """Number of arrivals."""
     at: Seconds = 0.0
-    """When they arrive."""
+    """Time at which all of them arrive."""
 
     @property
     def endless(self) -> bool:
@@ -96,13 +96,13 @@ class AllAtOnce(ArrivalProcess):
 
 
 class Closed(ArrivalProcess):
-    """A closed loop: `clients` think, send one task, wait for its end, think again.
+    """A closed loop of clients that each think, send one task and wait for it.
 
-    `times` gives the first arrival of every client, after its jitter and one think time; what follows depends on
-    completions, and the engine draws `think.sample` after each.
+    `times` returns the first arrival of every client, after its jitter and one think time; later arrivals depend on
+    completions, and the engine draws `think.sample` after each completion.
 
-    `clients` may change: a list of [from, clients], starting at 0 s, as the rates of `piecewise_poisson`.  Where it
-    grows new clients begin to think; where it falls those that are too many leave as their tasks end.
+    `clients` may change over time: a list of [from, clients] that starts at 0 s, like the rates of `piecewise_poisson`.
+    When the number rises, new clients begin to think; when it falls, surplus clients leave as their tasks complete.
     """
 
     closed: ClassVar[bool] = True
@@ -113,13 +113,13 @@ class Closed(ArrivalProcess):
         | Annotated[list[tuple[Seconds, Count]], Field(min_length=1), AfterValidator(in_order), Tag("<list>")],
         Discriminator(lambda value: "<list>" if isinstance(value, list) else "<number>"),
     ]
-    """How many clients, each with one task at a time: a number, or pairs of a time and the number from then on."""
+    """Number of clients, each with one task at a time: a number, or pairs of a time and the number from then on."""
     between: Literal["step", "linear"] = "step"
-    """From each time to the next: step keeps the number, linear draws a straight line."""
+    """Number of clients between two given times: step keeps the number, linear interpolates it."""
     think: TimeDistribution
-    """Time from the end of a client's task to its next, a quantity or a distribution."""
+    """Time from the completion of a client's task to its next task: a quantity or a distribution."""
     start_jitter: Seconds = 0.0
-    """Each client of the start begins later by a time drawn evenly from 0 to this."""
+    """Each initial client starts after a delay that is drawn uniformly from 0 to this time."""
 
     @property
     def changes(self) -> list[tuple[float, int]]:
@@ -144,6 +144,7 @@ class Closed(ArrivalProcess):
         yield np.sort(thinking + rng.uniform(0.0, self.start_jitter, clients))
 
 
+# Import path of each built-in process, by name
 BUILTIN = {
     "deterministic": "hetsim.workload.arrivals:Deterministic", "poisson": "hetsim.workload.arrivals:Poisson",
     "renewal": "hetsim.workload.families.arrivals:Renewal",
@@ -153,11 +154,10 @@ BUILTIN = {
     "all_at_once": "hetsim.workload.arrivals:AllAtOnce", "closed": "hetsim.workload.arrivals:Closed",
     "file": "hetsim.workload.families.arrivals:FromFile",
 }  # fmt: skip
-"""What `hetsim.registry` has under the name of each process."""
 
 
 def _named(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """Suggest a name for an unknown process; take an object of any process as it is."""
+    """Reject an unknown process with a suggestion; accept a process object as it is."""
     if isinstance(value, ArrivalProcess):
         return value
     name = value.get("process") if isinstance(value, dict) else None

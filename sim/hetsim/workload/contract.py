@@ -1,8 +1,8 @@
 """The contract of size distributions and of arrival processes.
 
-A longer run of a scenario begins like the shorter one.  So arrival processes use their generator in the same order
-whatever the limits, and a distribution is *prefix-consistent* unless its docstring says otherwise: from the same fresh
-generator, the first 100 of 200 draws are the 100 of 100 draws.
+A longer run of a scenario must begin like a shorter one.  Therefore arrival processes use their generator in the same
+order, whatever the limits, and a distribution is *prefix-consistent* unless its docstring states otherwise: from the
+same fresh generator, the first 100 of 200 draws equal 100 draws.
 """
 
 import math
@@ -34,25 +34,22 @@ def _positive(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
-ABOVE_ZERO = AfterValidator(_positive)
-"""Annotation of a finite quantity above 0, or of None."""
-Number: TypeAlias = Annotated[float, BeforeValidator(_number)]
-"""A plain finite number, not negative: the quantity without a dimension."""
+ABOVE_ZERO = AfterValidator(_positive)  # a finite quantity above 0, or None
+Number: TypeAlias = Annotated[float, BeforeValidator(_number)]  # a finite number ≥ 0 without a dimension
 
 Positive: TypeAlias = Annotated[float, BeforeValidator(_number), ABOVE_ZERO]
 
-Q = TypeVar("Q", bound=float)
-"""The quantity of a distribution: `Seconds`, `Bytes`, … of `hetsim.model.units`, or `Number`."""
+Q = TypeVar("Q", bound=float)  # `Seconds`, `Bytes`, ... of `hetsim.model.units`, or `Number`
 
 
 class OverQuantity(Described):
-    """A generic model of a quantity, with a readable name in the schema."""
+    """A pydantic model over a type of quantity, with a readable name in the schema."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 
     @classmethod
     def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
-        """A readable name, as `ExponentialSeconds`."""
+        """Return a readable name such as `ExponentialSeconds`."""
         named = [name for name, value in vars(units).items() if value is params[0]]
         return cls.__name__ + (named[0] if named else "Number")
 
@@ -73,8 +70,8 @@ def _restored(kind: type[BaseModel], values: dict[str, Any], given: set[str]) ->
 class Distribution(OverQuantity):
     """Base class of all size distributions.
 
-    Contract: `sample(rng, n)` returns n float64 values ≥ 0 in SI base units and uses no randomness but that
-    of `rng`; `mean` and `scv` are those of exactly what `sample` draws.  Objects are immutable.
+    Contract: `sample(rng, n)` returns n float64 values ≥ 0 in SI base units and draws randomness from `rng` only;
+    `mean` and `scv` are exact for what `sample` draws.  Objects are immutable.
     """
 
     if TYPE_CHECKING:  # In some subclasses `mean` is a field, which a property here would shadow.
@@ -88,7 +85,7 @@ class Distribution(OverQuantity):
         raise NotImplementedError
 
     def sample(self, rng: np.random.Generator, n: int) -> Floats:
-        """n independent draws."""
+        """Draw n independent values."""
         raise NotImplementedError
 
 
@@ -102,11 +99,9 @@ def require_weights(weights: Iterable[float]) -> None:
         raise ValueError("at least one weight must be above 0")
 
 
-MAX_ARRIVALS = 50_000_000
-"""More at one instant, or more bursts and changes of state, are a mistake: they would take hours or gigabytes."""
+MAX_ARRIVALS = 50_000_000  # limit of arrivals at one instant, of bursts and of state changes: more take hours or GB
 
-BLOCK = 8192
-"""Arrivals drawn at a time: large enough for numpy, small enough to waste little past a limit."""
+BLOCK = 8192  # arrivals drawn at a time: large enough for numpy, small enough to waste little past a limit
 
 
 def above_zero(value: Any, info: ValidationInfo) -> Any:
@@ -125,43 +120,42 @@ Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ARRIVALS, strict=True)]
 class ArrivalProcess(Frozen):
     """Base class of arrival processes, built-in and others.
 
-    A subclass is a pydantic model with a field `process: Literal["its_name"]` and its parameters; it has
-    `_blocks`: sorted arrays of arrival times, one after another, forever or until the process is over, drawn
-    from `rng` only and always in the same order; the limits are applied outside.
+    A subclass is a pydantic model with a field `process: Literal["its_name"]` and its parameters.  Its `_blocks` yields
+    sorted arrays of arrival times until the process ends, drawn from `rng` only and always in the same order; the
+    caller applies the limits.
 
-    `closed` is True where later arrivals depend on completions; then `times` gives only the first ones.
+    `closed` is True if later arrivals depend on completions; `times` then returns only the first arrivals.
     """
 
     closed: ClassVar[bool] = False
-    steady_rate: ClassVar[bool] = False
-    """Return True if the rate is the same at all times."""
+    steady_rate: ClassVar[bool] = False  # the rate is the same at all times
 
     process: str
-    """Name of the arrival process; `hetsim list arrivals` has all."""
+    """Name of the arrival process; `hetsim list arrivals` prints all names."""
 
     @property
     def rate_mean(self) -> float | None:
-        """Long-run arrivals per second; None if undefined."""
+        """Mean arrivals per second in the long run; None if undefined."""
         return None
 
     def rate_at(self, t: float) -> float | None:
-        """Arrivals per second at time t; None if it is random."""
+        """Return the arrivals per second at time t, or None if the rate is random."""
         return self.rate_mean if self.steady_rate else None
 
     @property
     def endless(self) -> bool:
-        """Return True if arrivals never end unless limited."""
+        """True if arrivals never end without a limit."""
         return True
 
     def events(self, until: float) -> float:
-        """Approximate number of events before `until`; 0 if unknown."""
+        """Return the approximate number of events before `until`; 0 if unknown."""
         rate = self.rate_mean
         return 0.0 if rate is None else rate * until
 
     def times(self, rng: np.random.Generator, until: float | None = None, count: int | None = None) -> Floats:
-        """Sorted arrival times before `until` (exclusive), at most `count` of them.
+        """Return sorted arrival times before `until` (exclusive), at most `count` times.
 
-        ValueError if neither limits an endless process.
+        ValueError if an endless process has neither limit.
         """
         if until is None and count is None and self.endless:
             raise ValueError(f"{self.process} arrivals never end; give until or count")
@@ -179,15 +173,15 @@ class ArrivalProcess(Frozen):
         return (np.concatenate(parts) if parts else np.empty(0))[:count]
 
     def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
-        """Arrays of arrival times, each sorted and not before the one ahead of it.
+        """Yield sorted arrays of arrival times, each later than the array before.
 
-        `last` may be used to stop early; it must not change what comes before it.
+        `last` may be used to stop early; it must not change the times before `last`.
         """
         raise NotImplementedError
 
 
 def in_order(pairs: list[tuple[float, Any]]) -> list[tuple[float, Any]]:
-    """Raise an error unless instants begin at 0 s and increase."""
+    """Return the pairs; ValueError unless their times begin at 0 s and increase."""
     if pairs and pairs[0][0] != 0:
         raise ValueError(f"the first entry must start at 0 s, not {pairs[0][0]:g} s")
     for (before, _), (after, _) in zip(pairs, pairs[1:], strict=False):
@@ -197,7 +191,7 @@ def in_order(pairs: list[tuple[float, Any]]) -> list[tuple[float, Any]]:
 
 
 def summed(draw: Callable[[int], Floats]) -> Iterator[Floats]:
-    """Running sums of `draw(BLOCK)` in blocks, with the bits of one long sum."""
+    """Yield running sums of `draw(BLOCK)`, bit for bit equal to one long sum."""
     reached = 0.0
     while True:
         block = np.cumsum(np.concatenate([[reached], draw(BLOCK)]))[1:]

@@ -1,4 +1,4 @@
-"""Size distributions: times of tasks, bytes they move, numbers of steps.
+"""Size distributions: task times, bytes moved, numbers of steps.
 
 A field of type `TimeDistribution`, `BytesDistribution` or `NumberDistribution` accepts a bare quantity, which
 is constant (`5 min`), or a mapping:
@@ -22,10 +22,10 @@ from hetsim.workload.contract import ABOVE_ZERO, Distribution, Floats, Number, Q
 
 
 class Constant(Distribution, Generic[Q]):
-    """Always `value`; a bare quantity means this."""
+    """Always `value`; a bare quantity means this distribution."""
 
     distribution: Literal["constant"] = "constant"
-    """constant, which may be left out with the mapping: a bare quantity is constant."""
+    """constant, which may be left out together with the mapping: a bare quantity is constant."""
     value: Q
     """The value."""
 
@@ -42,13 +42,13 @@ class Constant(Distribution, Generic[Q]):
 
 
 class Uniform(Distribution, Generic[Q]):
-    """Equally likely anywhere in [low, high)."""
+    """Uniform distribution in [low, high)."""
 
     distribution: Literal["uniform"]
     low: Q
-    """Least value."""
+    """Minimum value."""
     high: Q
-    """The values are below this."""
+    """Upper bound, which is not drawn itself."""
 
     def _check_keys(self) -> None:
         require_order(self.low, self.high)
@@ -66,7 +66,7 @@ class Uniform(Distribution, Generic[Q]):
 
 
 class Exponential(Distribution, Generic[Q]):
-    """Memoryless, with the given mean."""
+    """Exponential distribution (memoryless) with the given mean."""
 
     distribution: Literal["exponential"]
     mean: Annotated[Q, ABOVE_ZERO]
@@ -80,13 +80,13 @@ class Exponential(Distribution, Generic[Q]):
         return rng.exponential(self.mean, n)
 
 
+# Distributions that hetsim.workload.families defines, loaded by name
 FAMILIES = (
     "hetsim.workload.families.sizes:Gamma", "hetsim.workload.families.sizes:Lognormal",
     "hetsim.workload.families.sizes:Weibull", "hetsim.workload.families.sizes:Pareto",
     "hetsim.workload.families.sizes:Hyperexponential", "hetsim.workload.families.sizes:Empirical",
     "hetsim.workload.families.sizes:Scipy",
 )  # fmt: skip
-"""Distributions of the room of families."""
 
 KINDS: tuple[Any, ...] = (Constant, Uniform, Exponential, *map(load_object, FAMILIES))
 
@@ -94,8 +94,6 @@ NAMES = tuple(kind.__name__.lower() for kind in KINDS)
 
 
 class _OrBareQuantity:
-    """Annotation: a bare quantity is a constant; unknown names get a suggestion."""
-
     def __init__(self, quantity: Any):
         self.constant = Constant[quantity]
         self.quantity = TypeAdapter(quantity)
@@ -127,7 +125,7 @@ class _OrBareQuantity:
 
 
 def distribution_of(quantity: Any) -> Any:
-    """The field type of a distribution over `quantity`, an annotated float."""
+    """Return the field type of a distribution over `quantity`, an annotated float."""
     choices: Any = Union[tuple(kind[quantity] for kind in KINDS)]  # noqa: UP007  (a union made of a tuple)
     return Annotated[choices, Field(discriminator="distribution"), _OrBareQuantity(quantity)]
 
@@ -143,14 +141,14 @@ else:
 
 
 _BROKEN_STEPS = "expected a whole number of steps, 1 or more, not {0.mean:g}"
+# Steps of a task: a whole number, or a distribution whose values are rounded, to 1 at least
 StepCount = Annotated[
     NumberDistribution,
     units.forbid(lambda n: isinstance(n, Constant) and (n.mean < 1 or n.mean % 1), _BROKEN_STEPS),
     units.forbid(lambda steps: steps.mean < 1, "a task has at least one step; these are {0.mean:g} on average"),
 ]
-"""Steps of a task: a whole number, or a distribution of which what is drawn is rounded, to 1 at least."""
 
 
 def drawn_steps(values: Floats) -> Floats:
-    """Whole numbers of steps, at least one, drawn from a distribution."""
+    """Round values drawn from a distribution to whole numbers of steps, at least one."""
     return np.maximum(np.rint(values), 1.0)

@@ -1,4 +1,4 @@
-"""Readers of measured times that scenarios and commands name by a file."""
+"""Readers of measured times from files that scenarios and commands name."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,5 +12,5 @@ MEASUREMENTS = {
 
 
 def reader(kind: str) -> Callable[..., Any]:
-    """The reader of tables of batch latencies, or of profiles of layers."""
+    """Return the reader of batch-latency tables or layer profiles."""
     return load_object(MEASUREMENTS[kind])

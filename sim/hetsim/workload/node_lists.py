@@ -1,13 +1,13 @@
-"""Formats of node lists, from which a scenario takes its cluster.
+"""Formats of node lists, from which a scenario imports its cluster.
 
 A reader is a function registered under the name of its format, here or in the entry-point group `hetsim.clusters`:
 
     def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[str, Any]]: ...
 
-Its parameters are the keys of `trace:` besides `format`, validated by their annotations.  It returns what would stand
-under `cluster.nodes` in a scenario file, and raises ScenarioError with file and line for what is wrong with the list.
-Where it has an attribute `more`, a function of the path and the same keys, a conversion writes the parts of a scenario
-that this returns too, and prints the notes behind them.
+Its parameters are the keys of `trace:` other than `format`, validated by their annotations.  It returns the content of
+`cluster.nodes` in a scenario file, and raises ScenarioError with file and line for what is wrong with the list.
+A reader may have an attribute `more`, a function of the path and the same keys: a conversion also writes the parts of
+a scenario that this function returns, and prints its notes.
 """
 
 import re
@@ -25,7 +25,7 @@ BUILTIN: dict[str, str] = {
 
 
 def hosts(text: str) -> list[str]:
-    """The names in a list such as `n[01-03,7],login` or `r[1-2]n[1-4]`."""
+    """Return the names in a list such as `n[01-03,7],login` or `r[1-2]n[1-4]`."""
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         before, bracket, rest = part.partition("[")

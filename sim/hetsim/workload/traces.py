@@ -1,13 +1,12 @@
-"""Trace formats, and what a reader of one returns.
+"""Trace formats, and the table that a reader of a trace returns.
 
-A reader is a function registered under the name of its format, here or in the entry-point group
-`hetsim.traces`:
+A reader is a function registered under the name of its format, here or in the entry-point group `hetsim.traces`:
 
     def read(path: ExistingFile, *, window: Seconds = 0.0) -> TaskTable: ...
 
-Its parameters are the keys of `trace:` in a scenario besides `format`, validated by their annotations.  It
-raises ScenarioError with file, line and column for what is wrong with the file.  All that is drawn or decided
-later (estimates, patience, deadlines of the scenario, fitting tasks to the cluster) is not its business.
+Its parameters are the keys of `trace:` in a scenario other than `format`, validated by their annotations.  It raises
+ScenarioError with file, line and column for what is wrong with the file.  Everything that is drawn or decided later
+(estimates, patience, deadlines of the scenario, fitting tasks to the cluster) is done elsewhere.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,11 +49,11 @@ BUILTIN: dict[str, str] = {
     "wfformat": "hetsim.workload.readers.wfformat:read",
 }
 
+# Numeric columns of a task table besides arrival and times; blank cells are NaN and mean the default
 NUMBERS = (
     "priority", "weight", "deadline", "patience", "nodes", "cpus", "gpus", "memory", "gpu_memory", "bytes_in",
     "bytes_out", "upload", "download", "flops", "bytes", "efficiency",
 )  # fmt: skip
-"""Numeric columns of a task table besides arrival and times; blank cells are NaN and mean the default."""
 
 LISTS = ("predecessors", "reads", "writes")
 
@@ -63,8 +62,8 @@ LISTS = ("predecessors", "reads", "writes")
 class Curves:
     """Jobs whose speed depends on the layout of their GPUs and on progress.
 
-    `kinds`: for each kind of job its sizes, each a number of GPUs and how the job gets on there; `kind` is that of
-    each row.
+    `kinds`: for each kind of job its sizes, each a number of GPUs with the job's progress curve; `kind` is that of each
+    row.
     """
 
     kinds: "Sequence[Sequence[tuple[int, TimedCurve]]]"
@@ -72,7 +71,7 @@ class Curves:
 
 
 class TimedCurve(WorkCurve, Protocol):
-    """A curve that also knows the seconds of a unit on GPUs of speed 1."""
+    """A curve that also has the seconds of a unit of work on GPUs of speed 1."""
 
     @property
     def seconds(self) -> float: ...
@@ -82,18 +81,16 @@ class TimedCurve(WorkCurve, Protocol):
 class TaskTable:
     """Tasks of a trace as columns of equal length, in seconds and bytes.
 
-    `times` maps `cpu_time`, `gpu_time` or `gpu_time.TYPE` to seconds, inf where a task cannot run; `estimates`
-    the same names to what policies know, where that differs.
-    `flops`, `bytes` and `efficiency` among `numbers` are what a row does: its time on types for which it has none
-    follows (`hetsim.workload.costs.roofline`).  A trace of requests has no `times`: an entry that it
-    feeds needs a `service:`.  `deadline` is absolute, `patience` relative.
-    `predecessors` holds row numbers, `reads` and `writes` names of data items, `hash_ids` names of the blocks of each
-    prompt: equal ones are a common beginning.
-    `devices` holds the types that a row may run on, separated by `|` (empty: all), `items` the sizes of data items.
-    With `curves` each row has a mode for each size of its kind; `gpu_time` is then that of the fastest.
-    `extra` may hold `recorded_start` (absolute, as `deadline`) and `recorded_node`: what really happened.
-    `unknown` names the columns without a meaning to the reader; those of numbers are in `extra` too.
-    `line(row)` tells where a row stands in the file, for messages.
+    `times` maps `cpu_time`, `gpu_time` or `gpu_time.TYPE` to seconds, inf if a task cannot run there; `estimates` maps
+    the same names to the values that policies see, if different. `flops`, `bytes` and `efficiency` among `numbers` are
+    the work of a row: its time on types without a time follows from them (`hetsim.workload.costs.roofline`).  A trace
+    of requests has no `times`: its entry needs a `service:`.  `deadline` is absolute, `patience` relative.
+    `predecessors` contains row numbers, `reads` and `writes` names of data items, `hash_ids` names of the blocks of
+    each prompt: equal names mean a common prefix. `devices` contains the types that a row may run on, separated by `|`
+    (empty: all), `items` the sizes of data items. With `curves` each row has a mode for each size of its kind;
+    `gpu_time` is then that of the fastest. `extra` may contain the recorded `recorded_start` (absolute, as `deadline`)
+    and `recorded_node`. `unknown` names the columns without a meaning to the reader; number columns are in `extra` too.
+    `line(row)` returns the line of a row in the file, for messages.
     """
 
     source: str
@@ -122,9 +119,9 @@ class TaskTable:
 
     @property
     def requests(self) -> bool:
-        """Return True if rows are requests, whose times a service has."""
+        """True if rows are requests, whose times are computed by a service."""
         return not self.times and "flops" not in self.numbers
 
     def name(self, row: int) -> Any:
-        """The id of a row, or its number in the file (from 1)."""
+        """Return the id of a row, or its number in the file (from 1)."""
         return row + 1 if self.id is None else self.id[row]

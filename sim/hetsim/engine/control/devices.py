@@ -181,6 +181,8 @@ class Devices:
             for one in lost:
                 self._lose_data(one)
         run.capacity.changed(state)
+        if not up and device.type.kind == "cpu":
+            run.loading.lose_host(device.node)
         if up:
             self.serving.refill()
         else:

@@ -44,6 +44,7 @@ class RunState:
     steady: bool  # True while every launch computes at its nominal rate; frequencies and failures end it
 
     network: SharedNetwork | None = None  # links that jobs on several nodes share, if there are such jobs
+    loading: Any = None  # the loads of models (`hetsim.engine.residents.loading`)
     pacing: Pacing | None = None  # decision cycles, if the scheduler's decisions take time
     sources: Sources = field(init=False)
     patience: Deadlines | None = None  # deadlines of tasks that have not started, and of clients' attempts
@@ -66,6 +67,7 @@ class RunState:
     ended: int = 0
     deferred: int = 0  # tasks that return later: deferred by admission, or a request or response in transit
     requests_left: int = 0  # requests in queues, in batches, in transit back, or with known arrival times to come
+    ticking: int = 0  # questions to scaling policies at equal intervals that are to come
     iterating: int = 0  # requests to language models that have arrived and not ended
 
     rounds: int = 0

@@ -172,6 +172,10 @@ class Links:
                     private = not finite or (free and not crowded and not behind_switch)
                     lines[device.index] = LinkPath(min(finite, default=math.inf), latency, private)
 
+        for name, rate in cluster.fabric.stores.items():  # behind the nodes, as some that only send
+            self._out.append(Pipe(name, rate))
+            self._network_latency.append(0.0)
+
     @staticmethod
     def _pair(name: str, link: Any) -> tuple[Pipe, Pipe]:
         up = Pipe(f"{name}:up", link.upload)
@@ -185,7 +189,7 @@ class Links:
         return self._down[device.index]
 
     def between(self, source: int, target: int) -> tuple[Sequence[Pipe], float]:
-        """Return pipes and latency from one node's host memory to another node's."""
+        """Return pipes and latency from one node's host memory, or a store, to another node's."""
         pipes = [pipe for pipe in (self._out[source], self._in[target]) if pipe.rate < math.inf]
         return pipes, self._network_latency[source] + self._network_latency[target]
 

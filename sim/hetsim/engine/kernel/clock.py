@@ -2,8 +2,8 @@
 
 A `Timer` is fired by calling `timer.then(timer)`, at half the cost of a SimPy Timeout.  SimPy's events, processes and
 resources can use the same heap (`hetsim.engine.kernel.environment`).  Order at one instant is the heap's second key:
-FINISH < FAULT < ARRIVAL < TIMER, where TIMER is SimPy's NORMAL; a decision round comes when the next entry is strictly
-later.  Two times are one instant if they are equal floats.
+READING (of routers' signals) < FINISH < FAULT < ARRIVAL < TIMER, where TIMER is SimPy's NORMAL; a decision round comes
+when the next entry is strictly later.  Two times are one instant if they are equal floats.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-FINISH, FAULT, ARRIVAL, TIMER = -3, -2, -1, 1
+READING, FINISH, FAULT, ARRIVAL, TIMER = -4, -3, -2, -1, 1
 INF = math.inf
 
 

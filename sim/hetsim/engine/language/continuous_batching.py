@@ -12,6 +12,7 @@ Cost: O(log members) a request and jump, O(block) where memory is tight.
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.recorder import pack_steps
@@ -72,6 +73,20 @@ class Replica(Holder):
     @property
     def outstanding(self) -> int:
         return self.requests.outstanding
+
+    @property
+    def waiting(self) -> int:  # type: ignore[override]
+        return self.requests.outstanding - self.requests.size
+
+    @property
+    def kv_used(self) -> float:  # type: ignore[override]
+        return 1.0 - self.free_blocks / self.blocks
+
+    def prefixes(self) -> frozenset[Any]:
+        """Return the names of the prefixes that are cached."""
+        if self.stage.under_way:
+            self.evict()
+        return frozenset() if (cache := self.memory.cache) is None else frozenset([*cache.users, *cache.idle])
 
     @property
     def idle(self) -> bool:
@@ -360,8 +375,6 @@ class Replica(Holder):
         self.close(self.clock._now, outcome)
         self.clock.cancel(self.launch)
         stage.under_way = False
-        for flow in self.flows:
-            self.fleet.links.cancel(flow)
         orphans = self.requests.lose("failure" if outcome == LAUNCH_LOST else "recompute")
         self.loaded = False  # nothing wakes it any more
         return orphans

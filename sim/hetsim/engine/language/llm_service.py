@@ -38,6 +38,7 @@ class Fleet(ServiceCalls):
     service: LanguageService
     batching: Any
     routing: Any
+    scaling: Any
     checked: bool
 
     def __post_init__(self) -> None:
@@ -86,7 +87,7 @@ class Fleet(ServiceCalls):
         if self.replicas.missing:
             self.replicas.refill()
         self.replicas.send(request, False)
-        if service.autoscale is not None:
+        if service.scaling is not None:
             self.replicas.scale()
 
     def holder(self, number: int, kind: ReplicaType, placement: Placement, prefills_only: bool) -> Replica:
@@ -99,6 +100,7 @@ class Fleet(ServiceCalls):
         assert request.source is not None
         self.batch[request.row] = request.source.periods.launch
         self.replicas.send(request, True)
+        self.replicas.scale()
 
     def lost(self, orphans: dict[int, Generation], lost: Sequence[Replica]) -> None:
         for row, request in self.requests.items():
@@ -140,7 +142,9 @@ class Fleet(ServiceCalls):
         self.recorder.place[row] = self.recorder.place_code(replica.placement, 0)
 
     def first_token(self, request: Generation) -> None:
-        self.first_tokens[request.row] = self.clock._now + self.service.response_delay
+        self.first_tokens[request.row] = time = self.clock._now + self.service.response_delay
+        if (scaler := self.replicas.scaler) is not None:
+            scaler.first.note(self.clock._now, time - request.arrival)
 
     def gave_way(self, request: Generation, kind: str) -> None:
         self.recorder.detail(STOPS)[request.row] += 1
@@ -165,8 +169,10 @@ class Fleet(ServiceCalls):
             self.clock.at(now + back, FINISH, Later(self._delivered, request.task))
         else:
             self._delivered(request.task)
-        if self.service.autoscale is not None:
-            self.replicas.scale()
+        if (scaler := self.replicas.scaler) is not None:
+            if request.output > 1:
+                scaler.further.note(now, (now + back - self.first_tokens[row]) / (request.output - 1))
+            scaler.changed()
 
     def _delivered(self, task: Task) -> None:
         """The client has the last token, unless it has aborted the request meanwhile."""
@@ -297,10 +303,10 @@ class Serving(Residents):
         run = state.input
         super().__init__(state)
         self.fleets: dict[Shape, Fleet] = {}
-        for service, (batching, routing) in zip(run.language, run.iteration, strict=True):
+        for service, (batching, routing, scaling) in zip(run.language, run.iteration, strict=True):
             self.fleets[service.shape] = Fleet(
                 state, rounds, signals, devices_free=self.refill, service=service, batching=batching, routing=routing,
-                checked=checked
+                scaling=scaling, checked=checked
             )  # fmt: skip
         self.sets = [fleet.replicas for fleet in self.fleets.values()]
 
@@ -328,7 +334,7 @@ class Serving(Residents):
 
 def _largest(kinds: list[ReplicaType], service: LanguageService) -> int:
     """The largest number of KV blocks a request may need to be served anywhere."""
-    sides = [[kind.blocks for kind in kinds if kind.replicas or service.autoscale is not None]]
+    sides = [[kind.blocks for kind in kinds if kind.replicas or service.scaling is not None]]
     if service.prefillers:
         sides.append([kind.blocks for kind in kinds if kind.prefillers])
     return min(max(side) for side in sides)

@@ -44,6 +44,7 @@ class Owner:
     requests: dict[int, Any]
     """Requests that have come and not ended, by row."""
     routing: Any
+    scaling: Any  # its policy, where the number of replicas is not fixed
     random: np.random.Generator
     replicas: Any
     """The set of its replicas, which stands above."""
@@ -80,19 +81,26 @@ class Holder:
         self.kind = kind
         self.speed = kind.speed
         self.placement = placement
+        self.node = placement.devices[0].node
         self.prefills_only = prefills_only
         state.last_resident -= 1  # downward: their numbers never meet those of launches
         self.launch = Resident(self._fired, state.last_resident, placement, now=state.clock._now, holder=self)
         self.loaded = self.draining = False  # `draining`: it takes no further requests
         self.loading_from = math.nan
-        self.flows: list[Flow] = []  # the model on its way to the devices
-        self.loads = np.empty(1)  # the loads of all open replicas, with its own at `place`
-        self.place = 0
+        self.timer: Timer | None = None  # of the time before its model loads
+        self.load: Any = None  # that brings the model, itself or with others
+        self.idle_since = state.clock._now  # where replicas scale, when it fell idle last
+        self.flows: list[Flow] = []  # its copies of a load that another replica began
+        self.loads: Any = np.empty(1)  # the loads of all open replicas, with its own at `place`
+        self.place: Any = 0
 
     @property
     def outstanding(self) -> int:
         """Requests sent here that have not ended; `loads` follows it."""
         raise NotImplementedError
+
+    waiting = 0  # those of them that are not served yet
+    kv_used = 0.0  # share of its memory for requests that is taken
 
     @property
     def idle(self) -> bool:

@@ -15,9 +15,9 @@ from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.launch import Resident
-from hetsim.engine.flight.links import Flow
-from hetsim.engine.kernel.clock import TIMER, Later
 from hetsim.engine.residents.holder import Holder, HolderType, Owner
+from hetsim.engine.residents.scaling import Scaler
+from hetsim.engine.residents.sight import Sight
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.plan import Placement
 from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST
@@ -47,10 +47,11 @@ class ReplicaSet:
         self._open: dict[bool, OpenReplicas] = {}
         """Replicas that take requests, by whether to decode only; emptied when one changes."""
         self.missing: list[bool] = []  # failed replicas that are not replaced yet: True for those that only prefill
-        self.unmet = 0  # replicas that the load calls for besides, and for which there were no devices
+        self.unmet: dict[str, int] = {}  # by role or type, replicas wanted besides, for which there were no devices
         self.lobby: dict[int, Any] = {}  # requests that no replica can take yet, by row
-        self.changed_at = -math.inf
-        self.timer = Later(self.scale)
+        routing = self.fleet.routing
+        self.sight = Sight(self, routing) if routing.refresh or routing.delay else None
+        self.scaler = None if self.service.scaling is None else Scaler(self.fleet, self)
 
     @property
     def all(self) -> list[Any]:
@@ -64,12 +65,14 @@ class ReplicaSet:
             takes = OpenReplicas([replica for replica in replicas if replica.loaded and not replica.draining])
             for place, replica in enumerate(takes):
                 replica.loads, replica.place = takes.loads, place
-            self._open[apart] = takes
+            self._open[apart] = takes if self.sight is None else self.sight.open_to(takes)
         return self._open[apart]
 
     def send(self, request: Any, prefilled: bool) -> None:
         """Send a request to a replica, or let it wait for one; see `open_to`."""
-        open_, fleet = self.open_to(prefilled), self.fleet
+        open_, fleet, sight = self.open_to(prefilled), self.fleet, self.sight
+        if sight is not None:
+            sight.look(open_)
         if len(self.kinds) > 1:
             open_ = fleet.able(request, open_)
         if not open_:
@@ -78,6 +81,9 @@ class ReplicaSet:
         chosen = open_[0] if len(open_) == 1 else call(self.state, fleet.routing.choose, request, open_, fleet.random)
         if chosen not in open_:
             raise fleet.illegal(f"sends {request} to {chosen!r}, which is none of the replicas")
+        if sight is not None:
+            chosen = chosen.replica
+            sight.await_reading()
         chosen.enqueue(request)
 
     # Starts -------------------------------------------------------------------------------------------------
@@ -88,18 +94,23 @@ class ReplicaSet:
         for kind in self.kinds:
             for number in range(kind.prefillers):
                 self._first(kind, number, "disaggregated.prefill", True)
-        key = "replicas" if service.autoscale is None else "autoscale.min"
+        key = "replicas" if service.scaling is None else "scale.min"
         key = "disaggregated.decode" if service.prefillers else key
         for kind in self.kinds:
             for number in range(kind.replicas):
                 self._first(kind, number, key, False)
         self._note_lack()
+        if self.scaler is not None:
+            self.scaler.await_tick()
 
     def _first(self, kind: HolderType, number: int, key: str, prefills_only: bool) -> None:
         # Those that scale are on whichever kind is free, the others on the one that is given for them.
-        modes = tuple(one.mode for one in (self.kinds if self.service.autoscale is not None else [kind]))
+        anywhere = self.service.scaling is not None and not self.service.prefillers
+        modes = tuple(one.mode for one in (self.kinds if anywhere else [kind]))
         if (placement := self.signals.place(WantedReplica(self.service, modes, prefills_only, 0))) is not None:
-            self._new(placement, prefills_only).start(math.nan)
+            replica = self._new(placement, prefills_only)
+            replica.start(math.nan)
+            self.state.loading.there(replica, self.service.start.sources[-1])
             return
         if any(self.state.capacity.first(mode) is not None for mode in modes):
             self.missing.append(prefills_only)  # the policy keeps these devices; it will load the model when it starts
@@ -124,37 +135,32 @@ class ReplicaSet:
         self._open.clear()
         return replica
 
-    def _start(self, prefills_only: bool = False) -> bool:
+    def _start(self, prefills_only: bool, only: HolderType | None = None) -> bool:
         """Add a replica: keep one that was to be given up, or load the model on another."""
         for replica in self.prefillers if prefills_only else self.replicas:
-            if replica.draining:
+            if replica.draining and only in (None, replica.kind):
                 replica.start(math.nan)
                 self._open.clear()
                 return True
         apart = self.service.prefillers
         kinds = [kind for kind in self.kinds if (kind.prefillers if prefills_only else kind.replicas)]
-        modes = tuple(kind.mode for kind in (kinds if apart else self.kinds))
+        modes = tuple(kind.mode for kind in ([only] if only is not None else kinds if apart else self.kinds))
         placement = self.signals.place(WantedReplica(self.service, modes, prefills_only, len(self.fleet.requests)))
         if placement is None:
             return False
         new = self._new(placement, prefills_only)
         new.loading_from = self.clock._now
-        devices, links = placement.devices, self.state.links
-        for device in devices:
-            size = new.kind.weights / len(devices)
-            new.flows.append(links.send(links.up(device), size, 0.0, done=self._part_loaded, owner=new))
+        self.state.loading.begin(new)
         return True
 
-    def _part_loaded(self, flow: Flow) -> None:
-        replica = flow.owner
-        replica.flows.remove(flow)
-        if not replica.flows:
-            replica.start(replica.loading_from)
-            self._open.clear()
-            waiting, self.lobby = self.lobby, {}  # taken first: one that still finds no place comes back
-            for request in waiting.values():
-                self.fleet.resume(request)
-            self.rested(replica)
+    def loaded(self, replica: Holder) -> None:
+        """Let a replica that has its model take requests."""
+        replica.start(replica.loading_from)
+        self._open.clear()
+        waiting, self.lobby = self.lobby, {}  # taken first: one that still finds no place comes back
+        for request in waiting.values():
+            self.fleet.resume(request)
+        self.rested(replica)
 
     def refill(self) -> None:
         """Replace failed replicas as far as devices are free."""
@@ -166,12 +172,12 @@ class ReplicaSet:
         """Note that devices may have become free for missing replicas."""
         if self.missing:
             self.refill()
-        if self.unmet:
-            self.scale()
+        if any(self.unmet.values()) and self.scaler is not None:
+            self.scaler.changed()
 
     def _note_lack(self) -> None:
         """Ask the policy in every round where to start replicas that are lacking."""
-        lacking, wanting = len(self.missing) + self.unmet, self.state.wanting
+        lacking, wanting = len(self.missing) + sum(self.unmet.values()), self.state.wanting
         if lacking:
             wanting[self.service.name] = lacking
             self.state.wake_on = "change"
@@ -180,6 +186,7 @@ class ReplicaSet:
 
     def _release(self, replica: Holder) -> None:
         launch = replica.launch
+        self.state.loading.stop(replica)
         del self.state.residents[launch.number]
         self.state.capacity.give(launch.placement, launch, launch.cores)
 
@@ -223,46 +230,41 @@ class ReplicaSet:
         self._note_lack()
 
     def scale(self) -> None:
-        """Scale to the load, with at most one change per cooldown."""
-        scaling, now = self.service.autoscale, self.clock._now
-        if scaling is None:
-            return
-        kept = [replica for replica in self.replicas if not replica.draining]
-        outstanding = sum(replica.outstanding for replica in self.replicas) + len(self.lobby)
-        wanted = min(scaling.max_replicas, max(scaling.min_replicas, math.ceil(outstanding / scaling.target)))
-        have = len(kept) + len(self.missing)
-        if wanted <= have and self.unmet:
-            self.unmet = 0
+        """Scale to the load, as the policy wants, when a request has come or ended."""
+        if self.scaler is not None:
+            self.scaler.changed()
+
+    def bring(self, name: str, prefills: bool, wanted: int, only: HolderType | None) -> bool | None:
+        """Bring replicas, or those of one type, to a number; None: nothing to do."""
+        missing = self.missing.count(prefills) if only in (None, self.kinds[0]) else 0
+        kept = [one for one in (self.prefillers if prefills else self.replicas) if only in (None, one.kind)]
+        have = missing + sum([not one.draining for one in kept])
+        if wanted <= have and self.unmet.pop(name, 0):
             self._note_lack()
         if wanted == have:
-            return
-        if now < self.changed_at + scaling.cooldown:
-            if self.timer.entry < 0:
-                self.clock.at(self.changed_at + scaling.cooldown, TIMER, self.timer)
-            return
+            return None
         if wanted > have:
-            changed = [self._start() for _ in range(wanted - have)]
-            self.unmet = changed.count(False)
-            self._note_lack()
-        elif self.missing:
-            changed = [not self.missing.pop()]
-            self._note_lack()
+            changed = [self._start(prefills, only) for _ in range(wanted - have)]
+            self.unmet[name] = changed.count(False)
         else:
-            changed = [self._drain(kept)]
-        if any(changed):
-            self.changed_at = now  # only a change that was made begins a cooldown
-            if wanted < have - 1 and self.timer.entry < 0:
-                self.clock.at(now + scaling.cooldown, TIMER, self.timer)  # one at a time, the next after a cooldown
+            for _ in range(gone := min(missing, have - wanted)):
+                self.missing.remove(prefills)
+            drained = [self._drain(kept, wanted) for _ in range(have - wanted - gone)]
+            changed = [gone > 0, *drained]
+        self._note_lack()
+        return any(changed)
 
-    def _drain(self, kept: list[Holder]) -> bool:
-        """Drain the replica with the fewest requests (the newest of equals).
+    def _drain(self, kept: list[Holder], wanted: int) -> bool:
+        """Drain the replica with the fewest requests, the newest or longest idle one.
 
-        It releases its devices when it is idle.  False, with no change, if fewer than two have loaded their model.
+        It releases its devices when it is idle.  False, with no change, if no other has loaded its model and any is
+        wanted.
         """
-        loaded = [replica for replica in kept if replica.loaded]
-        if len(loaded) < 2:
+        loaded = [replica for replica in kept if replica.loaded and not replica.draining]
+        if len(loaded) < (2 if wanted else 1):
             return False
-        replica = min(reversed(loaded), key=lambda replica: replica.outstanding)
+        longest = self.fleet.scaling.follows_idle
+        replica = min(reversed(loaded), key=lambda one: (one.outstanding, one.idle_since if longest else 0.0))
         replica.draining = True
         self._open.clear()
         self.rested(replica)
@@ -270,9 +272,13 @@ class ReplicaSet:
 
     def rested(self, replica: Holder) -> None:
         """Give back the devices of a closing replica that has nothing left to do."""
-        if replica.draining and replica.idle and replica in self.replicas:
+        if self.scaler is not None and not replica.draining and replica.idle:
+            replica.idle_since = self.clock._now
+            self.scaler.changed(idle=True)
+        side = self.prefillers if replica.prefills_only else self.replicas
+        if replica.draining and replica.idle and replica in side:
             replica.give_up(LAUNCH_COMPLETED)
-            self.replicas.remove(replica)
+            side.remove(replica)
             self._release(replica)
             self.devices_free()  # others may lack a replica
             self.rounds.changed("release")

@@ -2,6 +2,7 @@
 
 At every moment between ready and the decision to start, in this order:
 
+- `transfer`: it is a request of a service whose first replicas load the model now.
 - `no_capacity`: none of its modes fits anywhere, and the free capacity of the cluster summed would not do.
 - `fragmentation`: none fits anywhere, though the sum would do.
 - `quota`, `reservation`, `choice`: it would fit, and the policy told this cause (`Annotate`).
@@ -38,6 +39,7 @@ from hetsim.results.one_run.rows import TableRows
 
 CAUSES = ("no_capacity", "fragmentation", "head_of_line", "quota", "reservation", "transfer", "choice", "scheduler")
 _NO_CAPACITY, _FRAGMENTED, _BEHIND, _TRANSFER, _CHOICE, _SCHEDULER = 0, 1, 2, 5, 6, 7
+_LOADS = FITS + 1  # state of a request: its service has no replica with the model, and one that loads it
 _NO_TASK = np.iinfo(np.int64).max
 
 
@@ -72,6 +74,7 @@ class _Waits:
         first, last = np.searchsorted(self.grid, (self.ready[at], self.decided[at]))
         part = slice(int(first), int(last))
         cause = self.state[self.variant[at], part].astype(np.int64)
+        cause[cause == _LOADS] = _TRANSFER
         fits = cause == FITS
         if fits.any():
             why = np.where(self.head_of(at)[part] < self.rank[at], _BEHIND, _CHOICE)
@@ -138,7 +141,7 @@ def _seconds(waits: _Waits) -> np.ndarray:
     np.minimum.at(unstated, owner, begin)
     for variant, state in enumerate(waits.state):
         rows, kept = np.flatnonzero(waits.variant == variant), waits.variant[owner] == variant
-        busy = {_NO_CAPACITY: state == _NO_CAPACITY, _FRAGMENTED: state == _FRAGMENTED,
+        busy = {_NO_CAPACITY: state == _NO_CAPACITY, _FRAGMENTED: state == _FRAGMENTED, _TRANSFER: state == _LOADS,
                 _SCHEDULER: (state == FITS) & waits.cycle}  # fmt: skip
         for cause, there in busy.items():
             total = np.append(0, np.cumsum(np.where(there, lengths, 0)))
@@ -225,6 +228,7 @@ def _stretches(waits: _Waits, at: int) -> pd.DataFrame:
     for begin, code, head in zip(waits.grid[part], cause, waits.head_of(at)[part], strict=True):
         name = waits.record.input.tasks.name
         detail = f"behind task {name(int(waits.row[waits.by_rank[head]]))}" if code == _BEHIND else ""
+        detail = "a replica loads the model" if code == _TRANSFER else detail
         if not lines or lines[-1][1:] != [CAUSES[code], detail]:
             lines.append([float(begin), CAUSES[code], detail])
     if waits.effective[at] > waits.decided[at]:
@@ -326,7 +330,8 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
     state = FreeCapacity(record.input.cluster, asked)
     wanted, answered = (np.zeros(0), np.zeros(0)) if record.cycles is None else record.cycles.values()
     noted = np.array([time for time, _, _ in record.holds])
-    replay = RunReplay(record, table, state, [ready, until, decided, noted, wanted, answered])
+    replicas = _replicas(record)
+    replay = RunReplay(record, table, state, [ready, until, decided, noted, wanted, answered, replicas[4]])
     states = np.zeros((len(pairs), len(replay.grid)), np.int8)
     # A task competes only with tasks that can use one of its nodes, or of its devices there.
     partitions = [tasks.shapes[shape].modes[0].partition for shape, _ in pairs]
@@ -339,6 +344,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
     queues = _Queues(record, row, ready, decided=decided, rank=rank, grid=replay.grid)
     for number, group in enumerate(groups):
         states[number] = verdicts[group].max(axis=0)
+        states[number][_loading(replay.grid, *replicas[1:, replicas[0] == pairs[number][0]])] = _LOADS
         first = np.where(states[number] < FITS, queues.first(np.flatnonzero(variant == number)), _NO_TASK)
         for mask, sharing in enumerate(shares):
             if sharing[number]:
@@ -351,6 +357,21 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
         by_rank=by_rank, grid=grid, state=states, head=head, part=part, cycle=cycle,
         holds=_holds(record),
     )  # fmt: skip
+
+
+def _replicas(record: Record) -> np.ndarray:
+    """Rows of replicas: shape of requests, and when they came, went and loaded."""
+    if record.launches is None:
+        return np.zeros((5, 0))
+    columns = [np.asarray(record.launches[name]) for name in ("task", "decided", "end", "upload_start", "upload_end")]
+    rows = np.stack([record.input.tasks.shape[columns[0]], *columns[1:]])
+    return rows[:, language.periods(record, columns[0])]
+
+
+def _loading(grid: np.ndarray, came: np.ndarray, gone: np.ndarray, begun: np.ndarray, loaded: np.ndarray) -> np.ndarray:
+    """Mask of the stretches in which all replicas load their model, and there is one."""
+    came, gone, begun, loaded = (np.searchsorted(np.sort(one), grid, "right") for one in (came, gone, begun, loaded))
+    return (begun > loaded) & (came - gone == begun - loaded)
 
 
 def _decided(record: Record) -> np.ndarray:

@@ -7,6 +7,7 @@ its members does not hold here: they run from their own start to their own finis
 import numpy as np
 
 from hetsim.model.record import COMPLETED, PREEMPTIONS, UNFINISHED, Record, RunInput
+from hetsim.model.service import LanguageService
 
 
 def rows_of(run: RunInput) -> np.ndarray:
@@ -67,13 +68,11 @@ def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np
         called = np.where(record.attempt_of < 0, np.arange(len(begun)), record.attempt_of)
         times = {**times, "ttft": first_tokens(record) - record.input.tasks.arrival[called]}
     for service in record.input.language:
-        rows = service.rows
-        if not np.isfinite(service.tpot):
-            kept[rows] |= begun[rows]
-        for name, limit in (("ttft", service.ttft), ("tpot", service.tpot)):
-            if np.isfinite(limit):
-                limited[rows] = True
-                kept[rows] &= ~(times[name][rows] > limit)
+        rows, own = service.rows, _limits_of(record.input, service)
+        kept[rows] |= begun[rows] & np.isinf(own["tpot"])
+        for name, limit in own.items():
+            limited[rows] |= np.isfinite(limit)
+            kept[rows] &= ~(times[name][rows] > limit)
     return limited, kept
 
 
@@ -86,16 +85,19 @@ def due_times(record: Record) -> np.ndarray:
     """
     due = np.full(len(record.status), np.nan)
     for service in record.input.language:
-        rows = service.rows
-        first = record.input.tasks.arrival[rows] + service.ttft
-        if np.isfinite(service.tpot):
-            if not np.isfinite(service.ttft):
-                first, gone = first_tokens(record)[rows], record.finish[rows]
-                first = np.where(np.isnan(first), np.nan_to_num(gone, nan=np.inf), first)
-            due[rows] = first + service.tpot * (_output(record, rows) - 1)
-        elif np.isfinite(service.ttft):
-            due[rows] = first
+        rows, (ttft, tpot) = service.rows, _limits_of(record.input, service).values()
+        came, gone = first_tokens(record)[rows], np.nan_to_num(record.finish[rows], nan=np.inf)
+        first = np.where(np.isinf(ttft), np.where(np.isnan(came), gone, came), record.input.tasks.arrival[rows] + ttft)
+        last = first + np.where(np.isinf(tpot), 0.0, tpot) * (_output(record, rows) - 1)
+        due[rows] = np.where(np.isinf(ttft) & np.isinf(tpot), np.nan, last)
     return due
+
+
+def _limits_of(run: RunInput, service: LanguageService) -> dict[str, np.ndarray]:
+    """The limits of each request of a service: its class's, or the service's."""
+    none, rows = np.zeros(len(run.tasks)), service.rows
+    own = {name: run.tasks.extra.get(f"{name}_limit", none)[rows] for name in ("ttft", "tpot")}
+    return {name: np.where(limit > 0, limit, getattr(service, name)) for name, limit in own.items()}
 
 
 def first_tokens(record: Record) -> np.ndarray:

@@ -4,6 +4,7 @@ Undefined (NaN) in runs without language models, or without what they measure.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -38,6 +39,17 @@ def output_rate(run: Measured) -> float:
 def aborted_count(run: Measured) -> float:
     """Tasks of the window that clients aborted (`clients:` that time out)."""
     return run.count(ABORTED)
+
+
+@metric(unit="share", better="less", sets=("tokens", "groups", "group_rows"), hide_if_zero=True, title="cold starts")
+def cold_start_fraction(run: Measured) -> float:
+    """Share of started requests that waited while their replica loaded its model."""
+    frame = run.result.launches
+    if not run.result.record.input.language or not len(frame):
+        return math.nan
+    ends = run.series("batch").map(frame.set_index("launch")["upload_end"]).to_numpy()
+    started = ~np.isnan(run.column("start")) & ~np.isnan(run.column("prompt_tokens").astype(float))
+    return float((run.column("arrival") < ends)[started].mean()) if started.any() else math.nan
 
 
 def _of_gaps(label: str) -> Metric:
@@ -133,3 +145,23 @@ for _kind, _meaning in zip(PREEMPTIONS, _MEANINGS, strict=True):
     _count = _by_kind(f"preemptions_{_kind}")
     _count.__doc__ = f"Times that requests to language models {_meaning}."
     metric(unit="count", better="neither", sets=("tokens",), hide_if_zero=True, name=f"preemptions_{_kind}")(_count)
+
+
+def _share_of(name: str, among: Sequence[str]) -> Metric:
+    def value(run: Measured) -> float:
+        stats = run.result.record.stats
+        return stats.get(name, 0.0) / total if (total := sum(stats.get(one, 0.0) for one in among)) else math.nan
+
+    return value
+
+
+_LOADS = ("loads_gpu", "loads_host", "loads_disk", "loads_store")
+_SHARES = {
+    "starts_warm": "starts of replicas on warm nodes", "loads_gpu": "loads of models from GPUs of their node",
+    "loads_host": "loads of models from host memory", "loads_disk": "loads of models from a disk",
+    "loads_store": "loads of models from a store",
+}  # fmt: skip
+for _name, _what in _SHARES.items():
+    _share = _share_of(_name, _LOADS if _name in _LOADS else ("starts_warm", "starts_cold"))
+    _share.__doc__ = f"Share of {_what} in the whole run, of services with `start`."
+    metric(unit="share", better="neither", of="run", sets=("tokens",), hide_if_zero=True, name=_name)(_share)

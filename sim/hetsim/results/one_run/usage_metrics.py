@@ -19,7 +19,7 @@ from hetsim.results.one_run import language
 from hetsim.results.one_run.launches import launches_of
 from hetsim.results.one_run.measured import Measured, Metric, Run
 from hetsim.results.one_run.task_metrics import completions
-from hetsim.results.one_run.usage import device_cost, overlap
+from hetsim.results.one_run.usage import device_cost, overlap, prices
 
 
 def _share(run: Measured, seconds: np.ndarray, gpus: bool) -> float:
@@ -105,6 +105,16 @@ def cost_per_task(run: Measured) -> float:
 def cost_held(run: Measured) -> float:
     """Price × share held × time of the window's tasks, lost work included."""
     return float(run.column(COST).sum()) if COST in run.result.tasks else math.nan
+
+
+@metric(unit="money", better="less", of="run", sets=("costs",), hide_if_zero=True, title="cost of idle replicas")
+def cost_held_idle(run: Measured) -> float:
+    """Price × time in which GPUs were held and idle, where there are replicas."""
+    cluster = run.result.record.input.cluster
+    if not (cluster.priced and run.result.record.input.language):
+        return math.nan
+    idle = np.array([one.type.kind != "cpu" for one in cluster.devices]) * (run.use.allocated - run.use.busy)
+    return float((prices(cluster)[0] * np.maximum(idle, 0.0)).sum())
 
 
 @metric(unit="GPU s", better="neither", sets=("groups:180", "group_rows:180"), title="GPU time", hide_if_zero=True)

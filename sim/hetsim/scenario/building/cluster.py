@@ -32,6 +32,9 @@ def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
             text = f"{text} {spec.cpus} cores of a node; give it more cpus, or fewer driver cores"
             problems.append(document.problem((*path, "driver_cores"), text))
             spec = replace(spec, driver_cores=0)
+        if spec.memory is not None and math.inf > spec.keep > spec.memory:
+            text = f"a node keeps {spec.keep / 1e9:g} GB of models in {spec.memory / 1e9:g} GB of memory; give it less"
+            problems.append(document.problem((*path, "keep"), text))
         specs.append(spec)
         taken = next((name for name in _names(spec) if names.setdefault(name, number) != number), None)
         if taken is not None:
@@ -41,11 +44,14 @@ def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
     problems += _prices_without_type(cluster, first_by_name, document)
     if not problems and cluster.racks is not None:
         specs = _in_racks(specs, cluster.racks, document, problems)
+    stores = {one.name: one.out for one in cluster.stores}
+    if len(stores) < len(cluster.stores):
+        problems.append(document.problem(("cluster", "stores"), "two stores have the same name"))
     if problems:
         raise ScenarioError(problems)
     built = Cluster(specs)
     uplinks = {} if cluster.racks is None else _uplinks(built, cluster.racks, document)
-    built.fabric = Fabric(uplinks, cluster.contention)
+    built.fabric = Fabric(uplinks, cluster.contention, stores)
     return built
 
 

@@ -185,7 +185,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         A step that decodes is shared by max_num_seqs, one that reads prompts by those that fit into the tokens of a
         step; at best the same steps do both.
         """
-        service = self.service
+        service, scale, apart = self.service, self.service.scale, self.service.disaggregated
         decoding = float((output - 1.0).mean()) / service.max_sequences
         reading = float(prompt.mean()) / max_num_batched_tokens
         filled = float((prompt + output - 1.0).mean()) / max_num_batched_tokens
@@ -197,9 +197,11 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
             if service.disaggregated is None:
                 alone = together + times.fixed * max(decoding, filled), 0.0
             for side, (count, seconds) in enumerate(zip(counts, alone, strict=True)):
-                if service.autoscale is not None and not side and seconds > 0:
-                    max_times[0] = max(max_times[0], service.autoscale.max_replicas / seconds)
+                if scale is not None and apart is None and not side and seconds > 0:
+                    max_times[0] = max(max_times[0], scale.max_replicas / seconds)
                 elif count:
+                    if scale is not None and ("decode", "prefill")[side] in scale.roles:
+                        count = scale.max_replicas
                     max_times[side] += count / seconds if seconds > 0 else math.inf
         return min(max_times) if service.disaggregated is not None else max_times[0]
 
@@ -321,7 +323,8 @@ def language_of(
         max_sequences=service.max_sequences,
         max_output=0 if service.max_output_tokens == "exact" else service.max_output_tokens,
         swap=service.preemption == "swap",
-        autoscale=service.autoscale,
+        scaling=None if service.scale is None else service.scale.made(),
+        start=service.start,
         prefix_block=0 if service.prefix_cache is None else service.prefix_cache.tokens,
         request_delay=service.network.request_delay + service.delay,
         response_delay=service.network.response_delay,

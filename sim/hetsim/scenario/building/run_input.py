@@ -16,11 +16,12 @@ from hetsim.model.faults import Faults
 from hetsim.model.randomness import JUDGED, RandomTree
 from hetsim.model.record import DecisionTime, RunInput
 from hetsim.model.tasks import Tasks
-from hetsim.policy import Admission, Batching, IterationPolicy, PlannedScheduler, PlanProblem, Scheduler
+from hetsim.policy import Admission, Batching, IterationPolicy, PlannedScheduler, PlanProblem, Routing, Scheduler
 from hetsim.scenario.building.cluster import build_cluster
 from hetsim.scenario.building.faults import build_faults, check_chances
 from hetsim.scenario.building.language_model import joining_problem
 from hetsim.scenario.building.merging import merge
+from hetsim.scenario.building.model_places import place_problems
 from hetsim.scenario.building.modes import ModeBook
 from hetsim.scenario.building.site import apply_rules, with_partitions
 from hetsim.scenario.building.streams import Context, TaskStream, check_retries
@@ -36,6 +37,7 @@ from hetsim.workload.traces import TaskTable
 
 DEFAULT_BATCHING = PolicySpec("batching", "serial_greedy")
 DEFAULT_ITERATION = PolicySpec("batching", "continuous")
+DEFAULT_EVICTION = PolicySpec("eviction", "lru")
 DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
 
 
@@ -91,13 +93,15 @@ def iterates(spec: PolicySpec) -> bool:
 
 def iteration_policies(
     streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem]
-) -> list[tuple[Any, Any]]:
-    """A batching and a routing policy for each language model that has requests."""
+) -> list[tuple[Any, Any, Any]]:
+    """Make the policies of each language model that has requests."""
     policies, document = scenario.policies, scenario.document
     served = [stream for stream in streams if stream.language is not None and len(stream)]
-    if policies.routing is not None and not any(hasattr(entry.service, "kind") for entry in scenario.model.workload):
-        text = "routing is among the replicas of language models, and no entry of the workload has one"
-        problems.append(document.problem(("policy", "routing"), text))
+    replicas = any(hasattr(entry.service, "kind") for entry in scenario.model.workload)
+    for part in ("routing", "eviction"):
+        if getattr(policies, part) is not None and not replicas:
+            text = f"{part} is among the replicas of language models, and no entry of the workload has one"
+            problems.append(document.problem(("policy", part), text))
     common = policies.batching if policies.batching is not None and iterates(policies.batching) else None
     if policies.batching is not None and common is None and served and not any(stream.service for stream in streams):
         text = f"{policies.batching.name} forms whole batches, which language models do not; continuous suits them"
@@ -116,12 +120,31 @@ def iteration_policies(
             problems.append(document.problem((*stream.path, "service", "batching"), text))
         routing = policies.routing_of.get(number, policies.routing or DEFAULT_ROUTING)
         policy = make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service))
-        made.append((policy, make_policy(routing, scenario, problems, _place(stream, routing, policies.routing_of))))
+        router = make_policy(routing, scenario, problems, _place(stream, routing, policies.routing_of))
+        if router is not None and (why := _without_age(router)) is not None:
+            problems.append(document.problem(_place(stream, routing, policies.routing_of), f"{routing.name}: {why}"))
+        scaler = None
+        if (scale := policies.scale_of.get(number)) is not None:
+            place = (*stream.path, "service", "scale")
+            scaler = make_policy(scale, scenario, problems, place)
+            bounds = stream.language.scale
+            if scaler is not None and scaler.measures and bounds is not None and bounds.every is None:
+                problems.append(document.problem(place, f"{scale.name} measures at equal intervals; give every"))
+        made.append((policy, router, scaler))
         if isinstance(policy, IterationPolicy):
             _note_overload(stream, spec, policy, scenario=scenario, context=context)
             if (joining := joining_problem(stream, policy)) is not None:
                 problems.append(document.problem((*stream.path, "service", joining[0]), f"{spec.name}: {joining[1]}"))
     return made
+
+
+def _without_age(router: Routing) -> str | None:
+    """Say why the signals of a router cannot have their age; None if they can."""
+    if "forecast" in router.signals and (router.refresh or router.delay):
+        return "a forecast is exact and of now; leave out refresh and delay"
+    if router.delay and not router.refresh and router.signals != ("queue",):
+        return "of what it looks at only numbers of requests can be followed with a delay; give refresh besides"
+    return None
 
 
 def _place(stream: TaskStream, spec: PolicySpec, own: dict[int, PolicySpec]) -> Path_:
@@ -195,6 +218,8 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     served = [stream for stream in streams if stream.service is not None or stream.language is not None]
     batching = batching_policies(served, scenario, context, problems)
     iteration = iteration_policies(served, scenario, context, problems)
+    eviction = make_policy(policies.eviction or DEFAULT_EVICTION, scenario, problems) if iteration else None
+    problems += place_problems(served, context)
     faults = _faults(model.faults, cluster, scenario, problems)
     if isinstance(scheduler, Scheduler) and scheduler.knows_rates:
         scheduler.rates = true_rates(scenario, streams, policies.scheduler.name, problems)
@@ -236,7 +261,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         closed=closed, calls=calls, horizon=horizon,
         warmup=0.0 if isinstance(model.warmup, str) else model.warmup,  # auto: known only after replications
         policy=policies.label, services=services, batching=batching, language=language, iteration=iteration,
-        decisions=policies.decisions, warnings=context.warnings, overloads=context.overloads,
+        eviction=eviction, decisions=policies.decisions, warnings=context.warnings, overloads=context.overloads,
         unplanned=[one.message.removeprefix(UNKNOWN) for one in unplanned if isinstance(scheduler, PlannedScheduler)],
         faults=faults, grace=model.site.grace if model.site.at_limit == "kill" else None,
         traces=[stream.resampled for stream in streams if stream.resampled is not None],

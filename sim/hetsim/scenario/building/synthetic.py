@@ -247,8 +247,15 @@ def _draw(
         modes, refused, time, known_time=time if means is None else np.broadcast_to(means, time.shape), demand=demand,
         shape=context.modes.shape(modes, stopping, preemptible) if modes else -1,
         error=estimate_error(demand, n, stream("estimates", *label)), columns=columns,
-        extra=_labels(demand, n) if served is None else served.extra, partition=ways.partition, work=ways.work,
+        extra=_labels(demand, n) if served is None else served.extra | _own_limits(demand, n),
+        partition=ways.partition, work=ways.work,
     )  # fmt: skip
+
+
+def _own_limits(demand: Demand, n: int) -> dict[str, np.ndarray]:
+    """Limits on token times of a class of requests; 0 in other classes: none."""
+    limits = {"ttft_limit": demand.ttft, "tpot_limit": demand.tpot}
+    return {key: np.full(n, limit) for key, limit in limits.items() if limit is not None}
 
 
 def _labels(demand: Demand, n: int) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from pydantic import (
 
 from hetsim.errors import KeyProblem, ScenarioError, UnknownName, suggestion
 from hetsim.model.bandwidth import BandwidthCurve
-from hetsim.model.cluster import DeviceType, Link, NodeSpec, Power, Preemption, Price, Sharing
+from hetsim.model.cluster import PLACES, DeviceType, Disk, Link, NodeSpec, Power, Preemption, Price, Sharing
 from hetsim.model.slices import PROFILES, Layout, Slice, arrangements, full_layouts
 from hetsim.model.units import Bytes, BytesPerSecond, Count, Degree, Name, Positive, Whole, forbid, is_number, shown
 from hetsim.scenario.fields import Keys, Mirror, Model, Names, OneOrMany, Short, keys_of, looked_up, unknown
@@ -159,7 +159,8 @@ class Pcie(Profiled):
     """The PCIe switch that several accelerators share; none unless given."""
 
 
-CurveRow = tuple[Annotated[Bytes, Field(gt=0)], Annotated[BytesPerSecond, Field(gt=0)]]
+Flowing = Annotated[BytesPerSecond, Field(gt=0)]
+CurveRow = tuple[Annotated[Bytes, Field(gt=0)], Flowing]
 Curve = Annotated[list[CurveRow], Field(min_length=1, max_length=1000)]
 
 
@@ -185,7 +186,7 @@ class GpuLink(Profiled):
     SECTION: ClassVar = "nvlink"
     FIRST: ClassVar = ("rate", "curve")
 
-    rate: Annotated[BytesPerSecond, Field(gt=0)] | None = None
+    rate: Flowing | None = None
     """Bus bandwidth of a GPU in one direction that collectives reach."""
     curve: Curve | None = None
     """In place of rate the bus bandwidth by bytes, rising: [[1 MB, 40 GB/s], [1 GB, 230 GB/s]]; log-log in between."""
@@ -289,7 +290,7 @@ Many = Annotated[Whole, Field(le=1_000_000)]
 
 
 @keys_of(NodeSpec, cpus=Many, count=Many, driver_cores=Many, price=Priced, partitions=Names, nvlink=Joined,
-         network=NodeNetworkSpec)  # fmt: skip
+         network=NodeNetworkSpec, disk=Annotated[Disk, Keys(Disk, read=Flowing)] | None)  # fmt: skip
 class Nodes(Mirror):
     """`count` equal nodes."""
 
@@ -313,14 +314,23 @@ class Nodes(Mirror):
         return value
 
 
+class Store(Model):
+    """A store of models outside the nodes, such as object storage."""
+
+    name: Annotated[Name, forbid(lambda name: name in PLACES, "{} is a place of the nodes; give another name")]
+    """Name by which services ask for it (from)."""
+    out: Flowing
+    """Bytes per second that it sends, shared by all nodes."""
+
+
 class Racks(Model):
     """Racks of nodes, and their uplinks to the other racks."""
 
     nodes: Degree | None = None
     """Nodes in a rack, in their order: racks r0, r1, ...; those that name their `rack` themselves unless given."""
-    uplink: Annotated[BytesPerSecond, Field(gt=0)] | None = None
+    uplink: Flowing | None = None
     """Bytes per second out of each rack, and as many into it; no limit unless given."""
-    uplinks: dict[Name, Annotated[BytesPerSecond, Field(gt=0)]] = {}
+    uplinks: dict[Name, Flowing] = {}
     """The same of racks that differ, by name."""
     oversubscription: Positive | None = None
     """How many times the rates of its nodes' networks exceed those of the rack's uplink; in place of uplink."""
@@ -350,6 +360,8 @@ class ClusterSpec(Model):
     """A file that lists the machines, in place of nodes."""
     racks: Racks | None = None
     """Racks and the rates of their uplinks; racks that nodes name, without a limit, unless given."""
+    stores: Annotated[list[Store], OneOrMany] = []
+    """Stores from which replicas load models over the network."""
     contention: Literal["random", "aligned", "interleaved", "none"] = "random"
     """How phases of jobs that share a link meet: random, aligned (all at once), interleaved, none (no slowdown)."""
     prices: dict[Name, Priced] = {}

@@ -345,6 +345,10 @@ class Demand(Held):
     """Names of data items that it makes."""
     tokens: Tokens | None = None
     """How long prompts and answers are, of requests to a language model."""
+    ttft: Annotated[Seconds, Field(gt=0)] | None = None
+    """Their limit on the time to the first token, in place of that of the language model (`slo`)."""
+    tpot: Annotated[Seconds, Field(gt=0)] | None = None
+    """Likewise on the mean time for each further token."""
 
     @model_validator(mode="before")
     @classmethod

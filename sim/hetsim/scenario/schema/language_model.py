@@ -104,7 +104,7 @@ class LanguageModel(Profiled, Replicas):
     FIRST: ClassVar = (
         "kind", "profile", "step", "gpu", "tensor_parallel", "engine", "uncertain", "drift", "device", "gpus",
         "replicas", "also_on", "model", "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs",
-        "max_output_tokens", "preemption", "prefix_cache", "disaggregated", "autoscale", "network",
+        "max_output_tokens", "preemption", "prefix_cache", "disaggregated", "scale", "network",
         "front_end", "slo", "batching",
     )  # fmt: skip
 
@@ -158,6 +158,8 @@ class LanguageModel(Profiled, Replicas):
     @model_validator(mode="before")
     @classmethod
     def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, dict) and "autoscale" in value:
+            raise KeyProblem("autoscale", "autoscale is now a policy: scale: {name: target_requests, min: 1, ...}")
         merged = included(value, cls.SECTION, cls, info)
         return _estimated(merged, info) if isinstance(merged, dict) else merged
 
@@ -264,12 +266,27 @@ class LanguageModel(Profiled, Replicas):
         if not (step.roofline or step.fixed or is_complete):
             raise KeyProblem("step", "every step needs some time; give fixed, or per_prompt_token and per_sequence")
         self._check_slo()
-        if self.disaggregated is not None and self.autoscale is not None:
-            raise KeyProblem("autoscale", "replicas that only prefill or only decode do not scale by themselves")
+        self._check_roles()
         self._unlike()
-        self.one_count("disaggregated", "autoscale")
+        self.one_count("disaggregated", "scale")
         self._check_blocks()
         return self
+
+    def _check_roles(self) -> None:
+        """Raise KeyProblem for roles that cannot scale as they should."""
+        apart, scale = self.disaggregated, self.scale
+        if scale is None:
+            return
+        if apart is None and "roles" in scale.model_fields_set:
+            raise KeyProblem("scale.roles", "roles are those of disaggregated replicas, and these do everything")
+        for role in ("prefill", "decode") if apart is not None else ():
+            number, low, high = getattr(apart, role), scale.min_replicas, scale.max_replicas
+            if role not in scale.roles and not low:
+                text = f"{role} keeps {number} replicas, which need one of the other role; let min be at least 1"
+                raise KeyProblem("scale.min", f"{text}, or scale both")
+            if role in scale.roles and not low <= number <= high:
+                text = f"{number} replicas at the start are not within scale ({low} to {high})"
+                raise KeyProblem(f"disaggregated.{role}", text)
 
     def _check_slo(self) -> None:
         """Raise KeyProblem for a limit that the shortest step exceeds."""
@@ -333,8 +350,8 @@ class LanguageModel(Profiled, Replicas):
             raise KeyProblem("also_on", "names a type of device twice, or that of the service itself")
         apart = self.disaggregated
         for number, other in enumerate(self.also_on):
-            if other.replicas is not None and (apart is not None or self.autoscale is not None):
-                said = "disaggregated" if apart is not None else "autoscale"
+            if other.replicas is not None and (apart is not None or self.scale is not None):
+                said = "disaggregated" if apart is not None else "scale"
                 raise KeyProblem(f"also_on.{number}.replicas", f"{said} says how many replicas there are")
         if apart is None:
             return
@@ -364,8 +381,8 @@ class LanguageModel(Profiled, Replicas):
         if (apart := self.disaggregated) is not None:
             decode = apart.decode if kind.device == self.decodes_on.device else 0
             return decode, apart.prefill if kind.device == self.prefills_on.device else 0
-        if self.autoscale is not None:
-            return (self.autoscale.min_replicas if kind.device == self.device else 0), 0
+        if self.scale is not None:
+            return (self.scale.min_replicas if kind.device == self.device else 0), 0
         return kind.used("replicas"), 0
 
     def _measured_numbers(self) -> None:

@@ -19,6 +19,7 @@ from hetsim.scenario.file.problems import translate
 DEFAULT_SCHEDULER = "fcfs"
 PARTS = registry.POLICY_PARTS
 KEYS = (*PARTS, "decisions")
+BOUNDS = frozenset({"min", "max", "every", "roles"})  # keys of `scale:` that are not the policy's (`ScaleSpec`)
 
 
 @keys_of(DecisionTime)
@@ -38,7 +39,7 @@ def long_form(policy: Any) -> Any:
     if not isinstance(policy, dict):
         return policy
     if "name" in policy and not set(policy) & {"scheduler"}:
-        outer = {key: policy[key] for key in ("admission", "batching", "routing", "decisions") if key in policy}
+        outer = {key: policy[key] for key in (*PARTS[2:], "decisions") if key in policy}
         policy = {"scheduler": {key: v for key, v in policy.items() if key not in outer}, **outer}
     parts = {key: _named(value) if key in PARTS else value for key, value in policy.items()}
     scheduler = parts.setdefault("scheduler", {"name": DEFAULT_SCHEDULER})
@@ -77,7 +78,11 @@ class PolicySpec:
         values = {key: v if not isinstance(v, PolicySpec) else v.make if v.kind == "predictor" else v.make()
                   for key, v in self.parameters.items()}  # fmt: skip
         if inspect.isclass(item):
-            return item(**values)
+            common = {key: values.pop(key) for key in getattr(item, "COMMON", ()) if key in values}
+            policy = item(**values)
+            for key, value in common.items():
+                setattr(policy, key, value)
+            return policy
         return _list_scheduler()(item, **values) if self.kind == "scheduler" else item
 
     @property
@@ -102,12 +107,15 @@ class Policies:
     routing: PolicySpec | None = None
     routing_of: dict[int, PolicySpec] = field(default_factory=dict)
     """Likewise routing policies."""
+    scale_of: dict[int, PolicySpec] = field(default_factory=dict)
+    """Likewise scaling policies."""
     decisions: DecisionTime | None = None
     """How long the scheduler's decisions take."""
+    eviction: PolicySpec | None = None
 
     @property
     def label(self) -> str:
-        parts = [self.scheduler, self.admission, self.batching, self.routing]
+        parts = [self.scheduler, self.admission, self.batching, self.routing, self.eviction]
         return " + ".join(part.label for part in parts if part is not None)
 
 
@@ -115,7 +123,8 @@ def check_policies(document: Document, base: Path) -> tuple[Policies | None, lis
     """The policies of the document's `policy` (long form) and services, or problems."""
     of_service, problems = _of_services(document, base, "batching")
     routing_of, more = _of_services(document, base, "routing")
-    problems += more
+    scale_of, others = _of_services(document, base, "scale")
+    problems += more + others
     here: Path_ = ("policy",)
     policy = long_form(document.data.get("policy"))
     if not isinstance(policy, dict):
@@ -139,10 +148,9 @@ def check_policies(document: Document, base: Path) -> tuple[Policies | None, lis
     scheduler = specs.get("scheduler")
     if problems or scheduler is None:
         return None, problems
-    admission, batching, routing = (specs.get(part) for part in ("admission", "batching", "routing"))
+    others = {part: specs.get(part) for part in PARTS[2:]}
     return Policies(
-        scheduler, admission, batching, of_service=of_service, routing=routing, routing_of=routing_of,
-        decisions=decisions
+        scheduler, of_service=of_service, routing_of=routing_of, scale_of=scale_of, decisions=decisions, **others
     ), []
 
 
@@ -184,7 +192,7 @@ def _check(
         item = registry.policy(kind, name)
     except UnknownName as error:
         return None, [document.problem(named, str(error))]
-    given = {key: v for key, v in value.items() if key != "name"}
+    given = {key: v for key, v in value.items() if key != "name" and not (kind == "scale" and key in BOUNDS)}
     signature = policy_parameters(kind, item)
     if given.get("placement", "") is None and "placement" in signature:
         del given["placement"]

@@ -1,14 +1,14 @@
 """`service:`: requests launched together in batches, and keys of its replicas."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from hetsim.errors import KeyProblem
-from hetsim.model.service import Autoscaling, ResultCache, Service
+from hetsim.model.service import ReplicaStart, ResultCache, ScaleBounds, Service
 from hetsim.model.tasks import ComputeTime, StageTime
 from hetsim.model.units import Bytes, Count, Fraction, Name, NotNegative, Seconds, forbid
-from hetsim.scenario.fields import Keys, Mirror, Model, OneOrMany, Short, inline_of, keys_of
+from hetsim.scenario.fields import ONE_NAME, Keys, Mirror, Model, OneOrMany, Short, SomeNames, inline_of, keys_of
 from hetsim.scenario.file.profile_files import Profiled
 from hetsim.scenario.schema.batch_tables import INLINE as TABLE
 from hetsim.scenario.schema.batch_tables import MeasuredSpec, short
@@ -31,6 +31,20 @@ class ReplicasOn(Model):
     """Devices of one node that each replica is on, as many as elsewhere unless given."""
 
 
+ROLES = Annotated[tuple[Literal["prefill", "decode"], ...], Field(min_length=1), ONE_NAME]
+
+
+@keys_of(ScaleBounds, every=Annotated[Seconds, Field(gt=0)], roles=ROLES)
+class ScaleSpec(Mirror):
+    """The policy of how many replicas there are, with its parameters and bounds."""
+
+    model_config = ConfigDict(extra="allow")
+    FIRST: ClassVar = ("name",)
+
+    name: Name
+    """Name of the policy (`hetsim list policies --kind scale`); its parameters stand next to it."""
+
+
 class Replicas(Model):
     """Keys of a service with replicas."""
 
@@ -40,8 +54,10 @@ class Replicas(Model):
     """Devices of one node that each replica is on."""
     replicas: Count | None = None
     """How many replicas."""
-    autoscale: Annotated[Autoscaling, Keys(Autoscaling, "Autoscale")] | None = None
+    scale: ScaleSpec | None = None
     """Adds and gives up replicas with the load."""
+    start: Annotated[ReplicaStart, Keys(ReplicaStart, sources=SomeNames)] = ReplicaStart()
+    """How replicas that come later start: fixed times, and where the weights come from."""
     routing: PolicyName = None
     """A policy of which replica serves a request, for this service: a name, or name and parameters."""
 

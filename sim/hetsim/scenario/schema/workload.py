@@ -399,11 +399,12 @@ class WorkloadEntry(Demand):
             raise KeyProblem("resample", "the arrivals of this trace are drawn anew already; leave one out")
         if self.service is None:
             refuse(self, ("classes", "communication", *TIMES), "the times of these tasks come from the trace")
-            for key, what in (("devices", "work or a profile"), ("tokens", "requests to a language model")):
+            own = dict.fromkeys(("tokens", "ttft", "tpot"), "requests to a language model")
+            for key, what in ({"devices": "work or a profile"} | own).items():
                 if getattr(self, key) is not None:
                     raise KeyProblem(key, f"this belongs to {what}, and the tasks here come from a trace")
         else:
-            refuse(self, ("classes", "tokens"), "these requests come from the trace")
+            refuse(self, ("classes", "tokens", "ttft", "tpot"), "these requests come from the trace")
             refuse(self, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
 
     def _check_no_trace_keys(self) -> None:
@@ -417,6 +418,9 @@ class WorkloadEntry(Demand):
             raise ValueError("an entry needs arrivals (and times), or a trace")
         if self.service is None and any(one.tokens is not None for one in self._levels):
             raise KeyProblem("tokens", "these are of requests to a language model (service: {kind: llm, ...})")
+        for key in ("ttft", "tpot"):
+            if not hasattr(self.service, "kind") and any(getattr(one, key) for one in self._levels):
+                raise KeyProblem(key, "limits of classes are for requests to a language model (kind: llm)")
 
     def _check_times(self) -> None:
         """Each class needs a time on some device, from keys that fit together."""

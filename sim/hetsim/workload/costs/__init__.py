@@ -1,1 +1,1 @@
-"""Cost models: figures of a network and a device, or measurements, to seconds."""
+"""Cost models: seconds from network and device figures, or from measurements."""

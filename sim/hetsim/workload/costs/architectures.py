@@ -1,8 +1,8 @@
 """Architectures of language models, from their published configurations.
 
-Parameters, bytes of keys and values and operations are counted from the shapes of the matrices; biases and norms are
-left out, which changes no figure by more than 0.2 %.  Layers that only predict further tokens, and the parts that see
-or hear, are left out too.
+Parameters, bytes of keys and values, and operations are counted from the shapes of the matrices.  Biases and norms
+are ignored, which changes no figure by more than 0.2 %.  Layers that only predict additional tokens, and encoders of
+images or sound, are ignored too.
 """
 
 import math
@@ -16,24 +16,22 @@ from hetsim.model.described import Frozen, shipped
 Whole = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
 
+# Bytes per number with its share of a scale factor: 1 byte per 16 (NVFP4) or 32 (MXFP4), 2 per 128 or 32 (int4)
 WIDTHS = {
     "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32,
     "int4": 0.5 + 2 / 128, "int4-32": 0.5 + 2 / 32,
 }  # fmt: skip
-"""Bytes of a number, and of its part of a scale: a byte for 16 (NVFP4) or 32 (MXFP4), two for 128 or 32 (int4)."""
-KEPT = 2.0
-"""Bytes of a number of what stays in 16 bits: the matrices of the vocabulary, and those that choose experts."""
-CONTEXT = 4096
-"""Tokens of context over which what does not grow with it is spread: windows, and states of linear attention."""
+KEPT = 2.0  # bytes per weight that stays in 16 bits: matrices of the vocabulary and routers of experts
+CONTEXT = 4096  # context length in tokens over which fixed costs are spread: windows, states of linear attention
 
 Width = Literal["bf16", "fp16", "fp8", "int8", "nvfp4", "mxfp4", "int4", "int4-32"]
 
 
 class NumberFormat(Frozen):
-    """Number formats: of weights, of keys and values, and of arithmetic.
+    """Number formats of weights, of keys and values, and of arithmetic.
 
-    What is left out is in 16 bits, but for the experts, whose format is that of the other weights; the weights of the
-    vocabulary are in 16 bits always.  Where a GPU has no units for an arithmetic it computes in the next wider one.
+    The default is 16 bits; experts default to the format of the other weights.  The weights of the vocabulary always
+    have 16 bits.  A GPU without units for an arithmetic format computes in the next wider format.
     """
 
     weights: Width = "bf16"
@@ -43,18 +41,18 @@ class NumberFormat(Frozen):
 
     @property
     def of_weights(self) -> str:
-        """The formats of the weights, in words."""
+        """The formats of the weights as a phrase for reports."""
         if self.experts is not None:
             return f"with experts in {self.experts}"
         return "in 16 bits" if WIDTHS[self.weights] == KEPT else f"in {self.weights}"
 
 
+# by the name that the key `number_format` accepts: the formats in which servers run such a checkpoint
 FORMATS = {name: NumberFormat.model_validate({"weights": name}) for name in WIDTHS} | {
     "fp8": NumberFormat(weights="fp8", kv="fp8", arithmetic="fp8"),
     "int8": NumberFormat(weights="int8", arithmetic="int8"),
     "nvfp4": NumberFormat(weights="nvfp4", kv="fp8", arithmetic="fp4"),
 }
-"""By the name that `number_format` takes: what servers do with such a checkpoint."""
 
 
 def _format(value: Any) -> Any:
@@ -68,7 +66,8 @@ def _format(value: Any) -> Any:
 class Latent(Frozen):
     """Multi-head latent attention (DeepSeek-V2, 2024), under the names of config.json.
 
-    A layer keeps `kv_lora_rank` numbers of a token for all heads, and `qk_rope_head_dim` that know its position.
+    Per token, a layer stores `kv_lora_rank` numbers for all heads and `qk_rope_head_dim` numbers that encode the
+    position.
     """
 
     kv_lora_rank: Whole
@@ -79,7 +78,7 @@ class Latent(Frozen):
 
 
 class Indexer(Frozen):
-    """Heads that choose the `tokens` that sparse attention reads (one key, FP8)."""
+    """Heads that select the `tokens` that sparse attention reads (one key, FP8)."""
 
     heads: Whole
     head_size: Whole
@@ -87,9 +86,10 @@ class Indexer(Frozen):
 
 
 class Linear(Frozen):
-    """Layers with gated linear attention, which keep a state.
+    """Layers with gated linear attention, which store a state.
 
-    Reference: Yang et al., Gated Delta Networks, ICLR 2025.  Before it goes a convolution over that number of tokens.
+    Reference: Yang et al., Gated Delta Networks, ICLR 2025.  `convolution`: width in tokens of the convolution before
+    it.
     """
 
     layers: Whole
@@ -101,15 +101,16 @@ class Linear(Frozen):
 
     @property
     def queries(self) -> int:
-        """Numbers of queries, keys and values of a token, added up."""
+        """Size of a token's queries, keys and values together."""
         return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
 
 
 class Attention(NamedTuple):
-    """The attention of layers with the same reach, added up.
+    """Total attention of all layers that read the same `reach` of the context.
 
-    They read `reach` tokens of the context (None: all), with these bytes of each, and compute with each pair of tokens,
-    while a prompt is read or while decoding: latent attention multiplies there what it keeps, without expanding it.
+    `reach` is in tokens (None: the whole context), `bytes` per token read, and the operations are per pair of tokens,
+    when a prompt is read and when decoding: there latent attention multiplies the compressed numbers without expanding
+    them.
     """
 
     reach: int | None
@@ -118,51 +119,51 @@ class Attention(NamedTuple):
     decode_operations: float
 
     def share(self, context: float) -> float:
-        """The share of a context that is read."""
+        """Return the fraction of a context that attention reads."""
         return 1.0 if self.reach is None else min(1.0, self.reach / context)
 
 
 class Architecture(Frozen):
-    """The shape of a decoder-only transformer: weights, keys and values, operations."""
+    """Shape of a decoder-only transformer: weights, keys and values, operations."""
 
     layers: Whole
     hidden: Whole
     heads: Whole
-    """Attention heads of a layer."""
+    """Number of attention heads of a layer."""
     kv_heads: Whole | None = None
-    """Heads of keys and values, as many as `heads` unless given."""
+    """Number of key and value heads of a layer; `heads` unless given."""
     head_size: Whole | None = None
-    """Size of a head, hidden / heads unless given."""
+    """Size of a head; hidden / heads unless given."""
     latent: Latent | None = None
-    """Latent attention, in place of `kv_heads` and `head_size`."""
+    """Latent attention; in place of `kv_heads` and `head_size`."""
     indexer: Indexer | None = None
     window: Whole | None = None
-    """Tokens of context that layers with a sliding window read."""
+    """Number of tokens of context that a layer with a sliding window reads."""
     windowed_layers: Whole | None = None
-    """Layers with that window; all that have attention unless given."""
+    """Number of layers with a sliding window; all layers with attention unless given."""
     linear: Linear | None = None
     output_gate: bool = False
-    """Whether attention has a gate of the size of its queries."""
+    """Whether attention has an output gate of the size of its queries."""
     intermediate: Whole
-    """Intermediate size of the feed-forward block, or of each expert."""
+    """Intermediate size of the feed-forward block; in a mixture of experts, of each expert."""
     shared_intermediate: Count = 0
-    """Intermediate size of the experts that every token goes through, together."""
+    """Intermediate size of all shared experts together; every token uses the shared experts."""
     dense_layers: Count = 0
-    """Layers of a mixture of experts that have none."""
+    """Number of layers without experts in a mixture of experts."""
     dense_intermediate: Whole | None = None
-    """Intermediate size of those layers."""
+    """Intermediate size of the layers without experts."""
     vocabulary: Whole
-    """Tokens of the vocabulary."""
+    """Number of tokens in the vocabulary."""
     gated: bool = True
     """Whether the feed-forward block has a gate, and so three matrices instead of two."""
     tied: bool = False
-    """Whether the first and the last matrix of the vocabulary are one."""
+    """Whether the input and the output matrix of the vocabulary are the same."""
     experts: Whole = 1
-    """Experts of a layer (mixture of experts)."""
+    """Number of experts per layer (mixture of experts)."""
     active_experts: Whole = 1
-    """Experts of a layer that a token needs."""
+    """Number of experts per layer that a token uses."""
     number_format: Annotated[NumberFormat, BeforeValidator(_format)] = NumberFormat()
-    """Formats of numbers: bf16, fp8, int8, nvfp4, mxfp4, int4, int4-32, or {weights, experts, kv, arithmetic}."""
+    """Number formats: one of bf16, fp8, int8, nvfp4, mxfp4, int4, int4-32, or {weights, experts, kv, arithmetic}."""
 
     def _check_keys(self) -> None:
         layers, heads, experts = self.layers, self.heads, self.experts
@@ -189,7 +190,7 @@ class Architecture(Frozen):
                 raise ValueError(message)
 
     def check_parts(self, gpus: int) -> None:
-        """ValueError where the heads do not divide over the GPUs."""
+        """ValueError unless the attention heads divide evenly over the GPUs."""
         if self.heads % gpus:
             raise ValueError(f"{self.heads} attention heads cannot be divided evenly over {gpus} GPUs")
 
@@ -203,19 +204,19 @@ class Architecture(Frozen):
 
     @property
     def attention_layers(self) -> int:
-        """Number of layers that keep keys and values."""
+        """Number of layers that store keys and values."""
         return self.layers - (self.linear.layers if self.linear is not None else 0)
 
     @property
     def expert_layers(self) -> int:
-        """Number of layers with experts, or of feed-forward blocks."""
+        """Number of layers with experts; of a dense model, with feed-forward blocks."""
         return self.layers - self.dense_layers
 
     @property
     def matrices(self) -> list[tuple[str, int, int, int]]:
-        """Part, inputs, outputs and count of all matrices but the first.
+        """Part, inputs, outputs and count of all matrices except the input embedding.
 
-        The number is that in all layers.  Of the part "expert" are those of one expert; shared experts are "dense".
+        `count` covers all layers.  The part "expert" counts one expert per layer; shared experts belong to "dense".
         """
         hidden, gates = self.hidden, 2 if self.gated else 1
         rows = [("attention", *shape, self.attention_layers) for shape in self._projections]
@@ -236,7 +237,6 @@ class Architecture(Frozen):
 
     @property
     def _projections(self) -> list[tuple[int, int]]:
-        """Inputs and outputs of the matrices of a layer with attention."""
         latent, indexer, hidden = self.latent, self.indexer, self.hidden
         if latent is None:
             queries, keys = self.heads * self._head_size, self._kv_heads * self._head_size
@@ -256,27 +256,27 @@ class Architecture(Frozen):
         return shapes
 
     def weights_of(self, *parts: str) -> int:
-        """Number of weights in these parts; of one expert per layer."""
+        """Return the number of weights in these parts, with one expert per layer."""
         return sum(inputs * outputs * copies for part, inputs, outputs, copies in self.matrices if part in parts)
 
     @property
     def attention(self) -> int:
-        """Number of weights in the attention of all layers."""
+        """Number of weights in the attention of all layers, routers included."""
         return self.weights_of("attention", "router")
 
     @property
     def dense(self) -> int:
-        """Number of feed-forward weights that every token needs."""
+        """Number of feed-forward weights that every token uses."""
         return self.weights_of("dense")
 
     @property
     def expert(self) -> int:
-        """Number of weights of one expert of every layer."""
+        """Number of weights of one expert in every layer."""
         return self.weights_of("expert")
 
     @property
     def head(self) -> int:
-        """Number of weights of the last matrix."""
+        """Number of weights of the output matrix of the vocabulary."""
         return self.vocabulary * self.hidden
 
     @property
@@ -285,7 +285,7 @@ class Architecture(Frozen):
 
     @property
     def active_parameters(self) -> int:
-        """Number of weights with which a token is multiplied."""
+        """Number of weights that one token is multiplied with."""
         return self.attention + self.dense + self.active_experts * self.expert + self.head
 
     @property
@@ -295,7 +295,7 @@ class Architecture(Frozen):
 
     @property
     def dense_bytes(self) -> float:
-        """Bytes of the weights that every token needs."""
+        """Bytes of the weights that every token uses."""
         width = WIDTHS[self.number_format.weights]
         return self.weights_of("attention", "dense") * width + self.weights_of("router", "head") * KEPT
 
@@ -306,7 +306,7 @@ class Architecture(Frozen):
 
     @property
     def attentions(self) -> list[Attention]:
-        """The attention of all layers, by reach."""
+        """Attention of the layers, grouped by how much of the context they read."""
         width, layers = WIDTHS[self.number_format.kv], self.attention_layers
         if self.latent is not None:
             kept, rope = self.latent.kv_lora_rank, self.latent.qk_rope_head_dim
@@ -325,17 +325,17 @@ class Architecture(Frozen):
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes of the keys and values of a token, all layers."""
+        """Bytes of the keys and values of a token, over all layers."""
         return round(sum(one.bytes for one in self.attentions))
 
     @property
     def operations_per_pair(self) -> float:
-        """Operations of attention for a pair of tokens."""
+        """Operations of attention per pair of tokens, while a prompt is read."""
         return sum(one.prompt_operations for one in self.attentions)
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the states of a sequence, and of convolutions."""
+        """Bytes of the linear-attention and convolution states of a sequence."""
         if self.linear is None:
             return 0
         one = self.linear
@@ -344,7 +344,7 @@ class Architecture(Frozen):
 
     @property
     def state_operations(self) -> int:
-        """Operations on the states of all layers per token."""
+        """Operations per token on the linear-attention states of all layers."""
         one = self.linear
         return 0 if one is None else 7 * one.layers * one.value_heads * one.key_size * one.value_size
 
@@ -352,12 +352,12 @@ class Architecture(Frozen):
         return max(1, -(-devices // self._kv_heads))
 
     def read(self, devices: int) -> float:
-        """Bytes per token that decoding reads and writes in a context."""
+        """Return the bytes per token of a context that decoding reads and writes."""
         kept = sum(one.bytes * one.share(CONTEXT) for one in self.attentions)
         return kept * self._copies(devices) + 2.0 * self.state_bytes / CONTEXT
 
     def stored(self, devices: int) -> int:
-        """Bytes that a token occupies in a context of `CONTEXT`."""
+        """Return the bytes that a token occupies, in a context of `CONTEXT` tokens."""
         if self.indexer is not None:  # it may choose any token
             return self.bytes_per_token * self._copies(devices)
         return math.ceil(self.read(devices) - self.state_bytes / CONTEXT)
@@ -367,7 +367,7 @@ MODELS: dict[str, Architecture] = shipped(Architecture, __file__, "models.yaml")
 
 
 def model(name: str) -> Architecture:
-    """The architecture of a model in `MODELS`; UnknownName if it is not there."""
+    """Return the named architecture of `MODELS`; UnknownName if it is not there."""
     if name not in MODELS:
         raise UnknownName("model", name, MODELS)
     return MODELS[name]

@@ -1,12 +1,11 @@
-"""Data-parallel training from measured tables: steps, and their worth.
+"""Data-parallel training from measured tables: step times and progress per step.
 
-By the definitions of Qiao et al., Pollux (OSDI 2021), from the folders that
-`hetsim.workload.readers.pollux` reads.  Step times between measured
-batch sizes are interpolated linearly; on placements that were not measured, linearly between the numbers of nodes,
-GPUs and samples.  A step with s times the samples of the smallest N is worth (var + sqr) / (var / s + sqr) of its
-steps: what larger batches gain, and less and less of it.  A batch too large for the GPUs is accumulated in several
-passes, of which only the last one synchronizes.  A job is over when it has come as far as the last epoch that all
-trainings have.
+Definitions of Qiao et al., Pollux (OSDI 2021); data from the folders that `hetsim.workload.readers.pollux` reads.
+Step times between measured batch sizes are interpolated linearly; on placements that were not measured, linearly
+between the numbers of nodes, GPUs and samples.  A step with s times the samples of the smallest batch is worth
+(var + sqr) / (var / s + sqr) of its steps (var: variance, sqr: squared norm of the gradient): larger batches gain less
+and less.  A batch too large for the GPUs is accumulated in several passes, and only the last pass synchronizes.
+A job completes at the progress of the last epoch that all measured trainings reached.
 """
 
 import math
@@ -19,28 +18,25 @@ import numpy as np
 from hetsim.model.curves import Layout
 
 NODES_MEASURED = 16
-CHOICES = 50
-"""Batch sizes among which a job that adapts its own chooses, in equal ratios."""
-SMALL = 1e-2
-"""Weight of what keeps the figures of a fit small, against an error of a part of each time."""
-EPSILON = 1e-8
-"""What rounding may add to a whole number before it is rounded up."""
+CHOICES = 50  # number of batch sizes, in equal ratios, that an adaptive job chooses from
+SMALL = 1e-2  # weight of the penalty on large coefficients of a fit, relative to the errors of the times
+EPSILON = 1e-8  # rounding error that is ignored before a number is rounded up
 
 
 @dataclass(frozen=True)
 class StepModel:
     """Seconds of a step: (passes^g + sync^g)^(1/g) (Pollux, section 4.1).
 
-    A pass is linear in the local batch size and the synchronization in the GPUs beyond two, with other figures within a
-    node than over several.
+    The time of a pass is linear in the local batch size, the synchronization in the GPUs beyond two, with separate
+    coefficients within a node and over several nodes.
     """
 
+    # of a pass: fixed, per sample; of sync over nodes: fixed, per GPU; of sync within a node: the same; g
     figures: tuple[float, ...]
-    """Of a pass: fixed, per sample; of synchronization over nodes: fixed, per GPU; within one: the same; and g."""
 
     @classmethod
     def fitted(cls, rows: np.ndarray) -> "StepModel":
-        """Fit by least squares of logarithms, with a small penalty."""
+        """Fit the coefficients by least squares of logarithms, with a small penalty."""
         from scipy.optimize import least_squares
 
         nodes, gpus, local, step, sync = rows.T
@@ -63,7 +59,7 @@ class StepModel:
         return self.figures[0] + self.figures[1] * local
 
     def seconds(self, nodes: Any, gpus: Any, local: np.ndarray, more: np.ndarray) -> np.ndarray:
-        """Seconds of a step with a number of passes before the last."""
+        """Return the seconds of a step with `more` passes before the last pass."""
         over_fixed, over_each, within_fixed, within_each, power = self.figures[2:]
         beyond = np.maximum(np.asarray(gpus) - 2.0, 0.0)
         within = np.where(np.asarray(gpus) > 1, within_fixed + within_each * beyond, 1e-8)
@@ -74,17 +70,14 @@ class StepModel:
 
 @dataclass(eq=False)
 class Application:
-    """The measurements of one application."""
+    """Measurements of one training application."""
 
     name: str
-    steps: dict[Layout, np.ndarray]
-    """By layout: rows of local batch size, seconds of a step, seconds of its synchronization."""
-    spread: np.ndarray
-    """Rows of nodes, GPUs, local batch size and the two times, of all layouts."""
+    steps: dict[Layout, np.ndarray]  # by layout: rows of local batch size, step seconds, sync seconds
+    spread: np.ndarray  # rows of nodes, GPUs, local batch size, step and sync seconds, of all layouts
+    # by batch size: rows of progress, iterations, gradient's squared norm and variance, by epoch
     epochs: dict[int, np.ndarray]
-    """By batch size: rows of progress, iterations, squared norm and variance of the gradient, by epoch."""
-    local_limit: int | None = None
-    """Largest local batch size, where that is not the largest measured."""
+    local_limit: int | None = None  # maximum local batch size, if not the largest measured
 
     @property
     def batch_sizes(self) -> list[int]:
@@ -98,7 +91,7 @@ class Application:
 
     @cached_property
     def progress(self) -> np.ndarray:
-        """Progress at the start of each epoch, and at the end."""
+        """Progress at the start of each epoch, and at the end of the last one."""
         count = min(map(len, self.epochs.values()))
         return np.array([0.0, *np.min([rows[:count, 0] for rows in self.epochs.values()], axis=0)])
 
@@ -107,12 +100,12 @@ class Application:
         return max(max(layout) for layout in self.steps)
 
     def packed(self, gpus: int) -> Layout:
-        """The layout of a number of GPUs over the fewest nodes."""
+        """Return the layout of this number of GPUs on the fewest nodes."""
         full, rest = divmod(gpus, self.gpus_per_node)
         return (self.gpus_per_node,) * full + ((rest,) if rest else ())
 
     def step_times(self, layout: Layout, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds of a step and its synchronization; NaN if unmeasured."""
+        """Return seconds of a step and of its synchronization; NaN if not measured."""
         turned = min(layout[i:] + layout[:i] for i in range(len(layout)))
         if (rows := self.steps.get(turned)) is not None:
             outside = (local < rows[0, 0]) | (local > rows[-1, 0])
@@ -125,7 +118,7 @@ class Application:
 
     @cached_property
     def model(self) -> StepModel:
-        """A job's knowledge of its own steps, to choose its batch size."""
+        """Fitted model of step times with which a job chooses its batch size."""
         return StepModel.fitted(self.spread)
 
     @cached_property
@@ -135,13 +128,13 @@ class Application:
         return LinearNDInterpolator(self.spread[:, :3], self.spread[:, 3:])
 
     def gain(self, batch: np.ndarray, epoch: int) -> np.ndarray:
-        """Value of a step with some samples, in smallest-batch steps."""
+        """Return the progress of one step, in steps of the smallest batch size."""
         sizes = self.batch_sizes
         sqr, var = (np.interp(batch, sizes, [self.epochs[size][epoch, column] for size in sizes]) for column in (2, 3))
         return (var + sqr) / (var * sizes[0] / batch + sqr)
 
     def split(self, gpus: int, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Local batch size, and passes before the last one, for a batch."""
+        """Return the local batch size, and the passes before the last one, of a batch."""
         smallest, largest = self.batch_sizes[0], self.local_range[1]
         local = np.ceil(batch / gpus - EPSILON)
         more = np.ceil(local / largest - EPSILON) - 1
@@ -151,7 +144,7 @@ class Application:
         return np.minimum(local, np.floor(self.batch_sizes[-1] / (gpus * (more + 1)))), more
 
     def speeds(self, layout: Layout, batch: int | None) -> np.ndarray:
-        """Progress per second by epoch on a layout; batch None: the best."""
+        """Return the progress per second by epoch on a layout; batch None: the best batch."""
         gpus, epochs = sum(layout), len(self.progress) - 1
         if batch is not None:
             wanted = np.array([float(batch)])
@@ -177,12 +170,11 @@ class Application:
 
 @dataclass(eq=False)
 class TrainingCurve:
-    """Progress of an application's job on a number of GPUs."""
+    """Progress of a job of an application on a given number of GPUs."""
 
     application: Application
     gpus: int
-    batch: int | None
-    """Samples of a step; None: at any time as many as seem best."""
+    batch: int | None  # samples per step; None: the batch size that seems best at each time
 
     @cached_property
     def packed(self) -> Layout:
@@ -190,12 +182,12 @@ class TrainingCurve:
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds of the whole job on the packed layout; inf if impossible."""
+        """Seconds of the whole job on the packed layout; inf if it cannot run."""
         return float(self._of(self.packed, 1.0)[1][-1])
 
     @cached_property
     def _ends(self) -> np.ndarray:
-        """Fraction of the work at the beginning of each epoch, and 1."""
+        """Fraction of the work done at the start of each epoch, and 1."""
         return self.application.progress / self.application.progress[-1]
 
     @cached_property
@@ -203,7 +195,7 @@ class TrainingCurve:
         return {}
 
     def _of(self, layout: Layout, unit: float) -> tuple[np.ndarray, np.ndarray]:
-        """Fraction of work done in a unit of time, per epoch, and the epoch's begin."""
+        """Return, by epoch, the fraction of work per unit of time, and the start times."""
         progress = self.application.progress
         with np.errstate(divide="ignore"):
             rates = self.application.speeds(layout, self.batch) / progress[-1] * unit

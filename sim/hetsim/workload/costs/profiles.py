@@ -17,11 +17,10 @@ being small next to the rest.  Per sample and forward:
 Backward costs twice the forward pass (one product for the gradient of the inputs, one for that of the
 weights), so training does 3 × the forward operations, as is customary.
 
-Memory traffic of a step, each layer being a kernel of its own: a layer reads its weights once a step (a
-recurrent layer once a token, since each token is a kernel; an embedding reads the rows it copies), reads
-its input and writes its output.  Backward moves twice the forward traffic of activations and reads the
-weights again.  Then the gradients are written and read, and Adam reads and writes the weights and two
-moments: 8 × the weights.
+Memory traffic of a step, each layer being a kernel of its own: a layer reads its weights once a step (a recurrent layer
+once a token, since each token is a kernel; an embedding reads the rows it copies), reads its input and writes its
+output.  Backward moves twice the forward traffic of activations and reads the weights again.  Then the gradients are
+written and read, and Adam reads and writes the weights and two moments: 8 × the weights.
 
 GPU memory: for training the weights, their gradients and two moments, and all activations of the batch; for
 inference the weights and the largest input and output of a layer.  The frameworks' own needs come on top.
@@ -37,38 +36,32 @@ from hetsim.errors import UnknownName
 from hetsim.workload.costs.roofline import Peak, Work
 from hetsim.workload.distributions import Constant, Distribution
 
-FLOAT = 4
-"""Bytes of a number, and of a token or label."""
-ADAM_TRAFFIC = 8
-"""Gradient written and read; weight and two moments read and written."""
-ADAM_COPIES = 4
-"""Weight, gradient and two moments are held."""
+FLOAT = 4  # bytes of a number, of a token and of a label
+ADAM_TRAFFIC = 8  # copies of the weights: gradient written and read; weight and two moments read and written
+ADAM_COPIES = 4  # in memory: weight, gradient and two moments
 
+# Defaults of a profile: items per step, number of steps, reached fraction of the peak rates
 BATCH, STEPS, EFFICIENCY = 64, 1.0, 0.5
-"""Of a profile that is used without saying so: items in a step, steps, and the share of the peaks that is reached."""
 
 Shape = tuple[int, ...]
 Kind = Literal["training", "inference"]
 
 
 class LayerCosts(NamedTuple):
-    """Costs of a layer on its input shape, forward, for one sample."""
+    """Forward costs of a layer for one sample of its input shape."""
 
     output: Shape
-    parameters: int = 0
-    """Trainable numbers, biases included."""
+    parameters: int = 0  # trainable numbers, biases included
     flops: int = 0
-    reads: int = 1
-    """How often a pass reads the weights: each kernel of the layer does."""
-    rows: int = 0
-    """Numbers of weights that it reads for each sample, where it reads no more."""
+    reads: int = 1  # times that a pass reads the weights: once per kernel
+    rows: int = 0  # weights read per sample, if only some rows are read
 
 
 Layer = Callable[[Shape], LayerCosts]
 
 
 def _convolution(filters: int, kernel: int, stride: int = 1, same: bool = False) -> Layer:
-    """k × k convolution of (height, width, channels), padded (`same`) or not."""
+    """Return a k × k convolution of (height, width, channels), padded if `same`."""
 
     def costs(shape: Shape) -> LayerCosts:
         lost = 0 if same else kernel - 1
@@ -80,7 +73,7 @@ def _convolution(filters: int, kernel: int, stride: int = 1, same: bool = False)
 
 
 def _transposed(filters: int, kernel: int, stride: int = 1) -> Layer:
-    """Transposed convolution, padded: each side grows by the stride."""
+    """Return a padded transposed convolution; each side grows by the stride."""
 
     def costs(shape: Shape) -> LayerCosts:
         output = shape[0] * stride, shape[1] * stride, filters
@@ -90,7 +83,7 @@ def _transposed(filters: int, kernel: int, stride: int = 1) -> Layer:
 
 
 def _pool(size: int) -> Layer:
-    """k × k pooling with stride k; a remainder at the edge is dropped."""
+    """Return a k × k pooling with stride k; a remainder at the edge is dropped."""
 
     def costs(shape: Shape) -> LayerCosts:
         output = shape[0] // size, shape[1] // size, shape[2]
@@ -100,17 +93,17 @@ def _pool(size: int) -> Layer:
 
 
 def _dense(units: int, output: Shape = ()) -> Layer:
-    """Fully connected; flattens its input, and gives its outputs a shape."""
+    """Return a fully connected layer, which flattens its input and shapes its outputs."""
     return lambda shape: LayerCosts(output or (units,), (math.prod(shape) + 1) * units, 2 * math.prod(shape) * units)
 
 
 def _embedding(vocabulary: int, dimension: int) -> Layer:
-    """A row of a table for each token: (tokens,) becomes (tokens, dimension)."""
+    """Return a table lookup: (tokens,) becomes (tokens, dimension)."""
     return lambda shape: LayerCosts((*shape, dimension), vocabulary * dimension, rows=math.prod(shape) * dimension)
 
 
 def _recurrent(units: int, gates: int = 1) -> Layer:
-    """h ← tanh(W x + U h + b) over (tokens, features); an LSTM has four gates."""
+    """Return h ← tanh(W x + U h + b) over (tokens, features); an LSTM has four gates."""
 
     def costs(shape: Shape) -> LayerCosts:
         tokens, inputs = shape[0], shape[1] + units
@@ -120,7 +113,7 @@ def _recurrent(units: int, gates: int = 1) -> Layer:
 
 
 class LayerNetwork:
-    """A sequence of layers on an input shape; figures are per sample."""
+    """Sequence of layers on an input shape; its figures are per sample."""
 
     def __init__(self, shape: Shape, layers: Iterable[Layer]):
         self.input = shape
@@ -142,59 +135,58 @@ class LayerNetwork:
 
     @property
     def kernels(self) -> int:
-        """Kernels of the forward pass of a batch."""
+        """Number of kernels in the forward pass of a batch."""
         return sum(layer.reads for layer in self.layers)
 
     @property
     def _numbers(self) -> list[int]:
-        """Numbers of the input, and of the output of each layer."""
+        """Number of values of the input, and of the output of each layer."""
         return [math.prod(shape) for shape in (self.input, *(layer.output for layer in self.layers))]
 
     @property
     def activation_traffic(self) -> int:
-        """Bytes of activations that the forward pass reads and writes."""
+        """Return the bytes of activations that the forward pass reads and writes."""
         return FLOAT * (sum(self._numbers[:-1]) + sum(self._numbers[1:]))
 
     @property
     def activation_memory(self) -> int:
-        """Bytes kept for the backward pass: the input and the output of every layer."""
+        """Return the bytes stored for the backward pass: input and output of every layer."""
         return FLOAT * sum(self._numbers)
 
     @property
     def working_memory(self) -> int:
-        """Bytes used in inference: the largest input plus output."""
+        """Return the bytes used in inference: the largest input plus output of a layer."""
         return FLOAT * max(first + second for first, second in pairwise(self._numbers))
 
     def weight_traffic(self, batch: int) -> int:
-        """Bytes of weights that the forward pass of a batch reads."""
+        """Return the bytes of weights that the forward pass of a batch reads."""
         return FLOAT * sum(batch * one.rows or one.reads * one.parameters for one in self.layers)
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Number of forward and backward passes (twice the work) in a step.
+    """Number of forward and backward passes in a step; a backward pass costs twice.
 
-    `updated` says whether the step changes the weights.
+    `updated`: the step changes the weights.
     """
 
     network: LayerNetwork
     forward: int = 1
     backward: int = 1
     updated: bool = True
-    inputs_only: int = 0
-    """Backward passes for the gradient of the inputs alone, at the cost of one forward pass each."""
+    inputs_only: int = 0  # backward passes for the gradient of the inputs only; each costs one forward pass
 
     @property
     def equivalent(self) -> int:
-        """Forward passes of the same cost."""
+        """Number of forward passes with the same cost."""
         return self.forward + 2 * self.backward + self.inputs_only
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A kind of deep-learning job: its training step, inference step and input.
+    """A deep-learning workload: its training step, inference step and input.
 
-    `parameters`, `flops` and `activation_memory` (bytes) are of all networks and one sample, forward.
+    `parameters`, `flops` and `activation_memory` (bytes) add up all networks, for one sample and the forward pass.
     """
 
     name: str
@@ -210,12 +202,12 @@ class Profile:
 
     @property
     def flops(self) -> int:
-        """Operations of one forward pass of each network on one sample."""
+        """Operations of one forward pass of all networks on one sample, added up."""
         return sum(passes.network.flops for passes in self._passes(self.kind))
 
     @property
     def bytes(self) -> int:
-        """Bytes moved by a forward pass of each network on one sample."""
+        """Bytes moved by one forward pass of all networks on one sample, added up."""
         networks = [passes.network for passes in self._passes(self.kind)]
         return sum(one.weight_traffic(1) + one.activation_traffic for one in networks)
 
@@ -227,7 +219,7 @@ class Profile:
         return self.training if kind == "training" else self.inference
 
     def step(self, kind: Kind | None = None, batch: int = BATCH, efficiency: float = EFFICIENCY) -> Work:
-        """The work of one step on a batch; `kind` defaults to the profile's own."""
+        """Return the work of one step on a batch; `kind` defaults to the profile's own."""
         flops = moved = kernels = 0  # whole numbers, exact
         for passes in self._passes(kind or self.kind):
             network = passes.network
@@ -246,7 +238,7 @@ class Profile:
         return batch * (self.training_input if (kind or self.kind) == "training" else self.inference_input)
 
     def gpu_memory(self, batch: int = BATCH, kind: Kind | None = None) -> int:
-        """Bytes of GPU memory that weights, optimizer and activations need."""
+        """Return the bytes of GPU memory for weights, optimizer and activations."""
         total = 0
         for passes in self._passes(kind or self.kind):
             network = passes.network
@@ -260,23 +252,23 @@ class Profile:
 
 IMAGE = (28, 28, 1)
 
+# Digits: convolutions 32-64-64 of 3 × 3 with pooling after the first two, dense 64-10
 CNN = LayerNetwork(
     IMAGE, [_convolution(32, 3), _pool(2), _convolution(64, 3), _pool(2), _convolution(64, 3), _dense(64), _dense(10)]
 )
-"""Digits: convolutions 32-64-64 of 3 × 3 with pooling after the first two, dense 64-10."""
+# Sentiment: 100 tokens of a vocabulary of 10,000, embedding 128, 64 recurrent units, dense 1
 RNN = LayerNetwork((100,), [_embedding(10_000, 128), _recurrent(64), _dense(1)])
-"""Sentiment: 100 tokens of a vocabulary of 10,000, embedding 128, 64 recurrent units, dense 1."""
+# Next word: the same embedding, 128 LSTM units, dense 10,000
 LONG_SHORT_TERM = LayerNetwork((100,), [_embedding(10_000, 128), _recurrent(128, gates=4), _dense(10_000)])
-"""Next word: the same embedding, 128 LSTM units, dense 10,000."""
+# Noise to image: dense 7·7·256, transposed convolutions 128-64-1 of 5 × 5 with strides 1, 2, 2
 GENERATOR = LayerNetwork(
     (100,), [_dense(7 * 7 * 256, (7, 7, 256)), _transposed(128, 5), _transposed(64, 5, stride=2),
              _transposed(1, 5, stride=2)],
 )  # fmt: skip
-"""Noise to image: dense 7·7·256, transposed convolutions 128-64-1 of 5 × 5 with strides 1, 2, 2."""
+# Image to real or not: convolutions 64-128 of 5 × 5 with stride 2, dense 1
 DISCRIMINATOR = LayerNetwork(
     IMAGE, [_convolution(64, 5, stride=2, same=True), _convolution(128, 5, stride=2, same=True), _dense(1)]
 )
-"""Image to real or not: convolutions 64-128 of 5 × 5 with stride 2, dense 1."""
 
 
 def _pair(name: str, training: tuple[Passes, ...], inference: LayerNetwork, inputs: tuple[int, int]) -> list[Profile]:
@@ -296,6 +288,7 @@ def _simple(name: str, network: LayerNetwork) -> list[Profile]:
 # uploads it.
 _ADVERSARIAL = (Passes(GENERATOR), Passes(DISCRIMINATOR, forward=2, backward=2, inputs_only=1))
 
+# All profiles by name: cnn, rnn, lstm and gan, each with _training and _inference
 PROFILES: Mapping[str, Profile] = {
     made.name: made
     for made in (
@@ -305,11 +298,10 @@ PROFILES: Mapping[str, Profile] = {
         *_pair("gan", _ADVERSARIAL, GENERATOR, (FLOAT * math.prod(IMAGE), FLOAT * 100)),
     )
 }
-"""All profiles by name: cnn, rnn, lstm and gan, each with _training and _inference."""
 
 
 def profile(name: str) -> Profile:
-    """The profile of a name; UnknownName with a suggestion if there is none."""
+    """Return the named profile; UnknownName with a suggestion if it does not exist."""
     if name not in PROFILES:
         raise UnknownName("profile", name, PROFILES)
     return PROFILES[name]
@@ -319,8 +311,8 @@ def profile(name: str) -> Profile:
 class ProfileUse:
     """A profile as a scenario uses it: `{profile: cnn_training, steps: 2000}`.
 
-    `efficiency` is the share of the device's peaks
-    that such small networks reach besides the launch overheads, an assumption to calibrate.
+    `efficiency`: the fraction of the device's peak rates that such small networks reach, without the launch overheads;
+    an assumption to calibrate.
     """
 
     profile: str
@@ -333,7 +325,7 @@ class ProfileUse:
         return profile(self.profile).step(batch=self.batch, efficiency=self.efficiency)
 
     def seconds_per_step(self, peak: Peak, share: float = 1.0) -> float:
-        """Seconds of a step's compute on a share of a device, without transfers."""
+        """Return the compute seconds of a step on a share of a device, without transfers."""
         return self.work.step_seconds(peak, share)
 
     @property

@@ -7,23 +7,22 @@ arithmetic or by memory traffic,
 
 with e the efficiency reached and s the share of the device.
 
-`KernelLaunch` refines it for a GPU kernel with known thread blocks.  Stated assumptions: all blocks do the same
-work; blocks are dealt out one to each multiprocessor in turn; a multiprocessor has 1/n of the device's
-arithmetic and of its bandwidth; it reaches them if `warps_to_saturate` warps are resident, and
-proportionally less below that.  Then with B blocks resident on each of S multiprocessors (the occupancy)
+`KernelLaunch` refines it for a GPU kernel with known thread blocks.  Assumptions: all blocks do the same work; blocks
+are assigned to multiprocessors in turn; each of n multiprocessors has 1/n of the device's arithmetic and bandwidth; it
+reaches them if `warps_to_saturate` warps are resident, and proportionally less with fewer warps.  Then with B blocks
+resident on each of S multiprocessors (the occupancy)
 
     seconds = launch overhead + full waves · time of a full wave + time of the last, partial wave,
 
-where a wave of k blocks on the busiest multiprocessor takes k · max(flops, bytes of a block over 1/n of the
-peaks), divided by the saturation min(1, resident warps / warps_to_saturate).  The model knows neither
-caches, nor that one multiprocessor can draw somewhat more than its part of an otherwise idle memory;
-`efficiency` is there to calibrate.
+where a wave of k blocks on the busiest multiprocessor takes k · max(flops, bytes of a block over 1/n of the peaks),
+divided by the saturation min(1, resident warps / warps_to_saturate).  The model ignores caches, and that one
+multiprocessor can use somewhat more than 1/n of an otherwise idle memory; `efficiency` can be calibrated.
 
-`roofline_steps` makes the steps of a language model from figures of its architecture and its GPUs.
-Each kernel of a step is bound by arithmetic or by memory (Williams, Waterman and Patterson, Roofline, CACM 2009), and
-reaches a share of the peak, its efficiency.  With tensor parallelism each of `devices` GPUs has its part of every
-matrix, and each layer adds up partial results twice; a ring moves 2 (n - 1) / n of them over each link (Shoeybi et al.,
-Megatron-LM, 2019).  Work is thought to be divided evenly, and experts to be chosen evenly and independently.
+`roofline_steps` computes the step times of a language model from its architecture and its GPUs.  Each kernel of a step
+is bound by arithmetic or by memory (Roofline), and reaches a share of the peak, its efficiency.  With tensor
+parallelism each of `devices` GPUs has a part of every matrix, and each layer sums partial results twice; a ring moves
+2 (n - 1) / n of them over each link (Shoeybi et al., Megatron-LM, 2019).  Work is assumed to be divided evenly, and
+experts to be chosen uniformly and independently.
 """
 
 import math
@@ -43,84 +42,83 @@ Whole = Annotated[int, Field(ge=1, strict=True)]
 
 
 class Peak(Frozen):
-    """The peak of a device: one GPU, one CPU core or one CPU socket.
+    """Peak rates and sizes of a device: one GPU, one CPU core or one CPU socket.
 
-    The fields from `multiprocessors` on describe a GPU's streaming multiprocessors and are needed for
-    `KernelLaunch` only. Shared memory and registers are per multiprocessor; `shared_memory_reserved` is what each
-    block costs besides its own; `warps_to_saturate` is how many resident warps hide the latencies (1: any
-    launch runs at full rate).
+    The fields from `multiprocessors` on describe a GPU's streaming multiprocessors; only `KernelLaunch` needs them.
+    Shared memory and registers are per multiprocessor.  `shared_memory_reserved` is what the system adds to each block;
+    `warps_to_saturate` is the number of resident warps that hides latencies (1: any launch runs at the full rate).
     """
 
     flops: OperationsPerSecond
-    """Most operations per second."""
+    """Maximum operations per second."""
     bandwidth: BytesPerSecond
-    """Most bytes per second from and to its own memory."""
+    """Maximum bytes per second from and to the device's own memory."""
     matrix_flops: OperationsPerSecond | None = None
-    """Most operations per second of its matrix units (tensor cores) with dense matrices of 16-bit numbers."""
+    """Maximum operations per second of the matrix units (tensor cores), for dense matrices of 16-bit numbers."""
     fp8_flops: OperationsPerSecond | None = None
-    """The same with floating-point numbers of 8 bits."""
+    """Maximum operations per second of the matrix units, for 8-bit floating-point numbers."""
     int8_flops: OperationsPerSecond | None = None
-    """The same with whole numbers of 8 bits."""
+    """Maximum operations per second of the matrix units, for 8-bit integers."""
     fp4_flops: OperationsPerSecond | None = None
-    """The same with floating-point numbers of 4 bits, which have a scale for every 16 or 32."""
+    """Maximum operations per second of the matrix units, for 4-bit floating-point numbers in blocks of 16 or 32."""
     link: BytesPerSecond | None = None
-    """Most bytes per second that it sends to the other GPUs of its node: NVLink, or PCIe without it."""
+    """Maximum bytes per second that a GPU sends to the other GPUs of its node: NVLink, or PCIe without NVLink."""
     launch_overhead: Seconds = 0.0
     """Time to start a kernel."""
     memory: Bytes | None = None
-    """Bytes of its memory; the times do not depend on it."""
+    """Bytes of the device's memory; the times do not depend on it."""
     multiprocessors: Whole | None = None
-    """Streaming multiprocessors; needed to time kernels from their thread blocks."""
+    """Number of streaming multiprocessors; needed to time kernels from their thread blocks."""
     clock: Hertz | None = None
     """Clock frequency; the times do not depend on it."""
     threads: Whole = 2048
-    """Most resident threads of a multiprocessor."""
+    """Maximum number of resident threads per multiprocessor."""
     blocks: Whole = 32
-    """Most resident blocks of a multiprocessor."""
+    """Maximum number of resident blocks per multiprocessor."""
     registers: Whole = 65536
-    """Registers of a multiprocessor."""
+    """Number of registers per multiprocessor."""
     shared_memory: Bytes = 49152
-    """Shared memory of a multiprocessor, in bytes."""
+    """Bytes of shared memory per multiprocessor."""
     shared_memory_per_block: Bytes = 49152
-    """Most shared memory of a block, in bytes."""
+    """Maximum bytes of shared memory per block."""
     shared_memory_reserved: Bytes = 0
-    """Shared memory that each block costs besides its own."""
+    """Bytes of shared memory that the system reserves for each block, in addition to the block's own."""
     shared_memory_granularity: Bytes = 256
-    """Shared memory is given in multiples of this, in bytes."""
+    """Bytes to a multiple of which a block's shared memory is rounded up."""
     threads_per_block: Whole = 1024
-    """Most threads of a block."""
+    """Maximum number of threads per block."""
     registers_per_thread: Whole = 255
-    """Most registers of a thread."""
+    """Maximum number of registers per thread."""
     warp: Whole = 32
-    """Threads of a warp."""
+    """Number of threads per warp."""
     register_granularity: Whole = 256
-    """Registers of a warp are given in multiples of this."""
+    """Number to a multiple of which a warp's registers are rounded up."""
     warp_granularity: Whole = 4
-    """Warps are given in multiples of this."""
+    """Number to a multiple of which a block's warps are rounded up."""
     warps_to_saturate: Whole = 1
-    """Resident warps that reach the full rate; with 1 any launch does."""
+    """Number of resident warps with which a multiprocessor reaches the full rate; 1: any launch reaches it."""
 
     def _check_keys(self) -> None:
         if self.flops <= 0 or self.bandwidth <= 0:
             raise ValueError("flops and bandwidth must be above 0")
 
     def matrix_peak(self, arithmetic: str) -> float | None:
-        """Maximum operations per second in a format, or the next wider one."""
+        """Return the maximum operations per second in this format, or in the next wider."""
         wider = {"fp4": (self.fp4_flops, self.fp8_flops), "fp8": (self.fp8_flops,), "int8": (self.int8_flops,)}
         return next((one for one in wider.get(arithmetic, ()) if one is not None), self.matrix_flops)
 
     @property
     def is_gpu(self) -> bool:
-        """Return True if multiprocessors are known, so launches can be timed."""
+        """True if the number of multiprocessors is known, so that launches can be timed."""
         return self.multiprocessors is not None
 
 
+# Peak rates from public figures; measure your own device where the answer depends on it
 DEVICES: dict[str, Peak] = shipped(Peak, __file__, "devices.yaml")
-"""Peaks of devices from public figures; measure your own where the answer depends on them."""
 
 
 def device(name: str) -> Peak:
-    """The peak of a device in `DEVICES`; UnknownName with a suggestion otherwise."""
+    """Return the peaks of a device in `DEVICES`; UnknownName with a suggestion."""
     if name not in DEVICES:
         raise UnknownName("device", name, DEVICES)
     return DEVICES[name]
@@ -129,7 +127,7 @@ def device(name: str) -> Peak:
 def roofline(
     flops: float, bytes: float, peak: Peak, efficiency: float = 1.0, launch_overhead: float = 0.0, share: float = 1.0
 ) -> float:
-    """Seconds for `flops` operations and `bytes` of traffic on a share of a device.
+    """Return the seconds of `flops` operations and `bytes` of traffic on a device.
 
     >>> roofline(19.5e12, 0, DEVICES["a100-40gb"])
     1.0
@@ -144,24 +142,24 @@ def _list(value: Any) -> Any:
     return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+# a whole number, or up to three (x, y, z)
 Dimensions = Annotated[list[Whole], Field(min_length=1, max_length=3), BeforeValidator(_list)]
-"""A whole number, or up to three (x, y, z)."""
 
 
 class KernelLaunch(Frozen):
-    """The launch line of a GPU kernel: `{grid: 16, block: 64}`, up to 3 dimensions.
+    """Launch configuration of a GPU kernel: `{grid: 16, block: 64}`, up to 3 axes.
 
     `registers` are per thread, `shared_memory` is per block.
     """
 
     grid: Dimensions
-    """Blocks of the grid: a whole number, or up to three."""
+    """Number of blocks in the grid: a whole number, or up to three."""
     block: Dimensions
-    """Threads of a block: a whole number, or up to three."""
+    """Number of threads in a block: a whole number, or up to three."""
     registers: Whole = 32
-    """Registers of a thread."""
+    """Number of registers per thread."""
     shared_memory: Bytes = 0
-    """Shared memory of a block."""
+    """Bytes of shared memory per block."""
 
     @property
     def blocks(self) -> int:
@@ -174,17 +172,16 @@ class KernelLaunch(Frozen):
 
 @dataclass(frozen=True)
 class KernelOccupancy:
-    """Resident blocks of a launch on a multiprocessor, and the limit that binds."""
+    """Number of resident blocks per multiprocessor, and the resource that limits it."""
 
     blocks: int
     warps: int
-    fraction: float
-    """Resident warps as a share of the most a multiprocessor can hold."""
+    fraction: float  # resident warps / maximum resident warps of a multiprocessor
     limit: Literal["threads", "blocks", "registers", "shared_memory"]
 
 
 def occupancy(launch: KernelLaunch, peak: Peak) -> KernelOccupancy:
-    """Resident blocks per multiprocessor, as NVIDIA's occupancy calculator does.
+    """Return resident blocks per multiprocessor, like NVIDIA's occupancy calculator.
 
     Registers are allocated by warp and rounded up to the granularity, and warps to whole groups.
     ValueError if not even one block fits.
@@ -211,13 +208,13 @@ def occupancy(launch: KernelLaunch, peak: Peak) -> KernelOccupancy:
 
 
 def active_multiprocessors(peak: Peak, share: float = 1.0) -> int:
-    """Whole multiprocessors in a share of the device, at least one."""
+    """Return the number of whole multiprocessors in a device share, at least one."""
     _require_share("share", share)
     return max(1, math.floor(_require_gpu(peak) * share + 1e-9))
 
 
 def waves(launch: KernelLaunch, peak: Peak, share: float = 1.0) -> float:
-    """Blocks of the grid / resident blocks: 2.5 is two and a half waves."""
+    """Return blocks of the grid / resident blocks: 2.5 is two and a half waves."""
     return launch.blocks / (occupancy(launch, peak).blocks * active_multiprocessors(peak, share))
 
 
@@ -225,9 +222,9 @@ def kernel_time(
     launch: KernelLaunch, flops: float, bytes: float, peak: Peak, efficiency: float = 1.0,
     launch_overhead: float | None = None, share: float = 1.0,
 ) -> float:  # fmt: skip
-    """Seconds of a GPU kernel that does `flops` and moves `bytes` in all blocks.
+    """Return the seconds of a GPU kernel; `flops` and `bytes` are those of all blocks.
 
-    The model is that of the module docstring; `launch_overhead` defaults to the device's.
+    The module docstring states the model; `launch_overhead` defaults to the device's.
     """
     _require_share("efficiency", efficiency)
     multiprocessors = _require_gpu(peak)
@@ -236,7 +233,6 @@ def kernel_time(
     warps = resident.warps // resident.blocks
 
     def wave(blocks: int) -> float:
-        """Time until a multiprocessor has finished this number of blocks."""
         return blocks * alone / min(1.0, blocks * warps / peak.warps_to_saturate)
 
     full, rest = divmod(launch.blocks, resident.blocks * active)
@@ -245,28 +241,28 @@ def kernel_time(
 
 
 class Work(Frozen):
-    """Work to time on any device: `{flops: 3 GFLOP, bytes: 200 MB, steps: 1000}`.
+    """Work to be timed on any device: `{flops: 3 GFLOP, bytes: 200 MB, steps: 1000}`.
 
-    flops, bytes, `kernels` and `launch` are of one step.  A step of several kernels pays the launch
-    overhead for each; `launch_overhead` defaults to the device's.  With `launch`, a GPU is timed from its
-    thread blocks, and flops and bytes are those of all kernels of the step together, alike in their launch
-    line.  `share` is the share of the device that the work demands.
+    flops, bytes, `kernels` and `launch` are those of one step.  Each kernel of a step pays the launch overhead;
+    `launch_overhead` defaults to the device's.  With `launch`, a GPU's time is computed from thread blocks; flops and
+    bytes are then those of all kernels of the step together, which have the same launch configuration.  `share` is the
+    share of the device that the work requires.
     """
 
     flops: Operations
-    """Operations of one step."""
+    """Operations per step."""
     bytes: Bytes = 0
-    """Bytes that one step moves from and to the device's memory."""
+    """Bytes per step that are moved from and to the device's memory."""
     efficiency: Fraction = 1.0
-    """Share of the device's best rates that is reached."""
+    """Fraction of the device's peak rates that the work reaches."""
     launch_overhead: Seconds | None = None
-    """Time to start a kernel; the device's own unless given."""
+    """Time to start a kernel; the device's own overhead unless given."""
     steps: Annotated[int, Field(ge=0, strict=True)] = 1
     """Number of steps."""
     kernels: Whole = 1
-    """Kernels in a step, each of which pays the launch overhead."""
+    """Number of kernels per step; each kernel pays the launch overhead."""
     launch: KernelLaunch | None = None
-    """Thread blocks of the kernels, from which a GPU is timed; not used unless given."""
+    """Thread blocks of the kernels, from which a GPU's time is computed; not used unless given."""
     share: Fraction = 1.0
     """Share of the device that the work demands."""
 
@@ -275,7 +271,7 @@ class Work(Frozen):
         _require_share("share", self.share)
 
     def step_seconds(self, peak: Peak, share: float | None = None) -> float:
-        """Seconds of one step on a device, or on another share of it."""
+        """Return the seconds of one step on a device, or on another share of the device."""
         share = self.share if share is None else share
         overhead = peak.launch_overhead if self.launch_overhead is None else self.launch_overhead
         if self.launch is None or not peak.is_gpu:
@@ -288,7 +284,7 @@ class Work(Frozen):
         return self.kernels * kernel
 
     def parts(self, peak: Peak) -> tuple[float, float, float, float]:
-        """Seconds of launching, operations and traffic alone, and the bytes."""
+        """Return seconds of launches, operations alone and traffic alone, and the bytes."""
         overhead = self.steps * self.kernels * (
             peak.launch_overhead if self.launch_overhead is None else self.launch_overhead
         )
@@ -323,28 +319,28 @@ def _require_fit(what: str, wanted: int, most: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Shares of the peaks that kernels reach, and times that no data sheet states.
+    """Fractions of the peak rates that kernels reach, and times not in any data sheet.
 
-    The shares are medians of what was fitted to published measurements (docs/llm.md says how far off they are).
+    The defaults are medians of fits to published measurements (docs/llm.md reports their errors).
     """
 
     memory: Fraction = 0.75
-    """Share of the memory bandwidth that is reached when weights, keys and values are read."""
+    """Fraction of the memory bandwidth that is reached when weights, keys and values are read."""
     compute: Fraction = 0.6
-    """Share of the peak of the matrix units reached when tokens are multiplied with weights."""
+    """Fraction of the matrix units' peak that is reached when tokens are multiplied with weights."""
     attention: Fraction = 0.3
-    """Share of that peak that attention reaches while prompts are read."""
+    """Fraction of the matrix units' peak that attention reaches while prompts are read."""
     link: Fraction = 0.6
-    """Share of the bandwidth between the GPUs that is reached."""
+    """Fraction of the bandwidth between GPUs that is reached."""
     link_latency: Seconds = 10e-6
-    """Time once for each sum over the GPUs, of which a layer has two."""
+    """Latency of each sum over the GPUs; a layer has two sums."""
     host: Seconds = 0.0
-    """Time in which the host issues the kernels of a step, which is no shorter."""
+    """Time in which the host issues the kernels of a step; a step takes at least this time."""
     fixed: float = field(default=0.0, metadata=NO_KEY)
 
 
 def roofline_steps(model: Architecture, gpu: Peak, devices: int, reached: Efficiency) -> RooflineSteps:
-    """Step times of a model on some GPUs of a node; needs `matrix_flops` and `link`."""
+    """Return step times of a model on `devices` GPUs; needs `matrix_flops` and `link`."""
     fast = gpu.matrix_peak(model.number_format.arithmetic)
     assert gpu.matrix_flops is not None and fast is not None
     read = 1.0 / (devices * gpu.bandwidth * reached.memory)

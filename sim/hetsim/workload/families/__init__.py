@@ -1,1 +1,1 @@
-"""Families of arrivals and of distributions, which the core loads by name."""
+"""Families of arrival processes and distributions, which the core loads by name."""

@@ -1,4 +1,4 @@
-"""Arrival processes: renewal, changing rates, bursts, times of a file."""
+"""Arrival processes: renewal, changing rates, bursts, times from a file."""
 
 import math
 from bisect import bisect_right
@@ -17,20 +17,20 @@ from hetsim.workload.families.sizes import Gamma, Hyperexponential
 
 
 class Renewal(ArrivalProcess):
-    """Independent gaps with mean 1 / `rate` and squared variation `scv`, from time 0.
+    """Independent gaps with mean 1 / `rate` and squared CV `scv`, from time 0.
 
-    `family` is gamma, or hyperexponential with balanced means for scv > 1; auto is gamma below 1, exponential
-    at 1 and hyperexponential above.
+    `family` is gamma, or hyperexponential with balanced means for scv > 1; auto is gamma for scv < 1, exponential for
+    scv = 1 and hyperexponential for scv > 1.
     """
 
     steady_rate = True
     process: Literal["renewal"]
     rate: Rate
-    """Mean arrivals per time."""
+    """Mean number of arrivals per unit of time."""
     scv: Positive
-    """Squared coefficient of variation of the gaps: 0 regular, 1 Poisson."""
+    """Squared coefficient of variation of the gaps: 0 is regular, 1 is Poisson."""
     family: Literal["auto", "gamma", "hyperexponential"] = "auto"
-    """Distribution of the gaps: auto, gamma or hyperexponential."""
+    """Distribution of the gaps between arrivals: auto, gamma or hyperexponential."""
 
     def _check_keys(self) -> None:
         if self.family == "hyperexponential" and self.scv <= 1:
@@ -56,20 +56,20 @@ class Renewal(ArrivalProcess):
 class MarkovModulatedPoisson(ArrivalProcess):
     """Poisson arrivals at rate `rates[state]`; the state is a Markov chain (MMPP).
 
-    `switching[i][j]` is the rate of going from state i to j, with 0 on the diagonal; or `holding[i]` is the
-    mean time in state i, and the states follow each other in a circle.  The chain starts in its stationary
-    distribution, so that `rate_mean` holds from time 0 on.
+    `switching[i][j]` is the transition rate from state i to j, with 0 on the diagonal; or `holding[i]` is the mean time
+    in state i, and the states follow each other in a cycle.  The chain starts in its stationary distribution, so that
+    `rate_mean` is valid from time 0 on.
 
     Reference: Fischer, Meier-Hellstern, The Markov-modulated Poisson process (MMPP) cookbook (1993).
     """
 
     process: Literal["mmpp"]
     rates: list[PerSecond] = Field(min_length=2, max_length=500)
-    """Arrivals per time in each state."""
+    """Arrivals per unit of time in each state."""
     switching: list[list[PerSecond]] | None = None
-    """Rates of going from state to state, a row a state, 0 on the diagonal; in place of holding."""
+    """Transition rates between states, one row per state, 0 on the diagonal; in place of holding."""
     holding: list[Interval] | None = None
-    """Mean time in each state, in a circle; in place of switching."""
+    """Mean time in each state; the states follow each other in a cycle; in place of switching."""
 
     def _check_keys(self) -> None:
         if (self.switching is None) == (self.holding is None):
@@ -91,7 +91,7 @@ class MarkovModulatedPoisson(ArrivalProcess):
 
     @property
     def switching_rates(self) -> Any:
-        """Rates of going from state to state, as a matrix."""
+        """Transition rates between states, as a matrix."""
         if self.switching is not None:
             return np.array(self.switching, dtype=float)
         assert self.holding is not None
@@ -99,7 +99,7 @@ class MarkovModulatedPoisson(ArrivalProcess):
 
     @property
     def stationary(self) -> Floats:
-        """Long-run share of time in each state: π Q = 0, Σ π = 1."""
+        """Long-run fraction of time in each state: π Q = 0, Σ π = 1."""
         switching = self.switching_rates / self.switching_rates.max()  # the unit of time does not matter; rounding does
         generator = switching - np.diag(switching.sum(axis=1))
         equations = np.vstack([generator.T, np.ones(len(self.rates))])
@@ -140,7 +140,7 @@ class MarkovModulatedPoisson(ArrivalProcess):
                 return
 
     def _path(self, rng: np.random.Generator, block: int = 256) -> Iterator[tuple[Any, Floats]]:
-        """States and how long the chain stays in each, in blocks."""
+        """Yield the visited states and the time in each, in blocks."""
         leaving = self.switching_rates.sum(axis=1)
         onward = [(np.cumsum(row) / row.sum()).tolist() for row in self.switching_rates]
         state = bisect_right(np.cumsum(self.stationary)[:-1].tolist(), rng.random())
@@ -154,20 +154,20 @@ class MarkovModulatedPoisson(ArrivalProcess):
 
 
 class PiecewisePoisson(ArrivalProcess):
-    """Poisson arrivals with a rate given at instants, constant or linear between.
+    """Poisson arrivals with a rate given at instants, constant or linear between them.
 
-    `rate` is a list of [from, rate], starting at 0 s; the last rate goes on for ever, or, with `period`,
-    until the list starts again.  With `between: linear` the rate moves in a straight line from each instant to
-    the next, and with `period` from the last one back to the first.
+    `rate` is a list of [from, rate], starting at 0 s; the last rate applies forever or, with `period`, until the list
+    starts again.  With `between: linear` the rate is interpolated from each instant to the next and, with `period`,
+    from the last instant back to the first.
     """
 
     process: Literal["piecewise_poisson"]
     rate: Annotated[list[tuple[Seconds, PerSecond]], Field(min_length=1), AfterValidator(in_order)]
-    """Pairs of a time and the arrivals per time from then on; the first time is 0 s."""
+    """Pairs of a time and the arrivals per unit of time from then on; the first time is 0 s."""
     between: Literal["step", "linear"] = "step"
-    """From each time to the next: step keeps the rate, linear draws a straight line."""
+    """Rate between two given times: step keeps the rate, linear interpolates it."""
     period: Interval | None = None
-    """After this time the list starts again; the last rate goes on for ever unless given."""
+    """Time after which the list starts again; the last rate applies forever unless given."""
 
     def _check_keys(self) -> None:
         if not any(rate > 0 for _, rate in self.rate):
@@ -181,7 +181,7 @@ class PiecewisePoisson(ArrivalProcess):
 
     @property
     def rate_mean(self) -> float | None:
-        """The mean over a period; without one, of a single rate."""
+        """Mean rate over a period; without a period, the rate if there is only one."""
         if self.period is not None:
             return self._expected(self.period)[-1] / self.period
         return self.rate[0][1] if len(self.rate) == 1 else None
@@ -198,7 +198,7 @@ class PiecewisePoisson(ArrivalProcess):
         return float(self._expected(min(until, 1e300))[-1])
 
     def _pieces(self) -> tuple[Floats, Floats, Floats]:
-        """Start of each piece, the rate there, and its growth per second."""
+        """Return the start, the rate and the growth of the rate per second of each piece."""
         starts, rates = np.array(self.rate).T
         slopes = np.zeros(len(starts))
         if self.between == "linear":
@@ -207,7 +207,7 @@ class PiecewisePoisson(ArrivalProcess):
         return starts, rates, slopes
 
     def _expected(self, end: float) -> Any:
-        """Expected arrivals up to each instant and up to `end`."""
+        """Return the expected number of arrivals up to each instant and up to `end`."""
         starts, rates, slopes = self._pieces()
         lasting = np.diff(np.minimum(starts, end), append=end)
         return np.concatenate([[0.0], np.cumsum((rates + slopes * lasting / 2) * lasting)])
@@ -241,13 +241,13 @@ class Diurnal(ArrivalProcess):
 
     process: Literal["diurnal"]
     mean: Rate
-    """Arrivals per time on average."""
+    """Mean number of arrivals per unit of time."""
     amplitude: Fraction
-    """Swing around the mean as a share of it, from 0 to 1."""
+    """Amplitude around the mean, as a fraction of the mean, from 0 to 1."""
     period: Interval = 86400.0
-    """Time from peak to peak."""
+    """Time from one peak to the next."""
     phase: Seconds = 0.0
-    """When the rate rises through its mean."""
+    """Time at which the rate rises through its mean."""
 
     def _check_keys(self) -> None:
         if not 0 <= self.amplitude <= 1:
@@ -258,7 +258,7 @@ class Diurnal(ArrivalProcess):
         return self.mean
 
     def rate_at(self, t: Any) -> Any:
-        """Arrivals per second at time t (a number or an array)."""
+        """Return the arrivals per second at time t (a number or an array)."""
         return self.mean * (1 + self.amplitude * np.sin(2 * np.pi * (t - self.phase) / self.period))
 
     def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
@@ -271,21 +271,21 @@ class Diurnal(ArrivalProcess):
 
 
 class Burst(ArrivalProcess):
-    """Bursts of `size` arrivals, every `every` s from time 0, or at each of `at`.
+    """Bursts of `size` arrivals, every `every` seconds from 0, or at times `at`.
 
-    The arrivals of a burst come together, or at independent uniform instants of the `over` after its start.
-    A drawn size that is not whole is rounded up or down at random, so that its mean is kept.
+    The arrivals of a burst are simultaneous, or at independent uniform instants of the time `over` after its start.  A
+    drawn size that is not whole is rounded up or down at random, so that its mean does not change.
     """
 
     process: Literal["burst"]
     size: NumberDistribution
-    """Arrivals of a burst, a number or a distribution."""
+    """Number of arrivals in a burst: a number or a distribution."""
     every: Interval | None = None
-    """Time between the starts of two bursts, from 0 on; in place of at."""
+    """Time between the starts of two bursts, from 0 s on; in place of at."""
     at: "Annotated[list[Seconds] | None, BeforeValidator(lambda at: [at] if isinstance(at, str | int) else at)]" = None
-    """Starts of the bursts, a time or a list; in place of every."""
+    """Start of the bursts: a time or a list of times; in place of every."""
     over: Seconds = 0.0
-    """Time over which a burst is spread."""
+    """Time over which the arrivals of a burst are spread."""
 
     def _check_keys(self) -> None:
         if (self.every is None) == (self.at is None):
@@ -350,14 +350,14 @@ class FromFile(ArrivalProcess):
     column: str = "arrival"
     """Column with the arrival times."""
     unit: Annotated[str, BeforeValidator(_unit_of_time)] = "s"
-    """Unit of the numbers in it."""
+    """Unit of the arrival times in the file."""
 
     @property
     def endless(self) -> bool:
         return False
 
     def load(self) -> Floats:
-        """Read the times: sorted, in seconds."""
+        """Read the arrival times: sorted, in seconds."""
         factor = TypeAdapter(Seconds).validate_python(f"1 {self.unit}")
         numbers = np.sort(read_column(self.path, self.column))
         # As in `hetsim.model.units`: 3 ms must be the float 0.003, which 3 · 0.001 is not for every 3.

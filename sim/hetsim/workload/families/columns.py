@@ -1,4 +1,4 @@
-"""Columns of numbers that distributions and arrivals are drawn from."""
+"""Columns of numbers from which sizes and arrivals are drawn."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from hetsim.workload.contract import Floats
 
 
 def read_column(path: Path, column: str) -> Floats:
-    """Read a column of a CSV or Parquet file: finite numbers, not negative.
+    """Read a column of a CSV or Parquet file: finite numbers ≥ 0.
 
     ScenarioError names file, line (the header of a CSV is line 1) and column of the first twenty bad cells.
     """
@@ -51,7 +51,6 @@ def read_column(path: Path, column: str) -> Floats:
 
 
 def _parquet_cells(path: Path, column: str) -> Any:
-    """A column of a Parquet file; ScenarioError if Python cannot have its values."""
     import pyarrow as pa
     import pyarrow.parquet
 

@@ -1,4 +1,4 @@
-"""Size distributions: gamma, heavy tails, mixtures, measured ones, scipy's."""
+"""Size distributions: gamma, heavy tails, mixtures, measured values, scipy's."""
 
 import math
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from hetsim.workload.families.columns import read_column
 
 
 class Gamma(Distribution, Generic[Q]):
-    """Shape 1 / cv², scale mean · cv²; with cv = 1/√k it is Erlang's of k stages."""
+    """Gamma distribution of shape 1 / cv², scale mean · cv²; cv = 1/√k is Erlang-k."""
 
     distribution: Literal["gamma"]
     mean: Annotated[Q, ABOVE_ZERO]
@@ -42,21 +42,21 @@ class Gamma(Distribution, Generic[Q]):
 
 
 class Lognormal(Distribution, Generic[Q]):
-    """exp of a normal variable.
+    """Lognormal distribution: the exponential of a normal variable.
 
-    Given by `mean` and `cv` of the value itself, or by its `median` and `sigma`, the standard deviation of
-    its logarithm: σ² = ln(1 + cv²), mean = median · exp(σ²/2).
+    Given by `mean` and `cv` of the value itself, or by its `median` and `sigma`, the standard deviation of its
+    logarithm: σ² = ln(1 + cv²), mean = median · exp(σ²/2).
     """
 
     distribution: Literal["lognormal"]
     mean_given: Annotated[Q | None, ABOVE_ZERO] = Field(None, alias="mean")
-    """Mean value, given with cv."""
+    """Mean value; requires cv."""
     cv: Positive | None = None
-    """Standard deviation / mean, given with mean."""
+    """Standard deviation / mean; requires mean."""
     median: Annotated[Q | None, ABOVE_ZERO] = None
-    """Median value, given with sigma; in place of mean and cv."""
+    """Median value; requires sigma; in place of mean and cv."""
     sigma: Positive | None = None
-    """Standard deviation of the logarithm, given with median."""
+    """Standard deviation of the logarithm; requires median."""
 
     def _check_keys(self) -> None:
         by_mean = (self.mean_given is not None, self.cv is not None)
@@ -84,7 +84,7 @@ class Lognormal(Distribution, Generic[Q]):
 
 
 class Weibull(Distribution, Generic[Q]):
-    """P(X > x) = exp(−(x / scale)^shape): a shape below 1 has a heavy tail.
+    """Weibull: P(X > x) = exp(−(x / scale)^shape); the tail is heavy for shape < 1.
 
     Given by `scale`, or by `mean` = scale · Γ(1 + 1/shape).
     """
@@ -93,7 +93,7 @@ class Weibull(Distribution, Generic[Q]):
     shape: Positive
     """Shape: below 1 the tail is heavy, 1 is exponential."""
     scale: Annotated[Q | None, ABOVE_ZERO] = None
-    """Scale; in place of mean."""
+    """Scale of the distribution; in place of mean."""
     mean_given: Annotated[Q | None, ABOVE_ZERO] = Field(None, alias="mean")
     """Mean value; in place of scale."""
 
@@ -124,17 +124,17 @@ class Pareto(Distribution, Generic[Q]):
 
     distribution: Literal["pareto"]
     low: Annotated[Q, ABOVE_ZERO]
-    """Least value."""
+    """Minimum value."""
     high: Q
-    """Greatest value."""
+    """Maximum value."""
     shape: Positive
-    """Exponent of the tail; smaller is heavier."""
+    """Exponent of the tail; a smaller exponent is a heavier tail."""
 
     def _check_keys(self) -> None:
         require_order(self.low, self.high)
 
     def _moment(self, k: int) -> float:
-        """E (X / low)^k: the moment of order k over low^k.
+        """Return E (X / low)^k, the moment of order k over low^k.
 
         shape / (1 − h^−shape) · (h^(k − shape) − 1) / (k − shape), with h = high / low
         """
@@ -161,13 +161,13 @@ class Branch(OverQuantity, Generic[Q]):
     """One exponential branch of a hyperexponential distribution, with its weight."""
 
     weight: Number
-    """Its probability, relative to the other branches."""
+    """Probability of this branch, relative to the other branches."""
     mean: Annotated[Q, ABOVE_ZERO]
     """Mean value of this branch."""
 
 
 class Hyperexponential(Distribution, Generic[Q]):
-    """A mixture of exponentials: more variable than one of them.
+    """A mixture of exponentials, which is more variable than one exponential.
 
     Given by `branches` with weights, or by `mean` and `cv` > 1: then two branches with balanced means,
     p₁ m₁ = p₂ m₂ (Allen, Probability, Statistics, and Queueing Theory, 1990, §5.2).
@@ -175,11 +175,11 @@ class Hyperexponential(Distribution, Generic[Q]):
 
     distribution: Literal["hyperexponential"]
     mean_given: Annotated[Q | None, ABOVE_ZERO] = Field(None, alias="mean")
-    """Mean value, given with cv; in place of branches."""
+    """Mean value; requires cv; in place of branches."""
     cv: Positive | None = None
-    """Standard deviation / mean, above 1."""
+    """Standard deviation / mean, above 1; requires mean."""
     branches: list[Branch[Q]] | None = None
-    """Exponentials to choose from, with weights; in place of mean and cv."""
+    """Exponential branches with weights; in place of mean and cv."""
 
     def _check_keys(self) -> None:
         if self.branches is not None:
@@ -229,14 +229,14 @@ class Hyperexponential(Distribution, Generic[Q]):
 
 @dataclass(frozen=True, eq=False)  # eq=False: arrays have no single truth value, and models compare fields
 class _Table:
-    """Values, and their cumulative probabilities if they are weighted."""
+    """Values, with cumulative probabilities if they are weighted."""
 
     values: Floats
     cumulative: Floats | None
 
 
 def _written_as_one(unit: Any) -> Any:
-    """A unit alone, as a quantity: "ms" is "1 ms"."""
+    """Turn a unit into a quantity of one: "ms" becomes "1 ms"."""
     if unit is None or isinstance(unit, float):
         return unit
     if not isinstance(unit, str):
@@ -245,24 +245,24 @@ def _written_as_one(unit: Any) -> Any:
 
 
 class Empirical(Distribution, Generic[Q]):
-    """One of the given values, equally likely or by `weights`.
+    """One of the given values, with equal probability or by `weights`.
 
-    The values stand in the scenario, or in a `column` of a CSV or Parquet file at `path` (`weights` may then
-    name a column too): plain numbers in `unit`, without one in base units (seconds, bytes).  The file is read
-    at the first use; `load` reads it now and raises ScenarioError naming file, line and column of bad cells.
+    The values are in the scenario, or in a `column` of a CSV or Parquet file at `path` (`weights` may then name a
+    column too): plain numbers in `unit`, or in base units (seconds, bytes) without `unit`.  The file is read at the
+    first use; `load` reads it now and raises ScenarioError with file, line and column of bad cells.
     """
 
     distribution: Literal["empirical"]
     values: list[Q] | None = None
     """The values; in place of a file."""
     weights: list[Number] | str | None = None
-    """Probabilities of the values, relative to each other, or the column that has them; all alike unless given."""
+    """Relative probabilities of the values, or the column with them; all equal unless given."""
     path: ExistingFile | None = None
     """A CSV or Parquet file with the values, relative to the scenario."""
     column: str | None = None
-    """Its column with the values."""
+    """Column of the file with the values."""
     unit: Annotated[Q | None, BeforeValidator(_written_as_one)] = None
-    """Unit of the numbers in it; base units (seconds, bytes) unless given."""
+    """Unit of the numbers in the file; base units (seconds, bytes) unless given."""
 
     def _check_keys(self) -> None:
         if (self.values is None) == (self.path is None):
@@ -282,7 +282,7 @@ class Empirical(Distribution, Generic[Q]):
             raise ValueError("with path, weights is the name of a column")
 
     def load(self) -> None:
-        """Read the file, if there is one; ScenarioError if it is unusable."""
+        """Read the file, if one is given; ScenarioError if it cannot be used."""
         _ = self._table
 
     @cached_property
@@ -325,12 +325,12 @@ class Empirical(Distribution, Generic[Q]):
 
 
 class Scipy(Distribution, Generic[Q]):
-    """loc + scale · X, where X is `scipy.stats.NAME(**parameters)`.
+    """Values loc + scale · X, where X is `scipy.stats.NAME(**parameters)`.
 
-    `low` conditions on values ≥ low: the part below is cut off and the rest scaled up, it is not piled up at
-    low.  A distribution that can be negative, such as norm, is refused without it.  `mean` and `scv` are
-    those of scipy, with `low` by numerical integration.  Prefix-consistent with `low`, and without it where
-    scipy's own `rvs` is; some of its distributions draw by rejection and are not.
+    `low` conditions on values ≥ low: lower values are cut off and the remaining density is scaled up.  A distribution
+    that can be negative, such as norm, requires `low`.  `mean` and `scv` are those of scipy; with `low` they are
+    integrated numerically.  Prefix-consistent with `low`, and without it if scipy's own `rvs` is; some of scipy's
+    distributions draw by rejection and are not.
     """
 
     USED: ClassVar = {"loc": 0.0}
@@ -339,13 +339,13 @@ class Scipy(Distribution, Generic[Q]):
     name: str
     """Name of a distribution of scipy.stats, such as invgauss."""
     parameters: dict[str, float] = {}
-    """Its shape parameters by name."""
+    """Shape parameters of the distribution, by name."""
     scale: Annotated[Q, ABOVE_ZERO]
-    """Factor on what is drawn, with the unit."""
+    """Factor on the drawn values, with the unit."""
     loc: Q | None = None
-    """Added to what is drawn."""
+    """Offset that is added to the drawn values."""
     low: Q | None = None
-    """Values below this are cut off, and the rest scaled up; nothing is cut unless given."""
+    """Lower bound: smaller values are cut off and the remaining density is scaled up; no bound unless given."""
 
     def _check_keys(self) -> None:
         from scipy import stats
@@ -379,14 +379,12 @@ class Scipy(Distribution, Generic[Q]):
 
     @cached_property
     def _frozen(self) -> Any:
-        """X of the class docstring."""
         from scipy import stats
 
         return getattr(stats, self.name)(**self.parameters)
 
     @property
     def _cut(self) -> float | None:
-        """`low` on the scale of X."""
         return None if self.low is None else (self.low - self._offset) / self.scale
 
     @property
@@ -395,14 +393,13 @@ class Scipy(Distribution, Generic[Q]):
 
     @property
     def _above_low(self) -> float:
-        """P(X ≥ cut)."""
         if (cut := self._cut) is None:
             return 1.0
         return float(self._frozen.sf(math.ceil(cut) - 1 if self._discrete else cut))
 
     @cached_property
     def _moments(self) -> tuple[float, float]:
-        """Mean and variance of loc + scale · X, given that it is at least low."""
+        """Mean and variance of loc + scale · X, given that the value is at least `low`."""
         cut, law = self._cut, self._frozen
         if cut is None or cut <= law.support()[0]:
             mean, variance = (float(value) for value in law.stats("mv"))

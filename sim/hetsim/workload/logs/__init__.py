@@ -1,1 +1,1 @@
-"""The site behind a recorded log: load, waits, limits, history."""
+"""Inference from a recorded log: load, waits, limits, history."""

@@ -1,12 +1,13 @@
-"""Decisions of schedulers at each instant of a log, from the state on record.
+"""Compares scheduling rules with a log at each instant of the recorded state.
 
-At each arrival, start and end the recorded state is what runs, on which nodes and since when, and what waits.  A rule
-(an order and a discipline, with or without limits) names the waiting jobs that it would start then; what counts is the
-first such instant of each job.  A job that the record starts later than that leaves the queue of the rule, so that one
-false row does not decide what follows.  A job that the record starts earlier is predicted to start with the first job
-that blocks it.
-Cost: O(instants × rules), and where a job fits and may not start, a look at the first `DEPTH` waiting jobs.  Of logs
-with more than `MAX_JUDGED` jobs that many are judged, in stretches spread evenly over the log.
+At each arrival, start and end, the recorded state is the set of running jobs, with their nodes and start times, and
+the waiting jobs.  A rule (an order and a discipline, with or without limits) names the waiting jobs that it would
+start then; the first such instant of a job is its predicted start.  A job that the log starts later leaves the queue
+of the rule at its predicted start, so that one wrong row does not decide what follows.  A job that the log starts
+earlier is predicted to start with the first job that blocks it.
+
+Cost: O(instants × rules), plus a scan of the first `DEPTH` waiting jobs where a job fits and may not start.  In logs
+with more than `MAX_JUDGED` jobs, `MAX_JUDGED` jobs are judged, in stretches spread evenly over the log.
 """
 
 import math
@@ -21,35 +22,30 @@ import numpy as np
 from hetsim.workload.logs.inferred import Limits, Order
 from hetsim.workload.logs.recorded_log import SLACK, Jobs
 
-DEPTH = 100
-"""Jobs behind the first that backfilling looks at, as `easy_backfill` and `conservative_backfill` do."""
+DEPTH = 100  # jobs behind the first that backfilling scans, as in `easy_backfill` and `conservative_backfill`
+# Bounds of the number of judged jobs; above FEW_NODES nodes the maximum falls in proportion
 MAX_JUDGED, MIN_JUDGED, FEW_NODES = 20_000, 1_000, 16
-"""Jobs that are judged at most; on more nodes than these fewer in proportion, since a decision costs more."""
 STRETCHES = 5
 DAY = 86400.0
+# score of a node from its free amount and its number; the lowest wins
 Prefer = Callable[[float, int], tuple[float, ...]]
-"""The score of a node by what is free there and its number; the node with the least is taken."""
-Demand = tuple[int, float, int]
-"""The nodes that a job may use (a bit each), what it needs on each, and on how many: what decides where it fits."""
+Demand = tuple[int, float, int]  # where a job fits: bit mask of allowed nodes, amount on each node, number of nodes
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A scheduling rule: an order of waiting jobs, and what may pass one that waits."""
+    """A scheduling rule: the order of waiting jobs, and which jobs may overtake."""
 
     order: str
     discipline: str
-    limits: str = ""
-    """What jobs do that a limit keeps: they pass out of the way, or are reserved a place (`passed`, `reserved`)."""
-    age: float = 0.0
-    """Where the order goes by usage: the weight of age (full after a week) next to 1 for fair share."""
-    half_life: float = 7 * DAY
-    """Of usage."""
+    limits: str = ""  # jobs blocked by a limit: `passed` (others overtake), `reserved` (they get a reservation)
+    age: float = 0.0  # order by usage: weight of age (full after a week) next to 1 for fair share
+    half_life: float = 7 * DAY  # of the usage, in s
 
 
 @dataclass(eq=False, slots=True)
 class LoggedJob:
-    """A job of the log, as rules see it."""
+    """A job of the log, with the attributes that rules use."""
 
     row: int
     arrival: float
@@ -57,12 +53,9 @@ class LoggedJob:
     end: float
     estimate: float
     user: int
-    group: int
-    """Code of the label by which there are limits."""
-    rank: int
-    """Of its class, where classes go before each other."""
-    nodes: list[int]
-    """Those that it ran on."""
+    group: int  # code of the label that has limits
+    rank: int  # rank of the job's class, if classes have priorities
+    nodes: list[int]  # nodes that the job ran on
     demand: Demand
 
     @property
@@ -70,6 +63,7 @@ class LoggedJob:
         return self.demand[1] * len(self.nodes)
 
 
+# Sort keys that do not change while a job waits; ties by arrival.  `share` and `usage` change with the users' jobs
 KEYS: dict[str, Callable[[LoggedJob], float]] = {
     "arrival": lambda job: 0.0,
     "latest first": lambda job: -job.arrival,
@@ -79,25 +73,21 @@ KEYS: dict[str, Callable[[LoggedJob], float]] = {
     "widest first": lambda job: -job.amount,
     "class": lambda job: job.rank,
 }
-"""Keys of orders that do not change while a job waits; the least goes first, ties by arrival.
-
-The others, `share` and `usage`, go by what users hold now and by what they have used.
-"""
 
 
 class RecordedState:
-    """Free and used capacity by node, and usage of users and limited groups."""
+    """Free and used capacity per node, and usage per user and limited group."""
 
     def __init__(self, sizes: list[float], max_of_group: dict[int, float], half_lives: Iterable[float], users: int):
         self.free = list(sizes)
+        # by node and job: expected end and amount
         self.running: list[dict[int, tuple[float, float]]] = [{} for _ in sizes]
-        """By node and job: its expected end, and what it holds there."""
         self.max_of_group = max_of_group
+        # by limited group and running job: expected end and amount
         self.of_group: dict[int, dict[int, tuple[float, float]]] = {group: {} for group in max_of_group}
-        """By limited group and running job: its expected end, and what it holds."""
         self.of_user = np.zeros(users + 1)
+        # by half-life: each user's decayed usage
         self.usage = {half_life: np.zeros(users + 1) for half_life in half_lives}
-        """By half-life: the decayed usage of each user."""
         self.seen: set[int] = set()  # users that had jobs
         self._room: dict[Demand, list[int]] = {}
         self._as_of = 0.0
@@ -111,7 +101,7 @@ class RecordedState:
         self._as_of = now
 
     def change(self, job: LoggedJob, sign: int) -> None:
-        """Start (1) or end (-1) a job on its recorded nodes."""
+        """Start (sign 1) or end (sign -1) a job on its recorded nodes."""
         self._room.clear()
         holders = [(self.running[node], job.demand[1]) for node in job.nodes]
         if job.group in self.of_group:
@@ -126,14 +116,14 @@ class RecordedState:
         self.of_user[job.user] += sign * job.amount
 
     def room(self, demand: Demand) -> list[int]:
-        """Nodes on which a part of a job fits; empty if there are too few."""
+        """Return the nodes on which one part of a job fits; empty if there are too few."""
         if demand not in self._room:
             self._room[demand] = fitting(self.free, demand)
         return self._room[demand]
 
 
 def fitting(free: list[float], demand: Demand) -> list[int]:
-    """Nodes with room for a part of a job; empty if there are too few."""
+    """Return the nodes with room for one part of a job; empty if there are too few."""
     pool, need, count = demand
     need -= SLACK
     nodes = [node for node, amount in enumerate(free) if amount >= need and pool >> node & 1]
@@ -141,7 +131,7 @@ def fitting(free: list[float], demand: Demand) -> list[int]:
 
 
 class Round:
-    """One decision of a rule: the recorded state, and what it has given away."""
+    """One decision of a rule: the recorded state, and the jobs it has started so far."""
 
     def __init__(self, state: RecordedState, now: float, coming: list[LoggedJob]):
         self.state, self.now = state, now
@@ -161,25 +151,24 @@ class Round:
         return fitting(self.free, demand) if self.given else self.state.room(demand)
 
     def within_limit(self, group: int) -> float:
-        """The amount that a group may still take."""
+        """Return the amount that a group may still use."""
         if group not in self.state.max_of_group:
             return math.inf
         holds = sum(amount for _, amount in self.state.of_group[group].values())
         return self.state.max_of_group[group] - holds - sum(job.amount for job in self.given if job.group == group)
 
     def ends(self, node: int) -> list[tuple[float, float]]:
-        """Expected ends on a node, with what each frees; after an overrun, now."""
+        """Return expected ends on a node with the freed amounts; an overdue end is now."""
         entries = [(max(end, self.now), need) for end, need in self.state.running[node].values()]
         entries += [(self.now + job.estimate, job.demand[1]) for job in self.given if node in job.nodes]
         return sorted(entries)
 
     def ends_of_group(self, group: int) -> list[tuple[float, float]]:
-        """Expected ends of the jobs of a limited group, likewise."""
+        """Return expected ends and amounts of a limited group; an overdue end is now."""
         entries = [(max(end, self.now), need) for end, need in self.state.of_group[group].values()]
         return sorted(entries + [(self.now + job.estimate, job.amount) for job in self.given if job.group == group])
 
     def _when(self, free: float, need: float, ends: list[tuple[float, float]]) -> float:
-        """Time at which this amount is free."""
         for when, amount in [(self.now, 0.0), *ends]:
             free += amount
             if free >= need - SLACK:
@@ -187,7 +176,7 @@ class Round:
         return math.inf
 
     def shadow(self, head: LoggedJob, limited: bool) -> tuple[float, dict[int, float]]:
-        """Time at which a head could start, and what is then free by node and limit."""
+        """Return when a head job could start, and what is then free by node and limit."""
         pool, need, count = head.demand
         times = [(self._when(free, need, self.ends(node)), node)
                  for node, free in enumerate(self.free) if pool >> node & 1]  # fmt: skip
@@ -207,7 +196,7 @@ class Round:
 
 
 class FreeLevels:
-    """Free capacity over time, by node and by limit, for reservations."""
+    """Free capacity over time, by node and by limit, in which jobs get reservations."""
 
     def __init__(self, here: Round, limited: bool):
         ends = [(end, node, amount) for node in range(len(here.free)) for end, amount in here.ends(node)]
@@ -222,7 +211,7 @@ class FreeLevels:
         self.free = change.cumsum(axis=0)
 
     def reserve(self, job: LoggedJob) -> float:
-        """Reserve the earliest place for a job; return its start."""
+        """Reserve the earliest slot for a job and return its start."""
         pool, need, count = job.demand
         nodes = np.array([node for node in range(self.free.shape[1]) if pool >> node & 1])
         room = self.free[:, nodes] >= need - SLACK
@@ -247,7 +236,7 @@ class FreeLevels:
 
 
 class Examined:
-    """A rule with a queue of its own, and its predicted starts (NaN: not judged)."""
+    """A rule with its own queue, and the starts it predicts (NaN: not judged)."""
 
     def __init__(self, rule: Rule, count: int, cycle: float, prefer: Prefer | None):
         self.rule, self.cycle, self.prefer = rule, cycle, prefer
@@ -256,7 +245,7 @@ class Examined:
         self.begin(())
 
     def begin(self, waiting: Iterable[LoggedJob]) -> None:
-        """Begin an interval with the jobs that wait then."""
+        """Begin a judged interval with the jobs that wait at its start."""
         self.queue = sorted(self._entry(job) for job in waiting if math.isnan(self.predicted[job.row]))
         self.coming: list[LoggedJob] = []  # jobs that it has started and the record will within a cycle
 
@@ -271,9 +260,9 @@ class Examined:
         del self.queue[bisect_left(self.queue, self._entry(job))]
 
     def decide(self, state: RecordedState, now: float, starts: list[LoggedJob], hopeless: bool) -> None:
-        """Compare the rule's starts at an instant with those of the record.
+        """Compare the rule's starts at an instant with the recorded starts.
 
-        hopeless: no waiting job fits anywhere.
+        `hopeless`: no waiting job fits on any node.
         """
         if self.coming:
             self.coming = [job for job in self.coming if job.start > now or job in starts]
@@ -304,7 +293,7 @@ class Examined:
 
     @staticmethod
     def _turns(here: Round, heads: list[LoggedJob], waiting: list[LoggedJob]) -> Iterator[LoggedJob]:
-        """Turns of users: the first job of the user that holds least, then the next."""
+        """Yield jobs in turns of users: next the first job of the user that uses least."""
         lines: dict[int, list[LoggedJob]] = {}
         for job in reversed(waiting):
             lines.setdefault(job.user, []).append(job)
@@ -321,7 +310,7 @@ class Examined:
                 del lines[user]
 
     def _started(self, here: Round, heads: list[LoggedJob]) -> Iterator[LoggedJob]:
-        """The jobs that the rule starts now; `heads` collects those that fit nowhere."""
+        """Yield the jobs that the rule starts now; `heads` collects jobs that fit nowhere."""
         discipline, everywhere = self.rule.discipline, (1 << len(here.free)) - 1
         closed, behind = 0, []
         for job in self._order(here, heads):
@@ -346,12 +335,12 @@ class Examined:
             yield from self._reserved(here, behind)
 
     def _fits(self, here: Round, job: LoggedJob) -> list[int]:
-        """The nodes on which a job behind the head could start now."""
+        """Return the nodes on which a job behind the head could start now."""
         places = here.room(job.demand)
         return places if not self.rule.limits or here.within_limit(job.group) >= job.amount - SLACK else []
 
     def _around(self, here: Round, heads: list[LoggedJob], behind: list[LoggedJob]) -> Iterator[LoggedJob]:
-        """Jobs behind the heads that delay none of them."""
+        """Yield the jobs behind the heads that delay no head."""
         shadows: dict[int, tuple[float, dict[int, float]]] = {}
         for job in behind:
             pool, need, count = job.demand
@@ -377,7 +366,7 @@ class Examined:
                 yield job
 
     def _reserved(self, here: Round, behind: list[LoggedJob]) -> Iterator[LoggedJob]:
-        """Jobs whose reservation is now, where all before them have theirs."""
+        """Yield the jobs whose reservation begins now, after all earlier reservations."""
         last = max((place for place, job in enumerate(behind) if self._fits(here, job)), default=-1)
         levels = FreeLevels(here, self.rule.limits == "reserved") if last >= 0 else None
         for job in behind[: last + 1]:
@@ -407,7 +396,7 @@ def logged_jobs(jobs: Jobs, limits: Limits | None, order: Order | None) -> list[
 
 
 def _pools(jobs: Jobs, nodes: list[list[int]]) -> list[int]:
-    """The nodes on which jobs of the same partition and GPU type ran, by job."""
+    """Return, by job, the bit mask of nodes used by its partition and GPU type."""
     kinds = [jobs.labels[kind].tolist() for kind in ("partition", "devices") if kind in jobs.labels]
     keys = list(zip(*kinds, strict=True)) or [()] * len(nodes)
     entries: dict[Any, int] = {}
@@ -418,7 +407,7 @@ def _pools(jobs: Jobs, nodes: list[list[int]]) -> list[int]:
 
 
 def ranks_of(order: Order) -> dict[str, int]:
-    """The rank of each class in an order: the number of classes before it."""
+    """Return the rank of each class: the number of classes with priority over it."""
     ranks = {name: 0 for first, second, *_ in order.pairs for name in (first, second)}
     for _ in ranks:  # a circle ends there
         for first, second, *_ in order.pairs:
@@ -430,9 +419,9 @@ def examine(
     jobs: list[LoggedJob], sizes: list[float], max_of_group: dict[int, float], rules: list[Rule], cycle: float,
     prefer: Prefer | None = None,
 ) -> list[Examined]:  # fmt: skip
-    """Ask all rules at all instants; only jobs predicted by each are judged.
+    """Apply all rules at all instants; judge only the jobs that every rule predicts.
 
-    prefer: of a placement, where it is not the first node that does.
+    `prefer`: the node score of a placement; default: the first node with room.
     """  # fmt: skip
     half_lives = {rule.half_life for rule in rules if rule.order == "usage"}
     state = RecordedState(sizes, max_of_group, half_lives, max(job.user for job in jobs) + 1)
@@ -477,7 +466,7 @@ def examine(
 def _instants(
     jobs: list[LoggedJob],
 ) -> Iterator[tuple[float, list[LoggedJob], list[LoggedJob], list[LoggedJob]]]:
-    """Each instant with the jobs that end (unless they take no time), come and start."""
+    """Yield each instant with its ends (of jobs that take time), arrivals and starts."""
     entries: dict[float, tuple[list[LoggedJob], list[LoggedJob], list[LoggedJob]]] = {}
     for job in jobs:
         for kind, time in enumerate((job.end, job.arrival, job.start)):
@@ -488,7 +477,7 @@ def _instants(
 
 
 def stretches_of(jobs: list[LoggedJob], nodes: int) -> list[tuple[float, float]]:
-    """The intervals in which rules are asked: all, or parts of a large log."""
+    """Return the intervals that are judged: the whole log, or parts of a large log."""
     judged = max(MIN_JUDGED, MAX_JUDGED * FEW_NODES // max(FEW_NODES, nodes))
     if len(jobs) <= judged:
         return [(jobs[0].arrival, max(job.start for job in jobs))]

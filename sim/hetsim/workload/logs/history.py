@@ -1,13 +1,15 @@
-"""Forecasts from a cluster's history: when jobs come and how long they take.
+"""Forecasts from a cluster's history: when jobs arrive and how long they run.
 
-Run times    as part of the time limit, drawn from those of the same user and class (the partition, where the log has
-             no class) that have ended; of the user, of the class, of all where these are fewer than `FEW`.  Of a job
-             that has run for a while only those that ran longer are drawn; jobs without a limit draw times themselves.
-Arrivals     the jobs of the same hours of an earlier day over again, drawn with their run times: the rhythm of the
-             day and bursts stay, weekdays do not; of a log shorter than that any window of it.
+Run times    drawn, as fractions of the time limit, from completed jobs of the same user and class (the partition, if
+             the log has no class); with fewer than `FEW` such jobs, of the user, of the class, or of all jobs.  For a
+             job that has run for a while, only longer jobs are drawn; for jobs without a limit, times themselves.
+Arrivals     the jobs of the same hours of an earlier day, with drawn run times: the daily rhythm and bursts are
+             preserved, weekdays are not; in a shorter log, any window of that length.
+
 Reference: for run times by user Tsafrir, Etsion, Feitelson, Backfilling Using System-Generated Predictions Rather than
 User Runtime Estimates (2007); the arrivals are a block bootstrap (Künsch, 1989).
-Weakness: jobs that are still running are not part of what has ended, so that long ones are drawn a little too rarely.
+
+Weakness: running jobs are not among the completed jobs, so that long jobs are drawn a little too rarely.
 """
 
 import math
@@ -20,18 +22,15 @@ from hetsim.workload.logs.recorded_log import LABELS
 from hetsim.workload.logs.summary import durations, held_amounts
 from hetsim.workload.traces import TaskTable
 
-FEW = 10
-"""Jobs below which a pool is too small to draw from."""
-ENOUGH = 20
-"""Jobs that a history needs at least."""
-MAX_POOL = 500
-"""The last jobs of a pool that are drawn from."""
+FEW = 10  # minimum number of jobs in a pool to draw from
+ENOUGH = 20  # minimum number of jobs in a history
+MAX_POOL = 500  # only the last jobs of a pool are drawn from
 DAY = 86400.0
 
 
 @dataclass
 class JobHistory:
-    """Jobs with a recorded start, as columns by submission; `limit` may be inf."""
+    """Jobs with a recorded start, as columns by submission time; `limit` may be inf."""
 
     source: str
     submit: np.ndarray
@@ -41,10 +40,9 @@ class JobHistory:
     cpus: np.ndarray
     gpus: np.ndarray
     kind: np.ndarray
-    labels: dict[str, np.ndarray]
-    """Texts by name: user, class, partition, account, qos; empty where a job has none."""
+    labels: dict[str, np.ndarray]  # text labels by name: user, class, partition, account, qos; empty if a job has none
+    # number of nodes with equal parts of a job; 1 if unknown
     nodes: np.ndarray = field(default_factory=lambda: np.ones(0))
-    """Nodes on which a job has equal parts of its devices; 1 where it is not told."""
 
     def __post_init__(self) -> None:
         if not len(self.nodes):
@@ -64,7 +62,7 @@ class JobHistory:
 
 
 def history_of(table: TaskTable, source: str) -> JobHistory:
-    """The jobs of a log; ScenarioError without recorded starts or with too few."""
+    """Return the jobs of a log; ScenarioError without recorded starts or with too few."""
     start = table.extra.get("recorded_start")
     if start is None or table.requests:
         text = "is not a log of jobs with recorded starts, from which arrivals and run times could be learned"
@@ -99,7 +97,7 @@ def _texts(values: np.ndarray | None, count: int) -> np.ndarray:
 
 
 class RunTimes:
-    """A model of run times, learned from jobs that have ended."""
+    """A model of run times, learned from completed jobs."""
 
     def __init__(self, ended: JobHistory):
         if len(ended) < ENOUGH:
@@ -136,14 +134,14 @@ class RunTimes:
         return elapsed * (1.0 + random.exponential(0.5, count)) + 1.0
 
     def median(self, user: str, class_: str, limit: float, elapsed: float = 0.0) -> float:
-        """The median of a job without a limit, as a scheduler would estimate."""
+        """Return the median run time of a job without a limit, as a scheduler's estimate."""
         return float(
             np.median(self.draw(user, class_, limit, elapsed=elapsed, count=101, random=np.random.default_rng(0)))
         )
 
 
 class ArrivalTimes:
-    """A model of when jobs come, and which earlier jobs they are like."""
+    """A model of arrival times, and of which earlier jobs the new jobs resemble."""
 
     def __init__(self, submitted: JobHistory, horizon: float, now: float):
         self.submit = submitted.submit
@@ -155,12 +153,12 @@ class ArrivalTimes:
             text = f"{before:.3g} h of log before the snapshot are too few for {ahead:.3g} h ahead"
             raise file_error(submitted.source, f"{text}; look less far (--hours) or give a longer log")
         days = np.arange(math.ceil(max(0.0, now + horizon - last) / DAY - 1e-9), int((now - first) / DAY) + 1)
+        # start times of the windows of earlier days
         self.begins = now - DAY * days[days > 0] if (days > 0).any() else None
-        """Where the windows of earlier days begin."""
         self.bounds = first, last - horizon
 
     def draw(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draw ascending seconds up to the horizon, and rows of like jobs."""
+        """Draw ascending arrival times (s) up to the horizon, and rows of similar jobs."""
         if self.begins is not None and len(self.begins) >= 3:
             begin = float(random.choice(self.begins))
         else:
@@ -170,11 +168,11 @@ class ArrivalTimes:
 
 
 def forecast_errors(history: JobHistory, horizon: float) -> dict[str, float]:
-    """Errors of forecasts on the last third of the log.
+    """Return the errors of forecasts on the last third of the log.
 
-    `run_time_median_error`: the median of |predicted median - actual| / actual; `run_time_inside_90`: the share of jobs
-    inside the central 90 % of what was drawn.  `arrivals_inside_90`, and `arrivals_error` (mean absolute, over the
-    mean): the number of jobs in windows as long as the horizon, of the last third as well; NaN where there is none.
+    `run_time_median_error`: the median of |predicted median - actual| / actual.  `run_time_inside_90`: the fraction of
+    jobs inside the central 90 % of the drawn times.  `arrivals_error` (mean absolute error / mean) and
+    `arrivals_inside_90`: the same for the number of jobs in windows as long as the horizon; NaN without such a window.
     """
     random = np.random.default_rng(0)
     rows = np.arange(2 * len(history) // 3, len(history))

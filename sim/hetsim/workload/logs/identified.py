@@ -1,8 +1,8 @@
-"""Which scheduler made a log: the rules that explain its recorded starts.
+"""Infers which scheduler made a log: the rules that explain its recorded starts.
 
-Limits, an order of classes, the cycle of decisions, half-lives and the order of nodes are inferred from one half
-(`half_of`); how much of the starts each rule explains is judged on the other.  Rules that explain it as well as the
-best one cannot be told apart (McNemar's exact test, 1 %).
+Limits, the order of classes, the cycle of decisions, half-lives and the order of nodes are inferred from one half of
+the log (`half_of`); the fraction of starts that each rule explains is measured on the other half.  Rules that explain
+it as well as the best rule are reported as equal (McNemar's exact test, 1 %).
 """
 
 from collections import Counter
@@ -18,22 +18,19 @@ from hetsim.workload.logs.recorded_log import FULL, SLACK, HeldOverTime, Jobs, r
 from hetsim.workload.logs.waits import Explained, explain
 from hetsim.workload.traces import TaskTable
 
-LONGEST_CYCLE = 600.0
-"""Waits above this are no cycle of decisions."""
+LONGEST_CYCLE = 600.0  # seconds; longer waits are not due to the cycle of decisions
 FEW = 20
 SURE = 0.01
+# by placement: factor of a node's free amount in its score; lowest wins
 PLACES = {"first_fit": 0.0, "best_fit": 1.0, "worst_fit": -1.0}
-"""By placement: the factor of what is free on a node in its score; the node with the least score is taken."""
 
 
 @dataclass(kw_only=True)
 class Score:
-    """Score of an explanation, on the half of a log that it was not fitted on."""
+    """Score of an explanation on the half of a log that it was not fitted to."""
 
-    right: np.ndarray = field(repr=False)
-    """By judged job: True if it is as recorded."""
-    alike: bool = False
-    """It cannot be told from the best one."""
+    right: np.ndarray = field(repr=False)  # by judged job: True if it is as recorded
+    alike: bool = False  # not significantly worse than the best explanation
 
     @property
     def explained(self) -> float:
@@ -45,22 +42,19 @@ class RuleScore(Score):
     """Score of a rule as an explanation of the starts."""
 
     rule: Rule
-    early: float
-    """Share of the jobs that it would start earlier than the record."""
-    of_waiting: float
-    """The share explained of the jobs that waited for longer than a cycle; NaN without any."""
-    rank_correlation: float
-    """Of predicted and recorded waits."""
+    early: float  # fraction of the jobs that the rule would start earlier than recorded
+    of_waiting: float  # explained fraction of jobs that waited longer than a cycle; NaN if no job did
+    rank_correlation: float  # of predicted and recorded waits
 
     @property
     def late(self) -> float:
-        """The share of jobs that the rule would start later than recorded."""
+        """Fraction of the jobs that the rule would start later than recorded."""
         return max(0.0, 1.0 - self.explained - self.early)
 
 
 @dataclass(kw_only=True)
 class PlaceScore(Score):
-    """Score of a placement as an explanation of recorded nodes, if it had a choice."""
+    """Score of a placement as an explanation of the recorded nodes of jobs."""
 
     name: str
     prefer: Prefer = field(repr=False)
@@ -68,26 +62,22 @@ class PlaceScore(Score):
 
 @dataclass
 class Identified:
-    """The rules and placements that explain a log, the best first."""
+    """The rules and placements that explain a log, from best to worst."""
 
-    half: Explained
-    """What was inferred from the half that rules are fitted on."""
+    half: Explained  # inferred from the half that rules are fitted to
     cycle: float
     rules: list[RuleScore]
-    places: list[PlaceScore]
-    """Empty where the log does not name the nodes of all jobs, or none had a choice."""
-    by_chance: float = 0.0
-    """The share of nodes that a draw would explain."""
-    assumed: str | None = None
-    """Where the log names no nodes: the placement by which the starts lie on nodes so that rules explain more."""
+    places: list[PlaceScore]  # empty if the log does not name the nodes of all jobs, or if no job had a choice
+    by_chance: float = 0.0  # fraction of the nodes that a random choice would explain
+    assumed: str | None = None  # log without node names: the placement with which rules explain most starts
 
 
 def identify(
     table: TaskTable, capacity: float | None = None, sizes: dict[str, float] | None = None, cut: bool = False
 ) -> Identified | None:
-    """Judge all rules on a log; None without recorded starts or waits.
+    """Judge all rules on a log; return None without recorded starts or waits.
 
-    `capacity`: of the cluster, where it is known.  `sizes`: of its nodes by name.
+    `capacity`: that of the cluster, if known.  `sizes`: sizes of the nodes by name.
     """
     if (half := explain(table, capacity, cut, part=0)) is None:
         return None
@@ -152,7 +142,7 @@ def identify(
 
 
 def candidates(half: Explained) -> Iterator[Rule]:
-    """All rules to be tried; with inferred parts, also without these."""
+    """Yield all rules to be tried, with and without each inferred part."""
     rules = [Rule("arrival", discipline) for discipline in ("block", "skip", "easy", "conservative")]
     static = [order for order in KEYS if order not in ("arrival", "class")]
     rules += [Rule(order, discipline) for order in static for discipline in ("block", "skip")]
@@ -171,10 +161,10 @@ def candidates(half: Explained) -> Iterator[Rule]:
 
 
 def cycle_of(jobs: Jobs, half: Explained) -> float:
-    """Seconds between decisions (at least 1): the longest wait of jobs that fit.
+    """Return the cycle: seconds between decisions (at least 1), from waits of jobs.
 
-    That is, without another job waiting.  Waits are taken as even up to it: those more than a fifth above what nine in
-    ten of them say are other waits.
+    Only jobs that arrive while no other job waits and that fit count.  Such waits are uniform up to the cycle: waits
+    more than a fifth above what the lower nine tenths imply have another cause.
     """
     before = np.searchsorted(np.sort(jobs.start), jobs.arrival, side="right")
     alone = np.searchsorted(jobs.arrival, jobs.arrival, side="left") <= before
@@ -184,7 +174,7 @@ def cycle_of(jobs: Jobs, half: Explained) -> float:
 
 
 def _worse(right: np.ndarray, best: np.ndarray) -> bool:
-    """Return True if one surely explains less than the best (McNemar's exact test)."""
+    """Return True if one rule explains significantly less than the best (McNemar)."""
     from scipy.stats import binomtest
 
     won, lost = int((best & ~right).sum()), int((right & ~best).sum())
@@ -197,8 +187,8 @@ def place_scores(
 ) -> tuple[list[PlaceScore], float]:  # fmt: skip
     """Score placements by the recorded nodes that they, and chance, explain.
 
-    Among nodes with the same score those go first that were taken most often, in the other half, where they could be.
-    key: the order of jobs that start at one instant; without it these are passed over.
+    Ties between nodes are broken by how often each possible node was used in the other half.  `key`: the order of jobs
+    that start at one instant; without `key` such jobs are skipped.
     """
     if jobs.nodes is None or len(sizes) < 2:
         return [], 0.0
@@ -229,10 +219,10 @@ def place_scores(
 def on_nodes(
     logged: list[LoggedJob], sizes: list[float], factor: float, key: Callable[[LoggedJob], float]
 ) -> tuple[list[LoggedJob], list[float]] | None:
-    """The jobs on the nodes that a placement chooses at their recorded starts.
+    """Assign jobs to the nodes that a placement chooses at their recorded starts.
 
-    None if a job is wider than any node.  key: the order of jobs that start at one instant.  A job that then fits on
-    none is put on the one with the most room, which has more than it can hold.
+    None for a single node, or a job wider than any node.  `key`: the order of jobs that start at one instant.  A job
+    that fits on no node goes to the node with the most room, which is then overfull.
     """
     if len(sizes) < 2 or any(job.amount > max(sizes) for job in logged):
         return None
@@ -257,7 +247,7 @@ def _preference(factor: float, rate: list[float], free: float, node: int) -> tup
 def _choices(
     logged: list[LoggedJob], sizes: list[float], key: Callable[[LoggedJob], float] | None
 ) -> Iterator[tuple[LoggedJob, list[int], list[float]]]:
-    """Jobs that had a choice of nodes: those with room, and what was free then."""
+    """Yield each job that had a choice of nodes, these nodes, and what was free then."""
     state = RecordedState(sizes, {}, (), max(job.user for job in logged) + 1)
     together = Counter(job.start for job in logged)
     ends = sorted(logged, key=lambda job: job.end)

@@ -1,4 +1,4 @@
-"""Limits, times of less capacity and orders that recorded starts show of a site."""
+"""Infers limits, times of reduced capacity and orders from recorded starts."""
 
 from dataclasses import dataclass
 
@@ -6,38 +6,30 @@ import numpy as np
 
 from hetsim.workload.logs.recorded_log import LABELS, MAX_JOBS, SHORT, SLACK, HeldOverTime, HeldSteps, Jobs, chosen_of
 
-PROMPT = 120.0
-"""A start so soon after an end of the same group is taken to be let in by it."""
-FEW = 3
-"""Starts that show a limit, at least."""
+PROMPT = 120.0  # seconds; an earlier start after an end of the same group is taken as caused by that end
+FEW = 3  # minimum number of starts that show a limit
 BINS = 60
-MIN_BIN = 3600.0
-"""Number of stretches of time for which a capacity is inferred, of at least an hour each."""
-PRESSED = 0.5
-"""The share of a stretch of time in which jobs must wait that would fit, for its capacity to be in doubt."""
-NEAR = 0.9
-"""Of the whole capacity: what is held at most by so much of it was up."""
-MAX_OF_GROUP = 500
-"""Jobs of a user, a queue, ... that are looked at for a limit, evenly chosen."""
+MIN_BIN = 3600.0  # seconds; minimum length of a stretch of time for which a capacity is inferred
+PRESSED = 0.5  # fraction of a stretch in which fitting jobs wait, from which its capacity is inferred
+NEAR = 0.9  # fraction of the capacity; lower maxima of use are taken as reduced capacity
+MAX_OF_GROUP = 500  # maximum number of jobs per user, queue, ... that are examined for a limit, evenly chosen
 MAX_CLASSES = 24
 SURE = 0.01
-SELDOM = 0.2
-"""Starts that may lead above what is taken for a limit."""
+SELDOM = 0.2  # fraction of starts that may exceed an inferred limit
 
 
 @dataclass
 class Limits:
-    """Limits on jobs by a kind of label, inferred from longer waits."""
+    """Limits by one label (user, queue, ...), inferred from longer waits."""
 
     kind: str
     max_held: dict[str, float]
-    starts: int
-    """Starts that followed an end of their own group at once, though there had been room before."""
+    starts: int  # starts right after an end of the same group, though the cluster had room before
 
 
 @dataclass
 class Order:
-    """Classes of a label that pass one another: first, second, passed, passed back."""
+    """Pairs of classes by priority: first, second, jobs overtaken, and the reverse."""
 
     kind: str
     pairs: list[tuple[str, str, int, int]]
@@ -47,10 +39,11 @@ class Order:
 
 
 def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Limits | None:
-    """The kind of label whose limits explain the most waiting, if any.
+    """Return the limits of the label that explain the most waiting, or None.
 
-    A group has a limit where most of the time in which its jobs wait although there is room it holds one and the same
-    amount, and seldom more; or where such jobs start right after one of its own ended, far more often than by chance.
+    A group has a limit if, for most of the time in which its jobs wait although the cluster has room, it uses one and
+    the same amount, and seldom more; or if such jobs start right after one of its own ended, far more often than by
+    chance.
     """
     best: tuple[float, Limits] | None = None
     for kind in LABELS:
@@ -70,7 +63,7 @@ def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Lim
 def _limit(
     jobs: Jobs, steps: HeldSteps, rows: np.ndarray, capacity: float, warm: float
 ) -> tuple[float, float, int] | None:
-    """The most these jobs hold, how long others waited for it, starts that show it."""
+    """Return the inferred limit, the wait it explains, and the starts that show it."""
     waited = rows[(jobs.wait[rows] > SHORT) & (jobs.start[rows] > warm) & jobs.evidence[rows]]
     if len(waited) < FEW:
         return None
@@ -78,8 +71,7 @@ def _limit(
     own = HeldOverTime(jobs.start[rows], jobs.end[rows], jobs.amount[rows])
     ends = np.sort(jobs.end[rows])
     at = own.at(steps.times)
-    kept = np.zeros(len(steps.times), dtype=bool)
-    """Steps in which a job of the group waits that would fit."""
+    kept = np.zeros(len(steps.times), dtype=bool)  # time steps in which a fitting job of the group waits
     roomy = prompt = 0
     for row in waited.tolist():
         part = slice(int(steps.first[row]), int(steps.last[row]))
@@ -113,7 +105,7 @@ def _beyond_chance(prompt: int, roomy: int, ends: np.ndarray, last: float) -> bo
 
 
 def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
-    """The level held for more than half of the time; None without one, or at 0."""
+    """Return the level in use for more than half of the time; None if none or at 0."""
     if not length.sum():
         return None
     values, place = np.unique(level, return_inverse=True)
@@ -123,7 +115,7 @@ def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
 
 
 def at_limit_of(jobs: Jobs, steps: HeldSteps, limits: Limits | None) -> dict[int, tuple[HeldOverTime, float]]:
-    """Held amount of a job's group and its limit, for jobs of limited groups."""
+    """Return, by job of a limited group, the group's use over time and its limit."""
     if limits is None:
         return {}
     at_limit: dict[int, tuple[HeldOverTime, float]] = {}
@@ -138,7 +130,7 @@ def at_limit_of(jobs: Jobs, steps: HeldSteps, limits: Limits | None) -> dict[int
 def limited(
     jobs: Jobs, steps: HeldSteps, row: int, part: slice, at_limit: dict[int, tuple[HeldOverTime, float]]
 ) -> np.ndarray:
-    """In which steps a job waits because of the limit of its group."""
+    """Return the steps in which a job waits because of its group's limit."""
     if row not in at_limit:
         return np.zeros(part.stop - part.start, dtype=bool)
     own, limit = at_limit[row]
@@ -151,10 +143,10 @@ def limited(
 def capacity_curve(
     jobs: Jobs, steps: HeldSteps, capacity: float, warm: float, at_limit: dict[int, tuple[HeldOverTime, float]]
 ) -> np.ndarray:
-    """The capacity that was up in each step of time.
+    """Return the capacity that was available in each time step.
 
-    In a stretch of time in half of which jobs wait that would fit into the whole cluster and are at no limit, what was
-    held there at most (and in the stretches next to it) is what was up; elsewhere the whole cluster.
+    If in half of a stretch of time jobs wait that would fit into the whole cluster and are at no limit, the maximum use
+    in this stretch and its neighbors is the capacity there; elsewhere the whole cluster is.
     """
     low, high = float(jobs.arrival[0]), float(jobs.arrival[-1])  # behind the last submission a log drains
     curve = np.full(len(steps.times), capacity)
@@ -184,11 +176,11 @@ def capacity_curve(
 
 
 def order_of(jobs: Jobs) -> Order | None:
-    """The kind of label by which some jobs pass others; None if none does.
+    """Return the label by which some jobs overtake others; None without one.
 
-    A job passes one that came before it, waits, and asks for no more than it does.  One class goes before another where
-    of the other's waiting jobs a larger share is passed by its own than the other way round (Fisher's exact test, 1 %
-    for all pairs together); pairs that follow from others are left out.
+    A job overtakes an earlier job that still waits and requests no more than the overtaking job.  Class A has priority
+    over class B if a larger share of B's waiting jobs is overtaken by A than the other way round (Fisher's exact test,
+    1 % for all pairs together); pairs that follow from others are omitted.
     """
     best: tuple[int, Order] | None = None
     for kind in LABELS[1:]:
@@ -205,7 +197,7 @@ def order_of(jobs: Jobs) -> Order | None:
 
 
 def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Count, per pair of classes, jobs of one that passed the other, and waiting jobs."""
+    """Count jobs overtaken by another class, per pair of classes, and waiting jobs."""
     passing, waiting = np.zeros((count, count), dtype=int), np.zeros(count, dtype=int)
     chosen = np.flatnonzero((jobs.wait > SHORT) & jobs.evidence)
     chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MAX_JOBS)).astype(int)] if len(chosen) else chosen
@@ -232,6 +224,6 @@ def _surely(passes: np.ndarray, waiting: np.ndarray) -> set[tuple[int, int]]:
 
 
 def _reduced(pairs: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Pairs that do not follow from two others; of a circle nothing follows."""
+    """Return the pairs that do not follow from two other pairs, sorted."""
     classes = {one for pair in pairs for one in pair}
     return sorted((a, b) for a, b in pairs if not any((a, c) in pairs and (c, b) in pairs for c in classes))

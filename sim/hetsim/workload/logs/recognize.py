@@ -9,9 +9,9 @@ from hetsim.model.files import open_input
 from hetsim.workload.readers.task_table import KNOWN
 from hetsim.workload.rows.text_rows import NUMBER, PARQUET
 
-LOOKED_AT = 65_536
-"""Bytes read of a file."""
+LOOKED_AT = 65_536  # bytes read of a file
 
+# format by columns that no other format has together; the first match counts
 COLUMNS = (
     ("openb", {"cpu_milli", "gpu_milli"}),
     ("philly", {"num_gpus", "gpu_time", "timestamp"}),
@@ -23,32 +23,30 @@ COLUMNS = (
     ("azure_llm", {"TIMESTAMP", "ContextTokens"}),
     ("burstgpt", {"Timestamp", "Request tokens"}),
 )
-"""Formats by columns that no other has together; the first that fits."""
 
+# Formats of text records, by how a record begins
 RECORDS = (
     ("pbs", r"\A\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;[A-Z];"), ("lsf", r'\A"JOB_|^Job <\d+(\[\d+\])?>,'),
     ("sge", r"\A(?:#.*\n)*[^:\n]*(?::[^:\n]*){7}:\d{9,13}:\d{1,13}:\d{1,13}:(?:[^:\n]*:){30}"),
 )  # fmt: skip
-"""Formats of records by how these begin."""
+# JSON formats, by a word near the beginning of the file
 TEXTS = (
     ("ray", '"required_resources"'), ("ray", '"entrypoint"'), ("kubernetes", '"Pod"'), ("wfformat", '"workflow"'),
     ("philly", '"attempts"'), ("mooncake", '"hash_ids"'), ("kubernetes", '"containerStatuses"'),
 )  # fmt: skip
-"""Formats in JSON by a word that they have near their beginning."""
 
 
-REQUESTS = {"arrival", "prompt_tokens"}
-"""Columns of a plain table of requests, where it has no times."""
+REQUESTS = {"arrival", "prompt_tokens"}  # columns of a plain table of requests without times
 
 
+# Formats of node lists, by their columns
 NODES = (
     ("openb_nodes", {"sn", "gpu", "model"}), ("philly_vc", {"vc", "node num"}), ("slurm_nodes", {"NodeName", "State"}),
 )  # fmt: skip
-"""Lists of nodes by their columns."""
 
 
 def node_list(file: str | Path) -> str | None:
-    """The format of a node list; None if the file does not look like one."""
+    """Return the format of a node list, or None if the file does not look like one."""
     if (text := _beginning(Path(file))) is None:
         return None
     if re.search(r"(?im)^(ClusterName|SlurmctldHost|PartitionName) *=|^NodeName *= *DEFAULT", text):
@@ -62,7 +60,7 @@ def node_list(file: str | Path) -> str | None:
 
 
 def recognize(file: str | Path) -> str | None:
-    """The name of a trace format; None if the file gives no hint."""
+    """Return the name of a trace format, or None if the file gives no hint."""
     path = Path(file)
     if path.suffix.lower() in PARQUET:
         return "tasks"
@@ -86,7 +84,7 @@ def recognize(file: str | Path) -> str | None:
 
 
 def maybe_table(file: str | Path) -> bool:
-    """Return True for what may be a task table, even if unreadable."""
+    """Return True if the file may be a task table, even an unreadable one."""
     path = Path(file)
     text = None if path.suffix.lower() in PARQUET else _beginning(path)
     if text is None or not text.strip() or "\0" in text or "\ufffd" in text[:-1]:
@@ -100,7 +98,7 @@ def maybe_table(file: str | Path) -> bool:
 
 
 def _beginning(path: Path) -> str | None:
-    """The first text of a file, gzip or not; None where it cannot be read."""
+    """Return the first text of a file, gzip or not; None if it cannot be read."""
     try:
         with open_input(path) as source:
             zipped = source.read(2) == b"\x1f\x8b"
@@ -115,5 +113,5 @@ def _head(text: str) -> str:
 
 
 def _columns(head: str) -> set[str]:
-    """The cells of the first line by any separator; readers complain of a wrong one."""
+    """Return the cells of the first line, split at any known separator."""
     return {cell.strip().strip('"') for cell in re.split(r"[,;|\t]", head)}

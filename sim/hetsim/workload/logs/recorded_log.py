@@ -1,4 +1,4 @@
-"""Jobs of a log with recorded starts: what they held over time, and their waits."""
+"""Jobs of a log with recorded starts: capacity used over time, and waits."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -18,30 +18,27 @@ from hetsim.workload.traces import TaskTable
 # node under another name.
 
 
-FULL = 0.05
-"""The share of the time for which a capacity must be held to be surely the whole."""
-COVERED = 0.8
-"""The share of a log that two names of one node cover together."""
+FULL = 0.05  # fraction of the time for which an amount must be in use to be taken as the whole capacity
+COVERED = 0.8  # fraction of a log that two names of one node cover together
 FEW = 3
 
 
 @dataclass
 class NodeParts:
-    """Amounts that jobs hold on each node, in equal parts over several nodes."""
+    """Amounts that jobs use per node, in equal parts if a job spans several nodes."""
 
     names: list[str]
     job: np.ndarray
     node: np.ndarray
     amount: np.ndarray
-    alone: np.ndarray
-    """By job: True if it ran on one node."""
+    alone: np.ndarray  # by job: True if it ran on one node
 
     def jobs_on(self, node: int) -> np.ndarray:
         return np.flatnonzero(self.node == node)
 
 
 def node_parts(labels: np.ndarray | None, amount: np.ndarray, start: np.ndarray, end: np.ndarray) -> NodeParts | None:
-    """The nodes of jobs, from names separated by bars; None if a job has none."""
+    """Return the nodes of jobs from names separated by `|`; None if a job has none."""
     if labels is None or not len(labels) or not all(one == one and one for one in labels.tolist()):
         return None
     lists = [str(one).split("|") for one in labels.tolist()]
@@ -57,7 +54,7 @@ def node_parts(labels: np.ndarray | None, amount: np.ndarray, start: np.ndarray,
 
 
 def _merge_renamed(parts: NodeParts, start: np.ndarray, end: np.ndarray) -> None:
-    """Take names of one node that follow each other as one."""
+    """Merge names of one node that was renamed during the log."""
     if len(parts.names) < 2 or len(parts.names) > 5_000:
         return
     begin, span = float(start.min()), float(end.max() - start.min())
@@ -82,21 +79,20 @@ def _merge_renamed(parts: NodeParts, start: np.ndarray, end: np.ndarray) -> None
 
 @dataclass
 class Capacity:
-    """The capacity of a cluster: stated, or as the log shows it."""
+    """The capacity of a cluster: stated, or inferred from the log."""
 
     amount: float
     stated: bool
     by_node: dict[str, float] = field(default_factory=dict)
-    full: float = 0.0
-    """The share of the time with jobs in which it is held, all of it or more."""
+    full: float = 0.0  # fraction of the busy time in which at least the whole capacity is in use
+    # use above the capacity: node ("" = whole cluster), time, duration, amount, jobs
     beyond: list[tuple[str, float, float, float, list[int]]] = field(default_factory=list)
-    """Node (empty: of the whole), when, for how long, and what was held where that is more, with the jobs of it."""
 
 
 def capacity_of(
     start: np.ndarray, end: np.ndarray, amount: np.ndarray, parts: NodeParts | None, stated: float | None = None
 ) -> Capacity:
-    """The capacity of a cluster that jobs ran on."""
+    """Return the capacity of a cluster, stated or inferred from the jobs."""
     over_time = HeldOverTime(start, end, amount)
     by_node = {}
     for node, name in enumerate(parts.names if parts is not None else ()):
@@ -123,7 +119,7 @@ def capacity_of(
 
 
 def _exceeds(held: HeldOverTime, most: float) -> bool:
-    """Return True if more is in use than this for longer than rounding explains."""
+    """Return True if more than `most` is in use for longer than rounding explains."""
     return float(held.length[held.level > most + 1e-6].sum()) > MOMENT
 
 
@@ -133,7 +129,7 @@ def _spans(parts: NodeParts | None, rows: np.ndarray, start: np.ndarray, end: np
 
 
 def level_of(start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> float:
-    """The number of devices that these jobs show; none of them uses more."""
+    """Return the number of devices that these jobs imply, at least the largest job."""
     if not len(start):
         return 0.0
     return float(math.ceil(max(HeldOverTime(start, end, amount).common(), float(amount.max())) - 1e-9))
@@ -142,38 +138,34 @@ def level_of(start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> float:
 def _beyond(
     start: np.ndarray, end: np.ndarray, held: HeldOverTime, most: float, jobs: np.ndarray
 ) -> tuple[float, float, float, list[int]]:
-    """First time an amount is exceeded, its length, the peak, and the jobs that began."""
+    """Return the first time of excess, its duration, the peak, and jobs started then."""
     over = held.level > most + 1e-6
     first = float(held.times[int(np.argmax(over))])
     began = np.flatnonzero(held.at(start) > most + 1e-6)
     return first, float(held.length[over].sum()), float(held.level.max()), jobs[began].tolist()
 
 
+# labels examined for limits and orders
 LABELS = ("user", "queue", "partition", "vc", "account", "group", "qos", "class")
-"""By which limits and orders are looked for."""
 SLACK = 1e-9
-SHORT = 60.0
-"""Waits of less than a minute are the pace of a scheduler, no sign of a limit."""
-MAX_JOBS = 5_000
-"""Maximum number of jobs with waits looked at second by second; of larger logs evenly chosen ones."""
+SHORT = 60.0  # seconds; shorter waits are due to the scheduler's cycle, not to a limit
+MAX_JOBS = 5_000  # maximum number of waiting jobs examined; evenly chosen from larger logs
 
 
 @dataclass
 class Jobs:
-    """Columns of the jobs with a recorded start, by arrival."""
+    """Jobs with a recorded start, as columns sorted by arrival."""
 
     unit: str
     arrival: np.ndarray
     start: np.ndarray
     end: np.ndarray
     amount: np.ndarray
-    estimate: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    """The time that a scheduler is told."""
-    labels: dict[str, np.ndarray] = field(default_factory=dict)
-    """Codes by kind of label; -1 where a job has none."""
+    estimate: np.ndarray = field(default_factory=lambda: np.zeros(0))  # run time that the scheduler was given
+    labels: dict[str, np.ndarray] = field(default_factory=dict)  # codes by label; -1 if a job has none
     names: dict[str, list[str]] = field(default_factory=dict)
+    # Line of a job in its file, or its number if lines are unknown
     line: Callable[[int], int] = lambda job: job + 1  # noqa: E731
-    """Where a job stands in the file: its line, or where that is not known its number."""
     nodes: NodeParts | None = None
     used: np.ndarray | None = None
 
@@ -186,16 +178,16 @@ class Jobs:
 
     @property
     def evidence(self) -> np.ndarray:
-        """Jobs whose waits can serve as evidence."""
+        """Mask of the jobs whose waits serve as evidence."""
         return np.ones(len(self), dtype=bool) if self.used is None else self.used
 
     def capacity(self, stated: float | None = None) -> Capacity:
-        """The cluster's capacity, as stated or as these jobs show it."""
+        """Return the cluster's capacity, as stated or as these jobs show it."""
         return capacity_of(self.start, self.end, self.amount, parts=self.nodes, stated=stated)
 
 
 def jobs_of(table: TaskTable) -> Jobs | None:
-    """The jobs of a table that have a recorded start; None where none has."""
+    """Return the jobs of a table with a recorded start, or None without any."""
     start = table.extra.get("recorded_start")
     if start is None or table.requests:
         return None
@@ -233,7 +225,7 @@ def _label(jobs: Jobs, kind: str, values: np.ndarray) -> None:
 
 
 class HeldSteps:
-    """The log as steps of time: what is held, and steps in which each job waits."""
+    """A log as time steps: the amount in use, and the steps in which each job waits."""
 
     def __init__(self, jobs: Jobs):
         self.times = np.unique(np.concatenate([jobs.arrival, jobs.start, jobs.end]))
@@ -243,27 +235,27 @@ class HeldSteps:
         self.last = np.searchsorted(self.times, jobs.start)
 
     def waiting(self, jobs: Jobs, chosen: np.ndarray | None = None) -> Iterator[tuple[int, slice]]:
-        """Each waiting job, and its steps."""
+        """Yield each waiting job with its steps."""
         rows = np.flatnonzero(self.last > self.first) if chosen is None else chosen
         for row in rows.tolist():
             yield row, slice(int(self.first[row]), int(self.last[row]))
 
 
 def chosen_of(jobs: Jobs, steps: HeldSteps) -> np.ndarray:
-    """Waiting jobs; of large logs an evenly chosen part."""
+    """Return the rows of waiting jobs; of large logs an evenly chosen part."""
     rows = np.flatnonzero(steps.last > steps.first)
     return rows if len(rows) <= MAX_JOBS else rows[np.linspace(0, len(rows) - 1, MAX_JOBS).astype(int)]
 
 
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Pearson's correlation, dominated by long waits; NaN for a constant column."""
+    """Return Pearson's correlation, dominated by long waits; NaN if one is constant."""
     if len(one) < 2 or one.std() == 0 or other.std() == 0:
         return math.nan
     return float(np.corrcoef(one, other)[0, 1])
 
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Spearman's rank correlation of two columns; NaN where one is constant."""
+    """Return Spearman's rank correlation of two columns; NaN if one is constant."""
     from scipy.stats import rankdata
 
     return correlation(rankdata(one), rankdata(other))

@@ -10,9 +10,9 @@ BINS = 48
 
 
 def held_amounts(table: TaskTable) -> tuple[np.ndarray, np.ndarray]:
-    """Number of GPUs and cores that each task holds on all its nodes.
+    """Return the number of GPUs and cores that each task occupies on all its nodes.
 
-    A task with a time on GPUs holds its GPUs (1 unless given), others none.
+    A task with a time on GPUs occupies its GPUs (1 unless given), other tasks none.
     """
     on_gpu = on_gpus(table)
     one = np.ones(len(table))
@@ -26,7 +26,7 @@ def held_amounts(table: TaskTable) -> tuple[np.ndarray, np.ndarray]:
 
 
 def on_gpus(table: TaskTable) -> np.ndarray:
-    """Mask of tasks that can run on a GPU of any type."""
+    """Return the mask of tasks that can run on a GPU of any type."""
     runs_on_gpu = np.zeros(len(table), dtype=bool)
     for name, values in table.times.items():
         if name != "cpu_time":
@@ -35,12 +35,12 @@ def on_gpus(table: TaskTable) -> np.ndarray:
 
 
 def durations(table: TaskTable) -> np.ndarray:
-    """Seconds of each task in its fastest mode."""
+    """Return the seconds of each task in its fastest mode."""
     return np.min(list(table.times.values()), axis=0) if table.times else np.zeros(len(table))
 
 
 def occupied(begin: np.ndarray, end: np.ndarray, width: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Mean devices held in each interval by tasks of `width`."""
+    """Return the mean number of devices in use in each interval by tasks of `width`."""
     times = np.concatenate([begin, end])
     order = np.argsort(times, kind="stable")
     times, level = times[order], np.cumsum(np.concatenate([width, -width])[order])
@@ -49,9 +49,9 @@ def occupied(begin: np.ndarray, end: np.ndarray, width: np.ndarray, edges: np.nd
 
 
 def load(table: TaskTable, bins: int = BINS) -> dict[str, Any]:
-    """Submissions, GPUs and cores over time, from starts where recorded.
+    """Return submissions, GPUs and cores over time, from recorded starts if any.
 
-    Over the time in which tasks are submitted.
+    The covered time is that in which tasks are submitted.
     """
     first, last = float(table.arrival.min()), float(table.arrival.max())
     if last <= first:
@@ -70,9 +70,9 @@ def load(table: TaskTable, bins: int = BINS) -> dict[str, Any]:
 
 
 def sizes(table: TaskTable) -> list[dict[str, Any]]:
-    """Tasks by number of GPUs, with shares of all tasks and of GPU time.
+    """Return tasks by number of GPUs, with shares of all tasks and of GPU time.
 
-    Where no task holds a GPU: by their cores (key `cores` instead of `gpus`).
+    If no task uses a GPU, tasks by number of cores (key `cores` instead of `gpus`).
     """
     gpus, cores = held_amounts(table)
     unit, amount = ("gpus", gpus) if gpus.any() else ("cores", cores)
@@ -88,7 +88,6 @@ def sizes(table: TaskTable) -> list[dict[str, Any]]:
 
 
 def _octaves(amount: np.ndarray) -> dict[str, np.ndarray]:
-    """Numbers from each power of two to below the next."""
     classes = {"below 1": amount < 1, "1": (amount >= 1) & (amount < 2)}
     low = 2
     while low <= amount.max(initial=0.0):
@@ -107,7 +106,7 @@ def _classes(gpus: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def shares(table: TaskTable) -> dict[str, float]:
-    """Shares of GPU tasks that use part of a GPU, and more than one."""
+    """Return the shares of GPU tasks that use part of a GPU, and more than one."""
     gpus, _ = held_amounts(table)
     count = max(1, int((gpus > 0).sum()))
     return {"fractions": float(((gpus > 0) & (gpus < 1)).sum()) / count, "gangs": float((gpus > 1).sum()) / count}

@@ -1,19 +1,19 @@
-"""Why jobs of a log waited: capacity, limits, order, and what is unknown.
+"""Explains why jobs of a log waited: capacity, limits, order, and unknown causes.
 
-A log with recorded starts says at every instant what was held and which jobs waited.  Each waiting second of each job
-gets the first of these reasons that holds:
+A log with recorded starts shows at every instant what was in use and which jobs waited.  Each waiting second of each
+job is attributed to the first of these reasons that applies:
 
-    no room         the job did not fit into what was free of the whole cluster
-    nodes down      it did not fit into what was free of the capacity that was up then (`capacity_curve`)
-    before the log  the head of the log, in which jobs ran that the log does not know (`warm_end`)
-    limit           its user, queue, ... held as much as it ever did (`limits_of`)
-    priority        a job of a class that goes before its own (`order_of`) waited for room
-    order           a job that came earlier waited for room
-    fragmented      it fitted into what was free of the cluster, and on no single node
-    held back       it fitted, and nothing in the log says why it did not start
+    no room         the job did not fit into the free capacity of the whole cluster
+    nodes down      it did not fit into the free part of the capacity that was up then (`capacity_curve`)
+    before the log  the head of the log, in which jobs ran that are not in the log (`warm_end`)
+    limit           its user, queue, ... used as much as it ever did (`limits_of`)
+    priority        a job of a class with priority over its own (`order_of`) waited for room
+    order           a job that arrived earlier waited for room
+    fragmented      it fitted into the free capacity of the cluster, but on no single node
+    held back       it fitted, and nothing in the log explains why it did not start
 
-Capacity is one pool of GPUs, or of cores where no job holds a GPU; how jobs lie on nodes counts where all rows name
-theirs, for jobs that ran on one.  A job that fits on no single node waits for room, too.
+Capacity is one pool of GPUs, or of cores if no job uses a GPU.  Nodes are considered if all rows name their nodes, for
+jobs that ran on one node.  A job that fits on no single node also waits for room.
 """
 
 import math
@@ -32,22 +32,20 @@ REASONS = ("no room", "nodes down", "before the log", "limit", "priority", "orde
 
 @dataclass
 class Explained:
-    """The recorded waits of a log by reason, and what was inferred for it."""
+    """Recorded waits of a log by reason, and what was inferred for them."""
 
     jobs: Jobs
     site: Capacity
-    curve: list[tuple[float, float]]
-    """Times, and the capacity that was up from each of them on."""
+    curve: list[tuple[float, float]]  # times, and the available capacity from each time on
     warm_end: float
     limits: Limits | None
     order: Order | None
-    shares: dict[str, float]
-    """Of all waiting seconds, by reason."""
+    shares: dict[str, float]  # of all waiting seconds, by reason
     looked_at: int
 
     @property
     def capacity(self) -> float:
-        """Number of GPUs, or else cores, of the cluster."""
+        """Number of GPUs of the cluster, or of cores if no job uses a GPU."""
         return self.site.amount
 
     @property
@@ -60,9 +58,9 @@ def explain(
 ) -> Explained | None:
     """Explain the recorded waits of a log; None without starts or waits.
 
-    `capacity`: of the cluster, in GPUs or cores; what the log shows unless given.  `cut`: the log begins with what was
-    in the cluster then (a warm start), so that nothing unknown runs in its head.  `part`: infer limits and capacity
-    from the waits of one half of the jobs alone (`half_of`).
+    `capacity`: of the cluster, in GPUs or cores; inferred from the log unless given.  `cut`: the log begins with the
+    jobs in the cluster at that time (a warm start), so that no unknown job runs in its head.  `part`: infer limits and
+    capacity from the waits of one half of the jobs only (`half_of`).
     """
     jobs = jobs_of(table)
     if jobs is None or not (jobs.wait > 0).any():
@@ -84,7 +82,7 @@ def explain(
 
 
 def half_of(arrival: np.ndarray) -> np.ndarray:
-    """The half (0 or 1) of a log in which each job is, by a hash of its arrival."""
+    """Return the half (0 or 1) of a log of each job, by a hash of its arrival."""
     keys = np.rint(arrival * 1000).astype(np.int64).astype(np.uint64)
     return ((keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) & np.uint64(1)
 
@@ -93,9 +91,9 @@ def half_of(arrival: np.ndarray) -> np.ndarray:
 
 
 def warm_end(jobs: Jobs, steps: HeldSteps) -> float:
-    """Time at which the log first reaches its median occupancy.
+    """Return the time at which the log first reaches its median occupancy.
 
-    Before that its occupancy rises from nothing, which no cluster in use does: jobs ran that it does not know.
+    Before this time the occupancy rises from 0, which means that jobs ran that are not in the log.
     """
     low, high = jobs.arrival[0], jobs.arrival[-1]
     inside = (steps.times >= low) & (steps.times < high)
@@ -115,14 +113,12 @@ def _attributed(
     jobs: Jobs, steps: HeldSteps, capacity: float, curve: np.ndarray, warm: float, at_limit: dict[int, Any],
     order: Order | None,
 ) -> tuple[dict[str, float], int]:  # fmt: skip
-    """The share of all waiting seconds by reason, and how many jobs were looked at."""
+    """Return the share of all waiting seconds by reason, and how many jobs count."""
     rows = chosen_of(jobs, steps)
-    earliest = np.full(len(steps.times), math.inf)
-    """In each step the arrival of the first job that waits for room."""
+    earliest = np.full(len(steps.times), math.inf)  # by step: arrival of the first job that waits for room
     codes = None if order is None else jobs.labels[order.kind]
     before = {} if order is None else _before(order, jobs.names[order.kind])
-    lacking: dict[int, np.ndarray] = {}
-    """By class: in which steps one of its jobs waits for room."""
+    lacking: dict[int, np.ndarray] = {}  # by class: steps in which a job waits for room
     widest = _widest(jobs, steps)
     for row, part in steps.waiting(jobs, rows):
         short = (curve[part] - steps.held[part] < jobs.amount[row] - SLACK) | _split(jobs, row, part, widest)
@@ -157,7 +153,7 @@ def _attributed(
 
 
 def _widest(jobs: Jobs, steps: HeldSteps) -> np.ndarray | None:
-    """The maximum that is free on one node in each step; None without node names."""
+    """Return the maximum free on one node in each step; None without node names."""
     if (parts := jobs.nodes) is None:
         return None
     widest_free = np.zeros(len(steps.times))
@@ -170,14 +166,14 @@ def _widest(jobs: Jobs, steps: HeldSteps) -> np.ndarray | None:
 
 
 def _split(jobs: Jobs, row: int, part: slice, widest: np.ndarray | None) -> np.ndarray:
-    """In which of its steps a job that ran on one node would have fitted on none."""
+    """Return the steps in which a job that ran on one node would have fitted on none."""
     if widest is None or jobs.nodes is None or not jobs.nodes.alone[row]:
         return np.zeros(part.stop - part.start, dtype=bool)
     return widest[part] < jobs.amount[row] - SLACK
 
 
 def _before(order: Order, names: list[str]) -> dict[int, set[int]]:
-    """Classes that go before each class, those that follow from others included."""
+    """Return, by class, all classes with priority over it, indirect ones included."""
     direct: dict[int, set[int]] = {}
     for first, second, *_ in order.pairs:
         direct.setdefault(names.index(second), set()).add(names.index(first))

@@ -1,1 +1,1 @@
-"""Logs with columns of their own: their mapping, and a proposal of it."""
+"""Logs with columns of their own: their mapping, and a proposal of a mapping."""

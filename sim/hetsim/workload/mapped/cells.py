@@ -1,7 +1,7 @@
 """Cells of a log with its own columns: instants, durations, sizes and counts.
 
-A reader of cells takes a text (CSV), or a number, a date or a duration (Parquet, JSON), and returns a number in
-seconds, bytes or units; it raises ValueError with the rest of a sentence that begins with the cell.
+A cell reader accepts a text (CSV), or a number, a date or a duration (Parquet, JSON), and returns a number in seconds,
+bytes or units.  Its ValueError completes a sentence that begins with the cell.
 """
 
 import math
@@ -18,16 +18,15 @@ from hetsim.workload.rows.text_rows import NUMBER, YEAR_10000, instant_of
 Cell = Callable[[Any], float]
 
 TIMES = {**TIME, "seconds": 1.0, "minutes": 60.0, "hours": 3600.0, "hour": 3600.0, "minute": 60.0}
+# A single letter is a power of 1,024, as Slurm, LSF and Linux print sizes
 LETTERS = {"K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40, "P": 2.0**50}
-"""A letter alone is a power of 1,024, as Slurm, LSF and Linux print sizes."""
 SIZES = {**SIZE, **LETTERS, **{f"{letter}i": factor for letter, factor in LETTERS.items()}}
+# spellings in any case; logs do not write sizes in bits
 _LOWER = {f"{letter}{end}".casefold(): f"{letter}{end}" for letter in LETTERS for end in ("", "B", "iB")}
-"""Sizes in whatever case; bits are written as such nowhere in logs."""
+# numbers with a decimal comma, and points between thousands
 COMMA = re.compile(r"[-+]?(?:\d{1,3}(?:\.\d{3})+(?:,\d+)?|\d+,\d+)")
-"""Numbers with a decimal comma, and points between thousands."""
 MAX_COUNT = 1e6
-COUNTS = {"milli": 1000.0, "percent": 100.0}
-"""What one unit of a count is divided by."""
+COUNTS = {"milli": 1000.0, "percent": 100.0}  # divisors of counts by unit
 EPOCH = ("epoch s", "epoch ms", "epoch us", "epoch ns")
 ISO = "iso"
 
@@ -44,7 +43,7 @@ _OFFSET = re.compile(r"([-+])(\d{2}):?(\d{2})")
 
 
 def plain(value: Any) -> float:
-    """A number, or a text that is read as it is written."""
+    """Return a number, or the number that a text spells."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, str) and NUMBER.fullmatch(value):
@@ -55,7 +54,7 @@ def plain(value: Any) -> float:
 
 
 def number(least: float = 0.0, most: float = MAX_SECONDS, divisor: float = 1.0) -> Cell:
-    """Make a reader of numbers within bounds."""
+    """Return a cell reader of numbers within bounds."""
 
     def read(value: Any) -> float:
         return bounded(plain(value) / divisor, least, most)
@@ -64,7 +63,7 @@ def number(least: float = 0.0, most: float = MAX_SECONDS, divisor: float = 1.0) 
 
 
 def bounded(found: float, least: float = 0.0, most: float = MAX_SECONDS) -> float:
-    """The number, if it is within the bounds; else ValueError."""
+    """Return the number if it is within the bounds; else raise ValueError."""
     if not math.isfinite(found):
         raise ValueError("is not finite")
     if found < least:
@@ -75,7 +74,7 @@ def bounded(found: float, least: float = 0.0, most: float = MAX_SECONDS) -> floa
 
 
 def scaled(value: Any, factor: float) -> float:
-    """A number times a factor; below 1 by division, so that 3 ms is 0.003."""
+    """Return number × factor; below 1 by division, so that 3 ms is exactly 0.003."""
     number = plain(value)
     return number * factor if factor >= 1 else number / round(1 / factor)
 
@@ -84,7 +83,7 @@ def scaled(value: Any, factor: float) -> float:
 
 
 def duration(unit: str | None) -> Cell:
-    """Make a reader of durations: numbers in the unit, `1-02:03:04`, `5 min`, ..."""
+    """Return a cell reader of durations: numbers in the unit, `1-02:03:04`, `5 min`."""
     factor = TIMES[unit or "s"]
 
     def read(value: Any) -> float:
@@ -106,7 +105,7 @@ def duration(unit: str | None) -> Cell:
 
 
 def clock(text: str) -> float | None:
-    """Seconds of `1-02:03:04`, `02:03:04` or `03:04` (minutes); None for others."""
+    """Return the seconds of `1-02:03:04`, `02:03:04` or `03:04` (minutes), or None."""
     match = _CLOCK.fullmatch(text)
     if not match or (match[1] is None and match[3] is None):
         return None
@@ -119,7 +118,7 @@ def clock(text: str) -> float | None:
 
 
 def composite(text: str) -> float | None:
-    """Seconds of `1h30m`, `2 days 3 hours`, `45m` or `PT1H30M`; None for others."""
+    """Return the seconds of `1h30m`, `2 days 3 hours`, `45m` or `PT1H30M`, or None."""
     match = _PARTS.fullmatch(text) or _ISO_PARTS.fullmatch(text)
     if not match or not any(match.groups()):
         return None
@@ -128,7 +127,7 @@ def composite(text: str) -> float | None:
 
 
 def count(unit: str | None) -> Cell:
-    """Make a reader of counts: numbers, thousandths if the unit says so, `500m`."""
+    """Return a cell reader of counts: numbers in the unit (such as milli), or `500m`."""
     divisor = COUNTS[unit] if unit else 1.0
 
     def read(value: Any) -> float:
@@ -142,7 +141,7 @@ def count(unit: str | None) -> Cell:
 
 
 def with_point(read: Cell) -> Cell:
-    """Read a number with a decimal comma, as `1.234,5`."""
+    """Return a cell reader of numbers with a decimal comma, such as `1.234,5`."""
 
     def pointed(value: Any) -> float:
         if not isinstance(value, str):
@@ -157,10 +156,10 @@ def with_point(read: Cell) -> Cell:
 
 
 def decimal_points(cells: Sequence[Any], separator: str = "") -> list[Any]:
-    """The cells of a column, decimal commas replaced by points.
+    """Replace decimal commas in a column's cells by points.
 
-    separator: of the columns of the file.  Where that is a comma, `1,234` alone could be a thousand: it stays.
-    ValueError where some numbers have a comma and others a point.
+    `separator`: of the columns of the file.  If it is a comma, `1,234` alone may be a thousand and stays unchanged.
+    ValueError if some numbers have a comma and others a point.
     """
     texts = [cell for cell in cells if isinstance(cell, str)]
     commas = [text for text in texts if "," in text and COMMA.fullmatch(text)]
@@ -173,7 +172,7 @@ def decimal_points(cells: Sequence[Any], separator: str = "") -> list[Any]:
 
 
 def size(unit: str | None) -> Cell:
-    """Make a reader of sizes: numbers in the unit, `16G`, `16GiB`, `16GB`."""
+    """Return a cell reader of sizes: numbers in the unit, `16G`, `16GiB`, `16GB`."""
     factor = SIZES[unit or "B"]
 
     def read(value: Any) -> float:
@@ -202,7 +201,7 @@ def _with_unit(text: str, units: dict[str, float], examples: str) -> float:
 
 
 def zone_of(name: str) -> tzinfo:
-    """The time zone of a name, as Europe/Berlin or +02:00; ValueError."""
+    """Return the named time zone, such as Europe/Berlin or +02:00; else ValueError."""
     if match := _OFFSET.fullmatch(name):
         minutes = int(match[2]) * 60 + int(match[3])
         if minutes >= 24 * 60 or int(match[3]) > 59:
@@ -220,7 +219,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def is_date(form: str) -> bool:
-    """Return True if this form of instants is a date, not a number."""
+    """Return True if this format of instants is a date, not a number."""
     return form not in TIMES
 
 
@@ -246,9 +245,9 @@ def check_form(form: str) -> None:
 
 
 class Instants:
-    """Reads instants: dates as seconds since 1970, or numbers of the log's time.
+    """Reader of instants: dates as seconds since 1970, or numbers of the log's time.
 
-    A local time that the clocks of the zone showed twice is a `Twice`; `skipped` counts those that they never showed.
+    A local time that occurs twice when clocks are set back is a `Twice`; `skipped` counts times that never occurred.
     """
 
     def __init__(self, form: str | None, zone: tzinfo | None):
@@ -301,9 +300,9 @@ _WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}
 
 
 def _sliced(form: str) -> Callable[[str], datetime] | None:
-    """Read dates of fixed width in a tenth of the time of `strptime`.
+    """Return a reader of fixed-width dates, ten times as fast as `strptime`; or None.
 
-    None for other forms.  It raises ValueError for whatever is not written in full: `strptime` has the last word.
+    The reader raises ValueError for every date that is not written in full; `strptime` then decides.
     """
     places: dict[str, slice] = {}
     signs: list[tuple[int, str]] = []
@@ -345,6 +344,7 @@ def _no_date(text: str) -> str:
     return said + (f'; give time: "{near[0]}"' if near and near[0] != ISO else "; time: states how dates are written")
 
 
+# date formats that logs are known to use
 FORMS = tuple(
     f"{date}{gap}{time}"
     for date in ("%Y-%m-%d", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%Y%m%d", "%d-%b-%Y",
@@ -353,11 +353,10 @@ FORMS = tuple(
                       (" ", "%H:%M"), ("T", "%H:%M"), (" ", "%I:%M:%S %p"), (" ", "%I:%M %p"), ("", ""),
                       (" ", "%H:%M:%S %z"), (" ", "%H%M%S"), ("T", "%H%M%S"))
 ) + ("%a %b %d %H:%M:%S %Y", "%a %d %b %Y %H:%M:%S", "%a, %d %b %Y %H:%M:%S %z")  # fmt: skip
-"""Ways of writing dates that logs are known for."""
 
 
 def guess_form(texts: list[str]) -> list[str]:
-    """All date formats that suit every one of these texts, `iso` first."""
+    """Return all date formats that fit every one of these texts, `iso` first."""
     return [form for form in (ISO, *FORMS) if all(_fits(text, form) for text in texts)]
 
 

@@ -1,4 +1,4 @@
-"""Rows of a mapped log to jobs, or to problems of the row."""
+"""Turns rows of a mapped log into jobs, or into problems of the row."""
 
 import math
 from functools import cached_property
@@ -16,20 +16,19 @@ from hetsim.workload.rows.job_times import ROUNDED, JobTimes
 from hetsim.workload.rows.rows_of_a_job import JobRows, Sink
 from hetsim.workload.rows.text_rows import written
 
-SHOWN = 3
-"""Bad cells of a column that are named; the rest is counted."""
+SHOWN = 3  # bad cells per column that are named; further ones are counted
 
 
 class MappedJobs:
-    """Turns rows of cells into jobs."""
+    """Converter of rows of cells into jobs."""
 
     def __init__(self, log: JobLog, made: LogMap, keyed: bool):
-        """keyed: rows have keys of their own (`FileRows.keyed`)."""
+        """`keyed`: rows have keys of their own (`FileRows.keyed`)."""
         self.log, self.made, self.keyed = log, made, keyed
         self.readers = {target: made.reader(target) for target in made.columns if kind_of(target) != "text"}
         self.bad: dict[str, int] = {}  # cells of each target that cannot be read
+        # by column: row and line of the first bad cell that is not named
         self.more: dict[str, tuple[int, int | None]] = {}
-        """Row and line of the first of those that are not named, by column."""
         self.blank: dict[str, int] = {}
         self.blank_at: dict[str, int | None] = {}
         self.first = math.inf
@@ -51,15 +50,15 @@ class MappedJobs:
             self.jobs = JobRows(log, made.fold, rows)
             self.stages.insert(0, self.jobs)
         self.rows = rows
+        # by column and key in cells: whether a row has it, and for which target
         self.keys_sought: dict[tuple[str, str], list[Any]] = {}
-        """By column and part of its cells: whether any row has had it, and for which target."""
         log.one_row_each = "id" in columns and made.fold is None and made.attempts != "separate"
         log.unique = "id" in columns and not self.stages
 
     # Rows -------------------------------------------------------------------------------------------------------
 
     def take(self, line: int, cells: dict[str, Any]) -> None:
-        """Take a row: a job, a row left out, or problems of the row."""
+        """Convert a row into a job, a skipped row, or problems of the row."""
         self.row += 1
         row: dict[str, Any] = {}
         fine, dropped = True, ""
@@ -92,7 +91,7 @@ class MappedJobs:
             self._row(line, {name: value for name, value in row.items() if value is not None}, cells, row_text)
 
     def _row(self, line: int, row: dict[str, Any], cells: dict[str, Any], whole: str | None) -> None:
-        """Send a row on to the job that it belongs to."""
+        """Pass a row on to the job that it belongs to."""
         made = self.made
         if made.gang is not None:
             label = self._key(made.gang.by, row, cells)
@@ -103,12 +102,12 @@ class MappedJobs:
             self.rows(line, row, whole)
 
     def _key(self, by: str, row: dict[str, Any], cells: dict[str, Any]) -> str | None:
-        """The text of a row for a target, or else of a column; None if it is blank."""
+        """Return the text of a row's target or column `by`; None if it is blank."""
         value = row.get(by) if by in self.made.columns else cells.get(by)
         return None if value is None or is_blank(value, self.made.blanks) else str(value)
 
     def _value(self, target: str, source: CellSource, cells: dict[str, Any]) -> Any:
-        """The value of a row for a target; None if its cell is blank, _Bad if unreadable."""
+        """Return a row's value of a target; None if the cell is blank, _Bad if unreadable."""
         if source.operation == "constant":
             return source.constant if kind_of(target) == "text" else self.readers[target](source.constant)
         if source.operation != "column":
@@ -137,7 +136,6 @@ class MappedJobs:
         return cell
 
     def _combined(self, target: str, source: CellSource, cells: dict[str, Any]) -> float | None:
-        """The difference, sum or product of columns."""
         parts = [self._cell(column, cells, target) for column in source.columns]
         if any(part is None for part in parts):
             return None
@@ -152,7 +150,7 @@ class MappedJobs:
         return values[0] - values[1]
 
     def _operands(self, target: str, source: CellSource) -> list[Any]:
-        """Readers of the columns of an operation: see the module."""
+        """Return the cell readers of an operation's columns; the module describes them."""
         kind, count = kind_of(target), len(source.columns)
         if source.operation == "product":
             factor = cells_of.with_point(_factor) if self.made.comma else _factor
@@ -169,7 +167,7 @@ class MappedJobs:
 
     @cached_property
     def _instant(self) -> Instants:
-        """Reads instants that are not a target of their own, as the arrival is written."""
+        """Reader of instants that are not targets, in the format of the arrival."""
         return Instants(self.made.form("arrival"), self.made.zone)
 
     # RowProblems -------------------------------------------------------------------------------------------------
@@ -182,7 +180,7 @@ class MappedJobs:
             self.log.row_problems.add(f"row {self.row}, column {column}: {message}", self._place(line))
 
     def _place(self, line: int) -> int | None:
-        """The line of a row, in files that have lines."""
+        """Return the line of a row, or None in files without lines."""
         return None if self.log.word == "row" else line
 
     def _complain_blank(self, line: int, target: str, source: CellSource) -> None:
@@ -196,7 +194,7 @@ class MappedJobs:
             self.log.row_problems.add(text, self._place(line))
 
     def _nothing(self, source: CellSource) -> str:
-        """The meaning of a row without a value of this source."""
+        """Return a message that a row has no value of this source."""
         if source.key is not None:
             return f"{shown(source.key)} is not found in {_of(source)}"
         if self.keyed:
@@ -204,7 +202,7 @@ class MappedJobs:
         return f"{_of(source)} is blank"
 
     def finish(self) -> None:
-        """Count what was not mapped, and remark on the dates."""
+        """Count what was not mapped, and note ambiguous dates."""
         log = self.log
         for (column, key), (there, target) in self.keys_sought.items():
             if not there:
@@ -262,7 +260,7 @@ class MappedJobs:
         self.times.added(log.add(line, id_, arrival, duration=duration, key=key, whole=whole, **found))
 
     def _limits(self, line: int, found: dict[str, Any], took: float | None) -> None:
-        """Name the deadline as tables do; without estimates a time limit is one."""
+        """Rename the deadline as in tables; a time limit replaces missing estimates."""
         if "deadline" in found:
             found["due"] = found.pop("deadline")
         if (limit := found.get("time_limit")) is not None:
@@ -271,13 +269,13 @@ class MappedJobs:
                 self.log.remark("ran longer than their time limit", line)
 
     def _id(self, line: int, id_: Any) -> Any:
-        """The id as a number where it is one; a blank one is the number of the row."""
+        """Return the id, as a number if it is one; a blank id becomes the row's number."""
         if "id" in self.made.columns and id_ is None:
             return f"{self.log.word} {line}"
         return number_or_text(id_) if isinstance(id_, str) else id_
 
     def _devices(self, line: int, found: dict[str, Any], times: dict[str, float]) -> bool:
-        """Make GPUs and cores of a job agree with its times; False if it is left out."""
+        """Reconcile a job's GPUs and cores with its times; return False to skip the job."""
         log = self.log
         gpus = found.get("gpus")
         if gpus is not None and gpus > 1 and gpus % 1:
@@ -324,9 +322,9 @@ def _factor(value: Any) -> float:
 
 
 def _part(cell: str, key: str) -> str | None:
-    """The text behind `key=` in a cell such as cpu=8,gres/gpu=2.
+    """Return the text behind `key=` in a cell such as cpu=8,gres/gpu=2.
 
-    Or the sum of gpu:a100:2,gpu:v100:1 (gpu: one).
+    For gpu:a100:2,gpu:v100:1 return the sum (`key` is gpu).
     """
     parts = [part.partition("(")[0].strip() for part in cell.split(",")]
     for part in parts:

@@ -1,4 +1,4 @@
-"""The mapping of a log: contradictions in it or to the file, readers of cells."""
+"""Mapping of a log's columns: checks for contradictions, and cell readers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,26 +11,25 @@ from hetsim.workload.mapped.cells import SIZES, TIMES, Cell, Instants
 from hetsim.workload.mapped.mapping import GPU_TIME, NO_DEFAULT, UNITS, CellSource, Missing, kind_of
 from hetsim.workload.rows.rows_of_a_job import OF_TEXTS, Fold
 
+# units of time at the end of a column's name; `min` is ambiguous (minimum) and is not used
 _SUFFIXES = {
     "ns": 1e-9, "us": 1e-6, "usec": 1e-6, "ms": 1e-3, "msec": 1e-3, "millis": 1e-3, "milliseconds": 1e-3,
     "microseconds": 1e-6, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "mins": 60.0,
     "minutes": 60.0, "h": 3600.0, "hr": 3600.0, "hrs": 3600.0, "hours": 3600.0, "days": 86400.0,
 }  # fmt: skip
-"""Units of time at the end of a column's name; min may be a minimum as well, and tells nothing."""
+# units of size there; many logs write GB and mean GiB
 _SIZE_SUFFIXES = {
     "bytes": (1.0,), "kb": (1e3, 2.0**10), "mb": (1e6, 2.0**20), "gb": (1e9, 2.0**30), "tb": (1e12, 2.0**40),
     "kib": (2.0**10,), "mib": (2.0**20,), "gib": (2.0**30,), "tib": (2.0**40,),
 }  # fmt: skip
-"""Units of size there; many write GB and mean GiB."""
 
 
-Problems = Iterator[tuple[str, str]]
-"""Keys of a mapping, and what is wrong with each."""
+Problems = Iterator[tuple[str, str]]  # keys of a mapping, and the problem of each
 
 
 @dataclass(frozen=True)
 class LogMap:
-    """A complete mapping, as the keys of `trace:` give it."""
+    """A complete mapping, with the keys of `trace:`."""
 
     columns: Mapping[str, CellSource]
     units: Mapping[str, str]
@@ -38,30 +37,29 @@ class LogMap:
     zone: tzinfo | None
     missing: Mapping[str, Missing]
     blanks: frozenset[str | float]
-    comma: bool = False
-    """True if numbers are written with a decimal comma."""
+    comma: bool = False  # numbers are written with a decimal comma
     fold: Fold | None = None
     gang: Fold | None = None
     attempts: str | None = None
 
     @property
     def wanted(self) -> list[str]:
-        """The columns of the file to be read."""
+        """Columns of the file to be read."""
         keys = [one.by for one in (self.fold, self.gang) if one is not None and one.by not in self.columns]
         return list(dict.fromkeys([*(name for source in self.columns.values() for name in source.columns), *keys]))
 
     def form(self, target: str) -> str | None:
-        """The format of a target's instants; None: ISO dates, or the file's type."""
+        """Return the format of a target's instants; None: ISO dates, or the file's type."""
         return self.forms.get(target, self.forms.get(""))
 
     @property
     def dated(self) -> bool:
-        """Return True if times are dates, so that time 0 is the first one."""
+        """True if times are dates, so that the first date is time 0."""
         form = self.form("arrival")
         return form is None or read.is_date(form)
 
     def problems(self, names: Sequence[str] | None, file: str, missing: Sequence[str] = ()) -> list[tuple[str, str]]:
-        """All contradictions, as key and sentence."""
+        """Return all contradictions, as pairs of key and sentence."""
         problems = [*self._whole(), *self._twice(), *self._of_units(), *self._of_missing(), *self._of_forms()]
         for key, fold in (("fold", self.fold), ("gang", self.gang)):
             problems += [] if fold is None else self._of_fold(key, fold, names, file=file, missing=missing)
@@ -146,7 +144,7 @@ class LogMap:
                 yield from self._unreadable(f"columns.{target}", target, "constant", value=source.constant)
 
     def _unreadable(self, key: str, target: str, what: str, value: str) -> Problems:
-        """The problem of a stated value that the target's reader refuses."""
+        """Yield the problem of a stated value that the target's cell reader refuses."""
         if kind_of(target) != "text":
             try:
                 self.reader(target)(value)
@@ -199,7 +197,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def contradiction(target: str, column: str, unit: str | None) -> str:
-    """Text of a contradiction between a column's name and its unit, or empty."""
+    """Return the contradiction between a column's name and its unit, or ""."""
     if not (unit_named := unit_in_name(column, kind_of(target))):
         return ""
     factors = TIMES if kind_of(target) == "duration" else SIZES
@@ -214,7 +212,7 @@ def contradiction(target: str, column: str, unit: str | None) -> str:
 
 
 def unit_in_name(column: str, kind: str) -> tuple[str, tuple[float, ...]] | None:
-    """The unit at the end of a column's name (`runtime_ms`, `memory [GB]`)."""
+    """Return the unit at the end of a column's name (`runtime_ms`, `memory [GB]`)."""
     word = column.replace("(", " ").replace(")", " ").replace("[", " ").replace("]", " ").replace("_", " ")
     parts = word.replace("-", " ").replace(".", " ").split()
     if len(parts) < 2:

@@ -1,12 +1,12 @@
 """The mapping of a log with its own columns: targets, units, blanks.
 
-`columns:` maps what the simulator knows (`TARGETS`) to columns of the file, or to one of the declared operations
+`columns:` maps the values that the simulator uses (`TARGETS`) to columns of the file, or to one of the operations
 below.  Nothing in it is evaluated as code.
 
     arrival: submit_time                        a column
     duration: {difference: [end, start]}        difference, sum or product of columns
     cpus: {constant: 8}                         the same for all rows
-    class: {column: queue, values: {a: batch}}  other words for what stands there; null: no value
+    class: {column: queue, values: {a: batch}}  replacements for values of the column; null: no value
     gpus: {column: tres, key: gres/gpu}         a part of a cell such as cpu=8,gres/gpu=2
 """
 
@@ -26,6 +26,7 @@ from hetsim.workload.rows.text_rows import NUMBER
 
 Kind = Literal["instant", "duration", "size", "count", "number", "text"]
 
+# Possible targets of columns, in addition to `gpu_time.TYPE`
 TARGETS: dict[str, Kind] = {
     "id": "text", "arrival": "instant", "start": "instant", "end": "instant",
     "duration": "duration", "gpu_time": "duration", "cpu_time": "duration", "estimate": "duration",
@@ -36,17 +37,14 @@ TARGETS: dict[str, Kind] = {
     "priority": "number", "weight": "number", "deadline": "instant", "patience": "duration",
     "bytes_in": "size", "bytes_out": "size", "upload": "duration", "download": "duration",
 }  # fmt: skip
-"""What a column can be; `gpu_time.TYPE` besides."""
 GPU_TIME = "gpu_time."
-NO_DEFAULT = ("arrival", "duration", "start", "end")
-"""What every job needs: a blank cell cannot stand for a default."""
+NO_DEFAULT = ("arrival", "duration", "start", "end")  # every job needs these; a blank cell has no default
+# Words that mean no value, unless `missing_values` names others
 BLANKS = (
     "", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "(null)", "\\N", "None", "none",
     "Unknown", "None assigned", "-", "--",
 )  # fmt: skip
-"""Words that mean no value, unless `missing_values` names others."""
-NO_LIMIT = ("UNLIMITED", "Partition_Limit", "INVALID")
-"""Further such words of time limits."""
+NO_LIMIT = ("UNLIMITED", "Partition_Limit", "INVALID")  # additional such words for time limits
 UNITS: dict[str, Mapping[str, float]] = {"duration": TIMES, "size": SIZES, "count": COUNTS}
 ACTIONS = ("drop", "error", "default")
 
@@ -64,7 +62,7 @@ Operation = Literal["column", "constant", "difference", "sum", "product"]
 
 @dataclass(frozen=True)
 class CellSource:
-    """Source of the values of a target: a column, or a constant."""
+    """Source of a target's values: a column, an operation on columns, or a constant."""
 
     operation: Operation
     columns: tuple[str, ...] = ()
@@ -75,7 +73,7 @@ class CellSource:
 
 @dataclass(frozen=True)
 class Missing:
-    """The meaning of a blank cell: drop the row, an error, no value, or a value."""
+    """Treatment of a blank cell: drop the row, an error, no value, or a given value."""
 
     action: Literal["drop", "error", "default"]
     value: str | None = None
@@ -110,7 +108,7 @@ def _source(value: Any) -> CellSource:
 
 
 def _operation(value: dict[str, Any]) -> Operation:
-    """The one operation of a source; ValueError for none, several or other keys."""
+    """Return the one operation of a source; ValueError if there is not exactly one."""
     operations = get_args(Operation)
     given = [key for key in operations if key in value]
     further = [key for key in value if key not in operations]
@@ -160,14 +158,13 @@ def _target(name: str) -> str:
 
 
 def _checked(value: Any, check: Callable[[str], object]) -> str:
-    """A text that passes a check, which raises ValueError."""
     text = _text(value)
     check(text)
     return text
 
 
 def forms_of(value: Any) -> dict[str, str]:
-    """Date formats from `time:`, for all instants (under "") or for each."""
+    """Return date formats from `time:`, one for all instants (key "") or one for each."""
     if isinstance(value, dict) and set(value) == {""}:
         return value
     if not isinstance(value, dict):
@@ -208,7 +205,7 @@ def _blank_words(value: Any) -> tuple[str, ...]:
 
 
 def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
-    """Words that mean no value, and those of them that are numbers."""
+    """Return the words that mean no value, and their numbers if they are numeric."""
     return frozenset([*words, *(float(word) for word in words if NUMBER.fullmatch(word))])
 
 
@@ -218,7 +215,7 @@ def fold_of(value: Any) -> Fold:
 
 
 def gang_of(value: Any) -> Fold:
-    """Read `gang: {by: LABEL}`, as a fold."""
+    """Read `gang: {by: LABEL}`, as a fold (a rule that merges rows)."""
     return value if isinstance(value, Fold) else gang(*_by_and_rules(value, "gang"))
 
 

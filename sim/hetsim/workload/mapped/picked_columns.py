@@ -17,14 +17,13 @@ from hetsim.workload.mapped.rows import rows_of, tidied_row
 from hetsim.workload.rows.text_rows import NUMBER, RowProblems
 
 LARGEST = 10**9
-MAX_LISTED = 8
-"""Number of values of a column that a message lists."""
+MAX_LISTED = 8  # number of values of a column that a message lists
 
 
 class PickedColumns:
-    """Columns of the rows of a file that `where` picks.
+    """Columns of the rows that `where` selects in a file.
 
-    ScenarioError names file, line and column of what cannot be read.
+    ScenarioError names file, line and column of unreadable cells.
     """
 
     def __init__(self, path: Path, where: Mapping[str, Any], wanted: Sequence[str] | None = None):
@@ -40,8 +39,8 @@ class PickedColumns:
         self.lines: list[int] = []
         self._cells: list[list[Any]] = []
         seen = 0
+        # values of the selecting columns, as a hint if no row matches
         there: dict[str, dict[str, None]] = {name: {} for name in where}
-        """Values of the columns by which rows are picked, as a hint where none is."""
         for line, cells in rows.cells(self.names):
             seen += 1
             row = tidied_row(path, line, cells)
@@ -58,7 +57,7 @@ class PickedColumns:
 
     @staticmethod
     def bare(names: Sequence[str]) -> dict[str, str]:
-        """Columns by plain name, as `p50` or `latency` for `Latency (ms)`."""
+        """Return columns by plain name, such as `p50` or `latency` for `Latency (ms)`."""
         units = {one.casefold() for one in TIME}
         columns: dict[str, str] = {}
         for name in names:
@@ -78,7 +77,7 @@ class PickedColumns:
         raise file_error(self.path, f"no column {wanted[0]} (or {', '.join(wanted[1:])})", 1)
 
     def values(self, name: str, of: Callable[[Any], Any]) -> list[Any]:
-        """The cells of a column, read by `of`; a ValueError is a problem."""
+        """Return the cells of a column, read by `of`; a ValueError becomes a problem."""
         place = self.names.index(name)
         try:
             cells = decimal_points([row[place] for row in self._cells], self._separator)
@@ -94,20 +93,20 @@ class PickedColumns:
         return values
 
     def complain(self, line: int, column: str, message: str) -> None:
-        """Note a problem in a row, which `done` raises."""
+        """Record a problem in a row, which `done` raises."""
         where = f"row {line}, " if self.word == "row" else ""
         self.row_problems.add(f"{where}column {column}: {message}", self.line_of(line))
 
     def line_of(self, number: int) -> int | None:
-        """The line of a row, in files that have lines."""
+        """Return the line of a row, or None in files without lines."""
         return None if self.word == "row" else number
 
     def done(self) -> None:
-        """Raise ScenarioError for all noted problems."""
+        """Raise ScenarioError for all recorded problems."""
         self.row_problems.fail_if_any()
 
     def whole_numbers(self, wanted: Sequence[str], least: int = 1) -> list[int]:
-        """Read a column of whole numbers, of tokens or requests."""
+        """Read a column of whole numbers, such as tokens or requests."""
 
         def read(cell: Any) -> int:
             value = plain(cell)
@@ -118,12 +117,12 @@ class PickedColumns:
         return self.values(self.first_of(wanted), read)
 
     def seconds(self, wanted: Sequence[str], unit: str | None, positive: bool = True) -> list[float]:
-        """Read a column of times, in the unit its name ends with, or this."""
+        """Read a column of times, in the unit at the end of its name or in `unit`."""
         name = self.first_of(wanted)
         return self.times(name, self.unit_of(name, unit, "--unit ms"), "a step" if positive else "")
 
     def unit_of(self, name: str, unit: str | None, option: str) -> float:
-        """Seconds of the unit in a column's name, or else of this one."""
+        """Return the seconds of the unit in a column's name, or else of `unit`."""
         named_unit = unit_in_name(name, "duration") or unit_in_name(f"x_{name}", "duration")
         if named_unit is not None:
             return named_unit[1][0]
@@ -133,7 +132,7 @@ class PickedColumns:
         return TIME[unit]
 
     def times(self, name: str, factor: float, what: str) -> list[float]:
-        """Read times in units of this many seconds; `what` are above 0."""
+        """Read times in units of `factor` seconds; if `what` is given, they must be > 0."""
 
         def read(cell: Any) -> float:
             value = bounded(scaled(cell, factor))
@@ -144,7 +143,7 @@ class PickedColumns:
         return self.values(name, read)
 
     def one_each(self, wanted: Sequence[str], what: str) -> None:
-        """Raise ScenarioError if columns mix rows of several things."""
+        """Raise ScenarioError if columns such as a model's name have several values."""
         mixed = {}
         for name in self.names:
             if name.casefold() in wanted:
@@ -170,7 +169,6 @@ def _equal(cell: Any, value: Any) -> bool:
 
 
 def _listed(values: Iterable[str]) -> str:
-    """`2, 4 or 8`, of many the first."""
     first = [*islice(values, MAX_LISTED + 1)]
     if len(first) > MAX_LISTED:
         return ", ".join(first[:MAX_LISTED]) + ", ..."
@@ -219,8 +217,6 @@ def _size(cell: Any) -> int:
 
 
 class _Table:
-    """Rows by batch size."""
-
     def __init__(self, columns: PickedColumns, samples: bool):
         self.columns, self.samples = columns, samples
         self.rows: dict[int, list[list[float]]] = {}
@@ -228,7 +224,7 @@ class _Table:
         self.last = 0
 
     def add(self, number: int, batch: str, size: int, values: list[float]) -> None:
-        """Take a row: another sample of its size, or the next size."""
+        """Add a row: another sample of its batch size, or the next size."""
         if size in self.rows and not self.samples:
             text = f"the batch size {size} stands in {self.columns.word} {self.places[size]} already"
             self.columns.complain(number, batch, f"{text}; samples: true draws from such rows, where picks some")
@@ -240,7 +236,7 @@ class _Table:
             self.last = size
 
     def result(self, expected: bool, ranks: list[float]) -> Found:
-        """The whole table; the first value of a row is the expected one, if `expected`."""
+        """Return the whole table; if `expected`, a row's first value is the expected time."""
         sizes = sorted(self.rows)
         seconds, spreads = [], []
         for size in sizes:

@@ -1,7 +1,7 @@
-"""Propose how columns of a log map to jobs, from its header and first rows.
+"""Proposes how columns of a log map to jobs, from its header and first rows.
 
-By the names of columns and by what stands in them.  What it cannot know for sure it says: two columns that could be
-the same, days and months that could be the other way round, numbers without a unit.
+The proposal uses names of columns and contents of cells.  It reports what is uncertain: two columns with the same
+meaning, days and months that could be swapped, numbers without a unit.
 """
 
 import re
@@ -99,7 +99,7 @@ def _columns_in(source: Any) -> list[str]:
 
 
 def _with_names(rows: FileRows, found: Proposal) -> FileRows:
-    """The rows with names of columns; numbered if the first line of a CSV is a row."""
+    """Return the rows with column names; numbers, if a CSV file has no header."""
     twice = sorted({name for name in rows.names if name and rows.names.count(name) > 1})
     for name in twice:
         found.unsure.append(f"columns: the file has two columns {shown(name)}; rename one if it is used")
@@ -117,7 +117,7 @@ def _with_names(rows: FileRows, found: Proposal) -> FileRows:
 
 
 def _columns(names: list[str], rows: list[list[Any]], found: Proposal) -> list[Column]:
-    """The columns of the first rows, and the words that stand for no value."""
+    """Return the columns of the first rows, and note words that mean no value."""
     columns = [column_of(name, [cells[k] for cells in rows], blanks_of(BLANKS)) for k, name in enumerate(names)]
     with_comma = [column for column in columns if column.commas]
     if with_comma and found.keys["format"] == "csv":
@@ -139,7 +139,7 @@ def _columns(names: list[str], rows: list[list[Any]], found: Proposal) -> list[C
 
 
 def _minus_one(column: Column) -> bool:
-    """Return True if -1 stands for no value in a column of times or amounts."""
+    """Return True if -1 means no value in a column of times or amounts."""
     numbers = column.numbers
     if numbers is None or min(numbers) != -1 or any(-1 < value < 0 for value in numbers):
         return False
@@ -148,7 +148,7 @@ def _minus_one(column: Column) -> bool:
 
 
 def _consistent(chosen: dict[str, Column], found: Proposal) -> dict[str, Column]:
-    """Without what a look at the rows speaks against."""
+    """Return the choices without those that the contents of the rows contradict."""
     if (queue := chosen.get("queue")) is not None and queue.numbers is not None and len(set(queue.cells)) > 1:
         what = "the wait" if _is_wait(queue, chosen) else "numbers, maybe the time in the queue"
         found.unsure.append(f'queue: "{queue.name}" holds {what}; it was left out')
@@ -166,7 +166,7 @@ def _consistent(chosen: dict[str, Column], found: Proposal) -> dict[str, Column]
 
 
 def _parts_of_cells(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """GPUs, cores and memory in cells such as cpu=8,gres/gpu=2,mem=64G."""
+    """Map GPUs, cores and memory from cells such as cpu=8,gres/gpu=2,mem=64G."""
     for column in reversed(columns):
         if column.cells and all(_RESOURCES.match(str(cell)) for cell in column.cells):
             _resources_of(column, chosen, found)
@@ -176,7 +176,7 @@ def _parts_of_cells(columns: list[Column], chosen: dict[str, Column], found: Pro
 
 
 def _resources_of(column: Column, chosen: dict[str, Column], found: Proposal) -> None:
-    """The targets in the cells of a column of resources, without their own column."""
+    """Map the targets in a column of resources, unless they have their own column."""
     for target, key in (("gpus", "gres/gpu"), ("cpus", "cpu"), ("memory", "mem")):
         there = sum(f"{key}=" in str(cell) for cell in column.cells)
         if target not in chosen and there:
@@ -187,7 +187,7 @@ def _resources_of(column: Column, chosen: dict[str, Column], found: Proposal) ->
 
 
 def _gpus_of_gres(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """GPUs from the first column with cells such as gpu:a100:2 and nothing else."""
+    """Map GPUs from the first column whose cells are all like gpu:a100:2."""
     for column in columns:
         texts = [str(cell) for cell in column.cells]
         if any("gpu" in text for text in texts) and all(_GRES.fullmatch(text) for text in texts):
@@ -204,7 +204,7 @@ _GRES = re.compile(r"(?:(?:gres[:/])?[\w.-]+(?::[\w.-]+)?(?:[:=]\d+)?(?:\([^)]*\
 
 
 def _is_wait(column: Column, chosen: dict[str, Column]) -> bool:
-    """Return True if a column holds the time between submission and start."""
+    """Return True if a column is the time between submission and start."""
     if not {"arrival", "start"} <= set(chosen) or any(chosen[one].blank for one in ("arrival", "start")):
         return False
     came, began = seconds_of(chosen["arrival"]), seconds_of(chosen["start"])
@@ -235,7 +235,7 @@ def _times(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def _form_of_numbers(column: Column) -> str:
-    """The form of instants that are numbers: since 1970 if large, else by the name."""
+    """Return the format of numeric instants: since 1970 if large, else by name."""
     numbers = [value for value in column.numbers or [] if value > 0]
     if not numbers:
         return ""
@@ -256,7 +256,7 @@ def _zones(columns: list[Column], forms: list[str], found: Proposal) -> None:
 
 
 def _other_way(target: str, column: Column, found: Proposal) -> None:
-    """Return True if the days could be the months."""
+    """Note the date format if days and months could be swapped."""
     form = column.forms[0]
     swapped = [other for other in column.forms[1:] if sorted(other) == sorted(form)]
     if swapped and "%b" not in form:
@@ -287,7 +287,7 @@ def _blanks(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, str], found: Proposal) -> None:
-    """Note the columns that a replay needs and the log does not seem to have."""
+    """Note the columns that a replay needs and that the log seems to lack."""
     there = found.keys["columns"]
     spent = next((one for one in columns if re.search(r"gpu[ _-]?(time|hours|seconds)", one.name, re.IGNORECASE)), None)
     if spent is not None:
@@ -309,7 +309,7 @@ def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, 
 
 
 def _amounts_of_each(column: Column, there: dict[str, Any], found: Proposal) -> None:
-    """Note amounts that may be those of each node or instance of a job."""
+    """Note amounts that may be per node or per instance of a job."""
     if column.name not in there.values():
         for target in ("gpus", "cpus"):
             if isinstance(there.get(target), str):
@@ -319,6 +319,7 @@ def _amounts_of_each(column: Column, there: dict[str, Any], found: Proposal) -> 
         found.unsure.append(f'gpus: if each of "{column.name}" holds one GPU, gpus: {column.name}')
 
 
+# Targets that are reported when missing, with the consequence
 REQUIRED = {
     "arrival": "no column looks like the time at which jobs were submitted; if all are there from the beginning, "
     "arrival: {constant: 0} and time: s",
@@ -327,13 +328,11 @@ REQUIRED = {
     "start": "without recorded starts there is nothing to compare simulated waits with",
     "user": "without users there is no fairness between them",
 }
-"""What is told to be missing, and what of it."""
-INSTEAD = {"gpus": ({"devices"},), "start": ({"end", "duration"},)}
-"""Targets that make up for one of these."""
+INSTEAD = {"gpus": ({"devices"},), "start": ({"end", "duration"},)}  # targets that replace a missing target
 
 
 def form_of(path: Path) -> str:
-    """Form of a file (one of three), by its name and first character."""
+    """Return the file's form (one of three), by its name and first character."""
     if path.suffix.lower() in PARQUET:
         return "parquet"
     sign = first_sign(path)
@@ -346,7 +345,7 @@ def form_of(path: Path) -> str:
 
 
 def written(proposal: Proposal) -> str:
-    """The proposal as YAML to paste, with remarks as comments."""
+    """Return the proposal as YAML to paste, with remarks as comments."""
     keys = proposal.keys
     if "columns" not in keys:
         head = ", ".join(_pair(key, keys[key]) for key in ("format", "path"))
@@ -373,7 +372,6 @@ FURTHER = ("units", "time", "missing", "missing_values", "decimal", "separator",
 
 
 def _pair(key: str, value: Any) -> str:
-    """A key and its value on one line of YAML."""
     import yaml
 
     for unicode in (True, False):  # what cannot be seen is written as an escape, which YAML reads again

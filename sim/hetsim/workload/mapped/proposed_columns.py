@@ -1,4 +1,4 @@
-"""Propose the columns of a log by their names, words in them, and contents."""
+"""Proposes the columns of a log by their names, words in them, and contents."""
 
 import datetime
 import re
@@ -16,16 +16,16 @@ from hetsim.workload.rows.text_rows import NUMBER
 
 _TABLES = package_table(__file__, "column_names.yaml")
 
+# Names of columns in known logs, without signs between words; the surest name is first
 NAMES: dict[str, tuple[str, ...]] = {target: tuple(names.split()) for target, names in _TABLES["names"].items()}
-"""Names that columns of logs have, without signs between words; the first is the surest."""
 
+# names of columns with the number of nodes or instances of a job
 WIDTHS: tuple[str, ...] = tuple(_TABLES["widths"].split())
-"""Names of columns with how many nodes or instances a job has."""
 
 
 @dataclass(frozen=True)
 class Words:
-    """Words that identify a column: one of each set, and none of the last."""
+    """Words that identify a column: one word of each set, and no word of the last set."""
 
     sets: tuple[frozenset[str], ...]
     none: frozenset[str] = frozenset()
@@ -35,84 +35,78 @@ class Words:
 
 
 def _words(text: str) -> frozenset[str]:
-    """The words of a text, in which `@asked` stands for those of a group."""
+    """Return the words of a text; `@asked` is replaced by the words of a group."""
     return frozenset(re.sub(r"@(\w+)", lambda match: _TABLES["groups"][match[1]], text).split())
 
 
+# Words that identify a column whose name is none of NAMES
 WORDS: dict[str, tuple[Words, ...]] = {
     target: tuple(Words(tuple(map(_words, one["sets"])), _words(one.get("none", ""))) for one in ways)
     for target, ways in _TABLES["words"].items()
 }
-"""By what words in their names columns may be known that have none of the names above."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _PLURALS = re.compile(r"\b(?:n|num)?([GC])PUs?(?![a-z])|(?<=[a-z])([GC])PUs?(?![a-z])")
 
 
 def words_of(name: str) -> frozenset[str]:
-    """The words of a name: `jobSubmitTime` and `Job submit-time` have the same."""
+    """Return the words of a name: `jobSubmitTime` equals `Job submit-time`."""
     plain = _PLURALS.sub(lambda match: f"_{(match[1] or match[2]).lower()}pus_", name)
     return frozenset(word.casefold() for word in _WORD.findall(plain))
 
 
 def by_words(target: str, name: str) -> bool:
-    """Return True if the words of a name indicate this target."""
+    """Return True if the words of a column's name indicate this target."""
     words = words_of(name)
     return any(one.match(words) for one in WORDS.get(target, ()))
 
 
-MINUTES = "min"
-"""At the end of a name: minutes, or a minimum."""
+MINUTES = "min"  # at the end of a name: minutes, or a minimum
 NUMERIC = ("gpus", "cpus", "priority")
 INSTANTS = ("arrival", "start", "end", "deadline")
 DURATIONS = ("duration", "wait", "time_limit")
 TEXTS = ("devices", "user", "class", "queue", "partition", "vc", "group", "account", "qos", "status", "recorded_node")
 GPU_NAME = re.compile(r"\b(?:nvidia|tesla|[avhplktb]\d{1,3}0?|mi\d{2,3}|[rg]tx)", re.IGNORECASE)
+# targets for which the proposal explains why a column with a similar name was rejected
 NEEDED = (*INSTANTS, "duration", "gpus")
-"""Targets of which it is told why a column that is named like them was not taken."""
-BY_WORDS = 1000
-"""Rank of a name of which only some words tell something: behind all names that are known."""
+BY_WORDS = 1000  # rank of a name that only matches by some words: behind all known names
 
 
 @dataclass
 class Proposal:
-    """Keys of a trace, with remarks: unsure, missing or not used."""
+    """Keys of a proposed trace, with remarks on uncertain, missing and unused columns."""
 
     keys: dict[str, Any]
     unsure: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
     looked_at: int = 0
-    examples: dict[str, str] = field(default_factory=dict)
-    """By target: what stands in its column."""
+    examples: dict[str, str] = field(default_factory=dict)  # by target: an example from its column
 
     @property
     def lacking(self) -> list[str]:
-        """Missing targets without which a mapping cannot be run."""
+        """Missing targets without which a mapping cannot run."""
         return [target for target in ("arrival", "duration") if target not in self.keys["columns"]]
 
 
 @dataclass
 class Column:
-    """The cells of a column in the first rows, without blank ones."""
+    """The non-blank cells of a column in the first rows."""
 
     name: str
     cells: list[Any]
     blank: int
-    forms: list[str] = field(default_factory=list)
-    """Ways in which all of them can be dates."""
-    there: list[bool] = field(default_factory=list)
-    """By row: True if its cell is not blank."""
-    typed: str = ""
-    """`instant` or `duration`, where the file's own type says so."""
+    forms: list[str] = field(default_factory=list)  # date formats that all cells fit
+    there: list[bool] = field(default_factory=list)  # by row: True if the cell is not blank
+    typed: str = ""  # `instant` or `duration`, if the file has types and states it
 
     @property
     def plain(self) -> str:
-        """The name without signs and unit: `Submit-Time (s)` is submittime."""
+        """The name without signs and unit: submittime for `Submit-Time (s)`."""
         return re.sub(r"[^a-z]", "", self.name.rpartition(".")[2].casefold())
 
     def names(self, target: str) -> list[str]:
-        """Names of the column for comparison: with and without a unit at the end."""
+        """Return names of the column for comparison: with and without a unit at the end."""
         unit = unit_in_name(self.name, "duration" if target in (*INSTANTS, *DURATIONS) else kind_of(target))
         if unit is None and target in DURATIONS and self.plain.endswith(MINUTES):
             return [self.plain, self.plain.removesuffix(MINUTES)]
@@ -130,7 +124,7 @@ class Column:
 
     @property
     def commas(self) -> bool:
-        """Return True if all cells are numbers, some of them with a decimal comma."""
+        """True if all cells are numbers, and some have a decimal comma."""
         texts = [str(cell) for cell in self.cells]
         return any("," in one and COMMA.fullmatch(one) for one in texts) and all(
             COMMA.fullmatch(one) or NUMBER.fullmatch(one) for one in texts
@@ -143,7 +137,7 @@ class Column:
 
     @property
     def steps(self) -> list[str]:
-        """Cells that are ids of job steps, as `sacct` without -X has them."""
+        """Cells that are ids of job steps, which `sacct` without -X prints."""
         return [cell for cell in self.cells if isinstance(cell, str) and _STEP.fullmatch(cell)]
 
 
@@ -152,16 +146,15 @@ _STEP = re.compile(r"\d+(?:_\d+)?\.(?:batch|extern|interactive|\d+)")
 
 @dataclass
 class ColumnChoice:
-    """The column of each target, and remarks on others with such names."""
+    """The chosen column of each target, and remarks on similar columns."""
 
     chosen: dict[str, Column]
     unsure: list[str]
-    unfit: dict[str, str]
-    """By target: why a column that is named like it was not taken."""
+    unfit: dict[str, str]  # by target: why a column with a similar name was rejected
 
 
 def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) -> Column:
-    """A column of the first rows; `words` stand for no value."""
+    """Return a column of the first rows; `words` mean no value."""
     cells_there, there = [], []
     for cell in cells:
         try:
@@ -182,7 +175,7 @@ def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) ->
 
 
 def choose(columns: list[Column]) -> ColumnChoice:
-    """Choose the column of each target: the possible one with the surest name."""
+    """Choose the column of each target: the possible column with the surest name."""
     pairs, unfit = [], dict[str, str]()
     for target, names in NAMES.items():
         for column in columns:
@@ -212,7 +205,7 @@ def choose(columns: list[Column]) -> ColumnChoice:
 
 
 def could_be(target: str, column: Column) -> bool:
-    """Return True if the contents of a column suit this target."""
+    """Return True if a column's contents are possible values of this target."""
     if not column.cells:
         return not column.blank or target in ("start", "end", "time_limit", "deadline")  # blank in the first rows
     for targets, kind, fits in FITS:
@@ -245,6 +238,7 @@ def _like_texts(target: str, column: Column) -> bool:
 _SIZE = re.compile(r"\d+(?:\.\d+)?\s*[KMGTP]?i?B?", re.IGNORECASE)
 _MILLI = re.compile(r"\d+(?:\.\d+)?m?")
 
+# Targets, the type of their cells in typed files, and the test of untyped cells
 FITS: tuple[tuple[Collection[str], str, Callable[[str, Column], bool]], ...] = (
     (INSTANTS, "instant", lambda _, column: bool(column.forms) or column.numbers is not None),
     (DURATIONS, "duration", _like_durations),
@@ -253,7 +247,6 @@ FITS: tuple[tuple[Collection[str], str, Callable[[str, Column], bool]], ...] = (
     (("memory", "gpu_memory"), "", lambda _, column: _written_as(_SIZE, column)),
     (TEXTS, "", _like_texts),
 )
-"""Targets, the type of their cells where a file has types, and what tells whether untyped cells can be them."""
 
 
 def _is_duration(text: str) -> bool:
@@ -296,12 +289,12 @@ def _no_dates(column: Column) -> str:
 # The units of durations, sizes and counts in a mapping, by names and cells.
 
 
+# names of units of time, by seconds
 UNIT_OF = {1e-9: "ns", 1e-6: "us", 1e-3: "ms", 1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "d"}
-"""Units of time by their seconds."""
 
 
 def durations(chosen: dict[str, Column], found: Proposal) -> None:
-    """Propose units of durations, and run times if no column has them."""
+    """Propose units of durations, and run times if no column contains them."""
     units = found.keys.setdefault("units", {})
     for target in DURATIONS:
         column = chosen.get(target)
@@ -327,7 +320,7 @@ def durations(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def _measured(target: str, chosen: dict[str, Column]) -> str:
-    """The unit in which a duration agrees with end − start, where the rows tell both."""
+    """Return the unit in which a duration equals end − start, if the rows show both."""
     if target != "duration" or not {"start", "end"} <= set(chosen):
         return ""
     start, end, took = (chosen[one] for one in ("start", "end", "duration"))

@@ -1,8 +1,8 @@
-"""Propose the columns of a log from their contents: for names in any language.
+"""Proposes the columns of a log from their contents, for names in any language.
 
-Orders between instants, a duration that is the difference of two of them, a limit that is seldom exceeded, a small
-number that never exceeds another, texts by how often they come again.  Each finding has its evidence, as a share of the
-rows.
+The evidence: orders between instants, a duration that is the difference of two instants, a limit that is seldom
+exceeded, a small number that never exceeds another, how often texts repeat.  Each finding states the share of rows
+that support it.
 """
 
 import re
@@ -14,18 +14,15 @@ import numpy as np
 from hetsim.workload.mapped.proposed_columns import GPU_NAME, INSTANTS, UNIT_OF, Column, Proposal, seconds_of
 from hetsim.workload.rows.job_times import HeldOverTime
 
-SURE = 0.98
-"""The share of rows that must bear a finding out."""
+SURE = 0.98  # share of rows that must support a finding
 UNITS = (1.0, 1e-3, 60.0, 3600.0)
-ALIKE = 0.3
-"""Correlation of the logarithms of a limit and of run times, at least."""
-FEW = 8
-"""Rows below which nothing is told by content."""
+ALIKE = 0.3  # minimum correlation of the logarithms of a limit and of run times
+FEW = 8  # minimum number of rows for conclusions from contents
 STATES = re.compile(r"[A-Za-zÀ-ÿ _-]+")
 
 
 class Contents:
-    """Unnamed columns, as numbers by row if possible; NaN where a cell is blank."""
+    """Unassigned columns, as numbers by row if possible; NaN for blank cells."""
 
     def __init__(self, columns: Sequence[Column], chosen: dict[str, Column], rows: int, found: Proposal):
         taken = {column.name for column in chosen.values()}
@@ -36,7 +33,7 @@ class Contents:
                          if column.forms or column.typed == "instant"}  # fmt: skip
 
     def choose(self) -> None:
-        """Choose columns for the targets that are still open."""
+        """Choose columns for the targets that have none yet."""
         if self.rows < FEW:
             return
         self._times()
@@ -51,7 +48,7 @@ class Contents:
         self.found.unsure.append(f'{target}: "{column.name}" was taken by its content: {evidence}')
 
     def _times(self) -> None:
-        """Submission, start and end: instants that follow each other in most rows."""
+        """Choose submission, start and end: instants in this order in most rows."""
         open_ = [one for one in INSTANTS[:3] if one not in self.chosen]
         given = [self.chosen[one] for one in INSTANTS[:3] if one in self.chosen]
         dates = [one for one in self.left if one.name in self.instants]
@@ -70,7 +67,7 @@ class Contents:
                 self._take(target, column, f"{names} in {_percent(share)} of rows")
 
     def _spans(self) -> None:
-        """Duration and wait (differences of instants), and a limit above durations."""
+        """Choose duration and wait (differences of instants), and a limit on durations."""
         at = {one: self.instants.get(self.chosen[one].name) for one in INSTANTS if one in self.chosen}
         for target, low, high in (("duration", "start", "end"), ("wait", "arrival", "start")):
             begin, end = at.get(low), at.get(high)
@@ -103,7 +100,6 @@ class Contents:
             self.found.keys.setdefault("units", {})["time_limit"] = UNIT_OF[unit]
 
     def _seconds(self) -> np.ndarray | None:
-        """Run times of the jobs, if start and end are known."""
         if not {"start", "end"} <= set(self.chosen):
             return None
         low, high = (self.instants.get(self.chosen[one].name) for one in ("start", "end"))
@@ -117,7 +113,7 @@ class Contents:
                 self._take("id", column, "no value comes twice")
 
     def _amounts(self) -> None:
-        """GPUs and cores: small whole numbers, of which the one never exceeds the other."""
+        """Choose GPUs and cores: small whole numbers, where one never exceeds the other."""
         small = [one for one in self.left if one.numbers is not None and len(set(one.cells)) <= 64
                  and all(value % 1 == 0 and 0 <= value <= 4096 for value in one.numbers)]  # fmt: skip
         given = [self.chosen[one] for one in ("gpus", "cpus") if one in self.chosen]
@@ -138,7 +134,7 @@ class Contents:
             self._take("gpus", small[0], "the only column of small whole numbers")
 
     def _texts(self) -> None:
-        """Users, nodes, states, queues and GPU types by their number of different values."""
+        """Choose users, nodes, states, queues and GPU types by number of distinct values."""
         texts = [one for one in self.left if one.numbers is None and one.name not in self.instants and not one.typed]
         kinds = {one.name: len(set(map(str, one.cells))) for one in texts}
         for one in texts:
@@ -161,7 +157,7 @@ class Contents:
 
 
     def _peak(self, column: Column) -> float:
-        """The maximum that jobs with one of a column's names hold at once."""
+        """Return the maximum that jobs with one value of a column use at once."""
         if (took := self._seconds()) is None or column.blank:
             return 0.0
         start, devices = self.instants[self.chosen["start"].name], self.chosen.get("gpus", self.chosen.get("cpus"))
@@ -173,7 +169,7 @@ class Contents:
 
 
 def _by_row(column: Column, values: Sequence[float] | None) -> np.ndarray:
-    """The values of a column by row; of one with blank cells these are NaN."""
+    """Return the values of a column by row, NaN for blank cells."""
     by_row = np.full(len(column.there), np.nan)
     if values is not None:
         by_row[np.array(column.there, dtype=bool)] = values
@@ -181,7 +177,7 @@ def _by_row(column: Column, values: Sequence[float] | None) -> np.ndarray:
 
 
 def _share(true: Any, known: np.ndarray) -> float:
-    """The share of rows in which something is true, of those in which all is known."""
+    """Return the share of rows in which something is true, among rows that are known."""
     there = np.isfinite(known)
     return float(np.asarray(true)[there].mean()) if there.sum() >= FEW else 0.0
 

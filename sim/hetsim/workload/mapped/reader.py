@@ -9,29 +9,29 @@
       zone: Europe/Berlin
       missing: {gpus: {default: 0}, duration: drop}
 
-`columns` says which column is what, or takes the difference, sum or product of columns, a constant, other words for
-what stands in a column, or a part of a cell: arrival; start and end; duration (the time on the GPUs that a job holds,
-or else on its cores), or gpu_time, cpu_time and gpu_time.TYPE; gpus, cpus, memory, gpu_memory, devices (GPU types);
-time_limit (policies see it, too) or estimate; user, class, partition, vc, queue, group, account, qos, status,
+`columns` maps attributes of jobs to columns, or to a difference, sum or product of columns, a constant, replaced values
+of a column, or a part of a cell.  Attributes: arrival; start and end; duration (the time on the GPUs of a job, or on
+its cores if it has none), or gpu_time, cpu_time and gpu_time.TYPE; gpus, cpus, memory, gpu_memory, devices (GPU types);
+time_limit (visible to policies) or estimate; user, class, partition, vc, queue, group, account, qos, status,
 recorded_node; slice; priority, weight, deadline, patience, bytes_in, bytes_out, upload, download.
 
 `units` states the units of durations (s unless stated), sizes (bytes) and counts (milli, percent).  Durations may be
-written `1-02:03:04`, sizes `16G` (1,024³, as Slurm does), `16GiB`, `16GB` (10⁹).  `time` says how dates are written:
-`iso` (the default), a format such as `"%d/%m/%Y %H:%M"`, `epoch s` (or ms, us, ns); a unit such as `s` counts from
-the log's own beginning.  `zone` is that of dates that carry none, UTC unless given.
+written `1-02:03:04`, sizes `16G` (1,024³, as in Slurm), `16GiB`, `16GB` (10⁹).  `time` states the format of dates:
+`iso` (the default), a format such as `"%d/%m/%Y %H:%M"`, `epoch s` (or ms, us, ns); a unit such as `s` counts from the
+log's own beginning.  `zone` is the time zone of dates without one, UTC unless given.
 
-`missing` says of a column what a blank cell means: `drop` the job, `default` (what a table without the column would
-have), `{default: VALUE}`, or `error`, as for all numbers and times of which nothing is said; blank texts are empty.
-`missing_values` lists the words that are blank.  A duration that is a difference is one of two instants, written as
-the arrival is; an instant that is a sum or a difference is one of an instant and durations.
+`missing` states, by column, what a blank cell means: `drop` the job, `default` (as if the column did not exist),
+`{default: VALUE}`, or `error`, the default for numbers and times; blank texts are empty.  `missing_values` lists the
+words that mean blank.  A duration given as a difference is a difference of two instants, in the format of the arrival;
+an instant given as a sum or a difference combines an instant and durations.
 
-Rows with one id that differ are an error until it is said what they are.  `attempts: restarts` makes them one job from
-its first start to its last end, `separate` a job each.  `fold: {by: id, columns: {gpus: max, attempts: count}}` says it
-by column: min, max, sum, first, last, join, peak (the most at one instant) or count; starts are the first, ends the
-last.  `gang: {by: COLUMN}` makes one job of the parts with one label, with what they hold together.
+Different rows with the same id are an error unless a rule is given.  `attempts: restarts` makes them one job from the
+first start to the last end, `separate` one job each.  `fold: {by: id, columns: {gpus: max, attempts: count}}` gives the
+rule by column: min, max, sum, first, last, join, peak (the maximum at one instant) or count; starts use the first, ends
+the last.  `gang: {by: COLUMN}` makes one job of the parts with one label, with their total resources.
 
-`hetsim trace map FILE` proposes all of that.  `separator` is told from the first line; `decimal: ","` reads numbers
-such as 1234,5; `header` names the columns of a CSV file that has no first line of names.  In JSON lines `job.gpus` is
+`hetsim trace map FILE` proposes all of these keys.  `separator` is detected from the first line; `decimal: ","` reads
+numbers such as 1234,5; `header` names the columns of a CSV file without a line of names.  In JSON lines `job.gpus` is
 the key `gpus` of the object `job`.
 """
 
@@ -74,7 +74,7 @@ def csv(
 
 
 def _typed(form: str, what: str) -> Callable[..., TaskTable]:
-    """The reader of a form with typed cells: no separator, decimal sign or header."""
+    """Return the reader of a typed format, without separator, decimal sign or header."""
 
     def read(
         log: JobLog, *, columns: mapping.Columns, units: mapping.Units | None = None, time: mapping.Forms | None = None,
@@ -116,7 +116,7 @@ def _map_of(
 
 
 def _checker(form: str) -> Callable[..., list[tuple[str, str]]]:
-    """Check the keys of a trace before a row is read; problems as key and sentence."""
+    """Return a check of a trace's keys before reading; it yields key and sentence."""
 
     def check(path: Path, separator: str | None = None, header: list[str] | None = None, **keys: Any) -> Any:
         made = _map_of(**{key: value for key, value in keys.items() if key in _MAP_KEYS})
@@ -137,8 +137,7 @@ for _form, _reader in (("csv", csv), ("parquet", parquet), ("jsonl", jsonl)):
     _reader.check = _checker(_form)  # type: ignore[attr-defined]
 
 
-Record = dict[str, Any]
-"""What a reader of records knows of a job, by target."""
+Record = dict[str, Any]  # what a record reader extracts of a job, by target
 RECORDED = (
     "id", "arrival", "start", "end", "time_limit", "gpus", "cpus", "memory", "user", "class", "queue", "account",
     "status", "recorded_node",
@@ -148,7 +147,7 @@ RECORDED = (
 def read_records(
     log: JobLog, records: Iterable[tuple[int, Record]], time: str, zone: Any = None, attempts: str | None = None
 ) -> JobLog:
-    """Jobs from a reader's records; `time`: the format of their instants."""
+    """Add the jobs of a reader's records; `time`: the format of their instants."""
     columns = {name: mapping.CellSource("column", (name,)) for name in RECORDED}
     made = _map_of(columns, {}, time, zone=zone, missing={}, attempts=attempts)
     rule = mapping.Missing("default")
@@ -184,7 +183,7 @@ def _read(log: JobLog, made: LogMap, rows: FileRows) -> JobLog:
 
 
 def _localize(log: JobLog, made: LogMap) -> None:
-    """Dates of the window that name no zone are in the log's."""
+    """Interpret dates of the time window without a zone in the log's zone."""
     if made.zone is not None:
         read = Instants(None, made.zone)
         since, until = (Date(read(str(bound.naive()))) if isinstance(bound, Date) and not bound.zoned else bound

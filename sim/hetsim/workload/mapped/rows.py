@@ -1,6 +1,6 @@
-"""The rows of a log with columns of its own: CSV, Parquet, JSON lines.
+"""Rows of a log with its own columns: CSV, Parquet, JSON lines.
 
-Each is read in parts, in memory that does not grow with the file.
+The file is read in parts; the memory does not grow with the file.
 """
 
 import csv
@@ -19,37 +19,32 @@ from hetsim.model.files import open_input
 from hetsim.model.units import shown
 from hetsim.workload.rows.text_rows import LONGEST_LINE, SEPARATORS, numbered_lines
 
-SPACE = " "
-"""Separates columns where the first line has no other sign: any number of spaces is one."""
-LOOKED_AT = 1000
-"""Rows from which the names in JSON lines are told before the whole file is read."""
+SPACE = " "  # separator if the first line has no other sign; several spaces count as one
+LOOKED_AT = 1000  # rows that determine the names in JSON lines before the whole file is read
 
 FORMATS = ("csv", "parquet", "jsonl")
 
 
 class FileRows:
-    """A file read as rows of cells."""
+    """A file as rows of cells, whatever its form."""
 
-    names: list[str]
-    """Of the columns."""
-    word: str
-    """What a row's number counts: lines of the file, or rows where it has no lines."""
-    keyed: bool
-    """True if each row has keys of its own, so that a cell that holds nothing may be a key that is not there."""
+    names: list[str]  # of the columns
+    word: str  # what row numbers count: lines of the file, or rows if it has no lines
+    keyed: bool  # each row has its own keys, so that an empty cell may be a missing key
 
     def cells(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
-        """Number of each row and its cells in these columns; None if one lacks."""
+        """Yield each row's number and its cells in these columns; None for a missing cell."""
         raise NotImplementedError
 
     def missing(self, columns: Sequence[str]) -> list[str]:
-        """These columns that the file lacks, as far as that is known."""
+        """Return the columns that the file is known to lack."""
         return [name for name in columns if name not in self.names]
 
 
 class Csv(FileRows):
     """A file of values with a separator; quoted cells may contain it.
 
-    `separator`: told from the first line unless given.  `header`: names of the columns of a file that has no header.
+    `separator`: detected from the first line unless given.  `header`: names of the columns of a file without a header.
     """
 
     word = "line"
@@ -94,7 +89,7 @@ class Csv(FileRows):
         return f"{text}; line {self._line} ({shown(self.names[0])}, ...) was read as the names of the columns"
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """Line in which each record begins, and its cells; blank lines are passed over."""
+        """Yield the first line and the cells of each record; skip blank lines."""
         source = _Lines(self.path, self.separator == SPACE)
         reader = csv.reader(source, delimiter=self.separator, strict=True, skipinitialspace=True)
         while True:
@@ -111,7 +106,7 @@ class Csv(FileRows):
 
 
 class _Lines:
-    """Lines with their line feeds, as the csv module wants them, and their count."""
+    """Lines with line feeds, which the csv module needs, and their count."""
 
     def __init__(self, path: Path, spaced: bool):
         self.number = 0
@@ -130,7 +125,7 @@ class _Lines:
 
 
 def _without_remarks(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file without remarks (# exported by ...) above its header."""
+    """Yield the lines of a file without remarks (# exported by ...) above the header."""
     head = True
     for number, text in numbered_lines(path, LONGEST_LINE):
         if head and text.startswith("#") and not any(mark in text for mark in SEPARATORS):
@@ -249,7 +244,7 @@ class JsonLines(FileRows):
 
 
 def _dig(found: Any, name: str) -> Any:
-    """The value under `a.b` (keys may have dots themselves); KeyError if none."""
+    """Return the value under `a.b` (keys may contain dots); KeyError if absent."""
     if isinstance(found, dict):
         if name in found:
             return found[name]
@@ -270,14 +265,14 @@ def _keys(row: dict[str, Any], before: str = "") -> Iterator[str]:
 def rows_of(
     path: Path, form: str, separator: str | None = None, header: Sequence[str] | None = None
 ) -> Csv | Parquet | JsonLines:
-    """The rows of a file in one of `FORMATS`; ScenarioError if unreadable."""
+    """Return the rows of a file in one of `FORMATS`; ScenarioError if unreadable."""
     if form == "parquet":
         return Parquet(path)
     return JsonLines(path) if form == "jsonl" else Csv(path, separator, header)
 
 
 def is_blank(value: Any, words: frozenset[str | float]) -> bool:
-    """Return True if a cell holds no value."""
+    """Return True if a cell contains no value."""
     if isinstance(value, str | int):
         return value in words
     return value is None or (isinstance(value, float) and (math.isnan(value) or value in words))
@@ -305,5 +300,5 @@ def tidied_row(path: Path, number: int, cells: Sequence[Any]) -> list[Any]:
 
 
 def beginning(rows: FileRows, count: int) -> list[tuple[int, list[Any]]]:
-    """The first rows with all columns."""
+    """Return the first `count` rows with all columns."""
     return list(islice(rows.cells(rows.names), count))

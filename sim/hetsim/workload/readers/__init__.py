@@ -1,1 +1,1 @@
-"""Readers of traces and task tables, one format a file."""
+"""Readers of traces and task tables, one file per format."""

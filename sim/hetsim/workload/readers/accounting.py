@@ -1,18 +1,19 @@
-"""Accounts of PBS, LSF and Grid Engine; jobs and tasks of Ray.
+"""Accounting logs of PBS, LSF and Grid Engine; jobs and tasks of Ray.
 
     /var/spool/pbs/server_priv/accounting/2026*   PBS Professional, OpenPBS, Torque: records Q, S, E, R, A, D
-    $LSB_SHAREDIR/cluster/logdir/lsb.acct         LSF, or what bacct -l prints (times local: give the zone)
+    $LSB_SHAREDIR/cluster/logdir/lsb.acct         LSF, or the output of bacct -l (local times: give the zone)
     $SGE_ROOT/default/common/accounting           Grid Engine
-    ray list tasks --detail --format json         Ray, or the list of ray's /api/jobs/
+    ray list tasks --detail --format json         Ray, or the list of Ray's /api/jobs/
 
-Cores, GPUs and nodes are those of exec_vnode (PBS; else Resource_List and exec_host), of the hosts and of ngpus and
-gpu requirements on each of them (LSF), of slots and -l gpu=N for the whole job (Grid Engine), and required_resources
-(Ray).  The time limit is Resource_List.walltime, -W, or h_rt.  Elements of arrays are jobs of their own.
-Runs that were requeued are jobs each (`attempts: separate`), which came when the one before ended, or one job from the
+Cores, GPUs and nodes are read from exec_vnode (PBS; else Resource_List and exec_host), from the hosts with ngpus and
+GPU requirements on each host (LSF), from slots and -l gpu=N for the whole job (Grid Engine), and from
+required_resources (Ray).  The time limit is Resource_List.walltime, -W, or h_rt.  Elements of arrays are separate jobs.
+
+Requeued runs are separate jobs (`attempts: separate`), each arriving when the run before ended, or one job from the
 first start to the last end (`attempts: restarts`).
 
-Left out and counted: jobs that never started, and those without an end.  Records of arrays as a whole and of parts of
-parallel jobs are counted apart.
+Skipped and counted: jobs that never started, and those without an end.  Records of whole arrays and of parts of
+parallel jobs are counted separately.
 """
 
 import csv
@@ -47,11 +48,9 @@ def pbs(log: JobLog, *, attempts: Attempts = "separate") -> JobLog:
 
 
 def _of_pbs(log: JobLog) -> Records:
-    began: dict[str, tuple[int, str]] = {}
-    """Jobs of which only the start is known, with its line and second."""
+    began: dict[str, tuple[int, str]] = {}  # jobs with a known start but no end yet: line and second
     queued: dict[str, tuple[int, str]] = {}
-    zone = 0.0
-    """Seconds from the dates of records, which are local, to the instants in them."""
+    zone = 0.0  # seconds from the local dates of records to the instants in them
     for line, text in _lines(log):
         cells = text.split(";", 3)
         if len(cells) < 4 or len(cells[1]) != 1:
@@ -90,7 +89,7 @@ def _of_pbs(log: JobLog) -> Records:
 
 
 def _clock(log: JobLog, line: int, when: str) -> float:
-    """Seconds of the date of a record that does not tell its end."""
+    """Return the seconds of the date of a record without an end."""
     try:
         return (datetime.strptime(when, "%m/%d/%Y %H:%M:%S") - datetime(1970, 1, 1)).total_seconds()
     except ValueError:
@@ -99,7 +98,7 @@ def _clock(log: JobLog, line: int, when: str) -> float:
 
 
 def _held_in_pbs(known: dict[str, str]) -> Record:
-    """Cores, GPUs, memory and nodes, as they were given or else asked for."""
+    """Return cores, GPUs, memory and nodes as allocated, or else as requested."""
     total = {"ncpus": 0.0, "ngpus": 0.0}
     size = re.fullmatch(r"(\d+)([kmgtp]?)([bw]?)", known.get("Resource_List.mem", "").lower())  # words have 8 bytes
     memory = int(size[1]) * 1024 ** " kmgtp".index(size[2] or " ") * (8 if size[3] == "w" else 1) if size else None
@@ -124,8 +123,7 @@ def _held_in_pbs(known: dict[str, str]) -> Record:
 
 # LSF ------------------------------------------------------------------------------------------------------------
 
-RUSAGE = 19
-"""Numbers of what a job used, between its command and its mail address."""
+RUSAGE = 19  # numbers of resource usage between a job's command and its mail address
 
 
 @job_log
@@ -163,7 +161,7 @@ def _of_lsb_acct(log: JobLog) -> Records:
 
 
 def _counted(hosts: list[str]) -> list[str]:
-    """Hosts, one for each slot: 4*n1 is n1 four times."""
+    """Return one host per slot: 4*n1 becomes n1 four times."""
     pairs = [host.rpartition("*") for host in hosts]
     return [name for count, _, name in pairs for _ in range(int(count) if count.isdecimal() else 1)]
 
@@ -192,7 +190,7 @@ def _of_bacct(log: JobLog) -> Records:
 
 
 def _bacct_job(log: JobLog, line: int, block: list[str]) -> Record | None:
-    """A job of bacct -l; its long lines are cut, and go on behind spaces."""
+    """Return a job of bacct -l; wrapped lines, which begin with spaces, are joined."""
     text = ""
     for part in block:
         text += part.strip() if part.startswith(" " * 10) else f"\n{part}"
@@ -217,7 +215,7 @@ def _bacct_job(log: JobLog, line: int, block: list[str]) -> Record | None:
 
 
 def _year_of(date: str) -> int:
-    """The last year up to 2037 in which a date fell on its day of the week."""
+    """Return the last year up to 2037 in which a date had its day of the week."""
     day, month, number, _ = date.split()
     for year in range(2037, 1999, -1):
         try:

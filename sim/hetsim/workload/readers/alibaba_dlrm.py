@@ -3,14 +3,14 @@
     instance_sn,role,app_name,cpu_request,cpu_limit,gpu_request,gpu_limit,rdma_request,rdma_limit,memory_request,...,
     max_instance_per_node,creation_time,scheduled_time,deletion_time
 
-Instances on CPU nodes (role CN) and on GPU nodes (role HN) hold cores, GPUs and GiB of memory; limits equal requests.
-The role is the class and the application the user.  Times are seconds since the trace began.  Blank ones lie outside
-it: an instance without creation_time was there before and comes at time 0, one without deletion_time stays until the
-trace ends, which is its latest time unless `end` says otherwise; both are counted.  These instances serve for weeks,
-so durations are how long they were there, not work.
-`rdma` (percent of a network card) and `max_per_node` (instances of one application, where there is a limit) are
-carried along; nothing here keeps to them.  Left out and counted: instances that never started, and those that ended
-before they began.
+Instances on CPU nodes (role CN) and on GPU nodes (role HN) use cores, GPUs and GiB of memory; limits equal requests.
+The role is the class and the application is the user.  Times are seconds since the trace began.  Blank times are
+outside the trace: an instance without creation_time arrives at time 0, one without deletion_time stays until the trace
+ends, which is its latest time unless `end` is given; both are counted.  These instances serve for weeks: their
+durations are times of presence, not of work.
+
+`rdma` (percent of a network card) and `max_per_node` (limit of instances of one application) are stored, but nothing
+enforces them.  Skipped and counted: instances that never started, and those that ended before they began.
 
 Reference: Yang, Wang, Yu, Weng, et al., GPU-Disaggregated Serving for Deep Learning Recommendation Models at Scale
 (NSDI 2025).
@@ -41,7 +41,7 @@ def read(log: JobLog, *, end: Seconds | None = None) -> JobLog:
 
 
 def _latest(log: JobLog) -> float:
-    """The latest time in the file, which is read twice for it."""
+    """Return the latest time in the file, in an additional pass over it."""
     rows = CsvTable(JobLog(log.path, LogCut()), TIMES)
     return max((float(cell) for _, cells in rows for cell in cells if NUMBER.fullmatch(cell)), default=0.0)
 

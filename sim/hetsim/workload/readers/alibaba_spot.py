@@ -2,9 +2,9 @@
 
     job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,submit_time,duration,job_type
 
-A job holds its demand times its workers at once, on GPUs of its model: with more than one node's worth the entry needs
+A job occupies the demand of all its workers at once, on GPUs of its model; if one node is too small, the entry needs
 `span: any`.  The organization is the user, the job type the class; HP has priority 1 and Spot 0.  Times are seconds.
-Known here from the rows that its documentation prints.
+Implemented from the example rows in its documentation.
 """
 
 from hetsim.model.units import shown

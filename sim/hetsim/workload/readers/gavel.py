@@ -2,18 +2,17 @@
 
 Columns are separated by tabs, without a header.  Ten of them: job type, command, working directory, argument of the
 steps, needs data (0 or 1), steps, scale (GPUs), priority weight, SLO, arrival; or seven: job type, command, argument of
-the steps, needs data, steps, arrival, scale.
-`throughputs` is a JSON file: GPU type -> "('job type', scale)" -> "null" -> steps per second alone, or the other job
--> steps per second of the two together.  A job takes steps / throughput on each type (`gpu_time.TYPE`); where it does
-no steps per second it cannot run.  The priority weight is the weight of a job, its SLO, if above 0, the column `slo`,
-kept as it is given.  Left out and counted: jobs of a type and scale that the table lacks.
-A type `..._unconsolidated` is that type for jobs spread over more nodes than they need; it is kept only if `types`
-names it.
+the steps, needs data, steps, arrival, scale.  `throughputs` is a JSON file: GPU type -> "('job type', scale)" -> "null"
+-> steps per second alone, or the other job -> steps per second of the two together.  A job takes steps / throughput on
+each type (`gpu_time.TYPE`); it cannot run on a type with a throughput of 0.  The priority weight is the weight of a
+job; an SLO above 0 is stored unchanged in the column `slo`.  Skipped and counted: jobs of a type and scale that the
+table lacks.  A type `..._unconsolidated` applies to jobs spread over more nodes than necessary; it is read only if
+`types` names it.
 
-`table_of(path)` reads the table alone; `together` holds the pairs, as shares of each one's speed alone: a pair of
-zeros means that they cannot share a GPU, and is None.  `cluster: {trace: {format: gavel_gpus, path: ..., gpus: {v100:
-8}}}` makes nodes with GPUs that take two jobs at once; jobs on one GPU slow each other down as the table says of their
-job types, which are the classes of the jobs; `sharing` and `gandiva` form such pairs.
+`table_of(path)` reads the table only; `together` contains the pairs, as fractions of each job's speed alone: a pair of
+zeros means that the two jobs cannot share a GPU, and becomes None.  `cluster: {trace: {format: gavel_gpus, path: ...,
+gpus: {v100: 8}}}` makes nodes with GPUs that run two jobs at once; jobs on one GPU slow each other down as the table
+states for their job types, which are the classes of the jobs; the policies `sharing` and `gandiva` form such pairs.
 Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
 Deep Learning Workloads (OSDI 2020).
 """
@@ -37,13 +36,12 @@ SEVEN = ("type", "command", "argument", "data", "steps", "arrival", "scale")
 WANTED = ("type", "steps", "scale", "arrival")
 ELSEWHERE = "_unconsolidated"
 
-Job = tuple[str, int]
-"""Job type and scale."""
+Job = tuple[str, int]  # job type and scale
 
 
 @dataclass
 class Throughputs:
-    """Steps per second by GPU type: of jobs alone, and of pairs on one GPU."""
+    """Steps per second by GPU type: of jobs alone, and of pairs sharing a GPU."""
 
     alone: dict[str, dict[Job, float]] = field(default_factory=dict)
     together: dict[str, dict[tuple[Job, Job], tuple[float, float] | None]] = field(default_factory=dict)
@@ -108,7 +106,7 @@ def nodes(
     pairs: Flag = True,
     types: TypeNames | None = None,
 ) -> list[dict[str, Any]]:
-    """Nodes with GPUs of the types of a table of throughputs; pairs may share one."""
+    """Nodes with GPUs of the types in a table of throughputs; pairs may share one GPU."""
     rates = table_of(Path(path))
     result: list[dict[str, Any]] = []
     for kind, count in gpus.items():
@@ -129,7 +127,7 @@ def nodes(
 
 
 def slowdowns(known: Throughputs, kind: str) -> dict[str, dict[str, float | None]]:
-    """Slowdown by job type and neighbor on one GPU; None if they never pair."""
+    """Return slowdowns by job type and co-located type; None if they cannot pair."""
     ratios: dict[str, dict[str, float | None]] = {}
     for ((one, scale), (other, beside)), shares in known.together[kind].items():
         if scale == beside == 1:
@@ -140,7 +138,7 @@ def slowdowns(known: Throughputs, kind: str) -> dict[str, dict[str, float | None
 
 
 def table_of(path: Path) -> Throughputs:
-    """Read a table of throughputs; ScenarioError names what is wrong with it."""
+    """Read a table of throughputs; ScenarioError states what is wrong with it."""
     try:
         data = json.loads("\n".join(line for _, line in numbered_lines(path, keep=True)))
     except json.JSONDecodeError as error:
@@ -189,7 +187,7 @@ def _speed(value: Any, fail: Any, text: str) -> float:
 
 
 def _job_of(text: str) -> Job | None:
-    """`('ResNet-18 (batch size 16)', 1)` as what it says."""
+    """Parse text such as `('ResNet-18 (batch size 16)', 1)`; None if not a job type."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

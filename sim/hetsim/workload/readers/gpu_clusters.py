@@ -1,13 +1,13 @@
-"""Accounts of GPU clusters, a row a job (`format: helios`, `acme`).
+"""Job logs of GPU clusters, one row per job (`format: helios`, `acme`).
 
-Helios is of SenseTime, Acme of Shanghai AI Laboratory.
+Helios was published by SenseTime, Acme by Shanghai AI Laboratory.
 
     job_id,user,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,...
 
-Helios has vc besides, the virtual cluster.  Acme (the clusters Seren and Kalos) has type, which is the class, and Kalos
-mem_per_pod_GB, which times the nodes is the memory; it is known here from the rows that its documentation prints.
-Jobs without a GPU run on their cores.  The state is the column `status`.  Left out and counted: jobs without a start or
-an end.
+Helios also has vc, the virtual cluster.  Acme (the clusters Seren and Kalos) has type, which becomes the class, and
+Kalos mem_per_pod_GB, which times the number of nodes is the memory; Acme is implemented from the example rows in its
+documentation.  Jobs without a GPU run on their cores.  The state becomes the column `status`.  Skipped and counted:
+jobs without a start or an end.
 References: Hu, Sun, Yan, Wen, Zhang, Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU
 Datacenters (SC 2021); Hu, Ye, Wang, et al., Characterization of Large Language Model Development in the Datacenter
 (NSDI 2024).
@@ -35,7 +35,7 @@ def helios(log: JobLog) -> JobLog:
 
 @job_log
 def acme(log: JobLog) -> JobLog:
-    """Jobs of the clusters Seren and Kalos: GPUs, cores, users, kinds, states."""
+    """Jobs of the clusters Seren and Kalos: GPUs, cores, users, types, states."""
     log.dated = True
     for line, (*cells, kind, nodes, memory) in CsvTable(log, COLUMNS, OF_ACME):
         pods, size = log.number(line, "node_num", nodes, 1.0), log.number(line, "mem_per_pod_GB", memory, 0.0)
@@ -44,7 +44,7 @@ def acme(log: JobLog) -> JobLog:
 
 
 def _job(log: JobLog, line: int, cells: list[str], **further: float | str | None) -> None:
-    """Take a row: a job if it started and ended, else one that is left out."""
+    """Add a row as a job if it started and ended; count it as skipped otherwise."""
     id_, user, gpu_cell, cpu_cell, state, *times = cells
     gpus, cpus = log.number(line, "gpu_num", gpu_cell), log.number(line, "cpu_num", cpu_cell, blank=0.0)
     came = log.date(line, "submit_time", times[0])

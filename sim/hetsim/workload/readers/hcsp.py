@@ -3,20 +3,20 @@
     512 16
     25137.5  52468.0  150206.8 ...
 
-A first line `tasks machines`, which may be missing, then the times task after task, one column a machine, as many
-on a line as one likes.  The published files of HCSP, from 512 tasks on 16 machines to 4,096 on 128, have a third number
-on the first line, which is not used: how the machines differ (0 consistently, 1 in part so, 2 inconsistently).
--1 means that the task cannot run there, as in task-graph files.  Blank lines and lines that begin with # are skipped; a
-file may be compressed with gzip.
+The optional first line is `tasks machines`; then follow the times, task after task with one number per machine, with
+any number per line.  The published files of HCSP, from 512 tasks on 16 machines to 4,096 on 128, have a third number on
+the first line, which is ignored: how the machines differ (0 consistently, 1 partly consistently, 2 inconsistently).  -1
+means that the task cannot run on the machine, as in task-graph files.  Blank lines and lines that begin with # are
+skipped; a file may be compressed with gzip.
 
-How many machines there are says, in this order, the first line, the option `machines` or the number of `types`,
-or lines of equal length.  Published files with one number a line and no first line need `machines`; those of
-8,192 numbers, the size of all instances of Braun et al., are read as 512 tasks on 16 machines, with a note.
+The number of machines is determined, in this order, by the first line, by the option `machines` or the number of
+`types`, or by lines of equal length.  Published files with one number a line and no first line need `machines`; those
+of 8,192 numbers, the size of all instances of Braun et al., are read as 512 tasks on 16 machines, with a note.
 
-Each machine becomes a GPU type of its own, `m0`, `m1`, ... or as `types` says, so that a cluster has one GPU of
-each: `gpus: [{type: m0}, {type: m1}]`.  GPU modes hold no cores, which leaves the machines independent of each
-other; as CPU types they would not be, being cores of nodes.  The name `cpu` in `types` makes a column the time on
-a core, and `gpu` that on any GPU of speed 1.
+Each machine becomes a GPU type of its own, `m0`, `m1`, ... or as `types` says, so that a cluster has one GPU of each:
+`gpus: [{type: m0}, {type: m1}]`.  GPU modes use no cores, so that the machines are independent of each other; CPU types
+would not be, since cores are shared by the tasks of a node.  The name `cpu` in `types` makes a column the time on a
+core, and `gpu` that on any GPU of speed 1.
 """
 
 from collections import Counter
@@ -30,8 +30,7 @@ from hetsim.model.units import ExistingFile, TimeUnit, shown
 from hetsim.workload.rows.text_rows import Flag, ReadFile, Types, cells_of, column_of, lines_of, place, time_of
 from hetsim.workload.traces import TaskTable
 
-BRAUN = (512, 16)
-"""Tasks and machines of all instances of Braun et al."""
+BRAUN = (512, 16)  # tasks and machines of all instances of Braun et al
 MAX_MACHINES = 10_000
 
 Machines = Annotated[int, Field(strict=True, ge=1, le=MAX_MACHINES)]
@@ -46,11 +45,11 @@ def read(
     machines: Machines | None = None,
     header: Flag | None = None,
 ) -> TaskTable:
-    """A matrix of times on unrelated machines: a row a task, a column a machine.
+    """A matrix of times on unrelated machines: a row per task, a column per machine.
 
-    `types` names the machines (default: m0, m1, ...), `machines` is their number where neither the file nor
-    `types` tells it, `unit` is that of the times, and `header` says whether the first line is `tasks machines`, with
-    or without a third number (default: by its looks).
+    `types` names the machines (default: m0, m1, ...); `machines` is their number if neither the file nor `types` states
+    it; `unit` is the unit of the times; `header` states whether the first line is `tasks machines`, with or without a
+    third number (default: detected).
     """
     return _Reader(Path(path), unit, types, machines=machines, header=header).table()
 
@@ -89,7 +88,7 @@ class _Reader(ReadFile):
     # Size -----------------------------------------------------------------------------------------------------
 
     def _size(self, rows: Rows) -> tuple[int, int] | None:
-        """Tasks and machines from the first line; None if it is a row of the matrix."""
+        """Return tasks and machines from the first line, or None if it is a matrix row."""
         if not rows or self.header is False:
             return None
         number, cells = rows[0]
@@ -107,7 +106,7 @@ class _Reader(ReadFile):
         return tasks, machines
 
     def _checked(self, rows: Rows, first: int | None, tasks: int, machines: int) -> int:
-        """The number of machines of the first line, if the file has what that line says."""
+        """Return the first line's number of machines, after comparing it with the file."""
         count = sum(len(cells) for _, cells in rows)
         if self.declared is not None and self.declared != machines:
             source = "types names" if self.types is not None else "the option machines says"
@@ -124,7 +123,7 @@ class _Reader(ReadFile):
         return machines
 
     def _machines(self, rows: Rows) -> int:
-        """The number of machines without a first line that says it."""
+        """Return the number of machines of a file whose first line does not state it."""
         widths = Counter(len(cells) for _, cells in rows)
         width, often = widths.most_common(1)[0]
         count = sum(len(cells) for _, cells in rows)

@@ -1,21 +1,21 @@
 """Task graphs of dense linear algebra on CPU and GPU (`format: hetero_dag`).
 
-One row a task, no header, columns separated by white space:
+One row per task, no header, columns separated by white space:
 
     id cpu_time gpu_time [gpu2_time ...] [predecessor,predecessor,...]
 
-Ids are whole numbers in any order, and a predecessor may stand below what waits for it.  -1 instead of a time:
-the task has no version for that device.  The published files give no unit; by their size the times are
+Ids are whole numbers in any order; a predecessor may follow its successor in the file.  A time of -1 means that the
+task has no version for that device.  The published files state no unit; judging by their size the times are
 milliseconds.  Blank lines and lines that begin with # are skipped; a file may be compressed with gzip.
 
-How many GPU columns there are shows in `types`, one name for each, or else in the whole file: rows of 3 columns,
-or a fourth with a comma, mean one; rows of 5 columns, or a fourth that can only be a time, mean two.  The more
-frequent evidence decides, and the other rows are reported.  Where all rows have 4 columns the fourth must be a
-time, since a graph without cycles has a task without predecessors; only if each could be a predecessor all the
-same, the file is refused until `types` says how it is meant.
+The number of GPU columns is the number of names in `types`, or else is inferred from the whole file: rows of 3 columns,
+or a fourth with a comma, mean one; rows of 5 columns, or a fourth that can only be a time, mean two.  The more frequent
+evidence decides, and the other rows are reported.  Where all rows have 4 columns the fourth must be a time, since a
+graph without cycles has a task without predecessors; if every fourth value could also be a predecessor, the file is
+rejected until `types` is given.
 
-The column of a type is `gpu_time.TYPE`, taken as given there; that of the type `gpu` is `gpu_time`, meant for a
-GPU of speed 1.  Without `types` the columns are those of `gpu` and `gpu2`.
+The column of a type is `gpu_time.TYPE`, the time on that type; that of the type `gpu` is `gpu_time`, the time on a GPU
+of speed 1.  Without `types` the columns are those of `gpu` and `gpu2`.
 """
 
 import re
@@ -40,8 +40,8 @@ def read(
 ) -> TaskTable:
     """A task graph: rows `id cpu_time gpu_time [gpu2_time] [pred,pred]`; -1: never.
 
-    `unit` is that of the times, `types` names the types of the GPU columns (default: gpu, or gpu and gpu2),
-    and `independent: true` leaves the predecessors out, which need not be in the file then.
+    `unit` is the unit of the times, `types` names the types of the GPU columns (default: gpu, or gpu and gpu2), and
+    `independent: true` ignores the predecessors, which may then be missing in the file.
     """
     return _Reader(Path(path), unit, types, independent).table()
 
@@ -81,14 +81,14 @@ class _Reader(text_rows.ReadFile):
         )
 
     def _without_header(self, rows: list[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
-        """The rows; a first one of words is reported once, and not for each of its cells."""
+        """Return the rows without a header, which is reported as one problem."""
         if rows and len(rows[0][1]) > 1 and not any(text_rows.NUMBER.fullmatch(cell) for cell in rows[0][1]):
             self.row_problems.add("has a header; files of this format have none, remove it", rows[0][0])
             return rows[1:]
         return rows
 
     def _gpu_columns(self, rows: list[tuple[int, list[str]]]) -> int:
-        """Number of GPU columns that the rows as a whole have."""
+        """Return the number of GPU columns, inferred from all rows."""
         names = {cells[0] for _, cells in rows}
         one = two = open_ = 0
         for _, cells in rows:

@@ -3,24 +3,24 @@
     kubectl get pods --all-namespaces -o json > pods.json
     kubectl get nodes -o json > nodes.json
 
-The list may be that of kubectl, a JSON list, or JSON lines of pods or of watch events ({"type": ..., "object":
-POD}), of which the last one of a pod counts.  A pod holds the requests of its containers together (or of one of
-its init containers, if that asks for more): cpu, memory, GPUs (nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915 or
-xe).  It came at its creationTimestamp, started when its first container did (or at status.startTime) and ran until
-its last one finished.  One whose containers restarted held its devices from PodScheduled (or status.startTime) on;
-`attempts` counts them.  Its time limit is activeDeadlineSeconds.  A nodeSelector nvidia.com/gpu.product
-(amd.com/gpu.product-name, gpu.intel.com/product) keeps it to that type.  The node is `recorded_node`, the
-namespace the class, the phase `status`, and the label `user_label` (default: user) the user.
+The list may be that of kubectl, a JSON list, or JSON lines of pods or of watch events ({"type": ..., "object": POD}),
+of which the last event of a pod counts.  A pod occupies the requests of its containers together (or of one of its init
+containers, if that is more): cpu, memory, GPUs (nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915 or xe).  It arrived at
+its creationTimestamp, started with its first container (or at status.startTime) and ran until its last container
+finished.  A pod whose containers restarted occupied its devices from PodScheduled (or status.startTime) on; `attempts`
+counts them.  Its time limit is activeDeadlineSeconds.  A nodeSelector nvidia.com/gpu.product (amd.com/gpu.product-name,
+gpu.intel.com/product) restricts it to that type.  The node is `recorded_node`, the namespace the class, the phase
+`status`, and the label `user_label` (default: user) the user.
 
-Pods of one gang are one job, named after it, with what they hold together: by the first label or annotation of Volcano,
-Kubeflow, JobSet, Kueue, Ray and the coscheduling plug-in that a pod has, or by that of `gang: {by: LABEL}`;
+Pods of one gang are one job with their total resources, named after the gang: by the first label or annotation of
+Volcano, Kubeflow, JobSet, Kueue, Ray and the coscheduling plug-in that a pod has, or by that of `gang: {by: LABEL}`;
 `gang: false` takes each pod as a job.
 
-Left out and counted: pods that never started, that still run, those of which nothing is asked, and those that ask for
-GPUs of two makes.  Counted and kept: pods that ask for something that is not read, such as a MIG slice
-(nvidia.com/mig-1g.10gb) or a shared GPU (nvidia.com/gpu.shared), as if they did not ask for it.
-Nodes: allocatable cores (rounded down), memory and GPUs; the GPU type is the same label, or else gpu, amd or intel.
-Nodes that are cordoned (spec.unschedulable) or not ready are left out unless `down: true`.
+Skipped and counted: pods that never started, that still run, that request nothing, or that request GPUs of two makes.
+Counted and read: pods that request a resource that is not supported, such as a MIG slice (nvidia.com/mig-1g.10gb) or a
+shared GPU (nvidia.com/gpu.shared); the resource is ignored.  Nodes: allocatable cores (rounded down), memory and GPUs;
+the GPU type is the same label, or else gpu, amd or intel.  Nodes that are cordoned (spec.unschedulable) or not ready
+are skipped unless `down: true`.
 """
 
 import json
@@ -40,20 +40,20 @@ from hetsim.workload.rows.rows_of_a_job import JobRows
 from hetsim.workload.rows.rows_of_a_job import gang as declared_gang
 from hetsim.workload.rows.text_rows import Flag
 
+# Resources that are whole GPUs: label of the product, and GPU type if there is no label
 GPUS = {
     "nvidia.com/gpu": ("nvidia.com/gpu.product", "gpu"),
     "amd.com/gpu": ("amd.com/gpu.product-name", "amd"),
     "gpu.intel.com/i915": ("gpu.intel.com/product", "intel"),
     "gpu.intel.com/xe": ("gpu.intel.com/product", "intel"),
 }
-"""Resources that are whole GPUs: the label of the product, and the type of those without one."""
 READ = ("cpu", "memory", *GPUS)
+# Labels and annotations that name the gang of a pod
 GANGS = (
     "volcano.sh/job-name", "scheduling.k8s.io/group-name", "training.kubeflow.org/job-name", "pytorch-job-name",
     "tf-job-name", "mpi-job-name", "jobset.sigs.k8s.io/jobset-name", "kueue.x-k8s.io/pod-group-name",
     "scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io", "ray.io/cluster",
 )  # fmt: skip
-"""Labels and annotations that name the gang of a pod."""
 
 _AMOUNT = re.compile(r"([0-9.]+(?:[eE][-+]?[0-9]+)?)(m|k|[KMGTPE]i?)?")
 _FACTOR = {
@@ -102,7 +102,7 @@ def read(log: JobLog, *, user_label: Named = "user", gang: GangOf | Literal[Fals
 
 
 def _pods(log: JobLog) -> Iterator[tuple[int, Any]]:
-    """Line and pod: of a list, an object with items, or lines with an object each."""
+    """Yield line and pod: of a list, an object with items, or an object per line."""
     sign = first_sign(log.path)
     first = _object(next(log.filled_lines())[1]) if sign == "{" else None
     if first is None or not {"metadata", "object"} & set(first):
@@ -131,7 +131,7 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def _gang(meta: dict[str, Any], names: tuple[str, ...]) -> str | None:
-    """The gang of a pod, as namespace/name; None where it is in none."""
+    """Return the gang of a pod as namespace/name, or None without a gang."""
     given = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
     name = next((str(given[name]) for name in names if given.get(name)), None)
     return f"{meta['namespace']}/{name}" if name and meta.get("namespace") else name
@@ -140,7 +140,7 @@ def _gang(meta: dict[str, Any], names: tuple[str, ...]) -> str | None:
 def _pod(
     log: JobLog, line: int, pod: dict[str, Any], user_label: str, makes: dict[str, list[int]]
 ) -> dict[str, Any] | None:
-    """The row of a pod; None where it is left out."""
+    """Return the row of a pod, or None if it is skipped."""
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
     came = log.date(line, "creationTimestamp", str(meta.get("creationTimestamp") or ""))
     began, ended, attempts = _span(log, line, status)
@@ -183,7 +183,7 @@ def _unread(held: dict[str, float]) -> list[str]:
 
 
 def _unusable(held: dict[str, float]) -> str:
-    """Why a pod with these requests is left out; empty if it is not."""
+    """Return why a pod with these requests is skipped, or ""."""
     makes = _makes(held)
     if not held["cpu"] and not makes:
         unread = _unread(held)
@@ -192,7 +192,7 @@ def _unusable(held: dict[str, float]) -> str:
 
 
 def _product(spec: dict[str, Any], held: dict[str, float], line: int, makes: dict[str, list[int]]) -> Any:
-    """The type of GPU that a pod requires; without one, by the maker's resource."""
+    """Return the GPU type that a pod requires; by default its resource's maker."""
     if (make := next(iter(_makes(held)), None)) is None:
         return ""
     product = (spec.get("nodeSelector") or {}).get(GPUS[make][0])
@@ -203,7 +203,7 @@ def _product(spec: dict[str, Any], held: dict[str, float], line: int, makes: dic
 
 
 def _span(log: JobLog, line: int, status: dict[str, Any]) -> tuple[float | None, float | None, float]:
-    """First start and last end of a pod's containers, and the number of attempts."""
+    """Return first start and last end of a pod's containers, and its attempts."""
     containers = status.get("containerStatuses") or []
     done = [(one.get("state") or {}).get("terminated") for one in containers]
     restarts = max((int(one.get("restartCount") or 0) for one in containers), default=0)
@@ -219,7 +219,7 @@ def _span(log: JobLog, line: int, status: dict[str, Any]) -> tuple[float | None,
 
 
 def _requests(spec: dict[str, Any]) -> dict[str, float]:
-    """The requests of a pod's containers: cores, bytes, extended resources."""
+    """Return the requests of a pod's containers: cores, bytes, extended resources."""
     total = {"cpu": 0.0, "memory": 0.0}
     for containers, joined in (("containers", operator.add), ("initContainers", max)):
         for container in spec.get(containers) or []:
@@ -235,7 +235,7 @@ def _of(container: dict[str, Any]) -> dict[str, float]:
 
 
 def amount(value: Any) -> float:
-    """Parse a quantity such as 250m, 64Gi or 8; ValueError if it is not one."""
+    """Return the number in a quantity such as 250m, 64Gi or 8; else ValueError."""
     if not (match := _AMOUNT.fullmatch(str(value))):
         raise ValueError(f"{shown(value)} is not a quantity such as 250m or 64Gi")
     return float(match[1]) * _FACTOR.get(match[2], 1.0)
@@ -276,7 +276,7 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
 
 
 def _up(node: dict[str, Any]) -> bool:
-    """May pods be put on a node?  One that says nothing of that is taken to be ready."""
+    """Return True if pods may run on a node; one without conditions counts as ready."""
     if (node.get("spec") or {}).get("unschedulable"):
         return False
     conditions = (node.get("status") or {}).get("conditions") or []

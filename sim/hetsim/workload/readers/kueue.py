@@ -4,10 +4,10 @@
     kubectl get nodes -o json > n.json
     hetsim trace convert k.json site.yaml --format kueue_objects --option nodes=n.json
 
-Nodes are those of n.json, in racks by the level of the topology above the host, and each flavor is a partition of
-those with its labels.  Converted, the file becomes
-`policy:`, the cluster queues, cohorts and flavors as `kueue` takes them.  cpu, memory and GPUs have quotas there; other
-resources, and what `kueue` does not model, are named in a note.  `fair_sharing: true`: as Kueue's Configuration says.
+Nodes are those of n.json, in racks by the level of the topology above the host; each flavor is a partition of the nodes
+with its labels.  A conversion also writes `policy:`, with the cluster queues, cohorts and flavors as parameters of
+`kueue`.  cpu, memory and GPUs have quotas; other resources, and what `kueue` does not model, are named in a note.
+`fair_sharing: true` is for sites whose Configuration of Kueue enables it.
 Reference: Kueue's API, v1beta1 and v1beta2 (kubernetes-sigs/kueue).
 """
 
@@ -28,6 +28,7 @@ from hetsim.workload.rows.text_rows import Flag
 
 RESOURCES = {"cpu": "cores", "memory": "memory", **dict.fromkeys(GPUS, "gpus")}
 LIMITS = {"nominal": "nominalQuota", "borrowing": "borrowingLimit", "lending": "lendingLimit"}
+# Keys of the policy's queues, and their paths in a ClusterQueue
 RULES = {
     "strategy": "queueingStrategy", "within_cluster_queue": "preemption.withinClusterQueue",
     "reclaim_within_cohort": "preemption.reclaimWithinCohort",
@@ -36,7 +37,6 @@ RULES = {
     "when_can_borrow": "flavorFungibility.whenCanBorrow", "when_can_preempt": "flavorFungibility.whenCanPreempt",
     "preference": "flavorFungibility.preference",
 }  # fmt: skip
-"""Keys of the policy's queues, and where they stand in a ClusterQueue."""
 NOT_MODELED = ("admissionChecks", "admissionChecksStrategy", "admissionScope")
 
 
@@ -52,7 +52,7 @@ class KueueObjects:
         self.labels = {name: one["metadata"].get("labels") or {} for name, (_, one) in there.items()}
 
     def each(self, kind: str, make: Callable[[str, int, dict[str, Any]], Any]) -> dict[str, Any]:
-        """By name, the result of `make` for each object of a kind."""
+        """Return, by name, the result of `make` for each object of a kind."""
         made = {}
         for name, (line, one) in self.kinds.get(kind, {}).items():
             try:
@@ -66,7 +66,7 @@ class KueueObjects:
         return made
 
     def policy(self, fair_sharing: bool = False) -> dict[str, Any]:
-        """The policy `kueue` as these objects set it up."""
+        """Return the policy `kueue` with the parameters that these objects define."""
         return {"name": "kueue", "of": "class", "fair_sharing": fair_sharing,
                 "flavors": self.each("ResourceFlavor", self._flavor), "cohorts": self.each("Cohort", self._cohort),
                 "queues": self.each("ClusterQueue", self._queue)}  # fmt: skip
@@ -109,14 +109,14 @@ class KueueObjects:
         return {key: value for key, value in made.items() if value not in (None, "")}
 
     def jobs(self) -> tuple[list[SnapshotJob], list[tuple[SnapshotJob, float]]]:
-        """Workloads that run or wait, and those that are over, with their ends."""
+        """Return the jobs that run or wait, and the finished jobs with their ends."""
         self._queue_of = self.each("LocalQueue", lambda name, line, one: str(one["spec"].get("clusterQueue")))
         made = [one for one in self.each("Workload", self._workload).values() if one is not None]
         over = [(job, end) for job, end in made if end is not None and end == end and job.runs]
         return [job for job, end in made if end is None], over
 
     def _workload(self, name: str, line: int, one: dict[str, Any]) -> tuple[SnapshotJob, float | None] | None:
-        """A workload as a job, and its end if it is over, NaN if that is not known."""
+        """Return a workload as a job, with its end: None if not over, NaN if unknown."""
         spec, status, meta = one["spec"], one.get("status") or {}, one["metadata"]
         says = {row["type"]: row for row in status.get("conditions") or ()}
         queue = (status.get("admission") or {}).get("clusterQueue") or self._queue_of.get(
@@ -140,7 +140,7 @@ class KueueObjects:
 
 
 def _objects(log: JobLog, kind: str | None = None) -> dict[str, dict[str, tuple[int, dict[str, Any]]]]:
-    """The objects of a file, by kind (unless given) and name, each with its line."""
+    """Return the objects of a file by kind and name, each with its line."""
     kinds: dict[str, dict[str, tuple[int, dict[str, Any]]]] = {}
     for line, one in members(log.path, "items"):
         try:
@@ -154,7 +154,7 @@ def _objects(log: JobLog, kind: str | None = None) -> dict[str, dict[str, tuple[
 
 
 def _needs(pod_sets: list[dict[str, Any]]) -> tuple[dict[str, float], str]:
-    """The requests of all pods of a workload, and the type of GPU that they select."""
+    """Return the requests of a workload's pods, and the GPU type that they select."""
     needs, kind = {"cores": 0.0, "gpus": 0.0, "memory": 0.0}, ""
     for pods in pod_sets:
         template = pods["template"]["spec"]
@@ -169,7 +169,7 @@ def _needs(pod_sets: list[dict[str, Any]]) -> tuple[dict[str, float], str]:
 
 
 def _words(text: str) -> str:
-    """StrictFIFO as strict_fifo, LowerPriority as lower_priority."""
+    """Convert StrictFIFO to strict_fifo, LowerPriority to lower_priority."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", text).lower()
 
 
@@ -195,7 +195,7 @@ def nodes(
 def policy_and_notes(
     path: str, *, nodes: str, fair_sharing: bool = False, **_: Any
 ) -> tuple[dict[str, Any], list[str]]:
-    """`policy:` of the objects in a file, and notes on what it leaves out."""
+    """Return `policy:` of the objects in a file, and notes on what it omits."""
     objects = KueueObjects(Path(path), Path(nodes))
     return {"policy": {"scheduler": objects.policy(fair_sharing)}}, [f"{path}: {note}" for note in objects.notes]
 

@@ -1,9 +1,10 @@
-"""Layers of a network for `hetsim plan partition`: PipeDream's, or a table.
+"""Layers of a network for `hetsim plan partition`, from PipeDream or a table.
 
-PipeDream: a line a layer (`node4 -- Conv2d(...) -- forward_compute_time=0.5, backward_compute_time=1.1,
-activation_size=1024.0, parameter_size=64.0`; milliseconds and bytes), then a line an edge that begins with a tab.
-Table: CSV with the columns layer, activations, weights (bytes) and forward, backward (seconds); in their place or
-next to them a column of seconds for each type of device, such as seconds.npu.  Layers follow each other.
+PipeDream: one line per layer (`node4 -- Conv2d(...) -- forward_compute_time=0.5, backward_compute_time=1.1,
+activation_size=1024.0, parameter_size=64.0`; milliseconds and bytes), then one line per edge that begins with a tab.
+
+Table: CSV with the columns layer, activations, weights (bytes) and forward, backward (seconds); instead of or in
+addition to the times a column of seconds per type of device, such as seconds.npu.  Rows are in the order of the layers.
 """
 
 import csv
@@ -53,7 +54,7 @@ def _number(text: str, what: str, file: str, line: int, column: int | None) -> f
 
 
 def _column(raw: str, place: int) -> int | None:
-    """The column where a cell of a line begins, from 1; None within open quotes."""
+    """Return the column (from 1) where a cell begins; None inside open quotes."""
     if raw.count('"') % 2:
         return None
     commas, quoted = 0, False
@@ -100,7 +101,7 @@ def _table(text: str, file: str) -> Cuts:
 
 
 def _check_header(header: list[str], devices: list[str], lines: list[str], file: str) -> None:
-    """Raise ScenarioError for columns that are missing, unknown, or there twice."""
+    """Raise ScenarioError for columns that are missing, unknown, or duplicated."""
     needed = ["layer", "activations", *(() if devices else ("forward",))]
     wrong: list[tuple[str, int | None]] = []
     wrong += [(f'the column "{name}" is missing', None) for name in needed if name not in header]
@@ -115,7 +116,7 @@ def _check_header(header: list[str], devices: list[str], lines: list[str], file:
 
 
 def _check_times(layers: list[Layer], header: list[str], first: str, file: str) -> None:
-    """Raise ScenarioError for a column of times in which every layer takes 0 s."""
+    """Raise ScenarioError for a time column that is 0 for every layer."""
     devices = [name for name in header if name.startswith(ON)]
     empty = [name for name in devices if not any((one.on or {})[name[len(ON) :]] for one in layers)]
     general = any(one.seconds for one in layers)
@@ -129,7 +130,7 @@ def _check_times(layers: list[Layer], header: list[str], first: str, file: str) 
 
 
 def _pipedream(text: str, file: str) -> Cuts:
-    """PipeDream's text: inputs cost nothing and stay in the first stage."""
+    """Return the cuts of PipeDream's text; inputs cost nothing and are in stage one."""
     layers: dict[str, Layer] = {}
     after: dict[str, list[str]] = {}
     into: dict[str, list[str]] = {}
@@ -184,7 +185,7 @@ def _remove(name: str, layers: dict[str, Layer], after: dict[str, list[str]], in
 
 
 def _cuts(layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str, list[str]], file: str) -> Cuts:
-    """PipeDream's states: antichains from the first layer to the last, in order."""
+    """Return PipeDream's states: antichains from first to last layer, in order."""
     order = _sorted(layers, after, into, file)
     ancestors: dict[str, frozenset[str]] = {}
     for name in order:
@@ -220,16 +221,16 @@ def _cuts(layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str,
 
 
 class _Antichains:
-    """Sets of layers of which none leads to another."""
+    """Sets of layers in which no layer is an ancestor of another."""
 
     def __init__(self, after: dict[str, list[str]], ancestors: dict[str, frozenset[str]]):
         self.after, self.ancestors = after, ancestors
 
     def augmented(self, antichain: Iterable[str]) -> list[str]:
-        """With the earlier layers that a branch leads on from.
+        """Return an antichain with the earlier layers from which branches lead on.
 
-        As PipeDream does, also where all its branches are inside the cut: a cut through the middle of branches then
-        counts what they branch from as sent, though nothing after the cut reads it.
+        Like PipeDream, also if all branches are inside the cut: a cut through the middle of branches then counts their
+        branching layer as sent, though nothing after the cut reads it.
         """
         antichain = list(antichain)
         extra = dict.fromkeys(
@@ -241,7 +242,7 @@ class _Antichains:
         return [*extra, *antichain]
 
     def next(self, antichain: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        """Antichains one layer further."""
+        """Yield the antichains that are one layer further."""
         wide = self.augmented(antichain)
         for old in dict.fromkeys(wide):
             for new in self.after.get(old, ()):
@@ -252,7 +253,7 @@ class _Antichains:
 
 
 def _sorted(layers: dict[str, Layer], after: dict, into: dict, file: str) -> list[str]:
-    """Layers after those that lead to them; ScenarioError for a circle."""
+    """Return layers in topological order; ScenarioError for a cycle."""
     waiting = {name: len(into.get(name, ())) for name in layers}
     ready = deque(name for name in layers if not waiting[name])
     ordered = []
@@ -269,7 +270,7 @@ def _sorted(layers: dict[str, Layer], after: dict, into: dict, file: str) -> lis
 
 
 def _topological(first: tuple[str, ...], later: dict) -> list[tuple[str, ...]]:
-    """Depth first, the last finished first."""
+    """Return antichains depth first, the last finished first."""
     order, seen, stack = [], {first}, [(first, iter(later[first]))]
     while stack:
         here, rest = stack[-1]

@@ -1,15 +1,14 @@
 """Alibaba's GPU trace, 2023 (`openb`, `openb_nodes`): pods with fractions, nodes.
 
 Pods: name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, qos, pod_phase, creation_time, deletion_time,
-scheduled_time.  A pod that asks for one GPU holds gpu_milli thousandths of it; one that asks for several has them
-whole.  `gpu_spec` names the types a pod may run on, alternatives separated by a bar.  It ran from `scheduled_time` to
-`deletion_time`; one that still ran when the trace ended has that end as its deletion.  Times are seconds.
+scheduled_time.  A pod with one GPU uses gpu_milli thousandths of it; a pod with several uses them whole.  `gpu_spec`
+names the types a pod may run on, alternatives separated by a bar.  A pod ran from `scheduled_time` to `deletion_time`;
+the deletion of a pod that still ran is the end of the trace.  Times are seconds.
 
-Left out and counted: pods that never started, and those that ended before they began.  `qos` becomes the class, the
-phase the column `status`.  Most pods come after day 115: `since: 9961302 s` leaves out what is before.
-A list of requests without the three times is read with `duration`: the pods come in the order of the file, one a
-second, and run that long.
-Nodes: sn, cpu_milli, memory_mib, gpu, model.
+Skipped and counted: pods that never started, and those that ended before they began.  `qos` becomes the class, the
+phase the column `status`.  Most pods arrive after day 115: `since: 9961302 s` skips earlier pods.  A list of pods
+without the three times is read with `duration`: the pods arrive in the order of the file, one per second, and run for
+this time.  Nodes: sn, cpu_milli, memory_mib, gpu, model.
 Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent (USENIX ATC 2023).
 """

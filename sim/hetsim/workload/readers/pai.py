@@ -4,16 +4,16 @@
     job:       job_name,inst_id,user,status,start_time,end_time
     instance:  job_name,task_name,inst_name,worker_name,inst_id,status,start_time,end_time,machine
 
-`path` is the task table, the options `jobs` and `instances` name the others; the files have no header (one that is
-there is skipped).  Each task holds its plan (hundredths of cores and GPUs, GB) times its instances: whole GPUs as one
-gang, fractions of a GPU as a task for each instance.  It came when its job began, or itself where the job table is not
-given, started with its first instance and ran until the last ended, or as the task table says.  `gpu_type` keeps it to
-that type, MISC to none.  User and status are those of job and task.  Times are seconds.
-For the join the start and the user of each job are held, and the first start, the last end and the machine of each
-task: about 40 and 60 bytes, however many instances there are.
+`path` is the task table, the options `jobs` and `instances` name the other tables; the files have no header (a header
+is skipped).  Each task occupies its plan (hundredths of cores and GPUs, GB) times its instances: whole GPUs as one
+gang, fractions of a GPU as one task per instance.  A task arrived when its job began (without a job table, when the
+task began), started with its first instance and ran until the last instance ended, or as the task table states.
+`gpu_type` restricts it to that type, MISC to none.  User and status are those of job and task.  Times are seconds.  The
+join stores the start and the user of each job (about 40 bytes), and the first start, the last end and the machine of
+each task (about 60 bytes), whatever the number of instances.
 
-Left out and counted: tasks without a start or an end, and those that planned neither cores nor GPUs.
-Known here from the rows that its documentation prints.
+Skipped and counted: tasks without a start or an end, and those that planned neither cores nor GPUs.  Implemented from
+the example rows in its documentation.
 Reference: Weng, Xiao, Yu, Wang, Wang, He, Li, Li, Lin, Ding, MLaaS in the Wild: Workload Analysis and Scheduling in
 Large-Scale Heterogeneous GPU Clusters (NSDI 2022).
 """
@@ -33,14 +33,13 @@ from hetsim.workload.rows.job_log import JobLog, LogCut
 from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.text_rows import CsvTable
 
-MIN_ROWS = 2**16
-"""Rows that are added before the first of them are merged."""
+MIN_ROWS = 2**16  # number of rows that are collected before they are merged
 
 Merge = Literal["last", "least", "most"]
 
 
 class Texts:
-    """Texts as numbers; each distinct text has one."""
+    """Table of texts; each distinct text has a number."""
 
     def __init__(self) -> None:
         self.codes: dict[str, int] = {}
@@ -57,22 +56,21 @@ class Texts:
 
 
 class Keyed:
-    """Rows of numbers by key; equal keys merge, column by column, as `merge` says.
+    """Rows of numbers by key; rows with equal keys merge, column by column.
 
-    `last`: the one added last; `least` and `most` of them.  Columns are of array's types `d` or `i`.  A key takes 16
-    bytes (a hash of its text that no two texts share), a number 8 and a text that comes again 4; half as much again
-    while rows are added.
+    `merge` states how: `last` takes the value added last, `least` the minimum, `most` the maximum.  Columns are of
+    array's types `d` or `i`.  A key takes 16 bytes (a hash of its text that no two texts share), a number 8 and a
+    number of a repeated text 4; half as much again while rows are added.
     """
 
     def __init__(self, **columns: tuple[Literal["d", "i"], Merge]):
         self.columns = columns
+        # the two halves of the keys, by which rows are sorted, then the columns
         self._rows: list[np.ndarray] = [np.empty(0, kind) for kind in ("q", "q", *self._kinds())]
-        """The two halves of the keys, by which they are sorted, then the columns."""
         self._most = MIN_ROWS
         self._start()
 
     def __len__(self) -> int:
-        """Different keys."""
         self._merge()
         return len(self._rows[0])
 
@@ -103,7 +101,7 @@ class Keyed:
         self._added: list[array[Any]] = [array(kind) for kind in self._kinds()]
 
     def _merge(self) -> None:
-        """Sort what was added into the rest, one column after the other."""
+        """Merge the added rows into the sorted rows, one column after the other."""
         if not self._keys:
             return
         keys, added = np.frombuffer(self._keys, "q").reshape(-1, 2), self._added
@@ -131,8 +129,8 @@ TASK = (
     "job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",
     "gpu_type",
 )  # fmt: skip
+# numeric columns, and the meaning of a blank cell of each
 BLANK = {2: 1.0, 4: math.nan, 5: math.nan, 6: 0.0, 7: 0.0, 8: 0.0}
-"""The numbers among these columns, and what a blank cell of each means."""
 NO_TYPE = ("", "MISC", "CPU")
 JOB = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
 INSTANCE = (
@@ -150,7 +148,7 @@ class Owner(NamedTuple):
 
 
 class InstanceSpan(NamedTuple):
-    """First start, last end and machine of a task's instances; empty if several."""
+    """First start, last end and machine of a task's instances; no machine if several."""
 
     start: float
     end: float
@@ -158,7 +156,7 @@ class InstanceSpan(NamedTuple):
 
 
 class Owners:
-    """The jobs of a job table."""
+    """The jobs of a job table, by name."""
 
     def __init__(self, path: Path | None = None):
         self._users = Texts()
@@ -177,7 +175,7 @@ class Owners:
 
 
 class AttemptSpans:
-    """Instances of an instance table, gathered by task."""
+    """Instances of an instance table, combined by task."""
 
     def __init__(self, path: Path | None = None):
         self._machines = Texts()
@@ -249,7 +247,7 @@ def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Attem
 
 
 def _why_left_out(start: float, end: float, cpu: float, gpu: float, status: str) -> str:
-    """Why a task is none that can be replayed; empty if it can."""
+    """Return why a task cannot be replayed, or ""."""
     if math.isnan(start) or math.isnan(end):
         return f"no start or no end ({status or 'no status'})"
     if end < start:

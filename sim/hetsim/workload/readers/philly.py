@@ -1,16 +1,15 @@
 """Microsoft's Philly traces (`format: philly`): native log or flat CSV, clusters.
 
 The native JSON is a list of jobs with status, vc, user, jobid, submitted_time and attempts, each with start_time,
-end_time and detail: the machines (ip) and their GPUs.  A job runs as long as its attempts did together, on the GPUs of
-the first; attempts without both times are left out and counted.  Attempts in which it failed and was tried again stay
-its work: `attempts: last` takes the last one alone.  It is recorded as started with the first attempt, on its machine
-if it was one.
-The flat form has the columns timestamp, duration, num_gpus, gpu_time, cluster, its rows in no order; rows that stand
-there twice are left out (`repeated: true` keeps them).
+end_time and detail: the machines (ip) and their GPUs.  The duration of a job is the sum of its attempts, on the GPUs of
+the first attempt; attempts without both times are skipped and counted.  Failed attempts that were retried count as
+work; `attempts: last` uses the last attempt only.  The recorded start is that of the first attempt, and the recorded
+node is its machine if there was only one.  The flat form has the columns timestamp, duration, num_gpus, gpu_time,
+cluster, with unordered rows; duplicate rows are skipped (`repeated: true` reads them too).
 
-The virtual cluster is the column `vc`, the status `status`.  Dates are local time without a zone.
-`cluster: {trace: {format: philly_vc, path: ...}}` makes nodes of the list of virtual clusters (vc,node num), each a
-partition of its own; `partition: {column: vc}` in the entry binds jobs to theirs.
+The virtual cluster is the column `vc`, the status `status`.  Dates are local time without a zone.  `cluster: {trace:
+{format: philly_vc, path: ...}}` makes nodes from the list of virtual clusters (vc,node num), each virtual cluster a
+partition; `partition: {column: vc}` in the entry restricts jobs to their virtual cluster.
 Reference: Jeon, Venkataraman, Phanishayee, Qian, Xiao, Yang, Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN
 Training Workloads (USENIX ATC 2019).
 """
@@ -95,7 +94,7 @@ def _native(log: JobLog, line: int, job: Any, which: str) -> None:
 
 
 def _attempt(log: JobLog, line: int, attempt: Any) -> tuple[float | None, float | None, int, list[str]] | None:
-    """Begin, end, GPUs and machines of an attempt; None and a problem otherwise."""
+    """Return begin, end, GPUs and machines of an attempt; None after a problem."""
     detail = attempt.get("detail") if isinstance(attempt, dict) else None
     if not isinstance(attempt, dict) or not isinstance(detail or [], list):
         log.wrong(line, "attempts", "an attempt is an object with start_time, end_time and detail")

@@ -2,27 +2,26 @@
 
     name,time,application,num_replicas,batch_size
 
-Submission in seconds, an application of the folder `profiles`, and the number of GPUs and the samples of a step that
-its user asks for.
+`time` is the submission in seconds, `application` a folder of `profiles`; `num_replicas` and `batch_size` are the
+number of GPUs and of samples per step that the user requests.
 
-    sizes       given: a job runs on as many GPUs as its row says.  any: on every number of GPUs up to `max_gpus` that
-                its batch size can be divided among; a job with 1 in its row stays on one GPU.
-    batch       given: a step has as many samples as the row says.  adaptive: at any time as many as make progress
-                fastest, by the tables; a job with 1 GPU in its row keeps what its row says.
-    local_limits  by application, the most samples that a GPU can take at once, where that is not the largest measured
+    sizes       given: a job runs on the number of GPUs in its row.  any: on every number of GPUs up to `max_gpus` that
+                its batch size can be divided among; a job with 1 in its row runs on one GPU.
+    batch       given: a step has the number of samples in the row.  adaptive: at each time the number with the fastest
+                progress by the tables; a job with 1 GPU in its row uses the number in its row.
+    local_limits  by application, the maximum samples per GPU at once, if that is not the largest measured number
 
-A folder of profiles has a folder for each application, as in the artifact (`hetsim.workload.readers.pollux` says more).
+A folder of profiles has one folder per application, as in the artifact.
 
-    placements.csv      placement, local_bsz, step_time, sync_time: seconds of a step with this many samples a GPU,
-                        and those of them in which it waits for the network; `placement` has a digit for each node, the
-                        number of its GPUs
+    placements.csv      placement, local_bsz, step_time, sync_time: samples per GPU, seconds of a step, and seconds of
+                        these in which it waits for the network; `placement` has one digit per node, its number of GPUs
     scalability.csv     num_nodes, num_replicas, local_bsz, step_time, sync_time: the same on more nodes, where only the
-                        number of nodes and GPUs counts; may be missing
-    validation-N.csv    progress, iteration, grad_sqr, grad_var: one row an epoch, of a training with N samples a step:
-                        steps of the smallest N that this is worth, steps, and squared norm and variance of the gradient
+                        numbers of nodes and GPUs matter; optional
+    validation-N.csv    progress, iteration, grad_sqr, grad_var: one row per epoch of a training with N samples per
+                        step: equivalent steps of the smallest N, steps, and squared norm and variance of the gradient
 
-How long a job takes depends on how its GPUs lie on nodes (`span: any` lets them lie on several), and what is done in
-a second on how far it has come.  The times are those of the GPUs that were measured, of `speed: 1`.
+The duration of a job depends on the placement of its GPUs on nodes (`span: any` permits several nodes), and the work
+done per second depends on its progress.  The times apply to the measured GPUs, which have `speed: 1`.
 Reference: Qiao, Choe, Subramanya, Neiswanger, Ho, Zhang, Ganger, Xing, Pollux: Co-adaptive Cluster Scheduling for
 Goodput-Optimized Deep Learning (OSDI 2021), and its artifact.
 """
@@ -49,7 +48,7 @@ EPOCH_COLUMNS = ("progress", "iteration", "grad_sqr", "grad_var")
 
 
 def applications(folder: Path, local_limits: Mapping[str, int]) -> dict[str, Application]:
-    """All applications in a folder of profiles; ScenarioError with file and line."""
+    """Return all applications of a profiles folder; ScenarioError with file and line."""
     inside = sorted(one for one in folder.iterdir() if one.is_dir())
     return {one.name: _application(one, local_limits.get(one.name)) for one in inside}
 
@@ -153,7 +152,7 @@ def _curves(
     application: Application, gpus: int, samples: int, any_size: bool, adaptive: bool, most: int,
     made: dict[tuple[str, int, int | None], TrainingCurve],
 ) -> tuple[tuple[int, TrainingCurve], ...]:  # fmt: skip
-    """Curve of a job's speed per number of GPUs; none where it was not measured."""
+    """Return a job's progress curve per number of GPUs, where it was measured."""
     widths = [gpus]
     if any_size and gpus > 1:
         divisible = (application.batch_sizes[-1] if adaptive else samples) // application.local_range[0]

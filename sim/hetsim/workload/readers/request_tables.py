@@ -24,8 +24,7 @@ from hetsim.workload.rows.request_rows import (
 from hetsim.workload.rows.text_rows import NUMBER, Flag
 from hetsim.workload.traces import TaskTable
 
-MOONCAKE_BLOCK = 512
-"""Tokens of a prompt that one hash id names."""
+MOONCAKE_BLOCK = 512  # prompt tokens per hash id
 MOONCAKE_KEYS: dict[str, Callable[[str], tuple[int, str]]] = {
     "timestamp": partial(nanoseconds, unit=10**6), "input_length": tokens, "output_length": tokens,
 }  # fmt: skip
@@ -36,22 +35,22 @@ LARGEST_ID = 2**63 - 1
 def mooncake(path: ExistingFile, **cut: Any) -> TaskTable:
     """Requests to a language model: arrivals, tokens, ids of prompt blocks.
 
-    `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
-    takes rows in any order.
+    `since` and `until` select a time window, `time_scale` stretches it, `sample` selects a share of the requests, and
+    `sort` accepts unordered rows.
 
-    `timestamp` is in ms.  `hash_ids` name the blocks of 512 tokens of the prompt, each by all that stands before it
-    too, so that equal ids are a common beginning that a prefix cache would find; they are kept as
-    `TaskTable.hash_ids`.  A file may be compressed with gzip.  Options are those of all request traces (see
-    `hetsim.workload.rows.request_rows`).  Reference: Qin, Li, He, Cui, Ren, Zhang, Wu, Zheng, Xu, Mooncake: Trading
-    More Storage for Less Computation (FAST 2025).
+    `timestamp` is in ms.  `hash_ids` identify the blocks of 512 prompt tokens together with everything before them, so
+    that equal ids mean a common prefix that a prefix cache would find; they become `TaskTable.hash_ids`.  A file may be
+    compressed with gzip.  Options are those of all request traces (see `hetsim.workload.rows.request_rows`).
+    Reference: Qin, Li, He, Cui, Ren, Zhang, Wu, Zheng, Xu, Mooncake: Trading More Storage for Less Computation (FAST
+    2025).
     """
     return _Reader(RequestRows(Path(path), cut)).table()
 
 
 class _Reader:
-    """Lines of JSON.
+    """Reader of lines of JSON.
 
-        {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 2353, 2354]}
+    {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 2353, 2354]}
     """
 
     def __init__(self, requests: RequestRows):
@@ -105,7 +104,7 @@ class _Reader:
 
 
 def _cell(value: Any) -> str:
-    """A number as its cell in a table would be; what is none shows itself."""
+    """Return a number as a table cell would show it, and other values as text."""
     return repr(value) if isinstance(value, float | int) and not isinstance(value, bool) else f"{value}" or '""'
 
 
@@ -116,8 +115,8 @@ _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(
 def azure_llm(path: ExistingFile, **cut: Any) -> TaskTable:
     """Requests to a language model: arrivals, tokens of prompt and answer.
 
-    `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
-    takes rows in any order.
+    `since` and `until` select a time window, `time_scale` stretches it, `sample` selects a share of the requests, and
+    `sort` accepts unordered rows.
 
     Time stamps have up to nine fractional digits (published: seven, or six and a zone), which are kept exactly; time 0
     is that of the first request.  Options are those of all request traces (see `hetsim.workload.rows.request_rows`).
@@ -132,13 +131,14 @@ def azure_llm(path: ExistingFile, **cut: Any) -> TaskTable:
 def burstgpt(path: ExistingFile, *, model: str | None = None, failures: Flag = False, **cut: Any) -> TaskTable:
     """Requests to ChatGPT and GPT-4: arrivals, model, session, tokens.
 
-    `model` keeps the requests to one of the models, `failures` also those that got no answer; `since` and `until` cut
-    a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort` takes rows in any order.
+    `model` selects the requests to one model, `failures` includes requests without an answer; `since` and `until`
+    select a time window, `time_scale` stretches it, `sample` selects a share of the requests, and `sort` accepts
+    unordered rows.
 
-    Newer releases have `Session ID` and `Elapsed time` besides; rows of other releases are read alike.  Times are
-    seconds from the first day's midnight.  The model becomes the class of a request, the session its user, and the
-    recorded response time the column `elapsed`.  Requests without response tokens failed there and are left out, unless
-    `failures: true`.  Further options are those of all request traces (see `hetsim.workload.rows.request_rows`).
+    Newer releases also have `Session ID` and `Elapsed time`; all releases can be read.  Times are seconds from the
+    first day's midnight.  The model becomes the class of a request, the session its user, and the recorded response
+    time the column `elapsed`.  Requests without response tokens failed and are skipped, unless `failures:  true`.
+    Further options are those of all request traces (see `hetsim.workload.rows.request_rows`).
     Reference: Wang, Chen, Li, Kang, Fang, Zhou, Zheng, Tang, He, Guo, Wang, Wang, Zhou, Chu, BurstGPT: A Real-World
     Workload Dataset to Optimize LLM Serving Systems (KDD 2025).
     """
@@ -176,12 +176,12 @@ def burstgpt(path: ExistingFile, *, model: str | None = None, failures: Flag = F
 def plain(path: ExistingFile, **cut: Any) -> TaskTable:
     """Requests in a plain table: arrival; optionally tokens, class, user, ids.
 
-    `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
-    takes rows in any order.
+    `since` and `until` select a time window, `time_scale` stretches it, `sample` selects a share of the requests, and
+    `sort` accepts unordered rows.
 
     Columns: arrival (seconds), prompt_tokens, output_tokens; optional: class, user, and hash_ids (whole numbers
-    separated by `;`).  All but `arrival` may be missing: then the requests have no tokens.  Options are those of all
-    request traces (see `hetsim.workload.rows.request_rows`).
+    separated by `;`).  Only `arrival` is required; without token columns the requests have no tokens.  Options are
+    those of all request traces (see `hetsim.workload.rows.request_rows`).
     """
     requests = RequestRows(Path(path), cut, ("class", "user"))
     columns = RequestColumns(requests, PLAIN)
@@ -207,7 +207,7 @@ def _days(day: str) -> int | None:
 
 
 def nanoseconds_of(stamp: str) -> tuple[int, str]:
-    """Nanoseconds since 1970 of a time stamp, or a problem."""
+    """Return the nanoseconds since 1970 of a time stamp, and a problem or ""."""
     if (match := _STAMP.fullmatch(stamp)) is None:
         return 0, f"{shown(stamp)} is not a time stamp such as 2023-11-16 18:17:03.9799600"
     day, hours, minutes, seconds, digits = match.groups("")
@@ -221,14 +221,14 @@ def nanoseconds_of(stamp: str) -> tuple[int, str]:
 
 
 def _elapsed(cell: str) -> tuple[float, str]:
-    """Seconds, which a cell may leave out, and what is wrong with it."""
+    """Return the seconds in a cell (NaN if blank), and a problem or ""."""
     if cell and (not NUMBER.fullmatch(cell) or float(cell) < 0):
         return 0.0, f"{shown(cell)} is not a number of seconds"
     return float(cell or math.nan), ""
 
 
 def _ids(cell: str) -> tuple[tuple[int, ...], str]:
-    """Names of the blocks of a prompt, and what is wrong with the cell."""
+    """Return the ids of a prompt's blocks, and a problem or ""."""
     parts = cell.split(";") if cell else []
     if not all(part.isascii() and part.isdigit() and len(part) < 20 and int(part) <= LARGEST_ID for part in parts):
         return (), "expected whole numbers separated by ;"

@@ -1,23 +1,22 @@
-"""Slurm's accounts (`format: slurm`, `sacct --parsable2`) and `slurm_nodes`.
+"""Slurm's accounting (`format: slurm`, `sacct --parsable2`) and `slurm_nodes`.
 
     sacct --allusers --parsable2 --starttime=2026-01-01 --state=CD,F,TO,CA,OOM,NF
           --format=JobID,User,Account,Partition,Submit,Start,End,State,Timelimit,ReqTRES,AllocTRES,NodeList,QOS
     scontrol show node > nodes.txt
 
-Any columns in any order; needed are JobID, Submit, Start, End and one of AllocTRES, ReqTRES.  Cores, memory and GPUs
-are those allocated, or asked for where nothing is known of that; gres/gpu:TYPE keeps a job to that type.
-Timelimit is the estimate that policies see and the column `time_limit`.  A single node is `recorded_node`; several are
-named with bars between.  With `node_counts: true` a job stays on as many nodes as it had (node= of AllocTRES, or
-NodeList), with equal parts of its cores, memory and GPUs on each.  Account is the column `account`, and so are
-`partition`, `qos` and `status`.  A job that was requeued and stands there again (sacct -D) is a job of its own, which
-came when the run before ended; `attempts: restarts` makes one of both.  Rows that are the same are one, and the parts
-of a heterogeneous job (12+0, 12+1) are one job.
+Any columns in any order; required are JobID, Submit, Start, End and one of AllocTRES, ReqTRES.  Cores, memory and GPUs
+are those allocated, or requested if the allocation is unknown; gres/gpu:TYPE restricts a job to that type.  Timelimit
+is the estimate that policies see and the column `time_limit`.  `recorded_node` lists the nodes of a job, separated by
+bars.  With `node_counts: true` a job uses as many nodes as it had (node= of AllocTRES, or NodeList), with equal parts
+of its cores, memory and GPUs on each.  The columns `account`, `partition`, `qos` and `status` are read too.  A requeued
+job that appears again (sacct -D) is a separate job, which arrives when the run before ended; `attempts: restarts`
+merges the runs into one job.  Duplicate rows count once, and the parts of a heterogeneous job (12+0, 12+1) are one job.
 
-Left out and counted: jobs that never started, that still run, or hold nothing.  Steps of jobs (12.batch, 12.0) are
-counted apart.
-Times are those of the machine that printed them; `zone` names its zone, so that changes of its clocks are known.
-Nodes are those of `scontrol show node`, on one line each or on several; those that are down are left out unless
-`down: true`.  They know their partitions, so that jobs run only on the nodes of theirs (see docs/sites.md).
+Skipped and counted: jobs that never started, that still run, or that use no resources.  Steps of jobs (12.batch, 12.0)
+are counted separately.  Times are local to the machine that printed them; `zone` names its time zone, which accounts
+for daylight saving time.  Nodes are those of `scontrol show node`, on one or several lines per node; nodes that are
+down are skipped unless `down: true`.  Nodes have their partitions, so that jobs run only on the nodes of their
+partition (see docs/sites.md).
 """
 
 import math
@@ -42,17 +41,17 @@ OPTIONAL = (
 )  # fmt: skip
 NO_TIME = ("", "None", "Unknown", "N/A")
 NO_LIMIT = ("", "UNLIMITED", "Partition_Limit", "INVALID", "None", "Unknown", "NOT_SET")
+# States of nodes that accept no jobs
 DOWN = frozenset(
     ("DOWN", "DRAIN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "INVALID_REG", "MAINT",
      "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", "POWER_DRAIN", "REBOOT", "REBOOT_ISSUED", "UNKNOWN")
 )  # fmt: skip
-"""States of nodes that take no jobs."""
+# All other states; a node that is powered down wakes up for a job
 TAKES_JOBS = frozenset(
     ("ALLOC", "ALLOCATED", "BLOCKED", "CLOUD", "COMP", "COMPLETING", "DYNAMIC_FUTURE", "DYNAMIC_NORM", "EXTERNAL",
      "IDLE", "MIXED", "PERFCTRS", "PLANNED", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP",
      "REBOOT_REQUESTED", "RESERVED", "RESUME", "UNDRAIN")
 )  # fmt: skip
-"""The others.  A node that is powered down wakes up for a job."""
 
 _SIZE = re.compile(r"([0-9.]+)([KMGTP]?)B?[nc]?")
 _FACTOR = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
@@ -140,7 +139,7 @@ def _job(
 def _details(
     log: JobLog, line: int, cell: dict[str, str], places: list[str], allowed: float
 ) -> dict[str, float | str]:
-    """Columns of a job besides times and resources; `allowed` is its time limit."""
+    """Return a job's columns besides times and resources; `allowed`: its time limit."""
     labels = {"status": cell["State"].split(" ")[0], "recorded_node": "|".join(places)}
     labels |= {column.lower(): cell[column] for column in ("User", "Partition", "Account", "QOS")}
     row: dict[str, float | str] = {key: value for key, value in labels.items() if value}
@@ -152,7 +151,7 @@ def _details(
 
 
 def _divide(log: JobLog, line: int, held: dict[str, Any], nodes: int) -> None:
-    """Divide what a job uses in all over its nodes."""
+    """Divide a job's total resources by its number of nodes."""
     if nodes > 1 and any(held[key] % nodes for key in ("cpus", "gpus")):
         log.remark("hold unequal parts of their nodes and may use any number of them (with span: any)", line)
         nodes = 1
@@ -164,7 +163,7 @@ def _divide(log: JobLog, line: int, held: dict[str, Any], nodes: int) -> None:
 
 
 def _resources(log: JobLog, line: int, cell: str) -> dict[str, Any] | None:
-    """Cores, bytes, GPUs and their type from `cpu=8,gres/gpu:a100=2,mem=64G`."""
+    """Return cores, bytes, GPUs and their type from `cpu=8,gres/gpu:a100=2,mem=64G`."""
     amounts: dict[str, Any] = {"cpus": 0.0, "gpus": 0.0}
     typed: dict[str, float] = {}
     for part in filter(None, cell.split(",")):
@@ -198,7 +197,7 @@ def _bytes(text: str) -> float:
 
 
 def limit_of(log: JobLog, line: int, cell: str, column: str = "Timelimit") -> float | None:
-    """Seconds of `1-02:03:04`, `03:04` or `30` (minutes); NaN without a limit."""
+    """Return the seconds of `1-02:03:04`, `03:04` or `30` (minutes); NaN: no limit."""
     if cell in NO_LIMIT:
         return math.nan
     seconds = 60.0 * int(cell) if cell.isdecimal() else clock(cell)
@@ -240,7 +239,7 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
 
 
 def _is_down(log: JobLog, line: int, text: str) -> bool:
-    """Return True if a node in a state such as `IDLE+DRAIN` takes no jobs."""
+    """Return True if a node in a state such as `IDLE+DRAIN` accepts no jobs."""
     states = re.sub(r"[*~#%$@^!-]", "", text).upper().split("+") if text else []
     for state in states:
         if state not in DOWN and state not in TAKES_JOBS:
@@ -265,7 +264,7 @@ def _blocks(log: JobLog) -> Any:
 
 
 def gpus_in(text: str, types: dict[str, str]) -> list[dict[str, Any]]:
-    """GPUs of `gpu:a100:4(S:0-1),gpu:2`."""
+    """Return the GPUs in a text such as `gpu:a100:4(S:0-1),gpu:2`, with their types."""
     amounts = []
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
         words = part.split(":")

@@ -3,11 +3,11 @@
     sshare -a -P -o Account,User,RawShares,RawUsage,GrpTRESRaw > sshare.txt
     hetsim trace convert slurm.conf site.yaml --option sshare=sshare.txt
 
-Nodes are those of NodeName, with the partitions whose Nodes name them.  Converted, the file becomes `site:` too, with
-the limits and tiers of partitions, and `policy:`, the weights, times and intervals of `slurm_multifactor`; what
-slurm.conf does not set is Slurm's default (22.05).  Scheduling keys without a counterpart are named in a note.
-From sshare come the tree of accounts, the shares of users, and their usage: GPU seconds of GrpTRESRaw where that column
-is there, else RawUsage, which counts what the site bills.
+Nodes are those of NodeName, with the partitions whose Nodes name them.  A conversion also writes `site:`, with the
+limits and tiers of partitions, and `policy:`, with the weights, times and intervals of `slurm_multifactor`; settings
+that slurm.conf omits have Slurm's defaults (22.05).  Scheduling keys without a counterpart are named in a note.  sshare
+provides the tree of accounts, the shares of users, and their usage: GPU seconds of GrpTRESRaw if that column exists,
+else RawUsage, in the units that the site bills.
 Reference: slurm.conf(5), sshare(1), Slurm Workload Manager 22.05 (SchedMD).
 """
 
@@ -27,18 +27,18 @@ WEIGHTS = {"PriorityWeightAge": "age", "PriorityWeightFairshare": "fair_share", 
            "PriorityWeightPartition": "partition", "PriorityWeightQOS": "service"}  # fmt: skip
 TIMES = {"PriorityMaxAge": ("max_age", "7-0"), "PriorityDecayHalfLife": ("half_life", "7-0"),
          "PriorityCalcPeriod": ("calc_period", "5")}  # fmt: skip
+# Defaults in SchedulerParameters: seconds, then numbers of jobs
 INTERVALS = {"bf_interval": 30, "bf_resolution": 60, "sched_interval": 60}
 COUNTS = {"bf_max_job_test": 500, "bf_max_job_user": 0, "bf_job_part_count_reserve": 0, "default_queue_depth": 100}
-"""Of SchedulerParameters: seconds, and numbers of jobs."""
+# Keys, of the file or of a partition, that affect when jobs start and that are not modeled
 NOT_MODELED = (
     "PriorityWeightTRES", "PriorityWeightAssoc", "PriorityUsageResetPeriod", "PreemptType", "PreemptExemptTime",
     "TopologyPlugin", "FairShareDampeningFactor", "MaxNodes", "MinNodes", "MaxCPUsPerNode", "OverSubscribe",
     "ExclusiveUser", "QOS", "AllowQos", "AllowGroups", "LLN",
 )  # fmt: skip
-"""Keys, of the file or of a partition, that change when jobs start."""
 OFF = {"no", "none", "0", "preempt/none", "topology/none", "topology/default", "unlimited", "all"}
+# states of nodes that accept no jobs; UNKNOWN, the usual state in slurm.conf, is not one
 OUT = {"FUTURE", "DOWN", "DRAIN", "FAIL", "FAILING"}
-"""States of nodes that take no jobs; UNKNOWN, the usual one of slurm.conf, is not among them."""
 NEVER = "36500 d"
 _HOSTS = re.compile(r"[^\s,\[\]]+|[^\s,\[\]]*(\[\d+(-\d+)?(,\d+(-\d+)?)*\][^\s,\[\]]*)+")
 _GPUS = re.compile(r"gpu(:[^\d:][^:]*)?(:\d+)?")
@@ -46,7 +46,7 @@ _WORD = re.compile(r'(\w+)\s*=\s*("[^"]*"|\S+)')
 
 
 class SlurmConf:
-    """A slurm.conf: its keys in small letters, its nodes and its partitions."""
+    """A slurm.conf: its keys in lower case, its nodes and its partitions."""
 
     def __init__(self, path: Path, types: dict[str, str]):
         self.log = JobLog(path, LogCut())
@@ -111,12 +111,12 @@ class SlurmConf:
         return self.keys.get(key.lower(), (0, usual))[1]
 
     def seconds(self, line: int, key: str, text: str) -> float:
-        """Seconds of 7-0 (days and hours) or 5 (minutes); inf without a limit."""
+        """Return the seconds of 7-0 (days-hours) or 5 (minutes); inf without a limit."""
         limit = limit_of(self.log, line, "" if text.upper() in ("INFINITE", "UNLIMITED", "NONE", "-1") else text, key)
         return math.inf if limit is None or math.isnan(limit) else limit
 
     def site(self) -> dict[str, Any]:
-        """`site:`, with the partitions that have nodes."""
+        """Return `site:`, with the partitions that have nodes."""
         used = {name for node in self.nodes for name in node.get("partitions", ())}
         line, grace = self.keys.get("overtimelimit", (0, "0"))
         over = self.seconds(line, "OverTimeLimit", grace)
@@ -140,7 +140,7 @@ class SlurmConf:
         return made
 
     def scheduler(self) -> tuple[dict[str, Any], list[str]]:
-        """`slurm_multifactor` with the parameters of the file; what of it is not modeled."""
+        """Return `slurm_multifactor` with the file's parameters, and what is not modeled."""
         made: dict[str, Any] = {"name": "slurm_multifactor", "priority": 0.0}
         basic = self.text("PriorityType").lower() == "priority/basic"  # jobs in the order of their arrival
         for key, name in WEIGHTS.items():
@@ -176,7 +176,7 @@ class SlurmConf:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Number and text of lines that are not empty; a backslash joins the next."""
+    """Yield number and text of non-empty lines; a backslash joins the next line."""
     begun, start = "", 0
     for number, text in numbered_lines(path, LONGEST_LINE):
         text = text.partition("#")[0].rstrip()
@@ -188,12 +188,12 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def nodes(path: ExistingFile, *, types: TypeNames | None = None, sshare: ExistingFile | None = None) -> list[Any]:
-    """The nodes of slurm.conf; sshare is for what a conversion writes next to them."""
+    """The nodes of slurm.conf; `sshare` only adds to what a conversion writes."""
     return SlurmConf(Path(path), types or {}).nodes
 
 
 def site_and_policy(path: str, *, sshare: str | None = None, **_: Any) -> tuple[dict[str, Any], list[str]]:
-    """`site:` and `policy:` of a slurm.conf, and notes on what they leave out."""
+    """Return `site:` and `policy:` of a slurm.conf, and notes on what they omit."""
     conf = SlurmConf(Path(path), {})
     (scheduler, other), site, notes = conf.scheduler(), conf.site(), list[str]()
     conf.log.row_problems.fail_if_any()
@@ -211,9 +211,9 @@ nodes.more = site_and_policy  # type: ignore[attr-defined]
 
 
 def shares_and_usage(path: Path, tree: bool = True) -> tuple[dict[str, Any], list[str]]:
-    """The parameters accounts, shares and usage, from sshare -P.
+    """Return the parameters accounts, shares and usage from sshare -P, and notes.
 
-    tree: by accounts, for Fair Tree.
+    tree: return the tree of accounts, for Fair Tree.
     """
     log, columns = JobLog(path, LogCut()), list[str]()
     accounts, above, notes = dict[str, dict[str, Any]](), list[tuple[int, str]](), dict[str, None]()

@@ -2,15 +2,14 @@
 
     squeue --all --format="%i|%P|%u|%a|%q|%T|%V|%S|%l|%C|%b|%m|%D|%N|%r|%Q"
 
-Any columns in any order, separated by bars; needed are JOBID, PARTITION, USER, STATE (or ST), SUBMIT_TIME, START_TIME,
-TIME_LIMIT and CPUS.  START_TIME of a job that waits is when Slurm expects it to start, if it does.  TRES_PER_NODE (or
-GRES) tells the GPUs, by node as NODES counts them; GPUs asked for by job or by task (--gpus) stand in TRES_ALLOC alone
-(squeue -O tres-alloc), which goes first where it is there.  Of arrays that wait (12_[1-8%4]) each task is a job; of
-lists that squeue cuts short (12_[1,3,5...]) those that it shows.  A job that waits in several partitions may have a
-line for each, of which the first counts.
-Jobs that hold their devices (RUNNING, COMPLETING, SUSPENDED, ...) run; PENDING ones wait, but for those that a hold, a
-dependency or a begin time keeps (JobHeldUser, Dependency, BeginTime, ...), which are left out and counted: nothing
-here says when these may start.
+Any columns in any order, separated by bars; required are JOBID, PARTITION, USER, STATE (or ST), SUBMIT_TIME,
+START_TIME, TIME_LIMIT and CPUS.  START_TIME of a waiting job is the start that Slurm expects, if any.  TRES_PER_NODE
+(or GRES) contains the GPUs per node, for NODES nodes; GPUs requested per job or per task (--gpus) appear only in
+TRES_ALLOC (squeue -O tres-alloc), which has precedence.  In waiting arrays (12_[1-8%4]) each task is a job; in lists
+that squeue truncates (12_[1,3,5...]) the listed tasks are.  A job that waits in several partitions may have a line for
+each, and the first line counts.  Jobs with devices (RUNNING, COMPLETING, SUSPENDED, ...) run and PENDING jobs wait,
+except jobs that a hold, a dependency or a begin time blocks (JobHeldUser, Dependency, BeginTime, ...): these are
+skipped and counted, since squeue does not print when they may start.
 """
 
 import math
@@ -28,17 +27,17 @@ from hetsim.workload.rows.text_rows import CsvTable
 NEEDED = ("JOBID", "PARTITION", "USER", "SUBMIT_TIME", "START_TIME", "TIME_LIMIT", "CPUS")
 OPTIONAL = ("STATE", "ST", "TRES_ALLOC", "TRES_PER_NODE", "GRES", "NODES", "NODELIST", "NODELIST(REASON)", "REASON",
             "ACCOUNT", "QOS", "PRIORITY")  # fmt: skip
+# states in which a job uses devices, long and short names
 RUNNING = {"RUNNING": "R", "COMPLETING": "CG", "CONFIGURING": "CF", "SUSPENDED": "S", "STOPPED": "ST",
            "STAGE_OUT": "SO", "RESIZING": "RS", "SIGNALING": "SI"}  # fmt: skip
-"""States in which a job holds devices, in long and short."""
 WAITING = {"PENDING": "PD", "REQUEUED": "RQ", "REQUEUE_FED": "RF"}
+# states of jobs that wait until they are released
 KEPT = {"REQUEUE_HOLD": "RH", "SPECIAL_EXIT": "SE", "RESV_DEL_HOLD": "RD"}
-"""States of jobs that wait until someone releases them."""
 OVER = {"COMPLETED": "CD", "CANCELLED": "CA", "FAILED": "F", "TIMEOUT": "TO", "NODE_FAIL": "NF", "PREEMPTED": "PR",
         "BOOT_FAIL": "BF", "DEADLINE": "DL", "OUT_OF_MEMORY": "OOM", "REVOKED": "RV"}  # fmt: skip
+# substrings (lower case) of reasons for which a job waits for something other than resources
 HELD = ("held", "hold", "dependency", "begintime", "reservation", "invalidqos", "invalidaccount", "badconstraints",
         "partitiondown", "partitioninactive", "partitionnodelimit", "partitiontimelimit")  # fmt: skip
-"""Parts of the reasons, in lower case, for which a job waits for something else than room."""
 MAX_ARRAY = 10_000
 
 _ARRAY = re.compile(r"(\d+)_\[([\d,:-]+)(\.\.\.)?(?:%\d+)?\]")
@@ -49,7 +48,7 @@ _COUNT = re.compile(r"(\d+(?:\.\d+)?)([KMG])")
 
 @dataclass
 class SnapshotJob:
-    """A job of the snapshot; times since 1970, inf or NaN if it has none."""
+    """A job of the snapshot; times are since 1970, inf or NaN if unknown."""
 
     id: str
     line: int
@@ -67,14 +66,12 @@ class SnapshotJob:
     priority: float = math.nan
     expected: float = math.nan
     class_: str = ""
-    reason: str = ""
-    """Why it waits, as REASON says."""
-    count: float = 1.0
-    """Nodes on which it has equal parts of its devices."""
+    reason: str = ""  # why the job waits, from REASON
+    count: float = 1.0  # number of nodes, with equal parts of the job's devices
 
     @property
     def group(self) -> str:
-        """Key of learned run times besides the user: class, or partition."""
+        """Key of learned run times in addition to the user: class, or partition."""
         return self.class_ or self.partition
 
     @property
@@ -84,7 +81,7 @@ class SnapshotJob:
 
 @dataclass
 class Snapshot:
-    """Jobs of a cluster, what was left out, and the latest time recorded."""
+    """Jobs of a cluster, counts of skipped jobs, and the latest recorded time."""
 
     path: Path
     jobs: list[SnapshotJob]
@@ -104,7 +101,7 @@ class Snapshot:
 def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
     """Read the jobs of `squeue`; ScenarioError lists all problems with lines.
 
-    nodes: the partitions of each node of the cluster: a job on any other node, or in another partition, is wrong.
+    nodes: the partitions of each node of the cluster; a job on another node or in another partition is a problem.
     """
     log = JobLog(path, LogCut())
     table = CsvTable(log, NEEDED, OPTIONAL, "|")
@@ -167,7 +164,7 @@ def _job(
 
 
 def _runs(log: JobLog, found: Snapshot, line: int, cell: dict[str, str]) -> bool | None:
-    """Return True if a job runs, False if it waits for room; None for others."""
+    """Return True if a job runs, False if it waits for resources, None otherwise."""
     state = (cell["STATE"] or cell["ST"]).upper()
     if _is(state, RUNNING):
         return True
@@ -186,7 +183,7 @@ def _runs(log: JobLog, found: Snapshot, line: int, cell: dict[str, str]) -> bool
 
 
 def _start(log: JobLog, line: int, cell: str, runs: bool) -> float:
-    """The start of a job, or the expected one; NaN if unknown (a problem if it runs)."""
+    """Return a job's start or expected start; NaN if unknown (an error if it runs)."""
     if cell not in NO_TIME:
         return _or_nan(log.date(line, "START_TIME", cell))
     if runs:
@@ -195,7 +192,7 @@ def _start(log: JobLog, line: int, cell: str, runs: bool) -> float:
 
 
 def _partition(log: JobLog, line: int, cell: str, partitions: list[str]) -> str:
-    """The first partition in a cell that the cluster has; empty without partitions."""
+    """Return the first partition in a cell that exists; "" if there are no partitions."""
     if not partitions:
         return ""
     wanted = cell.split(",")
@@ -216,9 +213,9 @@ def _or_nan(value: float | None) -> float:
 
 
 def gpus_of(text: str) -> tuple[float, str]:
-    """GPUs and type, as in `gres:gpu:a100:2`, `gres/gpu=2`, `gres/gpu` or `N/A`.
+    """Return the number and type of GPUs in `gres:gpu:a100:2`, `gres/gpu=2` or `N/A`.
 
-    Of several types all are counted, and none is told.
+    If there are several types, all GPUs are counted and the type is empty.
     """
     typed: dict[str, float] = {}
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
@@ -233,13 +230,13 @@ def gpus_of(text: str) -> tuple[float, str]:
 
 
 def _plain(text: str) -> str:
-    """A count without the units in which squeue prints round ones: 2K is 2048."""
+    """Return a count without the units that squeue prints: 2K becomes 2048."""
     match = _COUNT.fullmatch(text)
     return f"{float(match[1]) * 1024 ** ('KMG'.index(match[2]) + 1):.0f}" if match else text
 
 
 def _ids(log: JobLog, found: Snapshot, line: int, text: str) -> list[str]:
-    """The jobs of an array that waits, or the one."""
+    """Return the job ids of a waiting array, or the single id."""
     if "[" not in text:
         return [text]
     match = _ARRAY.fullmatch(text)

@@ -1,22 +1,20 @@
 """The Standard Workload Format (`format: swf`) of the Parallel Workloads Archive.
 
-18 numbers a line, -1 for what is not known: job, submit, wait, run time, processors, average CPU time, memory used,
-processors asked for, time asked for, memory asked for, status, user, group, executable, queue, partition, preceding
-job, think time.  Lines that begin with ; are the header: `; MaxProcs: 8192`.
+18 numbers per line, -1 if unknown: job, submit, wait, run time, processors, average CPU time, memory used, requested
+processors, requested time, requested memory, status, user, group, executable, queue, partition, preceding job, think
+time.  Lines that begin with ; are the header: `; MaxProcs: 8192`.
 
-Processors become `cpus` (of one node: a cluster of one node with MaxProcs cores is the single pool that the
-literature schedules on, and `cluster: {trace: {format: swf_header, path: ...}}` makes it) or, with
-`processors: gpus`, a gang of GPUs.
-With `cores_per_node: 8` a job of more than 8 processors is one over as many nodes as it takes, with an equal part of it
-on each (a job of 12: 6 on each of 2; of 13: 7 on each, which is counted in the notes); `swf_header` with the same
-option makes nodes of 8 cores.
-`size: requested` takes what was asked for, and what was used where that is not known; `size: used` the other way round.
-The time asked for is the estimate that policies see and the column `time_limit`; jobs without one are estimated
-exactly.  `since` and `until` may be dates (UTC) where the header tells UnixStartTime.  Memory is asked for by
-processor, in KiB.
+Processors become `cpus` (of one node: a cluster of one node with MaxProcs cores is the single pool that the literature
+schedules on, and `cluster: {trace: {format: swf_header, path: ...}}` makes it) or, with `processors: gpus`, a gang of
+GPUs.  With `cores_per_node: 8` a job of more than 8 processors spans as many nodes as necessary, with an equal part on
+each (a job of 12: 6 on each of 2; of 13: 7 on each, which is counted in the notes); `swf_header` with the same option
+makes nodes of 8 cores.  `size: requested` uses the requested number of processors, or the used number if that is
+unknown; `size: used` the reverse.  The requested time is the estimate that policies see and the column `time_limit`;
+jobs without it are estimated exactly.  `since` and `until` may be dates (UTC) if the header contains UnixStartTime.
+Memory is requested per processor, in KiB.
 
-Left out and counted: jobs of unknown run time or size, those canceled before they started (status 5), and
-the partial lines of jobs that were checkpointed (status 2, 3, 4): each whole job has a line of its own.
+Skipped and counted: jobs of unknown run time or size, those canceled before they started (status 5), and the partial
+lines of jobs that were checkpointed (status 2, 3, 4): each whole job has a line of its own.
 Reference: Feitelson, Tsafrir, Krakov, Experience with Using the Parallel Workloads Archive (2014).
 """
 
@@ -48,7 +46,7 @@ def read(
     processors: Literal["cpus", "gpus"] = "cpus",
     cores_per_node: Count | None = None,
 ) -> JobLog:
-    """A log of the Parallel Workloads Archive: 18 numbers a job."""
+    """A log of the Parallel Workloads Archive: 18 numbers per job."""
     header: dict[str, str] = {}
     for line, text in log.filled_lines():
         row = text.strip()
@@ -97,7 +95,7 @@ def _job(log: JobLog, line: int, row: str, size: str, processors: str, cores_per
 
 
 def _why_left_out(took: float, width: float, status: float) -> str:
-    """Why a job is none that can be replayed; empty if it can."""
+    """Return why a job cannot be replayed, or ""."""
     if status == CANCELLED and took <= 0:
         return "canceled before they started"
     if took < 0:
@@ -106,7 +104,6 @@ def _why_left_out(took: float, width: float, status: float) -> str:
 
 
 def _divided(log: JobLog, line: int, width: float, cores_per_node: int | None) -> tuple[int, float]:
-    """On how many nodes a job is, and how many processors it has on each."""
     if cores_per_node is None or width <= cores_per_node:
         return 1, width
     nodes = math.ceil(width / cores_per_node)

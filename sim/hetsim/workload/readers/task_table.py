@@ -1,13 +1,13 @@
 """The plain task table (`format: tasks`): CSV, gzip or not, or Parquet.
 
-Columns, all optional but one duration or flops: id, arrival, class, user, priority, weight, deadline, patience,
-cpu_time, gpu_time, gpu_time.TYPE, each with `_estimate` behind its name for what policies know, cpus, gpus, memory,
-gpu_memory, bytes_in, bytes_out, upload, download, flops, bytes, efficiency (what a kernel does: operations, bytes of
-memory traffic, and the share of a device's best rates that it reaches), predecessors, reads, writes (names separated
-by `;` or spaces), devices (the GPU types that a task may run on, separated by `|`; blank: all), slice (the profile of
-its MIG slice, in place of gpus).  Times are seconds, sizes bytes.  A blank or `inf` duration means that the task cannot
-run there.  With flops a duration is not needed: where the table has none it is computed, on types with a known peak.
-Further numeric columns are kept and appear in the result; others are ignored, with a note.
+Columns, all optional except one duration or flops: id, arrival, class, user, priority, weight, deadline, patience,
+cpu_time, gpu_time, gpu_time.TYPE, each also with the suffix `_estimate` for the value that policies see, cpus, gpus,
+memory, gpu_memory, bytes_in, bytes_out, upload, download, flops, bytes, efficiency (work of a kernel: operations, bytes
+of memory traffic, and the fraction of a device's peak rates that it reaches), predecessors, reads, writes (names
+separated by `;` or spaces), devices (the GPU types that a task may run on, separated by `|`; blank: all), slice (the
+profile of its MIG slice, in place of gpus).  Times are seconds, sizes bytes.  A blank or `inf` duration means that the
+task cannot run there.  With flops a missing duration is computed, on types with a known peak.  Other numeric columns
+are copied to the result; other text columns are ignored, with a note.
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TEXTS = ("id", "class", "user", "devices")
+# text columns that are copied, as in logs of clusters; for most, no reader knows a meaning
 KEPT_TEXTS = ("slice", "partition", "vc", "queue", "group", "account", "qos", "status", "recorded_node")
-"""Texts that are kept as they are, as clusters' logs have them; of most no reader knows the meaning."""
 KNOWN = ("arrival", "cpu_time", "gpu_time", *TEXTS, *NUMBERS, *LISTS)
 SIZES = ("memory", "gpu_memory", "bytes_in", "bytes_out", "bytes")
+# upper bounds of columns; other columns (times and weights) are bounded by MAX_SECONDS
 MAX_OF = {**dict.fromkeys(("nodes", "cpus", "gpus"), 1e6), "flops": 1e30, **dict.fromkeys(SIZES, MAX_BYTES)}
-"""Larger numbers in these columns are mistakes; in others, which are times and weights, those above `MAX_SECONDS`."""
-MISSPELT = 0.8
-"""How alike (as difflib counts) a name is to one that it may stand for; submit_time is not a gpu_time."""
+MISSPELT = 0.8  # difflib ratio above which a name is taken for a misspelled one; submit_time is not a gpu_time
 
 _TIME = re.compile(r"(?:cpu_time|gpu_time|gpu_time\..+?)(?P<estimate>_estimate)?\Z")
 
@@ -99,7 +98,7 @@ def _lines_of_csv(frames: Iterator[pd.DataFrame], path: Path) -> None:
 
 
 def to_frame(table: TaskTable) -> pd.DataFrame:
-    """The columns of a table as its file has them."""
+    """Return the columns of a table as its file has them."""
     import pandas as pd
 
     columns: dict[str, Any] = {}
@@ -256,7 +255,7 @@ class _Reader:
             self._keep(table, name, column)
 
     def _keep(self, table: TaskTable, name: str, column: pa.ChunkedArray) -> None:
-        """A column that means nothing here: kept if numeric."""
+        """Copy an unknown column if it is numeric; else add a note."""
         values, bad = _numbers(column)
         table.unknown.append(name)
         near = suggestion(name, KNOWN) if len(table.unknown) < 100 else ""
@@ -366,13 +365,13 @@ class _Reader:
         self._refuse(table, "weight", lambda weight: weight == 0, "a weight must be above 0")
 
     def _refuse(self, table: TaskTable, name: str, wrong: Callable[[np.ndarray], np.ndarray], message: str) -> None:
-        """Note the rows with wrong numbers in a column, which a message may show."""
+        """Record the rows with wrong numbers in a column; `message` may show the number."""
         if (numbers := table.numbers.get(name)) is not None:
             for row in np.flatnonzero(wrong(numbers)).tolist():
                 self._row_problem(row, name, message.format(numbers[row]))
 
     def _check_work(self, table: TaskTable, flops: np.ndarray | None) -> None:
-        """Check that keys of work come with its flops."""
+        """Check that columns of work (bytes, efficiency) accompany its flops."""
         for name in ("bytes", "efficiency"):
             if (given := table.numbers.get(name)) is None:
                 continue
@@ -383,7 +382,7 @@ class _Reader:
                 self._row_problem(row, name, f"{name} of a task without flops")
 
     def _lists(self, name: str, column: pa.ChunkedArray) -> list[list[str]]:
-        """The names in each cell: a text to be split, a number, or a Parquet list."""
+        """Return the names in each cell: a text to split, a number, or a Parquet list."""
         import pyarrow as pa
 
         types, kind = pa.types, column.type
@@ -417,14 +416,14 @@ class _Reader:
 
 
 def _bytes_of(path: Path) -> pa.NativeFile:
-    """The bytes of a CSV file, compressed with gzip or not, whatever its name."""
+    """Open the bytes of a CSV file, compressed with gzip or not, whatever its name."""
     import pyarrow as pa
 
     return pa.PythonFile(opened(path), "r")
 
 
 def _no_text(path: Path) -> Problem | None:
-    """The reason why a file is not text: not UTF-8, or damaged compression."""
+    """Return why a file is not text: not UTF-8, or damaged compression."""
     try:
         for _ in numbered_lines(path):
             pass
@@ -434,7 +433,7 @@ def _no_text(path: Path) -> Problem | None:
 
 
 def line_of(path: Path, row: int) -> int | None:
-    """The line in a CSV file (from 1) of a row; None in Parquet."""
+    """Return the line in a CSV file (from 1) of a row; None in Parquet."""
     if path.suffix.lower() in PARQUET:
         return None
     seen = -1  # the header comes before row 0
@@ -448,9 +447,9 @@ def line_of(path: Path, row: int) -> int | None:
 
 
 def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """The column as floats, NaN where blank or bad; and which cells are not numbers.
+    """Return a column as floats, NaN if blank or bad, and the mask of bad cells.
 
-    In a CSV the words nan, NA and so on are not numbers; in Parquet NaN is how a blank is stored.
+    In a CSV file the words nan, NA and so on are bad; in Parquet NaN is how a blank is stored.
     """
     import pyarrow as pa
     from pyarrow import compute
@@ -477,7 +476,7 @@ def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _numbers_one_by_one(cells: list[str | None]) -> tuple[np.ndarray, np.ndarray]:
-    """As `_numbers`, for a column known to hold something bad."""
+    """Like `_numbers`, for a column that contains a bad cell."""
     values, bad = np.full(len(cells), np.nan), np.zeros(len(cells), dtype=bool)
     for row, cell in enumerate(cells):
         if cell is None:
@@ -489,12 +488,12 @@ def _numbers_one_by_one(cells: list[str | None]) -> tuple[np.ndarray, np.ndarray
 
 
 def _cell(column: pa.ChunkedArray, row: int) -> Any:
-    """A cell as a value of Python; None where Python has no such value."""
+    """Return a cell as a Python value; None if Python has no such value."""
     with contextlib.suppress(OverflowError, ValueError):
         return column[row].as_py()
     return None
 
 
 def _name(cell: Any) -> str:
-    """The name in a cell; undo floats from whole numbers, and NaN from blanks."""
+    """Return the name in a cell: whole floats as integers, NaN as blank."""
     return "" if cell is None or cell != cell else written(cell)

@@ -1,14 +1,14 @@
 """Task graphs of WfCommons (`format: wfformat`, WfFormat 1.5) with their files.
 
 A JSON object: workflow.specification has tasks (id, name, parents, children, inputFiles, outputFiles) and files (id,
-sizeInBytes), workflow.execution what each task took (id, runtimeInSeconds, coreCount, memoryInBytes, machines).
-Tasks run on CPUs, `coreCount` cores each (1 unless given), all submitted at time 0.  Files are data items, which tasks
-read and write; those that no task writes exist on every host from the beginning.  A child waits for its parents,
-whichever of the two names the other.  The name of a task without its number is its class, the machine on which it ran
-`recorded_node`.
+sizeInBytes), workflow.execution has the resources of each task (id, runtimeInSeconds, coreCount, memoryInBytes,
+machines).  Tasks run on CPUs, `coreCount` cores each (1 unless given), all submitted at time 0.  Files are data items,
+which tasks read and write; those that no task writes exist on every host from the beginning.  A child waits for its
+parents; it is enough that one of both names the other.  The name of a task without its number is its class, its machine
+becomes `recorded_node`.
 
-`gpu_speedup` gives every task a GPU mode too, faster than its cores by this factor.
-Left out and counted: nothing; a task without a run time is an error, as the graph would fall apart without it.
+`gpu_speedup` gives every task a GPU mode too, faster than its cores by this factor.  No task is skipped: a task without
+a run time is an error, since the graph would be incomplete without it.
 Reference: Coleman, Casanova, Pottier, Kaushik, Deelman, Ferreira da Silva, WfCommons: A Framework for Enabling
 Scientific Workflow Research and Development (2022).
 """
@@ -48,7 +48,7 @@ Names = tuple[str, ...]
 
 
 class _Task(NamedTuple):
-    """The relations and files of a task; None where that is not a list."""
+    """The relations and files of a task; None for a value that is not a list."""
 
     parents: Names | None
     children: Names | None
@@ -57,7 +57,7 @@ class _Task(NamedTuple):
 
 
 class _Reader(ReadFile):
-    """A workflow, read part by part, in little memory."""
+    """Reader of a workflow, part by part, in little memory."""
 
     def __init__(self, path: Path):
         super().__init__(path)
@@ -67,8 +67,7 @@ class _Reader(ReadFile):
         self.runs: dict[str, tuple[Any, ...]] = {}  # by task: what was measured, and the machine
         self.sizes: dict[str, Any] = {}
         self._texts: dict[str, str] = {}  # each text once: names stand at both ends of an edge
-        lists: dict[Names, bool] = {}
-        """Which are there, and whether they are lists of objects with an id."""
+        lists: dict[Names, bool] = {}  # lists that the file has: True if of objects with an id
         version = None
         take: dict[Names, Callable[[dict[str, Any]], None]] = {
             TASKS: self._task, FILES: self._file, RUNS: self._run,

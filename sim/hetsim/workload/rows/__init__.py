@@ -1,1 +1,1 @@
-"""Parts of readers: lines, rows, columns and joins of files of any size."""
+"""Building blocks of readers: lines, rows, columns, joins of files of any size."""

@@ -1,4 +1,4 @@
-"""The rows of a log as growing columns, in one block or in blocks on disk."""
+"""Rows of a log as growing columns, in one block or in blocks on disk."""
 
 import math
 import pickle
@@ -12,15 +12,14 @@ import numpy as np
 
 from hetsim.model.files import TEMPORARY
 
-BLOCK = 2**17
-"""Rows of a block on disk."""
+BLOCK = 2**17  # rows per block on disk
 
 
 class RowBlock:
     """Rows as columns: 8 bytes per number, 4 per repeated text, and ids.
 
-    `ids` is empty while no row has one, an array while all are whole numbers, and otherwise a list of texts, in which
-    a row without an id goes by its line.
+    `ids` is empty while no row has an id, an array while all ids are whole numbers, and otherwise a list of texts, in
+    which the line number replaces a missing id.
     """
 
     def __init__(self) -> None:
@@ -28,8 +27,8 @@ class RowBlock:
         self.arrival, self.duration = array("d"), array("d")
         self.ids: array | list[str] = array("q")
         self.numbers: dict[str, array] = {}
+        # codes, and the code of each text; code 0 is ""; missing last rows are blank
         self.texts: dict[str, tuple[array, dict[str, int]]] = {}
-        """Codes, and the texts that they stand for; code 0 is the empty text.  Shorter columns end in blanks."""
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -68,11 +67,11 @@ class RowBlock:
         ids.append(f"line {self.lines[-1]}" if id_ is None else str(id_))
 
     def names_of(self, count: int) -> list[str]:
-        """The ids of the first rows as texts."""
+        """Return the ids of the first `count` rows as texts."""
         return [*map(str, self.ids), *(f"line {line}" for line in self.lines[len(self.ids) : count])]
 
     def number(self, name: str) -> np.ndarray:
-        """A column of numbers, NaN if missing; perhaps shared: do not extend it."""
+        """Return a column of numbers, NaN if missing; it may be shared: do not extend it."""
         values = self.numbers.get(name)
         return _padded(array("d") if values is None else values, len(self), math.nan)
 
@@ -95,8 +94,8 @@ class Blocks:
         self.most = math.inf if folder is None else BLOCK
         self._file: IO[bytes] | None = None
         self._places: list[int] = []
+        # by row: final arrival, start and run time, known only when all rows are read
         self.patches: dict[int, tuple[float, float | None, float | None]] = {}
-        """Arrival, start and run time of rows by their place, as they turned out when all rows were known."""
         if folder is not None:
             # Beside what is to be written, where there must be room: the system's own folder may lie in memory.
             self._file = tempfile.TemporaryFile(prefix=TEMPORARY, dir=folder)  # noqa: SIM115
@@ -105,7 +104,7 @@ class Blocks:
         return len(self._places) + bool(len(self.current))
 
     def next(self) -> RowBlock:
-        """Store the current block, and begin a new one, which is returned."""
+        """Store the current block, and return a new one."""
         assert self._file is not None
         self._places.append(self._file.tell())
         pickle.dump(self.current, self._file, protocol=5)

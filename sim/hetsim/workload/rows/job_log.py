@@ -1,22 +1,21 @@
 """The common part of readers of job logs: rows to columns, cut and counted.
 
-All these readers know the options
+All these readers have the options
 
-    since, until    only jobs submitted in this window of the log's own time; `since` becomes time 0.  Where the log
-                    has dates its time 0 is the first submission, and a date (and time) may be given as well
-    sample          the share of the jobs that is kept, chosen by a hash of the job's id (and `sample_seed`): the same
-                    jobs in whatever order the rows stand, and a load of the same shape at that share of its height
-    warm_start      begins with what the log has in the cluster at `since`: jobs that run then start at time 0 with what
-                    they have left, those that wait come a millisecond later; the column `at_cut` is 1 and 2 for them
-    time_scale      what the submissions are multiplied by after that; 0.5 doubles the rate
-    estimates       `trace`: policies see what the users asked for, where the log tells; `perfect`: the true times.
-                    Another error model is given in the entry (`estimates:`), with `perfect` here
+    since, until    read only jobs submitted in this window of the log's own time; `since` becomes time 0.  If the log
+                    has dates, its time 0 is the first submission, and the option may be a date (and time) too
+    sample          the share of jobs that is read, chosen by a hash of the job's id (and `sample_seed`): the same jobs
+                    in any order of the rows, and a load of the same shape at that share of its height
+    warm_start      begin with the jobs in the cluster at `since`: running jobs start at time 0 with their remaining
+                    time, waiting jobs arrive a millisecond later; the column `at_cut` is 1 and 2 for them
+    time_scale      factor on the submission times, applied after that; 0.5 doubles the rate
+    estimates       `trace`: policies see the users' requested times, if the log has them; `perfect`: the true times.
+                    Another error model is set in the entry (`estimates:`), with `perfect` here
     types           names of the log's GPU types in the cluster: {V100M32: v100}
 
-Rows are read one by one; those left out leave nothing behind but a count.  What is kept takes 8 bytes a number and
-column, and its id; for logs larger than memory it waits on disk (`Parts`).  A cell that cannot be read is an error with
-its line; a job that the log itself knows nothing of (it never started, say) is left out and counted in the notes of the
-table.
+Rows are read one by one; skipped rows are only counted.  A row takes 8 bytes per number and column, and its id; rows
+of logs larger than memory are stored on disk (`Parts`).  A cell that cannot be read is an error with its line; a job
+for which the log itself has no values (it never started, for example) is skipped and counted in the table's notes.
 """
 
 import math
@@ -44,13 +43,12 @@ _CALENDAR = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}(?!\d)")
 
 
 class Date(float):
-    """An instant as a date, in seconds since 1970."""
+    """An instant given as a date, in seconds since 1970."""
 
-    zoned = False
-    """Was it written with a zone?  Otherwise it is taken as UTC."""
+    zoned = False  # written with a zone; a date without a zone is UTC
 
     def naive(self) -> datetime:
-        """The date and time on a clock in its zone."""
+        """Return the date and time on a clock in its zone."""
         return datetime.fromtimestamp(self, UTC).replace(tzinfo=None)
 
 
@@ -66,13 +64,12 @@ def _moment(value: Any) -> float:
 
 
 _EXAMPLES = {"anyOf": [{"type": "string", "examples": ["5 s", "2020-06-09 18:41:01"]}, {"const": 0}]}
-Moment = Annotated[float, PlainValidator(_moment), WithJsonSchema(_EXAMPLES)]
-"""Seconds of a log's own time, or a date."""
+Moment = Annotated[float, PlainValidator(_moment), WithJsonSchema(_EXAMPLES)]  # seconds of a log's own time, or a date
 
 
 @dataclass(frozen=True)
 class LogCut:
-    """The options common to all readers; see the module."""
+    """The options common to all readers of job logs; the module describes them."""
 
     since: Moment = 0.0
     until: Moment | None = None
@@ -87,16 +84,16 @@ class LogCut:
 class JobLog(ReadFile):
     """The jobs of one file as growing columns, in memory or on disk.
 
-    `dated`: are its times dates, so that time 0 is the first submission?  `unique`: leave out repeated rows.
-    `times`: the columns that hold times by device, and their names in the table; then `duration` means nothing.
+    `dated`: times are dates, and time 0 is the first submission.  `unique`: skip repeated rows.  `times`: the columns
+    with times by device, and their names in the table; `duration` is then unused.
     """
 
     def __init__(self, path: Path, cut: LogCut, folder: Path | None = None):
         super().__init__(path)
         self.cut = cut
         self.dated = False
+        # date (seconds since 1970) of time 0 in a log without dates, if the log states it
         self.origin: float | None = None
-        """Where times are not dates: which date (seconds since 1970) their 0 is, if the log tells."""
         self.unique = False
         self.notes: list[str] = []
         self.word = "line"  # what the number of a row counts
@@ -125,28 +122,28 @@ class JobLog(ReadFile):
         self.row_problems.add(f"column {column}: {message}" if column else message, line)
 
     def leave_out(self, reason: str, line: int) -> None:
-        """Count a job of the log that does not become a task, and why."""
+        """Count a job of the log that does not become a task, with the reason."""
         self.seen += 1
         _count(self.left_out, reason, line)
 
     def pass_over(self, what: str, line: int) -> None:
-        """Count a row that is not a job of its own: a step or part of one."""
+        """Count a row that is not a job itself: a step or a part of a job."""
         _count(self.passed_over, what, line)
 
     def remark(self, what: str, line: int) -> None:
-        """Count a remark on a job that is kept."""
+        """Count a remark on a job that becomes a task."""
         _count(self._remarks, what, line)
 
     def add(
         self, line: int, id_: Any, arrival: float, duration: float, key: Any = None, whole: Any = None,
         **columns: float | str | None,
     ) -> int:  # fmt: skip
-        """Add a job; return its row, or -1 if it is not kept.
+        """Add a job; return its row, or -1 if it is skipped.
 
         `columns` are numbers and texts by name: those of a task table, `start` and `estimate` in seconds (NaN:
-        unknown), `devices` (types separated by |), or further ones, which are carried along; empty texts and None are
-        not kept.  `key`: the text that samples are drawn by, where it is not the id; `whole`: that of repetitions,
-        where it is not the key.
+        unknown), `devices` (types separated by |), or other columns, which are copied; empty texts and None are not
+        stored.  `key`: the text that samples are drawn by, if not the id; `whole`: the text that identifies
+        repetitions, if not the key.
         """
         self.seen += 1
         cut = self.cut
@@ -172,7 +169,7 @@ class JobLog(ReadFile):
         return self._added - 1
 
     def window(self) -> tuple[float, float]:
-        """Keep jobs in `since` to `until`, after all dated rows are read."""
+        """Return `since` and `until` in the log's own time, once all dated rows are read."""
         zero = self.origin if not self.dated else self.first if math.isfinite(self.first) else 0.0
         bounds = []
         for key, given in (("since", self.cut.since), ("until", self.cut.until)):
@@ -190,7 +187,7 @@ class JobLog(ReadFile):
     # Cells ----------------------------------------------------------------------------------------------------
 
     def number(self, line: int, column: str, cell: str, blank: float | None = None, least: float = 0.0) -> float | None:
-        """The number in a cell, `blank` if empty; None and a row problem if none."""
+        """Return the number in a cell, `blank` if empty; None after a row problem."""
         if not cell and blank is not None:
             return blank
         if not NUMBER.fullmatch(cell):
@@ -209,13 +206,13 @@ class JobLog(ReadFile):
     def numbers(
         self, line: int, columns: Sequence[str], cells: Sequence[str], blank: float | None = None, least: float = 0.0
     ) -> list[float] | None:
-        """The numbers in several cells; None and problems if some are missing."""
+        """Return the numbers in several cells; None after row problems."""
         values = [self.number(line, *one, blank, least) for one in zip(columns, cells, strict=True)]
         given = [value for value in values if value is not None]
         return given if len(given) == len(values) else None
 
     def date(self, line: int, column: str, cell: str) -> float | None:
-        """Seconds since 1970 of a date (UTC without a zone); None and a row problem."""
+        """Return seconds since 1970 of a date (UTC without a zone); None after a problem."""
         try:
             return seconds_of(cell, self.zone)
         except (ValueError, OverflowError):
@@ -225,7 +222,7 @@ class JobLog(ReadFile):
             return None
 
     def summary(self) -> list[str]:
-        """Sentences on the rows left out, and remarks on those kept."""
+        """Return sentences on skipped rows, and remarks on the rows that were read."""
         jobs = f"of {self.seen:,} jobs"
         counts = {f"rows that are not jobs of their own: {what}": count for what, count in self.passed_over.items()}
         counts |= {f"{jobs} left out: {reason}": count for reason, count in self.left_out.items()}
@@ -235,7 +232,7 @@ class JobLog(ReadFile):
 
 
 def out_of_order(came: float, began: float, ended: float) -> str:
-    """Why a job with these times is left out; empty if they are in order."""
+    """Return why a job with these times is skipped, or "" if they are in order."""
     if ended < began:
         return "ended before they began"
     return "began before they came" if began < came else ""
@@ -252,18 +249,18 @@ def _count(counts: dict[str, list[int]], reason: str, line: int) -> None:
 
 
 def _hash(text: str, seed: int) -> int:
-    """63 bits that depend on nothing but text and seed."""
+    """Return 63 bits that depend only on text and seed."""
     digest = blake2b(text.encode(), digest_size=8, salt=(seed % 2**64).to_bytes(8, "little")).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def seconds_of(text: str, zone: tzinfo | None = None) -> float:
-    """Seconds since 1970 of an ISO date and time; ValueError."""
+    """Return the seconds since 1970 of an ISO date and time; else ValueError."""
     if len(text) < 10:
         raise ValueError(text)
     return instant_of(datetime.fromisoformat(text), zone)
 
 
 def number_or_text(text: str) -> int | str:
-    """An id as a number if it is written like one."""
+    """Return an id as a number if it is written like one."""
     return int(text) if text.isdecimal() and len(text) < 16 and str(int(text)) == text else text

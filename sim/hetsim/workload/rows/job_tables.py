@@ -1,9 +1,8 @@
-"""The rows of a log after its options, as one task table or several.
+"""Turns the rows of a log into one task table or several, after its options.
 
-Both are made by the same steps from blocks of rows; in memory there is one block.  What only the whole log can tell is
-found first: time 0, rows that repeat others, which columns there are, whether ids are numbers, and which come again.
-Next to the blocks that takes a byte a row, 8 for the ids (and 8 for keys where repeated rows are left out), and each id
-that does come again.
+Both use the same steps on blocks of rows; in memory there is one block.  Properties of the whole log are determined
+first: time 0, rows that repeat others, existing columns, whether ids are numbers, and repeated ids.  In addition to
+the blocks this takes a byte per row, 8 for the ids (and 8 for keys if repeated rows are skipped), and each repeated id.
 """
 
 import inspect
@@ -25,30 +24,26 @@ from hetsim.workload.rows.job_times import by_ids, numbers_in
 from hetsim.workload.rows.rows_of_a_job import refuse_repeated
 from hetsim.workload.traces import NUMBERS, TaskTable
 
-BEHIND = 1e-3
-"""Seconds after the cut at which jobs come that waited then."""
-OVERDUE = 1.0
-"""Seconds that a job is thought to have left which runs longer than its user said."""
+BEHIND = 1e-3  # seconds after the cut at which the jobs arrive that waited at the cut
+OVERDUE = 1.0  # assumed remaining seconds of a job that exceeds its user's estimate
 
 
 @dataclass
 class TableColumns:
-    """The columns of the tables: those with a value in any kept row."""
+    """The columns of the tables: those with a value in any row that is used."""
 
     on_gpu: bool = False
     on_cpu: bool = False
+    # by name, in order of first appearance: True if any value is known
     numbers: dict[str, bool] = field(default_factory=dict)
-    """By name, in the order in which they first appear: True if any value is known."""
-    finite: set[str] = field(default_factory=set)
-    """Times in which any is finite."""
+    finite: set[str] = field(default_factory=set)  # times with any finite value
     texts: dict[str, bool] = field(default_factory=dict)
     ids: Literal["none", "numbers", "texts"] = "none"
-    again: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    """Keys of ids that come again."""
+    again: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # keys of repeated ids
 
 
 class Assembly:
-    """Makes the tables of a log that has been read; ScenarioError with problems."""
+    """Builder of the tables of a log that was read; ScenarioError with problems."""
 
     def __init__(self, log: JobLog):
         self.log = log
@@ -65,13 +60,13 @@ class Assembly:
         self.renamed = 0
 
     def tables(self) -> Iterator[TaskTable]:
-        """The tables, one for each block that has tasks."""
+        """Yield the tables, one for each block that has tasks."""
         for block, kept in zip(self.log.blocks, self.kept, strict=True):
             if kept.any():
                 yield self._table(block, kept)
 
     def notes(self) -> list[str]:
-        """Remarks on the tasks, after all tables are made."""
+        """Return remarks on the tasks, after all tables are made."""
         log = self.log
         if self.renamed:
             log.notes.append(f"{log.path}: {self.renamed:,} ids come again; these jobs are named id#2, id#3, ...")
@@ -84,7 +79,7 @@ class Assembly:
     # Rows -----------------------------------------------------------------------------------------------------
 
     def _inside(self, block: RowBlock) -> np.ndarray:
-        """Rows in the window; of a log without dates those outside have never been taken."""
+        """Return the mask of rows in the window; undated rows outside were never stored."""
         inside = np.ones(len(block), dtype=bool)
         low, high = self.window
         if self.log.dated and (low > 0 or high < math.inf):
@@ -167,7 +162,7 @@ class Assembly:
         return columns
 
     def _refuse(self, found: TableColumns) -> None:
-        """Fail for ids that several rows have."""
+        """Raise ScenarioError for ids that several rows have."""
         seen: set[Any] = set()
         for block, kept in zip(self.log.blocks, self.kept, strict=True):
             lines = np.array(block.lines)[kept]
@@ -189,7 +184,7 @@ class Assembly:
     # Tables ---------------------------------------------------------------------------------------------------
 
     def _table(self, block: RowBlock, kept: np.ndarray) -> TaskTable:
-        """The kept rows of a block, column after column, each freed early."""
+        """Return the table of a block's selected rows; columns are freed early."""
         log, columns = self.log, self.columns
         rows = self._in_order(block, kept)
 
@@ -230,9 +225,9 @@ class Assembly:
         return table
 
     def _in_order(self, block: RowBlock, kept: np.ndarray) -> np.ndarray | None:
-        """The kept rows (None: all), those of one instant by id.
+        """Return the selected rows (None: all), with rows of one instant ordered by id.
 
-        A file in the order of submissions is evidence by itself.
+        The order of a file that is sorted by submission is not changed.
         """
         arrival = np.frombuffer(block.arrival)
         if not (np.diff(arrival) < 0).any() or len(np.unique(arrival)) == len(arrival):
@@ -244,7 +239,7 @@ class Assembly:
         return rows[kept[rows]]
 
     def _times(self, table: TaskTable, numbers: dict[str, np.ndarray], estimate: np.ndarray | None) -> None:
-        """Times by device, and what policies know of them."""
+        """Set the times by device, and the estimates that policies see."""
         for name, kind in self.log.times.items():
             values = numbers.pop(name, None)
             if values is None or name not in self.columns.finite:
@@ -257,7 +252,7 @@ class Assembly:
     def _recorded(
         self, table: TaskTable, arrival: np.ndarray, start: np.ndarray | None, due: np.ndarray | None
     ) -> None:
-        """Starts and deadlines, which keep their distance from the submissions."""
+        """Set starts and deadlines, at unchanged distances from the submissions."""
         if start is not None and self.columns.numbers["start"]:
             wait = start - arrival
             if self.log.cut.warm_start:  # from the cut on; those that were moved behind it start when they did
@@ -281,7 +276,7 @@ class Assembly:
         self, duration: np.ndarray, start: np.ndarray | None, estimate: np.ndarray | None,
         numbers: dict[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray | None]:  # fmt: skip
-        """Remaining times, estimates and limits of jobs that run at the cut."""
+        """Return remaining times and estimates of jobs that run at the cut; set limits."""
         if start is None:
             return duration, estimate
         done = np.nan_to_num(np.maximum(0.0, self.begin - start))
@@ -317,7 +312,7 @@ class Assembly:
             table.extra[name] = values
 
     def _by_turn(self, ids: np.ndarray) -> np.ndarray:
-        """Ids; those that come again get the number of their turn behind."""
+        """Return ids; repeated ids get the suffix #2, #3, ..."""
         again = self.columns.again
         if not len(again):
             return ids
@@ -331,18 +326,17 @@ class Assembly:
 
 
 def _keys(ids: np.ndarray) -> np.ndarray:
-    """Numbers that tell ids apart, only to see whether any may come again."""
+    """Return numbers that identify ids, to detect possible repetitions."""
     return ids if ids.dtype == np.int64 else np.fromiter(map(hash, ids), np.int64, len(ids))
 
 
 def _twice(keys: np.ndarray) -> np.ndarray:
-    """Those that are there more than once; sorts the keys."""
+    """Return the keys that occur more than once; sorts `keys` in place."""
     keys.sort()
     return np.unique(keys[1:][keys[1:] == keys[:-1]])
 
 
 def _end_of(block: RowBlock) -> np.ndarray:
-    """End time of each job; -inf if its start is not known."""
     start = block.number("start") if "start" in block.numbers else np.full(len(block), np.nan)
     return np.nan_to_num(start, nan=-np.inf) + np.frombuffer(block.duration)
 
@@ -353,8 +347,8 @@ def _end_of(block: RowBlock) -> np.ndarray:
 def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]:
     """Decorator: makes `read(log, own options)` a reader with the common options.
 
-    It gives a table, or (annotated so) the log itself, to be made a table.  The latter can also be read in parts:
-    `reader.parts(folder, path, **options)`, see `TableParts`.
+    `read` returns a table, or (by its annotation) the log itself, from which the table is made.  The latter can also be
+    read in parts: `reader.parts(folder, path, **options)`, see `TableParts`.
     """
 
     def log_of(path: Path, given: dict[str, Any], folder: Path | None = None) -> JobLog:
@@ -391,8 +385,8 @@ def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]
 class TableParts:
     """Tasks of a log as consecutive tables, for logs larger than memory.
 
-    Rows wait on disk, in a nameless file in a folder, until all are known.  `notes` are complete once the tables are
-    through.
+    Rows are stored on disk, in an unnamed file in a folder, until all are known.  `notes` are complete after the last
+    table.
     """
 
     def __init__(self, log: JobLog):
@@ -412,7 +406,7 @@ class TableParts:
 
 
 def table_of(log: JobLog) -> TaskTable:
-    """The table of a log after its options; ScenarioError with all problems."""
+    """Return the table of a log after its options; ScenarioError with all problems."""
     assembly = Assembly(log)
     (table,) = assembly.tables()
     table.notes += assembly.notes()

@@ -1,13 +1,13 @@
 """Arrival, start and end of jobs, where a log contradicts itself.
 
-A local time in the hour that clocks show twice is two instants; a clock that jumps makes an end that comes before its
-start, or a start before the submission.  The evidence, in this order:
+A local time in the hour that occurs twice when clocks are set back is two instants; a clock that jumps yields an end
+before the start, or a start before the submission.  The evidence, in this order:
 
     the job itself      submission <= start <= end, and a duration that equals end - start
-    the order of ids    where ids rise with the submissions in the rest of the log
-    the devices         of its node (of the cluster, where no node is named), which never hold more than in the rest
+    the order of ids    if ids increase with the submissions in the rest of the log
+    the devices         of its node (of the cluster, if no node is named), whose use never exceeds that in the rest
 
-What is settled is counted with its evidence, and so is what nothing settles, with its lines.
+Resolved times are counted with their evidence; unresolved times are counted with their lines.
 """
 
 import re
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from hetsim.workload.rows.job_log import JobLog
 
 MOMENT = 60.0
-COMMON_SHARE = 0.01
-"""The share of time for which a level is held that is no accident of a log."""
+COMMON_SHARE = 0.01  # share of the time for which a level must be in use not to be an accident of the log
 
 
 class HeldOverTime:
@@ -42,38 +41,32 @@ class HeldOverTime:
         self.length = np.append(np.diff(self.times), 0.0)  # seconds of each step; 0 of the last
 
     def peak(self) -> float:
-        """The highest level, ignoring `MOMENT` seconds (rounded times overlap)."""
+        """Return the highest level, except for `MOMENT` seconds (rounded times overlap)."""
         return self._level_above(MOMENT)
 
     def common(self) -> float:
-        """The highest level reached for `COMMON_SHARE` of the time in use."""
+        """Return the highest level reached for `COMMON_SHARE` of the time in use."""
         return self._level_above(max(COMMON_SHARE * float(self.length[self.level > 0].sum()), MOMENT))
 
     def _level_above(self, seconds: float) -> float:
-        """The highest level but for this number of seconds (at most half of the time)."""
+        """Return the highest level except for this time (at most half of all time)."""
         order = np.argsort(-self.level, kind="stable")
         above = np.searchsorted(np.cumsum(self.length[order]), min(seconds, self.length.sum() / 2), side="right")
         return float(self.level[order][min(above, len(order) - 1)]) if len(order) else 0.0
 
     def at(self, times: np.ndarray) -> np.ndarray:
-        """The level at each of these times, after their changes."""
+        """Return the level at each of these times, after changes at the same instant."""
         place = np.searchsorted(self.times, times, side="right") - 1
         return np.where(place >= 0, self.level[np.maximum(place, 0)], 0.0)
 
 
-ROUNDED = 1.0
-"""Seconds by which times that a log rounds may contradict each other."""
-IN_ORDER = 0.98
-"""The share of neighbors by id that must come in this order, for ids to be evidence."""
-ENOUGH = 20
-"""Jobs of the rest of the log that evidence needs at least."""
-COMMON = 0.05
-"""A contradiction that more of the jobs have is what the columns mean."""
-NAMED = 10
-"""Lines named of what nothing settles."""
+ROUNDED = 1.0  # seconds of contradiction that rounding of times explains
+IN_ORDER = 0.98  # share of neighbors by id that must arrive in this order, for ids to be evidence
+ENOUGH = 20  # minimum number of jobs in the rest of the log for evidence
+COMMON = 0.05  # share of jobs above which a contradiction is the meaning of the columns
+NAMED = 10  # number of lines with unresolved times that are named
 
-Times = tuple[float, float | None, float | None]
-"""Arrival, start and run time."""
+Times = tuple[float, float | None, float | None]  # arrival, start, run time
 
 
 @dataclass
@@ -92,10 +85,10 @@ EARLY = "began before they came"
 
 
 class JobTimes:
-    """The times of each job, as far as the log has them."""
+    """The times of each job, as far as the log states them."""
 
     def __init__(self, log: "JobLog", tolerance: float = ROUNDED):
-        """tolerance: by how much a duration may differ from end - start, in seconds."""
+        """`tolerance`: accepted difference in s between a duration and end - start."""
         self.log, self.tolerance = log, max(tolerance, ROUNDED)
         self.compared = 0
         self._open: list[_Open] = []
@@ -104,7 +97,7 @@ class JobTimes:
     def settle(
         self, line: int, arrival: float, start: float | None, end: float | None, took: float | None
     ) -> Times | None:
-        """The times of a job from its own row; None if it is left out."""
+        """Return the times of a job from its own row; None if it is skipped."""
         self._last = None
         choices = product(*((one, one.later) if isinstance(one, Twice) else (one,) for one in (arrival, start, end)))
         given = [(came, began, ended) for came, began, ended in choices if came is not None]
@@ -129,7 +122,7 @@ class JobTimes:
         return took is None or end is None or abs(end - start - took) <= self.tolerance
 
     def _contradicting(self, line: int, given: list[Times], took: float | None) -> Times | None:
-        """Settle times of which no choice fits; the earliest counts for now."""
+        """Record a job whose times contradict each other; return the earliest choice."""
         arrival, start, end = float(given[0][0]), _plain(given[0][1]), _plain(given[0][2])
         backwards = start is not None and end is not None and end < start
         if (took is not None and took < 0) or (took is None and backwards):
@@ -152,7 +145,7 @@ class JobTimes:
         return times
 
     def added(self, position: int) -> None:
-        """Record the row of the job settled last; below 0 if it was dropped."""
+        """Record the row of the job settled last; a negative row means it was skipped."""
         if self._last is not None and position >= 0:
             self._last.position = position
             self._open.append(self._last)
@@ -161,7 +154,7 @@ class JobTimes:
     # With the rest of the log ---------------------------------------------------------------------------------
 
     def finish(self, separate: bool = False) -> None:
-        """Settle the times left open; `separate`: attempts do not overlap."""
+        """Resolve the remaining times; `separate`: attempts do not overlap."""
         jumps = [one for one in self._open if one.what == JUMP]
         if len(jumps) > max(COMMON * self.compared, 1) and self.compared >= ENOUGH:
             text = f"{len(jumps):,} jobs {JUMP}: so many that the duration is taken for what it says"
@@ -193,7 +186,6 @@ class JobTimes:
         self.log.first = min((float(np.min(block.arrival)) for block in self.log.blocks), default=self.log.first)
 
     def _come_again(self) -> bool:
-        """Return True if several jobs have the same id."""
         keys = array("q")
         for block in self.log.blocks:
             keys.extend(map(hash, block.ids if len(block.ids) == len(block) else block.names_of(len(block))))
@@ -212,7 +204,7 @@ class JobTimes:
         self.log.remark(f"{what}: settled {evidence}", line)
 
     def _by_order(self, rest: "_Rest") -> None:
-        """Arrivals by the ids before and after them, where ids rise with arrivals."""
+        """Resolve arrivals by the neighboring ids, if ids increase with arrivals."""
         early = [one for one in self._open if one.what == EARLY]
         for one in early:
             (_, start, took), (low, high) = one.options[0], rest.around(one.position)
@@ -244,7 +236,7 @@ class JobTimes:
                 self.log.blocks.patches[one.position] = one.options[0]
 
     def _requeued(self, rest: "_Rest") -> None:
-        """Move an attempt with the first one's submission to the end of the one before."""
+        """Move the arrival of a requeued attempt to the end of the attempt before."""
         order = np.lexsort((rest.start, rest.keys))
         same = np.flatnonzero(rest.keys[order][1:] == rest.keys[order][:-1])
         for before, here in zip(order[same].tolist(), order[same + 1].tolist(), strict=True):
@@ -255,7 +247,7 @@ class JobTimes:
 
 
 class _Rest:
-    """The log as columns: what is settled, as evidence for the rest."""
+    """The log as columns: resolved times, as evidence for the other times."""
 
     def __init__(self, log: "JobLog", opened: list[_Open]):
         blocks = list(log.blocks)
@@ -279,7 +271,7 @@ class _Rest:
         self._by_rank, self.slack = by_ids(np.where(self.settled, self.rank, np.nan), self.arrival)
 
     def around(self, position: int) -> tuple[float, float]:
-        """Submissions of the settled jobs with the next lower and the next higher id."""
+        """Return submissions of the resolved jobs with the next lower and higher id."""
         if self.slack is None or not np.isfinite(self.rank[position]):
             return -np.inf, np.inf
         place = int(np.searchsorted(self.rank[self._by_rank], self.rank[position]))
@@ -324,13 +316,13 @@ def _texts(block: Any, name: str) -> list[str]:
 
 
 def numbers_in(names: list[str]) -> np.ndarray:
-    """The number in each id, elements of arrays as a fraction; NaN without one."""
+    """Return the number in each id, array elements as a fraction; NaN without one."""
     matches = [None if name.startswith("line ") else re.search(r"(\d+)(?:[\[_](\d+))?", name) for name in names]
     return np.array([np.nan if one is None else float(one[1]) + float(one[2] or 0) / 1e7 for one in matches])
 
 
 def by_ids(rank: np.ndarray, arrival: np.ndarray) -> tuple[np.ndarray, float | None]:
-    """Rows by rank, and the slack of their submissions; None without evidence."""
+    """Return rows by rank, and the slack of their submissions (None: no evidence)."""
     rows = np.flatnonzero(np.isfinite(rank))
     rows = rows[np.argsort(rank[rows], kind="stable")]
     drops = -np.diff(arrival[rows])
@@ -343,7 +335,7 @@ def _plain(value: float | None) -> float | None:
 
 
 def _times(arrival: float, start: float | None, end: float | None, took: float | None) -> Times:
-    """Arrival, start and run time as plain numbers."""
+    """Return arrival, start and run time as plain numbers."""
     if took is None and start is not None and end is not None:
         took = end - start
     if start is None and end is not None and took is not None:

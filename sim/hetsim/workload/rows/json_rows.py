@@ -1,4 +1,4 @@
-"""Read large JSON files one list member at a time, in little memory."""
+"""Reads large JSON files one list member at a time, in little memory."""
 
 import json
 import re
@@ -9,11 +9,9 @@ from typing import Any
 from hetsim.errors import Problem, ScenarioError
 from hetsim.workload.rows.text_rows import pieces
 
-LARGEST = 64_000_000
-"""Characters of one member; more is a sign of damage."""
+LARGEST = 64_000_000  # maximum characters of one member; more is a sign of damage
 
-LONGEST_TAIL = 16
-"""What must be known behind a number to be sure that it ends there: more than `e-308`."""
+LONGEST_TAIL = 16  # characters needed behind a number to be sure that it ends there: more than `e-308`
 
 _BLANK = re.compile(r"[ \t\r\n]*")
 
@@ -28,8 +26,8 @@ OPENED = Opened()
 def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield the values under the wanted keys of the object in the file, in order.
 
-    A list yields OPENED, then its members one by one, each with the list's keys; anything else yields its value.  Other
-    parts of the file are skipped.  ScenarioError with the line where the file is not JSON, or ends too early.
+    A list yields OPENED, then its members one by one, each with the list's keys; any other value is yielded whole.
+    Other parts of the file are skipped.  ScenarioError with the line if the file is not JSON, or ends too early.
     """
     reader = _Reader(path)
     if not reader.sign():
@@ -42,7 +40,7 @@ def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str,
 def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
     """Yield line and value of each member of the list in the file or under `key`.
 
-    ScenarioError with the line where the file is not JSON, be it before, in or behind the list, or ends too early.
+    ScenarioError with the line if the file is not JSON (before, in or behind the list), or ends too early.
     """
     reader = _Reader(path)
     wanted = () if key is None else (key,)
@@ -64,7 +62,7 @@ def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
 
 
 def first_sign(path: Path) -> str:
-    """The first character of a file that is not whitespace; empty if none."""
+    """Return the first character that is not whitespace; "" for an empty file."""
     for piece in pieces(path):
         if text := piece.lstrip("\ufeff \t\r\n"):
             return text[0]
@@ -72,7 +70,7 @@ def first_sign(path: Path) -> str:
 
 
 class _Reader:
-    """Cursor in the text of a JSON file; keeps the text of one member in memory."""
+    """Cursor in the text of a JSON file; the text of one member is in memory."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -103,7 +101,7 @@ class _Reader:
                     return value
 
     def sign(self) -> str:
-        """The next character that is not whitespace; empty at the end of the file."""
+        """Return the next character that is not whitespace; "" at the end of the file."""
         while True:
             self._go(_BLANK.match(self._text, self._at).end())  # type: ignore[union-attr]
             if self._at < len(self._text):
@@ -133,7 +131,7 @@ class _Reader:
                 yield here, value
 
     def _entries(self, closing: str) -> Iterator[None]:
-        """Yield with the cursor before each entry; end past the closing bracket."""
+        """Yield with the cursor before each entry; return behind the closing bracket."""
         self._go(self._at + 1)
         more = self.sign() != closing
         if not more:
@@ -153,7 +151,7 @@ class _Reader:
         self._at = end
 
     def _refill(self, least: int = 1) -> bool:
-        """Read at least this number of characters; drop the text before the cursor."""
+        """Read at least `least` characters and drop text before the cursor."""
         parts, count = [self._text[self._at :]], 0
         for piece in self._pieces:
             parts.append(piece)

@@ -1,17 +1,17 @@
 """The common part of readers of request traces: lines to columns.
 
-A request trace says when requests came and how large they were, not how long anything takes: it feeds an entry that
-has a `service:`.  All readers know these options:
+A request trace contains the arrivals and sizes of requests, not their durations: it feeds an entry that has a
+`service:`.  All readers have these options:
 
-    since, until    only requests that came in this window of the trace's own time; `since` becomes time 0
-    time_scale      what the times are multiplied by after that: 0.5 doubles the rate
-    sample          the share of the requests that is kept, each drawn on its own (by `sample_seed`), so that the
-                    arrivals stay as irregular as they were
-    sort            whether rows may stand in any order; without it the first that is out of order is an error, as in
-                    published traces it is a sign of damage
+    since, until    read only requests that arrived in this window of the trace's own time; `since` becomes time 0
+    time_scale      factor on the times, applied after that: 0.5 doubles the rate
+    sample          the share of requests that is read, each drawn independently (by `sample_seed`), so that the
+                    arrivals remain as irregular as they were
+    sort            accept rows in any order; without it an out-of-order row is an error, since in published traces it
+                    is a sign of damage
 
-Rows are read one by one, and those outside the window or the sample leave nothing behind; what is kept takes about 40
-bytes a request.  Reading ends at `until` (with `sort`, only at the end of the file).
+Rows are read one by one; rows outside the window or the sample use no memory, others about 40 bytes.  Reading stops at
+`until` (with `sort`, at the end of the file).
 """
 
 import inspect
@@ -41,7 +41,7 @@ SampleSeed = Annotated[int, Field(ge=0, strict=True)]
 
 @dataclass(frozen=True)
 class RequestCut:
-    """Options of a trace that keep some of its requests; see the module."""
+    """Options of a trace that select some of its requests; see the module."""
 
     since: Seconds = 0.0
     until: Seconds | None = None
@@ -52,7 +52,7 @@ class RequestCut:
 
 
 def with_cut(read: Callable[..., TaskTable]) -> Callable[..., TaskTable]:
-    """Decorator: gives a reader the fields of `RequestCut` as parameters."""
+    """Decorator: adds the fields of `RequestCut` to a reader's parameters."""
     signature, types = inspect.signature(read, eval_str=True), get_type_hints(RequestCut, include_extras=True)
     own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     cut = [inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=types[one.name])
@@ -62,7 +62,7 @@ def with_cut(read: Callable[..., TaskTable]) -> Callable[..., TaskTable]:
 
 
 class Request(NamedTuple):
-    """One row: `time` in whole nanoseconds, of the trace's own clock."""
+    """One row of a trace: `time` in whole nanoseconds of the trace's own clock."""
 
     line: int
     time: int
@@ -75,7 +75,7 @@ class Request(NamedTuple):
 
 @dataclass
 class _Kept:
-    """Columns as they grow."""
+    """Growing columns of the selected requests."""
 
     lines: array = field(default_factory=lambda: array("q"))
     times: array = field(default_factory=lambda: array("q"))
@@ -95,16 +95,16 @@ class _Kept:
             self.ends.append(len(self.ids))
 
     def _pad(self) -> None:
-        """Rows before the first with ids have none."""
+        """Give the rows before the first row with ids empty lists."""
         while len(self.ends) < len(self.times):
             self.ends.append(0)
 
 
 class RequestRows(ReadFile):
-    """Rows of one file, cut by `RequestCut` and collected into a table.
+    """Rows of one file, selected by `RequestCut` and collected into a table.
 
-    `labels` names what the texts of a row are (`class` or `user`), `numbers` its further columns.  `from_first`:
-    is time 0 of the trace that of its first row, rather than the 0 of its clock?
+    `labels` names the text columns of a row (`class` or `user`), `numbers` its additional number columns.
+    `from_first`: time 0 is the time of the first row, rather than 0 on the trace's clock.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class RequestRows(ReadFile):
         self._further: list[array] = [array("d") for _ in numbers]
 
     def table(self, rows: Iterator[Request]) -> TaskTable:
-        """All rows within the cut; ScenarioError with all their problems."""
+        """Return all selected rows as a table; ScenarioError with all problems."""
         self._gather(rows)
         self.row_problems.fail_if_any()
         kept = self._kept
@@ -210,7 +210,7 @@ class RequestRows(ReadFile):
 
 
 def _drawn(share: float, seed: int) -> Iterator[bool]:
-    """For one request after the other, whether it is in the sample."""
+    """Yield, for one request after the other, True if it is in the sample."""
     if share >= 1:
         while True:
             yield True
@@ -223,7 +223,7 @@ def _drawn(share: float, seed: int) -> Iterator[bool]:
 
 
 def nanoseconds(cell: str, unit: int) -> tuple[int, str]:
-    """A decimal number in units of some nanoseconds, exactly; and its problem."""
+    """Return a number of `unit` ns exactly, in nanoseconds, and a problem or ""."""
     if not NUMBER.fullmatch(cell):
         return 0, f"{shown(cell)} is not a number" if cell else "the time is missing"
     nanos = (int(cell) if cell.isdigit() and len(cell) < 16 else float(cell)) * unit
@@ -235,7 +235,7 @@ def nanoseconds(cell: str, unit: int) -> tuple[int, str]:
 
 
 def tokens(cell: str) -> tuple[int, str]:
-    """A number of tokens, and the problem with the cell."""
+    """Return the number of tokens in a cell, and a problem or ""."""
     text = cell[:-2] if cell.endswith(".0") else cell
     if text.isdecimal() and text.isascii() and len(text) <= 10:
         count = int(text)
@@ -248,9 +248,9 @@ def tokens(cell: str) -> tuple[int, str]:
 # Comma separated ------------------------------------------------------------------------------------------------
 
 class Column(NamedTuple):
-    """A column of a format: how to read a cell, and its value in files without it.
+    """A column of a format: the parser of a cell, and the value in files without it.
 
-    A cell gives its value and what is wrong with it; None: files without the column cannot be read.
+    The parser returns a value and a problem; default None: files without the column cannot be read.
     """
 
     name: str
@@ -272,7 +272,7 @@ class RequestColumns:
         return self.table.has[name]
 
     def __iter__(self) -> Iterator[tuple[int, list[Any]]]:
-        """Line and values, in the order asked for; rows with problems are left out."""
+        """Yield line and values in the requested order; rows with problems are skipped."""
         for number, cells in self.table:
             values = []
             for name, parse, default, place in self.columns:

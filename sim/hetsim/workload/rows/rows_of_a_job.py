@@ -1,17 +1,17 @@
-"""Several rows of one job as one: its attempts, or the parts of a gang.
+"""Merges several rows of one job: its attempts, or the parts of a gang.
 
-A row is a dict of what a reader knows of a job: arrival, start and end, duration, amounts and texts by name.  A `Fold`
-says which rows belong together and how each column becomes one value:
+A row is a dict of a job's values: arrival, start and end, duration, amounts and texts by name.  A `Fold` states which
+rows belong together and how each column becomes one value:
 
-    min, max, sum     of the numbers that are known
+    min, max, sum     of the known numbers
     first, last       in the order of the file
-    join              different texts with bars between them
-    peak              the most that the rows hold at one instant, by their starts and ends
+    join              distinct texts separated by bars
+    peak              the maximum that the rows use at one instant, by their starts and ends
     count             the number of rows
 
-The start of a job is its first one, its end the last one, and its duration follows from these unless a rule is given.
-A column without a rule must be the same in all rows.  Rows that are the same in every column are repetitions: one is
-kept, and the others are counted.
+The start of a job is its first start, its end the last end, and its duration the difference unless a rule is given.
+A column without a rule must be equal in all rows.  Rows that are equal in every column are repetitions: only one is
+used, and the others are counted.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,15 +39,13 @@ class Fold:
     """Rule that joins the rows of one job, and folds each column into one value."""
 
     by: str
-    columns: Mapping[str, str] = field(default_factory=dict)
-    """Rules that were declared."""
-    numbers: str = ""
-    """Rule of other numbers; they must be equal where there is none."""
+    columns: Mapping[str, str] = field(default_factory=dict)  # declared rules
+    numbers: str = ""  # rule of all other numbers; "": they must be equal
     texts: str = "last"
     gang: bool = False
 
     def rule(self, name: str, is_text: bool) -> str:
-        """The rule by which a column becomes one value; empty: all must be equal."""
+        """Return the rule that makes one value of a column; "": all must be equal."""
         if name in self.columns:
             return self.columns[name]
         if name in TIMES:
@@ -60,25 +58,25 @@ class Fold:
 
 
 def restarts(by: str = "id") -> Fold:
-    """A job whose rows are attempts: from its first start to its last end."""
+    """Return the rule for attempts: a job from its first start to its last end."""
     return Fold(by, {"attempts": "count"}, numbers="max")
 
 
 def gang(by: str, columns: Mapping[str, str] | None = None) -> Fold:
-    """A job whose rows are parts that run together, by one label."""
+    """Return the rule for gangs: rows with one label are parts that run together."""
     return Fold(by, columns or {}, numbers="max", texts="first", gang=True)
 
 
 class JobRows:
-    """Turns rows into jobs, in the order of first rows."""
+    """Converter of rows into jobs, in the order of first rows."""
 
     def __init__(self, log: JobLog, fold: Fold | None, sink: Sink):
-        """fold: None where rows of one key that differ are an error."""
+        """`fold`: None if differing rows with the same key are an error."""
         self.log, self.fold, self.sink = log, fold, sink
         self._waiting: dict[object, list[tuple[int, Row, str | None]]] = {}
 
     def take(self, key: str | None, line: int, row: Row, whole: str | None = None) -> None:
-        """Take a row; `whole` detects repetitions, `key` is its job."""
+        """Add a row of the job `key`; `whole` is the text that detects repetitions."""
         rows = self._waiting.setdefault(len(self._waiting) if key is None else key, [])
         if whole is not None and any(whole == other for _, _, other in rows):
             self.log.pass_over("repetitions", line)
@@ -86,7 +84,7 @@ class JobRows:
             rows.append((line, row, whole))
 
     def finish(self) -> None:
-        """Make jobs of the remaining rows."""
+        """Make jobs of all collected rows."""
         merged, first = 0, 0
         different: list[tuple[object, int]] = []
         for key, rows in self._waiting.items():
@@ -142,7 +140,7 @@ def refuse_repeated(log: JobLog, key: object, line: int, count: int) -> None:
 
 
 def _with_end(row: Row) -> Row:
-    """A row with its start and end, where its duration tells the other."""
+    """Return a row with both start and end, computed from its duration if possible."""
     start, end, took = (row.get(name) for name in ("start", "end", "duration"))
     if took is None or (start is None) == (end is None):
         return row
@@ -164,7 +162,7 @@ def _one(rule: str, name: str, values: list[Any], rows: list[Row]) -> Any:
 
 
 def _peak(name: str, rows: list[Row]) -> float:
-    """The most that rows hold at one instant; of rows without times all together."""
+    """Return the maximum use of rows at one instant; the sum if times are missing."""
     if any(row.get("start") is None or row.get("end") is None for row in rows):
         return float(sum(row.get(name) or 0.0 for row in rows))
     steps = sorted([(row["start"], 1, row.get(name) or 0.0) for row in rows]

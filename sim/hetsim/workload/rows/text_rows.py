@@ -1,4 +1,4 @@
-"""The common part of readers of plain text: lines, cells, times, tables, problems."""
+"""The common part of plain-text readers: lines, cells, times, tables, problems."""
 
 import csv
 import re
@@ -18,10 +18,8 @@ from hetsim.model.units import MAX_SECONDS, TIME, shown
 
 PARQUET = (".parquet", ".pq")
 LONGEST_LINE = 16_000_000
-NOWHERE = -1.0
-"""Stands for a time where a task cannot run."""
-YEAR_10000 = 253_402_300_800.0
-"""Seconds since 1970 from which on there are no dates."""
+NOWHERE = -1.0  # stands for the time of a task that cannot run on the device
+YEAR_10000 = 253_402_300_800.0  # seconds since 1970 from which on there are no dates
 
 NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
@@ -42,7 +40,7 @@ Types = Annotated[list[str], Field(min_length=1), BeforeValidator(_names)]
 
 
 class RowProblems:
-    """Problems of one file: the first ones are listed, the rest counted."""
+    """Problems of one file: the first are listed, the rest are counted."""
 
     def __init__(self, path: Path):
         self.file = str(path)
@@ -74,7 +72,7 @@ class ReadFile:
         self.row_problems = RowProblems(path)
 
     def filled_lines(self, longest: int = LONGEST_LINE) -> Iterator[tuple[int, str]]:
-        """Number and text of the lines that are not blank; refuses an empty file."""
+        """Yield number and text of non-blank lines; ScenarioError for an empty file."""
         number = 0
         for number, text in numbered_lines(self.path, longest):
             if text.strip():
@@ -96,11 +94,11 @@ class ReadFile:
 
 
 def numbered_lines(path: Path, longest: int = -1, keep: bool = False) -> Iterator[tuple[int, str]]:
-    """Number (from 1) and text of each line; gzip or plain.
+    """Yield number (from 1) and text of each line of a gzip or plain file.
 
-    Holds one line at a time, whatever the size of the file.  ScenarioError where it cannot be read as text, or has a
-    line of more than `longest` bytes (-1: as long as it likes), or is compressed and holds more than the limit of
-    `hetsim.model.files`.  `keep`: the caller keeps all lines, so that this is looked at before the first.
+    Only one line is in memory.  ScenarioError if the file is not text, has a line of more than `longest` bytes (-1: no
+    limit), or is compressed and exceeds the limit of `hetsim.model.files`.  `keep`: the caller stores all lines, so
+    that the limit is checked before the first line.
     """
     file = str(path)
     number = 0
@@ -119,7 +117,7 @@ def numbered_lines(path: Path, longest: int = -1, keep: bool = False) -> Iterato
 
 
 def pieces(path: Path, size: int = 1 << 18) -> Iterator[str]:
-    """The text of a file, gzip or plain, in pieces; ScenarioError if unreadable."""
+    """Yield the text of a gzip or plain file in pieces; ScenarioError if unreadable."""
     file, line = str(path), 1
     decode = getincrementaldecoder("utf-8-sig")().decode
     try:
@@ -158,7 +156,7 @@ def _no_utf8(error: UnicodeDecodeError) -> str:
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a text file, gzip or plain; ScenarioError if unreadable."""
+    """Return the lines of a gzip or plain text file; ScenarioError if unreadable."""
     lines = [line for _, line in numbered_lines(path, keep=True)]
     if not any(map(str.strip, lines)):
         raise ScenarioError(Problem("has no rows" if lines else "is empty", file=str(path)))
@@ -166,13 +164,13 @@ def lines_of(path: Path) -> list[str]:
 
 
 def cells_of(lines: list[str]) -> list[tuple[int, list[str]]]:
-    """Number (from 1) and cells of each line that is neither blank nor begins with #."""
+    """Return number (from 1) and cells of each line, except blank and # lines."""
     split = ((number, line.split()) for number, line in enumerate(lines, start=1))
     return [(number, cells) for number, cells in split if cells and not cells[0].startswith("#")]
 
 
 def place(line: str, cell: int) -> int:
-    """The column (from 1) at which a cell begins in its line."""
+    """Return the column (from 1) at which a cell begins in its line."""
     for number, match in enumerate(re.finditer(r"\S+", line)):
         if number == cell:
             return match.start() + 1
@@ -180,7 +178,7 @@ def place(line: str, cell: int) -> int:
 
 
 def time_of(cell: str, unit: str) -> tuple[float, str]:
-    """Seconds (inf for -1), and the problem with the cell, if any."""
+    """Return the seconds in a cell (inf for -1), and a problem or ""."""
     if not NUMBER.fullmatch(cell):
         hint = f"; {NOWHERE:g} means that the task cannot run there" if cell.lower().lstrip("+-") == "inf" else ""
         return np.inf, f"{shown(cell)} is not a number{hint}"
@@ -197,7 +195,7 @@ def time_of(cell: str, unit: str) -> tuple[float, str]:
 
 
 def circle(predecessors: Sequence[Sequence[int]], ids: Sequence[Any] | np.ndarray) -> tuple[int, str] | None:
-    """Tasks that wait for each other in a circle, and the problem; or None."""
+    """Return a task in a cycle of predecessors, with the problem; None without one."""
     if not (cycle := find_cycle(predecessors)):
         return None
     around = [str(ids[row]) for row in reversed(cycle)]  # from a predecessor to what waits for it
@@ -207,13 +205,13 @@ def circle(predecessors: Sequence[Sequence[int]], ids: Sequence[Any] | np.ndarra
 
 
 class Twice(float):
-    """A local time that occurred twice in its zone, as the earlier instant."""
+    """The earlier instant of an ambiguous local time; `later` is the other instant."""
 
     later = 0.0
 
 
 def instant_of(found: datetime, zone: tzinfo | None) -> float:
-    """Seconds since 1970 of a date (UTC without a zone); `Twice` if ambiguous."""
+    """Return seconds since 1970 of a date (UTC without zone); `Twice` if ambiguous."""
     if found.tzinfo is not None:
         return found.timestamp()
     here = found.replace(tzinfo=zone or UTC)
@@ -226,12 +224,12 @@ def instant_of(found: datetime, zone: tzinfo | None) -> float:
 
 
 def written(cell: Any) -> str:
-    """A cell as text; a whole number that a file holds as a float has no point."""
+    """Return a cell as text; a whole number stored as a float has no point."""
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
 
 
 def column_of(kind: str) -> str:
-    """The column of a task table with times on a kind or type of device."""
+    """Return the task-table column with the times on a kind or type of device."""
     return {"cpu": "cpu_time", "gpu": "gpu_time"}.get(kind, f"gpu_time.{kind}")
 
 
@@ -244,7 +242,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 class CsvTable:
     """Rows of a file with separators, as cells of the wanted columns.
 
-    `header`: the names of the columns where the file itself does not tell them.
+    `header`: the names of the columns if the file has no header.
     """
 
     def __init__(

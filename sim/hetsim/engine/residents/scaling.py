@@ -1,0 +1,106 @@
+"""Questions to the scaling policy of a service, and the counters that it is shown."""
+
+import math
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hetsim.engine.core.policy_errors import call
+from hetsim.engine.kernel.clock import TIMER, Later
+from hetsim.policy.scaling import RoleSignals, ServiceSignals
+
+WINDOW = 60.0  # seconds of the counters' window where a policy is not asked at equal intervals
+
+
+class Noted:
+    """Values by time, and means of the last ones."""
+
+    def __init__(self) -> None:
+        self.times, self.sums = array("d"), array("d", [0.0])
+
+    def note(self, time: float, value: float) -> None:
+        self.times.append(time)
+        self.sums.append(self.sums[-1] + value)
+
+    def mean(self, since: float) -> float:
+        first, count = bisect_right(self.times, since), len(self.times)
+        return (self.sums[-1] - self.sums[first]) / (count - first) if count > first else math.nan
+
+
+@dataclass(eq=False)
+class Scaler:
+    """Asks the scaling policy of a service and carries out what it wants."""
+
+    fleet: Any
+    replicas: Any  # their set
+
+    def __post_init__(self) -> None:
+        self.state, self.clock, self.policy = self.fleet.state, self.fleet.clock, self.fleet.scaling
+        self.bounds, self.changed_at, self.ticks, self.due = self.replicas.service.scaling, -math.inf, 0, math.inf
+        self.apart = bool(self.replicas.service.prefillers)
+        self.roles = {role: role == "prefill" for role in (self.bounds.roles if self.apart else ("replicas",))}
+        self.kinds = {} if self.apart else {kind.mode.type.name: kind for kind in self.replicas.kinds}
+        self.first, self.further = Noted(), Noted()  # times to first tokens, and for further ones
+        self.timer, self.tick = Later(self.ask), Later(self._ticked)
+
+    def await_tick(self) -> None:
+        """Ask at equal intervals, if it is asked so."""
+        if self.bounds.every < math.inf:
+            self.ticks += 1
+            self.state.ticking += 1
+            self.clock.at(self.ticks * self.bounds.every, TIMER, self.tick)
+
+    def _ticked(self) -> None:
+        self.state.ticking -= 1
+        self.ask()
+        # Where only such questions are left nothing will happen any more: a run without a horizon must find that out.
+        if self.state.input.horizon < math.inf or self.clock.pending > self.state.ticking:
+            self.await_tick()
+
+    def changed(self, idle: bool = False) -> None:
+        """Ask as a request comes or ends, or a device or a replica falls idle."""
+        if self.bounds.every == math.inf and (not idle or self.policy.follows_idle):
+            self.ask()
+
+    def ask(self) -> None:
+        """Ask the policy now, and bring the replicas to the numbers that it wants."""
+        policy, now, bounds = self.policy, self.clock._now, self.bounds
+        policy.again = math.inf
+        wanted = call(self.state, policy.wanted, self.replicas.service, self._signals(now), now)
+        self._check(wanted)
+        done = []
+        for name, number in wanted.items():
+            kind = self.kinds.get(name)
+            number = bounds.within(number) if kind is None else number
+            done.append(self.replicas.bring(name, self.roles.get(name, False), number, kind))
+        done = [change for change in done if change is not None]
+        if any(done):
+            self.changed_at = now
+        if policy.again < math.inf and (not done or any(done)) and (self.timer.entry < 0 or policy.again < self.due):
+            self.due = policy.again
+            self.clock.again(policy.again, TIMER, self.timer)
+
+    def _signals(self, now: float) -> ServiceSignals:
+        window = self.bounds.every if self.bounds.every < math.inf else WINDOW
+        rate, since = self.fleet.coming.since(now - window) / window, now - window
+        roles = {name: self._of_role(prefills) for name, prefills in self.roles.items()}
+        means = self.first.mean(since), self.further.mean(since)
+        return ServiceSignals(roles, self.bounds, rate, *means, self.changed_at)
+
+    def _of_role(self, prefills: bool) -> RoleSignals:
+        every, lobby = self.replicas, self.replicas.lobby.values()
+        count = sum([(one.source is None) is prefills for one in lobby]) if self.apart else len(lobby)
+        return RoleSignals(every.prefillers if prefills else every.replicas, every.missing.count(prefills), count)
+
+    def _check(self, wanted: Any) -> None:
+        """Raise PolicyError for an answer that cannot be carried out."""
+        names = [*self.roles, *self.kinds]
+        if not isinstance(wanted, Mapping) or not all(
+            name in names and type(number) is int and number >= 0 for name, number in wanted.items()
+        ):
+            raise self.fleet.illegal(f"wants {wanted!r}; asked for were numbers of replicas by {', '.join(names)}")
+        total, low, high = sum(wanted.values()), self.bounds.min_replicas, self.bounds.max_replicas
+        if not wanted.keys().isdisjoint(self.kinds) and not low <= total <= high:
+            raise self.fleet.illegal(f"wants {total} replicas on all types; from {low} to {high} were asked for")

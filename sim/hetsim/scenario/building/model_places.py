@@ -1,0 +1,50 @@
+"""Places from which replicas load models: contradictions, and lack of room."""
+
+import math
+from collections.abc import Sequence
+
+from hetsim.errors import Problem, suggestion
+from hetsim.model.cluster import PLACES, NodeSpec
+from hetsim.scenario.building.streams import Context, TaskStream
+
+PLACE_NAMES = {"host": "host memory of a node", "disk": "the disk of a node"}
+
+
+def place_problems(streams: Sequence[TaskStream], context: Context) -> list[Problem]:
+    """The problems of places of models; warns of models that evict each other."""
+    problems: list[Problem] = []
+    totals: dict[str, float] = {}
+    for stream, service in ((one, one.language) for one in streams if one.language is not None):
+        types, sources = {mode.type for _, mode in stream.replica_modes}, service.start.sources
+        nodes = [node.spec for node in context.cluster.nodes if types & {device.type for device in node.accelerators}]
+        for place in sources if nodes else ():
+            text = _wrong(place, sources, nodes, stores=context.cluster.fabric.stores)
+            if not text and place in PLACE_NAMES:
+                room = (min if place == sources[-1] else max)(spec.room(place) for spec in nodes)
+                totals[place] = total = totals.get(place, 0.0) + service.weights
+                if total > room:
+                    what = f"{stream.name} has" if (alone := service.weights > room) else "all from there have"
+                    size = (service.weights if alone else total) / 1e9
+                    text = f"{PLACE_NAMES[place]} has room for {room / 1e9:.4g} GB of models, {what} {size:.4g} GB"
+                    if not alone and place != sources[-1]:
+                        context.warnings.append(f"{text}: they evict each other")
+                        text = ""
+            if text:
+                problems.append(context.document.problem((*stream.path, "service", "start", "from"), text))
+    return problems
+
+
+def _wrong(place: str, sources: Sequence[str], nodes: Sequence[NodeSpec], stores: dict[str, float]) -> str:
+    """Return the problem of one place for models on these nodes; else ""."""
+    is_last, places = place == sources[-1], [*PLACES, *stores]
+    if sources.count(place) > 1:
+        return f"{place} stands there twice, and would be asked again for what it has not got"
+    if place in stores:
+        return "" if is_last else f"{place} has every model, so that nothing behind it is asked; put it last"
+    if place not in PLACES:
+        return f'no place "{place}"' + (suggestion(place, places) or f"; there are {', '.join(places)}")
+    if place == "gpu" and (is_last or all(spec.nvlink.upload == math.inf for spec in nodes)):
+        return "GPUs give a model to others over nvlink: give a node nvlink, and put host, disk or a store behind gpu"
+    if place == "disk" and (any if is_last else all)(not spec.room(place) for spec in nodes):
+        return "a node has no disk; give it one (disk: {read: 7 GB/s}), or leave disk out"
+    return ""
