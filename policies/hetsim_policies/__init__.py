@@ -1,8 +1,8 @@
-"""The policies that ship, by kind and name; each is loaded when it is used.
+"""The shipped policies, by kind and name; a module is imported when it is used.
 
 `hetsim.registry` reads this table and adds what other packages register.  A scheduler is a class, or a key function
-that the list scheduler orders its queue by; a placement is a rule `(task, view) -> Placement | None`, or a class with
-instances that are such rules.
+by which the list scheduler orders its queue; a placement is a rule `(task, view) -> Placement | None`, or a class
+whose instances are such rules.
 """
 
 import re
@@ -84,8 +84,8 @@ MODULES: dict[str, str] = {
         prediction.predictors: ar=Autoregressive Ewma HoltWinters LastValue Oracle
     """,
 }
-"""By kind, the modules and what of each is a policy.  Its name is that of the class or function in small letters, with
-underscores between words (EasyBackfill is easy_backfill), or stands before it (allox=AlloX)."""
+"""Modules and policies by kind.  The name of a policy is that of its class or function in lower case, with underscores
+between words (EasyBackfill is easy_backfill), or stands before it (allox=AlloX)."""
 
 
 def _named(modules: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Shared by policies of several families: placements of tasks, values by key."""
+"""Functions shared by several families of policies: placements, values by key."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
-    """The values of each key, both in the order in which they come."""
+    """Group values by key, keeping the order of keys and values."""
     groups: dict[Key, list[Value]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
@@ -20,13 +20,13 @@ def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
 
 
 def place_of(task: Task, view: View) -> Placement:
-    """Placement of a task that a scheduler has started."""
+    """Return the placement of a task that a scheduler has started."""
     placement = view.launch_of(task).placement
     assert placement is not None
     return placement
 
 
 def part_left(task: Task, view: View) -> float:
-    """The part of a running task still to be done, by the estimate of its mode."""
+    """Remaining fraction of a running task, by the estimate of its mode."""
     total = task.estimate_in(place_of(task, view).mode)
     return view.remaining(task) / total if total > 0 else 0.0

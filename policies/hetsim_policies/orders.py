@@ -1,9 +1,8 @@
-"""Orders of the waiting queue: one key a function, lowest first, ties by arrival.
+"""Orders of the waiting queue: key functions, lowest key first, ties by arrival.
 
-A key is constant while its task waits.  Registered as a scheduler, a key becomes a `ListScheduler`, of which
-`placement` and `discipline` (block: nothing passes a head that does not fit; skip: whatever fits may start; keep: a
-head once chosen stays the head) are then its parameters.  Cost of all: O(log n) a task, O(1) where keys come in
-ascending order.
+A key is constant while its task waits.  Registered as a scheduler, a key becomes a `ListScheduler` with the parameters
+`placement` and `discipline` (block: no task passes a head that does not fit; skip: any task that fits may start; keep:
+a head once chosen remains the head).  Cost of all: O(log n) per task, O(1) if keys arrive in ascending order.
 """
 
 import math
@@ -19,8 +18,8 @@ fcfs = arrival_order
 def lcfs(task: Task) -> float:
     """Last come, first served, without preemption.
 
-    Reference: Kleinrock, Queueing Systems I (1975).  Same mean wait as fcfs where all tasks need one server, at a
-    much greater variance.  Weakness: the oldest starve while load is high.
+    Reference: Kleinrock, Queueing Systems I (1975).  The mean wait is that of fcfs if all tasks need one server, with a
+    much larger variance.  Weakness: the oldest tasks starve while load is high.
     """
     return -task.arrival
 
@@ -29,8 +28,8 @@ def lcfs(task: Task) -> float:
 def sjf(task: Task) -> float:
     """Shortest job first: the lowest estimated time on its best mode, no preemption.
 
-    Reference: Conway, Maxwell, Miller, Theory of Scheduling (1967), ch. 8.  Least mean wait among non-preemptive
-    orders for M/G/1.  Weakness: long tasks can starve (see `priority` with aging), and estimates must be good.
+    Reference: Conway, Maxwell, Miller, Theory of Scheduling (1967), ch. 8.  Least mean wait among non-preemptive orders
+    for M/G/1.  Weakness: long tasks can starve (see `priority` with aging), and estimates must be good.
     """
     return task.shortest_estimate
 
@@ -38,8 +37,8 @@ def sjf(task: Task) -> float:
 def ljf(task: Task) -> float:
     """Longest job first: the greatest estimated time on its best mode.
 
-    Reference: Graham, Bounds on Multiprocessing Timing Anomalies (1969), as LPT: when all tasks are there at the
-    start and need one of m equal servers, the makespan is at most 4/3 - 1/(3m) times the least possible.
+    Reference: Graham, Bounds on Multiprocessing Timing Anomalies (1969), as LPT: if all tasks are present at the start
+    and need one of m equal servers, the makespan is at most 4/3 - 1/(3m) times the minimum.
     Weakness: the worst mean wait of all orders here.
     """
     return -task.shortest_estimate
@@ -48,9 +47,9 @@ def ljf(task: Task) -> float:
 def wspt(task: Task) -> float:
     """Weighted shortest processing time: the least ratio of estimated time to weight.
 
-    Reference: Smith, Various Optimizers for Single-Stage Production (1956).  Least total weighted completion time
-    on one server with all tasks there at the start; on m servers at most (1 + sqrt 2)/2 times the least (Kawaguchi
-    and Kyan, 1986).  Weakness: with arrivals no guarantee; long tasks of little weight starve.
+    Reference: Smith, Various Optimizers for Single-Stage Production (1956).  Minimum total weighted completion time on
+    one server with all tasks present at the start; on m servers at most (1 + sqrt 2)/2 times the least (Kawaguchi and
+    Kyan, 1986).  Weakness: no guarantee with arrivals; long tasks of low weight starve.
     """
     weight = task.weight
     return task.shortest_estimate / weight if weight > 0 else float("inf")
@@ -62,24 +61,24 @@ def edf(task: Task) -> float:
 
 
 def smallest_first(task: Task) -> float:
-    """The task that needs the fewest devices (GPUs, else cores) goes first.
+    """Smallest first: the task that needs the fewest devices (GPUs, else cores).
 
-    Counted in its fastest mode.
+    Devices are counted in the task's fastest mode.
 
-    Reference: Majumdar, Eager, Bunt, Scheduling in Multiprogrammed Parallel Systems (1988).  Needs no estimates of
-    time, and under discipline `block` the head rarely blocks.  Weakness: wide gangs starve.
+    Reference: Majumdar, Eager, Bunt, Scheduling in Multiprogrammed Parallel Systems (1988).  It needs no time
+    estimates, and under discipline `block` the head rarely blocks.  Weakness: wide gangs starve.
     """
     return _width(task)
 
 
 def largest_first(task: Task) -> float:
-    """The task that needs the most devices (GPUs, else cores) goes first.
+    """Largest first: the task that needs the most devices (GPUs, else cores).
 
-    Counted in its fastest mode.
+    Devices are counted in the task's fastest mode.
 
     Reference: Coffman, Garey, Johnson, Tarjan, Performance Bounds for Level-Oriented Two-Dimensional Packing
-    Algorithms (1980), for the idea of placing large things while there is room.  Little fragmentation, short
-    makespans.  Weakness: small tasks wait, and under discipline `block` devices stand empty before each wide head.
+    Algorithms (1980), for the idea of placing large items while there is room.  Little fragmentation, short
+    makespans.  Weakness: small tasks wait, and under discipline `block` devices are idle before each wide head.
     """
     return -_width(task)
 
@@ -87,7 +86,7 @@ def largest_first(task: Task) -> float:
 def saf(task: Task) -> float:
     """Smallest area first: the lowest estimated time × processors (GPUs, else cores).
 
-    In the fastest mode.
+    Both are those of the fastest mode.
 
     Reference: Carastan-Santos, de Camargo, Trystram, Zrigui, One Can Only Gain by Replacing EASY Backfilling: A Simple
     Scheduling Policies Case Study (CCGrid 2019).  Weakness: long and wide tasks starve, and estimates must be good.
@@ -97,13 +96,13 @@ def saf(task: Task) -> float:
 
 
 def f1(task: Task) -> float:
-    """F1: the least log10(estimated time) × processors + 870 × log10(arrival).
+    """F1: the lowest log10(estimated time) × processors + 870 × log10(arrival).
 
-    A time or an arrival of 0 counts as 0.1 s.  The arrival is that of the trace, in seconds from its own time 0.
+    A time or an arrival of 0 counts as 0.1 s.  The arrival is that of the trace, in seconds from the trace's time 0.
 
     Reference: Carastan-Santos and de Camargo, Obtaining Dynamic Scheduling Policies with Simulation and Machine
-    Learning (SC 2017), the first of the functions fitted there.  Weakness: fitted to bounded slowdowns on simulated
-    loads of 256 processors; depends on where the trace's time begins.
+    Learning (SC 2017), the first of the functions fitted there.  Weakness: it is fitted to bounded slowdowns on
+    simulated loads of 256 processors, and depends on the trace's time 0.
     """
     seconds, processors = request(task)
     return math.log10(seconds or 0.1) * processors + 870.0 * math.log10(task.arrival or 0.1)
@@ -115,19 +114,19 @@ def request(task: Task) -> tuple[float, float]:
 
 
 def _width(task: Task) -> float:
-    """Devices in the fastest mode: a GPU counts as more than any number of cores."""
+    """Devices in the fastest mode; a GPU counts more than any number of cores."""
     mode = task.modes[task.modes_by_speed()[0]]
     return mode.gpu_share or mode.millicores / 1e9
 
 
 class FcfsSkip(ListScheduler):
-    """First come, first served; what fits may pass what does not.
+    """First come, first served, where tasks that fit may pass tasks that do not.
 
     Decides when: the oldest waiting task that fits now starts.
     Reference: "first fit" in Feitelson and Rudolph, Parallel Job Scheduling (1995); aggressive sharing without a
-    reservation.  No device stands idle that a waiting task could use.  Weakness: a wide gang can starve, since narrower
-    tasks keep taking what comes free (`easy_backfill` reserves for the head).
-    Cost: O(log n) a task and O(shapes) a round.
+    reservation.  No device is idle that a waiting task could use.  Weakness: a wide gang can starve, since narrower
+    tasks occupy devices as they become free (`easy_backfill` reserves for the head).
+    Cost: O(log n) per task and O(shapes) per round.
     """
 
     queueing = "order of arrival"
@@ -137,13 +136,13 @@ class FcfsSkip(ListScheduler):
 
 
 class RandomOrder(ListScheduler):
-    """Random order: each task draws a number when ready; the lowest goes first.
+    """Random order: each task draws a number when ready; the lowest number first.
 
     Decides when.  Draws come from the run's own stream `policy`, so that runs repeat.
     Reference: Kingman, On Queues in Which Customers Are Served in Random Order (1962): the mean wait of fcfs in M/G/1,
-    at a greater variance.  The baseline that a policy must beat to be worth anything.
-    Weakness: blind to everything; a long wait is as likely as luck makes it.
-    Cost: O(log n) a task.
+    with a larger variance.  It is the baseline that a useful policy must beat.
+    Weakness: it uses no information; waits are left to chance.
+    Cost: O(log n) per task.
     """
 
     queueing = "blind to sizes"

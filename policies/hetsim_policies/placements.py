@@ -1,9 +1,9 @@
 """Placements: where a task goes among what fits now, or None to let it wait.
 
-All but `fastest_device`, `slow_reserve` and `earliest_finish` take the fastest mode that fits now and differ in the
-choice of node and GPU; all but `first_fit` compare the types of GPU on which the task is equally fast.  The larger ones
-are in `hetsim_policies.placement_rules`.  A gang that spans nodes (`span: any`) and fits on none goes on the first free
-devices.
+All but `fastest_device`, `slow_reserve` and `earliest_finish` use the fastest mode that fits now and differ in the
+choice of node and GPU; all but `first_fit` compare the GPU types on which the task is equally fast.  Larger ones are in
+`hetsim_policies.placement_rules`.  A gang that may span nodes (`span: any`) and fits on none is placed on the first
+free devices.
 """
 
 import math
@@ -22,8 +22,8 @@ def first_fit(task: Task, view: View) -> Placement | None:
     """The first node and first devices where its fastest possible mode fits.
 
     Reference: Johnson et al., Worst-Case Performance Bounds for Simple One-Dimensional Packing Algorithms (1974):
-    at most 1.7 times the fewest bins.  Leaves the last nodes whole for gangs.
-    Weakness: blind to what it leaves behind on the node.  Cost: an index lookup, the cheapest of all.
+    at most 1.7 times the fewest bins.  It leaves the last nodes whole for gangs.
+    Weakness: it ignores what remains free on the node.  Cost: an index lookup, the cheapest of all.
     """
     return view.fit(task)
 
@@ -32,9 +32,9 @@ class BestFit(ScoredRule):
     """The node with the fewest free GPUs (then cores); fractions on the fullest GPU.
 
     scores: "published": as the simulator of Weng et al.: the least left on the node, half by cores and half by GPUs, as
-    a whole score, ties by the drawn names of nodes.
+        an integer score, ties by the random names of nodes.
 
-    Reference: Johnson et al. (1974), the same bound as first fit.  Keeps large holes for gangs.  Weakness: crowds
+    Reference: Johnson et al. (1974), the same bound as first fit.  It keeps large gaps for gangs.  Weakness: it crowds
     tasks that compete for links, memory and, on shared GPUs, for the compute engine.
     Cost: an index lookup; with several modes or data a few NumPy operations over the nodes that fit, for a fraction
     over their GPUs.
@@ -51,8 +51,8 @@ class BestFit(ScoredRule):
 def worst_fit(task: Task, view: View) -> Placement | None:
     """The node with the most free GPUs (then cores); fractions on the emptiest GPU.
 
-    Spreads the load: least interference and contention.  Weakness: fragments, so that wide gangs find no room
-    although enough is free in sum.  Reference: Johnson et al. (1974), at most twice the fewest bins.
+    It spreads the load: least interference and contention.  Weakness: it fragments, so wide gangs find no room although
+    enough GPUs are free in total.  Reference: Johnson et al. (1974), at most twice the fewest bins.
     Cost: as best_fit.
     """
     return _by_room(task, view, tightest=False)
@@ -63,8 +63,8 @@ def fastest_device(task: Task, view: View) -> Placement | None:
     """Only the fastest mode, on the device of earliest end; else None.
 
     Reference: minimum execution time (MET) in Braun et al., A Comparison of Eleven Static Heuristics (2001).
-    Right while the fast devices are not the bottleneck.  Weakness: queues grow there while slower devices stand
-    idle; no bound on the makespan.  Cost: linear in the devices that fit, unless all are alike.
+    It is good while the fast devices are not the bottleneck.  Weakness: queues grow there while slower devices are
+    idle; no bound on the makespan.  Cost: linear in the devices that fit, unless all are equal.
     """
     return min(_choices(task, task.fastest_modes()[0], view), key=_finish(task, view), default=None)
 
@@ -72,12 +72,12 @@ def fastest_device(task: Task, view: View) -> Placement | None:
 class SlowReserve:
     """The fastest mode; a slower one only while at least `threshold` tasks wait.
 
-    threshold: waiting tasks, the one to be placed included, from which on slower devices are used; 1: always.
+    threshold: number of waiting tasks, including the one to place, at which slower devices are used; 1: always.
 
     Reference: Lin and Kumar, Optimal Control of a Queueing System with Two Heterogeneous Servers (1984): with Poisson
     arrivals and exponential times on two servers some threshold has the lowest mean response of all rules
-    (`hetsim.theory.best_threshold`).  Weakness: one threshold for all slower modes, and it has to suit the load.
-    Cost: an index lookup or two.
+    (`hetsim.theory.best_threshold`).  Weakness: one threshold for all slower modes, which must suit the load.
+    Cost: one or two index lookups.
     """
 
     queueing = "slow reserve"
@@ -96,12 +96,12 @@ class SlowReserve:
 class EarliestFinish:
     """Mode and devices of the earliest estimated finish, transfers included.
 
-    patient: count also what is busy now, and wait for it (None) where that gives a strictly earlier finish.
+    patient: also consider busy devices, and wait (None) if that gives a strictly earlier finish.
 
     Reference: minimum completion time (MCT) in Braun et al. (2001); the second half of HEFT (Topcuoglu et al.,
-    2002).  Weakness: greedy.  Where the queue is not strict, several waiting tasks may count on the same busy
-    device; and an underestimated task makes others wait for it in vain.
-    Cost: linear in the devices that fit, unless all are alike; if patient, also a sort of the running tasks for
+    2002).  Weakness: greedy.  If the queue is not strict, several waiting tasks may count on the same busy device; and
+    an underestimated task makes others wait for it in vain.
+    Cost: linear in the devices that fit, unless all are equal; if patient, also a sort of the running tasks for
     each mode that does not fit.
     """
 
@@ -130,7 +130,7 @@ class EarliestFinish:
 
 
 def _choices(task: Task, mode: Mode, view: View) -> list[Placement]:
-    """Distinct placements of one mode that fit now: a gang per node or across nodes."""
+    """Return distinct placements of one mode that fit now: by node, or across nodes."""
     options = view.options(task, mode, distinct=True)
     if not options and mode.span_any and (across := view.first(mode)) is not None and view.holds(task, across):
         return [across]
@@ -138,18 +138,18 @@ def _choices(task: Task, mode: Mode, view: View) -> list[Placement]:
 
 
 def _finish(task: Task, view: View) -> Callable[[Placement], tuple[float, float]]:
-    """Key of placements: estimated seconds to the finish, then how busy the device is."""
+    """Return a sort key of placements: estimated seconds to the finish, device load."""
     return lambda placement: (view.duration(task, placement), view.load(placement.devices[0]))
 
 
 class RandomFit(ScoredRule):
-    """Any node on which its fastest possible mode fits, equally likely.
+    """Any node on which the task's fastest possible mode fits, with equal probability.
 
-    scores: "published": as the simulator of Weng et al.: a task that is equally fast on several types of GPU draws
-    among the nodes of all at once, and nodes have drawn names.
+    scores: "published": as the simulator of Weng et al.: a task that is equally fast on several GPU types draws among
+        the nodes of all types at once, and nodes have random names.
 
-    The yardstick of placements.  Reference: one of those of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
-    Drawn from the policy's own random stream.  Weakness: blind to everything.  Cost: as best_fit.
+    It is the baseline of placements.  Reference: a baseline of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
+    It draws from the policy's own random stream.  Weakness: it uses no information.  Cost: as best_fit.
     """
 
     published = PublishedRandom

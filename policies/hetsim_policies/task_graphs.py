@@ -1,4 +1,4 @@
-"""Task graphs: orders of tasks, and longest ways from the start and to the end."""
+"""Task graphs: orders of tasks, and longest paths from the start and to the end."""
 
 import heapq
 from collections.abc import Mapping, Sequence
@@ -8,20 +8,19 @@ import numpy as np
 from hetsim.errors import ScenarioError
 from hetsim.model.tasks import Tasks
 
-Graph = Sequence[Sequence[int]]
-"""Predecessors of each task."""
+Graph = Sequence[Sequence[int]]  # predecessors of each task
 
+# For each task: the tasks it waits for or reads from, with the mean seconds to move the data it reads
 Ways = Sequence[Mapping[int, float]]
-"""Of each task: the tasks it waits for or reads from, with the mean seconds to move what it reads of them."""
 
 
 def graph_of(tasks: Tasks) -> Graph:
-    """Predecessors of each task; empty without a graph."""
+    """Return the predecessors of each task; empty without a graph."""
     return tasks.predecessors or [()] * len(tasks)
 
 
 def successors(predecessors: Graph) -> list[list[int]]:
-    """The tasks that wait for each task."""
+    """Return the successors of each task."""
     after: list[list[int]] = [[] for _ in predecessors]
     for task, before in enumerate(predecessors):
         for predecessor in dict.fromkeys(before):
@@ -30,7 +29,7 @@ def successors(predecessors: Graph) -> list[list[int]]:
 
 
 def topological(predecessors: Graph) -> list[int]:
-    """All tasks, each after its predecessors; the first possible in table order."""
+    """Return all tasks, each after its predecessors; otherwise in table order."""
     missing = [len(set(before)) for before in predecessors]
     after = successors(predecessors)
     free = [task for task, count in enumerate(missing) if not count]
@@ -75,9 +74,9 @@ def downward(mean: np.ndarray, before: Ways, order: Sequence[int], ready: np.nda
 
 
 def bottom_levels(tasks: Tasks) -> list[float]:
-    """Longest chain from each task to the end, by estimates; [] if no graph.
+    """Longest path from each task to the end, by estimates; [] if no graph.
 
-    O(n + edges), once a run.
+    Cost: O(n + edges), once per run.
     """
     if (before := tasks.predecessors) is None:
         return []

@@ -549,8 +549,8 @@ def test_unfinished_tasks_count_in_the_response_as_the_documentation_says():
     unfinished = tasks["finish"].isna()
     assert total == pytest.approx(-tasks["response"].sum() - (episodes.now - tasks["arrival"][unfinished]).sum())
     text = (Path(__file__).parents[2] / "docs" / "learning.md").read_text(encoding="utf-8")
-    said = f"{unfinished.sum()} of {len(tasks)} tasks are unfinished, and the sum of `response` is {total:,.0f} s where"
-    assert f"{said} that of the column is {-tasks['response'].sum():,.0f} s." in text
+    said = f"{unfinished.sum()} of {len(tasks)} tasks are unfinished; the sum of `response` is {total:,.0f} s, and the"
+    assert f"{said} negative sum of the column is {-tasks['response'].sum():,.0f} s." in text
 
 
 @pytest.mark.quick(3)

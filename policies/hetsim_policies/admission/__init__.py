@@ -1,12 +1,12 @@
-"""Policies that decide which tasks may wait, one family of algorithms a file.
+"""Policies that decide which tasks are admitted, a family of algorithms per file.
 
 Without estimates:
-    limits     Everything may wait, or as much as limits allow that know no estimates
+    limits     No limit, or limits that use no estimates
 
 By measured load:
-    feedback   Admission by measured load: response times, time in the queue, tasks a server
+    feedback   Admission by measured load: response times, time in the queue, tasks per server
 
 By estimates:
-    predicted  Admission by the wait that estimates predict for a newcomer
+    predicted  Admission by the wait that estimates predict for a new task
     stations   Admission by a model of the queue before the devices of a type
 """

@@ -1,4 +1,4 @@
-"""Admission by measured load: response times, time in the queue, tasks a server."""
+"""Admission by measured load: response times, time in the queue, tasks per server."""
 
 import math
 import zlib
@@ -20,23 +20,24 @@ class Gradient(Admission):
     """A limit on tasks in the system, from base over current response time.
 
     Decides: a task is admitted while fewer than the limit are in the system.  After each window (`window`, and at least
-    `samples` answers) with the mean response R and the base response B the limit L moves to (1 − s) L + s (L g +
-    queue), where s is `smoothing` and g = tolerance · B / R, kept within 0.5 and 1.  It stays where it is if fewer than
-    L/2 were in the system all the time.
+    `samples` answers) with the mean response R and the base response B the limit L becomes (1 − s) L + s (L g + queue),
+    where s is `smoothing` and g = tolerance · B / R, kept within 0.5 and 1.  L is unchanged if fewer than L/2 tasks
+    were in the system at all times.
     Reference: concurrency-limits of Netflix (2018), classes GradientLimit (base: the minimum) and Gradient2Limit (base:
     an average over long windows); the idea is that of TCP Vegas (Brakmo and Peterson, 1995).
-    Known: at rest L (1 − g) = queue; c servers of equal times that never idle have L = queue + tolerance · c.
-    Weakness: the minimum of means of few samples is too low where service times vary, and the limit then too strict; an
-    average follows an overload that lasts, and the limit with it.  One limit for all classes and devices.
+    Known: in equilibrium L (1 − g) = queue; for c always busy servers with equal service times L = queue + tolerance ·
+    c.
+    Weakness: if service times vary, the minimum of means of few samples is too low and the limit too strict; an average
+    rises during a long overload, and so does the limit.  One limit for all classes and devices.
     Cost: O(1).
 
-    start, min_limit, max_limit: the limit at first, and its bounds.
-    queue: tasks by which it may grow after a window.
-    tolerance: how many times as long as the base a response may take.
-    smoothing: share of the new value.
-    window, samples: seconds and answers of a window.
+    start, min_limit, max_limit: the initial limit, and its bounds.
+    queue: number of tasks by which the limit may grow after a window.
+    tolerance: allowed ratio of the response to the base response.
+    smoothing: weight of the new value.
+    window, samples: minimum seconds and answers of a window.
     base: minimum of all windows so far, or the average, exponentially weighted over `memory` windows.
-    memory: windows of the average.
+    memory: number of windows of the average.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Gradient(Admission):
             self._peak, self._end = len(self._inside), now + self.window
 
     def _update(self, response: float) -> None:
-        """Move the limit after a window with this mean response."""
+        """Update the limit after a window with this mean response."""
         if self.base == "minimum" or self.base_response == math.inf:
             self.base_response = min(self.base_response, response)
         else:
@@ -101,29 +102,27 @@ class Gradient(Admission):
             self.limit = min(max(limit, self.bounds[0]), self.bounds[1])
 
 
-LEVELS = 128
-"""Priority levels of users within a business priority."""
-ALL = math.inf, 0
-"""A cut-off below all levels."""
+LEVELS = 128  # number of user levels within a business priority
+ALL = math.inf, 0  # a cut-off below all levels
 
 
 class Dagor(Admission):
-    """DAGOR: a cut-off among priority levels, moved by the time tasks spend in queues.
+    """DAGOR: a cut-off among priority levels, set by the time tasks spend in queues.
 
     Decides: a task has the level (business, user): its `priority`, the greatest first, then one of 128 levels by a hash
     of its user that changes every hour.  It is admitted if its level is above the cut-off.  A window ends after
-    `window` or `requests` arrivals; it was overloaded if the tasks that left the queue in it had waited longer than
-    `target` on average, or none left although some wait.  Then the cut-off is set so that of its arrivals 5 % fewer
-    would have been admitted than were; else so that 1 % of all arrivals more would.
+    `window` or `requests` arrivals; it was overloaded if the tasks that left the queue during it had waited longer than
+    `target` on average, or if no task left although some wait.  After an overloaded window the cut-off is set so that 5
+    % fewer of its arrivals would have been admitted; otherwise so that 1 % more of all arrivals would.
     Reference: Zhou et al., Overload Control for Scaling WeChat Microservices (SoCC 2018), section 4, algorithm 1.
-    For: loads of many users; a user that is served stays served.  Weakness: a level is admitted or refused as a
-    whole, and one that has more than 1 % of the arrivals does not come back while the others fill the windows: give
-    `users`.  In a small system a window has few arrivals, and the cut-off is rough.
+    For: loads of many users; a user that is admitted remains admitted.  Weakness: a level is admitted or refused as a
+    whole; a refused level with more than 1 % of the arrivals is not admitted again while other levels fill the windows:
+    give tasks `users`.  In a small system a window has few arrivals, and the cut-off is coarse.
     Cost: O(1) a task and O(levels log levels) a window; requests of a service become objects.
 
-    target: mean time in the queue from which on a window was overloaded.
-    window, requests: what ends a window, the first of the two.
-    shed, grow: shares by which fewer, and more, are admitted after it.
+    target: mean time in the queue above which a window counts as overloaded.
+    window, requests: seconds or arrivals that end a window, whichever comes first.
+    shed, grow: shares by which admissions are decreased, or increased, after a window.
     """
 
     def __init__(
@@ -176,29 +175,29 @@ class Dagor(Admission):
 
 
 class ClassShedding(Admission):
-    """Shed classes of low criticality first, as the load rises.
+    """Refuse classes of low criticality first, as the load rises.
 
-    Decides: the load is the number of admitted tasks in the system over the number that can run at once in their best
-    mode, by type of device, on average over the last `memory` (exponentially weighted).  A class is refused while the
-    load is at its limit or above; classes without a limit are always admitted.
+    Decides: the load of a device type is the number of admitted tasks in the system over the number that can run at
+    once in their best mode, averaged over the last `memory` seconds (exponentially weighted).  A class is refused while
+    the load is at or above the class's limit; classes without a limit are always admitted.
     Reference: Beyer, Jones, Petoff and Murphy, Site Reliability Engineering (2016), chapter 21, "Handling overload"
-    (criticality, executor load average); turning off what is optional: Klein, Maggio, Årzén and Hernández-Rodriguez,
+    (criticality, executor load average); disabling optional work: Klein, Maggio, Årzén and Hernández-Rodriguez,
     Brownout (ICSE 2014).
     Proven: with `memory` 0 and one class on c servers it is the M/M/c/K queue with K = ⌈limit · c⌉.  Weakness: limits
-    are set by hand; a class that is refused as a class starves while the load of those above it stays at its limit,
-    and an average sees a burst late.
+    are set by hand; a refused class starves while the load of more critical classes stays at its limit, and an average
+    reacts late to a burst.
     Cost: O(1).
 
-    limits: by class the load, tasks in the system per server, from which on it is refused.
-    memory: seconds over which the load is averaged; 0: as it is now.
+    limits: by class, the load (tasks in the system per server) at which the class is refused.
+    memory: seconds over which the load is averaged; 0: the present load.
     """
 
     def __init__(self, limits: dict[str, Annotated[float, Field(gt=0)]], memory: Seconds = 0.0):
         self.limits: Mapping[str, float] = limits
         self.memory = memory
         self._inside: dict[int, str] = {}
+        # By device type: tasks in the system, their average, and the time of that average
         self._loads: dict[str, list[float]] = {}
-        """By device type: tasks in the system, their average, and the time of that average."""
         self._servers: dict[str, int] = {}
 
     def check(self, problem: PlanProblem) -> None:
@@ -226,7 +225,7 @@ class ClassShedding(Admission):
     gone = finished
 
     def _averaged(self, name: str) -> list[float]:
-        """The load of a type of device, with its average up to now."""
+        """Return the load of a device type, with its average up to now."""
         now = self.view.now
         load = self._loads.setdefault(name, [0.0, 0.0, now])
         fade = math.exp((load[2] - now) / self.memory) if self.memory else 0.0

@@ -1,4 +1,4 @@
-"""Admission of everything, or by limits that know no estimates."""
+"""Admission of everything, or by limits that use no estimates."""
 
 import math
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ YES = Accept()
 
 
 class AcceptAll(Admission):
-    """Accept all: every task may wait.
+    """Accept all: every task is admitted.
 
     The default.  Reference: none; it is the absence of admission control.
-    Weakness: under overload queues grow without bound, and so does every waiting time.  Cost: none to speak of.
+    Weakness: under overload queues and waiting times grow without bound.  Cost: negligible.
     """
 
     queueing = "open"
@@ -36,18 +36,19 @@ Limit = Annotated[int, Field(ge=0)]
 class QueueLimit(Admission):
     """A limit on waiting tasks: in all, by class, or by device type.
 
-    Decides: a task may wait unless as many wait already, in all, of its class, or for the device type of its best mode,
-    as a limit says; with a limit of 0 it must be able to start at once.
+    Decides: a task is refused if the number of waiting tasks, in total, of its class, or for the device type of its
+    best mode, has reached a limit; with a limit of 0 the task must be able to start at once.
     Reference: the waiting room of Erlang's and Kendall's queues (M/M/c/K: Kleinrock, Queueing Systems I, 1975, section
     3.6).  Exact for tasks of one server each: a limit of L is the loss system with K = c + L places.
-    Weakness: counts heads, not work: with heavy tails the same number may mean a second or an hour.  Of tasks that come
-    at one instant, those for which there are free devices do not count as waiting; by class, device and among requests
-    of a service they do.
-    Cost: O(1); per class and device, O(classes × device types) once; O(limit) where several come at one instant.
+    Weakness: it counts tasks, not work: with heavy tails the same number may mean a second or an hour of work.  Of
+    tasks that arrive at the same instant, the total does not count those for which devices are free; limits by class,
+    by device and on requests of a service count them.
+    Cost: O(1); per class and device, O(classes × device types) once; O(limit) where several tasks arrive at one
+    instant.
 
-    limit: most tasks waiting in all.
-    per_class: most of a class, by its name.
-    per_device: most waiting for a device type or kind (cpu, gpu), by its name: those with a best mode on it.
+    limit: maximum number of waiting tasks in total.
+    per_class: maximum number of waiting tasks by class.
+    per_device: maximum number of waiting tasks by device type or kind (cpu, gpu) of their best mode.
     """
 
     queueing = "limit"
@@ -98,7 +99,7 @@ class QueueLimit(Admission):
 
     @staticmethod
     def _waiting_after(task: Task, view: View) -> float:
-        """Number of waiting tasks after the round, if all came at this instant; else inf."""
+        """Number of tasks that wait after this round if all arrived just now; else inf."""
         tasks, free_devices, unplaced = [*view.waiting(), task], dict[str, float](), 0
         if tasks[0].arrival < view.now:
             return math.inf
@@ -114,30 +115,29 @@ class QueueLimit(Admission):
 
     @staticmethod
     def _starts_at_once(task: Task, view: View, waiting: int) -> bool:
-        """Return True if no task that counts waits and this one fits now."""
+        """Return True if no counted task waits and this task fits now."""
         return waiting == 0 and any(view.fits(mode) for mode in task.modes)
 
 
-ROUNDING = 1e-9
-"""Part of a token that is not argued about."""
+ROUNDING = 1e-9  # rounding error of a number of tokens
 
 
 class TokenBucket(Admission):
     """A token bucket: `rate` admissions per second on average, bursts of `burst`.
 
-    Decides: tokens drip into a bucket that holds `burst` of them; a task needs one.  Without one it is refused
-    (policing), or deferred until one is due (shaping), in order of arrival.  There may be a bucket for each class or
-    user.
+    Decides: tokens are added to a bucket of capacity `burst` at `rate`; a task needs one token.  Without a token the
+    task is refused (policing), or deferred until a token is due (shaping), in order of arrival.  There may be a bucket
+    per class or user.
     Reference: Turner, New Directions in Communications (or Which Way to the Information Age?), IEEE Communications
     Magazine 24 (1986); refusals of Poisson arrivals are the loss of a M/D/1 queue with `burst` places, shaping with a
     burst of 1 its waiting time.
-    Proven: in any interval of length t at most burst + rate · t are admitted.  Weakness: knows nothing of the load:
-    idle devices do not raise the rate, and a rate above capacity does not limit the queue.
+    Proven: in any interval of length t at most burst + rate · t are admitted.  Weakness: it ignores the load: idle
+    devices do not raise the rate, and a rate above capacity does not limit the queue.
     Cost: O(1).
 
-    rate: tokens a second.  burst: tokens that the bucket holds; it is full at the start.
+    rate: tokens per second.  burst: capacity of the bucket in tokens; it is full at the start.
     per: one bucket for all, or one for each class or user.
-    excess: refuse a task that finds no token, or defer it until one is due.
+    excess: refuse a task without a token, or defer it until a token is due.
     """
 
     queueing = "token bucket"
@@ -154,8 +154,8 @@ class TokenBucket(Admission):
         self.per = per
         self.excess = excess
         self.rejects = excess == "reject"
+        # Tokens of each bucket (negative if some are promised), and the time of that count
         self._levels: dict[str, list[float]] = {}
-        """Tokens of each bucket (negative if some are promised), and the time of that count."""
         self._promised: dict[int, None] = {}
         self._no = Reject(reason="no token left")
 
@@ -183,25 +183,25 @@ class TokenBucket(Admission):
 class UtilizationThreshold(Admission):
     """A threshold on utilization: no admission while a device type is at or above it.
 
-    Decides: a task is refused while the share of devices taken of its best mode's type is at the threshold or above,
-    now or, with `window`, on average (exponentially weighted) over it.
+    Decides: a task is refused while the occupied share of the devices of its best mode's type is at or above the
+    threshold, now or, with `window`, on an exponentially weighted average over the window.
     Reference: the thresholds of Borst, Boucherie and Boxma, ERMR: A Generalized Equivalent Random Method (1999), and of
     every autoscaler; without `window` and with tasks of one server each it is Erlang's loss system with
-    ⌈threshold · c⌉ places, a queue never forming.
-    Weakness: without `window` devices are left idle for bursts that an admitted queue would have smoothed; with it,
-    bursts shorter than the window pass and lulls are refused.  At threshold 1 it is a loss system, not a queue.
-    Cost: O(devices) a decision.
+    ⌈threshold · c⌉ placesand no queue.
+    Weakness: without `window`, devices idle after bursts that a queue would have smoothed; with it, bursts shorter than
+    the window are admitted and tasks in the lull after them refused.  At threshold 1 it is a loss system, not a queue.
+    Cost: O(devices) per decision.
 
-    threshold: share of the devices (cores) of a type from which on no task is admitted to it.
-    window: seconds over which the share is averaged; 0: as it is now.
+    threshold: share of the devices (cores) of a type at which no further task is admitted to it.
+    window: seconds over which the share is averaged; 0: the present share.
     """
 
     def __init__(self, threshold: Annotated[Fraction, Field(gt=0, le=1)] = 0.9, window: Seconds = 0.0):
         self.threshold = threshold
         self.window = window
         self._capacity: dict[str, int] = {}
+        # Average share of each device type, and the time of that average
         self._average: dict[str, tuple[float, float]] = {}
-        """Average share of each device type, and the time of that average."""
         self._no = Reject(reason=f"{threshold:.0%} of the devices are taken")
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
@@ -215,7 +215,7 @@ class UtilizationThreshold(Admission):
         return self._no if share >= self.threshold - ROUNDING else YES
 
     def _averaged(self, name: str, share: float, now: float) -> float:
-        """Average the utilization: the value of this arrival stands since the last one."""
+        """Average the utilization, whose value was `share` since the last arrival."""
         average, at = self._average.get(name, (0.0, 0.0))
         kept = math.exp((at - now) / self.window)
         average = kept * average + (1.0 - kept) * share
@@ -224,25 +224,26 @@ class UtilizationThreshold(Admission):
 
 
 class Codel(Admission):
-    """CoDel, controlled delay: refuse more and more often while the queue stays old.
+    """CoDel, controlled delay: refuse at rising frequency while the queue stays old.
 
-    The queue is old while its head has waited for longer than a target.
+    The queue is old while its head (the task that waits longest) has waited for longer than a target.
 
-    Decides: CoDel looks at packets as they leave the queue and drops the one at the head.  Admission is asked only as
-    tasks arrive, so the rule is applied there: the age of the task that has waited longest stands for the sojourn time,
-    and the newcomer is refused.  (Admitted tasks can be dropped by the scheduler's `Reject`; this policy does not.)  If
-    that age has been above `target` for a whole `interval`, one is refused, the next interval/√count later, and so on
-    until it is below.  A service has a queue of its own; tasks have one together.
+    Decides: the original CoDel drops packets as they leave the queue.  Admission decides only at arrivals, so this
+    policy uses the age of the head as sojourn time and refuses the new task.  (Admitted tasks are not dropped; a
+    scheduler could do so with `Reject`.)  If that age has been above `target` for a whole `interval`, one task is
+    refused, the next interval/√count later, and so on until the age is below the target.  Each service has its own
+    queue; other tasks share one.
     Reference: Nichols and Jacobson, Controlling Queue Delay, ACM Queue 10(5) (2012); RFC 8289 for the control law.
-    For: closed loops, with clients that slow down when they are refused, and loads a little above capacity for long.
-    Weakness: open arrivals far above capacity need many intervals until refusals are frequent enough: under the load
-    that moves of docs/admission.md it earns -0.83 a task with phases of 300 s and -1.38 with 20 s, where rejecting all
-    earns 0.  The answer comes a queueing delay late.  Where the order is not that of arrival, one starved task keeps
-    the head old.
+    For: closed loops, with clients that slow down when they are refused, and loads slightly above capacity for a long
+    time.
+    Weakness: open arrivals far above capacity need many intervals until refusals are frequent enough: under the varying
+    load of docs/admission.md its reward per task is -0.83 with phases of 300 s and -1.38 with phases of 20 s, while
+    rejecting all gives 0.  It reacts one queueing delay late.  If the order is not that of arrival, one starved task
+    keeps the head old.
     Cost: O(1).
 
-    target: the age of the head that is put up with.
-    interval: for how long it may be above before the first is refused; about the longest usual response time.
+    target: acceptable age of the head.
+    interval: seconds above the target before the first refusal; about the longest usual response time.
     """
 
     def __init__(self, target: Annotated[Seconds, Field(gt=0)], interval: Annotated[Seconds, Field(gt=0)]):
@@ -269,15 +270,15 @@ class Codel(Admission):
 class HeadCodel(Codel):
     """CoDel at the head: drop tasks that waited too long as they leave the queue.
 
-    Decides: a task that is about to start is dropped by the control law of `codel` with its own sojourn time.  All are
-    admitted.
+    Decides: a task that is about to start is dropped by the control law of `codel`, applied to its own sojourn time.
+    All tasks are admitted.
     Reference: Nichols, Jacobson, McGregor and Iyengar, Controlled Delay Active Queue Management, RFC 8289 (2018).
-    For: queues of which the oldest tasks are those that their clients have left.
-    Weakness: the law drops interval/√count apart, so a queue many times above the target takes long to become short.
+    For: queues in which the clients of the oldest tasks have given up.
+    Weakness: drops are interval/√count apart, so a queue many times above the target shrinks slowly.
     Cost: O(1), and requests of a service become objects.
 
-    target: the sojourn time that is put up with.
-    interval: for how long it may be above before the first is dropped.
+    target: acceptable sojourn time.
+    interval: seconds above the target before the first drop.
     """
 
     def admit(self, task: Task, view: View) -> Accept:
@@ -289,12 +290,11 @@ class HeadCodel(Codel):
 
 @dataclass(eq=False, slots=True)
 class ControlLaw:
-    """Times of refusals, following the pseudocode of RFC 8289."""
+    """Times of refusals, by the pseudocode of RFC 8289."""
 
     target: float
     interval: float
-    above_since: float = math.inf
-    """One interval after the age rose above the target; inf while it is below."""
+    above_since: float = math.inf  # one interval after the age rose above the target; inf while it is below
     refusing: bool = False
     count: int = 0
     last_count: int = 0

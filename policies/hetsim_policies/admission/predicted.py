@@ -1,4 +1,4 @@
-"""Admission by the wait that estimates predict for a newcomer."""
+"""Admission by the wait that estimates predict for a new task."""
 
 import math
 from typing import Annotated, Any, cast
@@ -15,25 +15,23 @@ from hetsim.model.units import Fraction, Seconds
 from hetsim.policy import Accept, Admission, Reject, RequestQueue, View
 from hetsim_policies.admission.common.estimates import RecentArrivals, servers
 
-FEW = 4
-"""Devices up to which each is asked when it is free."""
+FEW = 4  # maximum number of devices of which each is queried for the time it is free
 
 
 class Ahead:
     """Predicts when a new task would start and end.
 
-    For tasks the wait in a mode is the estimated work that waits and runs on its device type, over the launches of that
-    mode which fit there at once; none where no task waits and it would fit now.  On one server in order of arrival,
-    with right estimates, that is the wait to come; on c servers it is a little too short, and under orders other than
-    arrival it is an average.  Tasks of different widths count alike.
-    For a request it is what is left of the batch in flight and the full batches ahead; it then computes in a batch with
-    all requests that are still behind it in the queue or come before that starts.  Right for greedy batches of one
-    service on its devices; what a policy waits for, or other services take, comes on top.  A request to a language
-    model is predicted to wait as long as the one has waited by now that is the first to be taken in next (the delay of
-    the head of the line: Ibrahim and Whitt, Real-Time Delay Estimation Based on Delay History, Manufacturing & Service
-    Operations Management 11(3), 2009), and then to take what it would take alone: too short where many share the steps,
-    and a waiting time late where the load has changed.
-    Cost: O(1) a request on one device; of a task the sums of `view.backlog`; linear in the requests to a language
+    For tasks, the wait in a mode is the estimated waiting and running work on its device type, over the number of
+    launches of that mode that fit at once; 0 if no task waits and the task would fit now.  On one server in order of
+    arrival, with exact estimates, this is the true wait; on c servers it is slightly too short, and under other orders
+    it is an average.  The widths of waiting tasks are ignored.  A request waits for the rest of the batch in flight and
+    for the full batches ahead; it then computes in a batch with the requests that are behind it in the queue or arrive
+    before that batch starts.  This is right for greedy batches of one service on its devices; delays by the batching
+    policy, and by other services, are not included.  A request to a language model is predicted to wait as long as the
+    first request in the queue has waited so far (the delay of the head of the line: Ibrahim and Whitt, Real-Time Delay
+    Estimation Based on Delay History, Manufacturing & Service Operations Management 11(3), 2009), and then to take the
+    time that it would take alone: too short if many share the steps, and late after a change of load.
+    Cost: O(1) per request on one device; for a task the sums of `view.backlog`; linear in the requests to a language
     model.
     """
 
@@ -44,20 +42,20 @@ class Ahead:
         self._services: dict[Shape, BatchesAhead | TokensAhead] = {}
 
     def wait(self, task: Task, position: int | None = None) -> float:
-        """Seconds until it would start in a mode (by default its best)."""
+        """Seconds until the task would start in a mode (by default its best)."""
         if (service := self.service(task)) is not None:
             return service.wait()
         return self._wait(task.modes[task.modes_by_speed()[0] if position is None else position])
 
     def response(self, task: Task, position: int | None = None) -> float:
-        """Seconds until it would end."""
+        """Seconds until the task would end in a mode (by default its best)."""
         if (service := self.service(task)) is not None:
             return service.response(task)
         position = task.modes_by_speed()[0] if position is None else position
         return self._wait(task.modes[position]) + self._alone(task, position)
 
     def time_left(self, task: Task) -> float:
-        """Seconds until its deadline; inf without one."""
+        """Seconds until the task's deadline; inf without one."""
         queue = None if task.shape in self._services else self.view.queue_of(task)
         generated = queue is not None and isinstance(queue.service, LanguageService)
         service = self.service(task) if generated else self._services.get(task.shape)
@@ -66,7 +64,7 @@ class Ahead:
         return task.deadline - self.view.now
 
     def service(self, task: Task) -> "BatchesAhead | TokensAhead | None":
-        """The queue ahead of the task in its service, if it is a request."""
+        """Return the predictor of the task's service; None if the task is not a request."""
         if (line := self._services.get(task.shape)) is None:
             if (queue := self.view.queue_of(task)) is None:
                 return None
@@ -101,7 +99,7 @@ class Ahead:
 
 
 class BatchesAhead:
-    """One service: batches before a new request on its best mode's devices."""
+    """Predictor of one service: batches before a new request on its best devices."""
 
     def __init__(self, view: View, queue: RequestQueue, task: Task, memory: int):
         self.view = view
@@ -127,7 +125,7 @@ class BatchesAhead:
         return residual + waiting // self.limit * self._compute / len(self.devices)
 
     def response(self, task: Task) -> float:
-        """Seconds until its answer, with later requests in its batch."""
+        """Seconds until a request that arrives now is answered; later ones may join it."""
         self.rate.note(self.view.now)
         residual, waiting, limit = self._residual(), len(self.queue), self.limit
         if waiting >= limit:
@@ -144,7 +142,7 @@ class BatchesAhead:
         return seconds
 
     def _residual(self) -> float:
-        """Until the next device is free."""
+        """Seconds until the next device is free."""
         view, devices = self.view, self.devices
         if len(devices) <= FEW:
             running = view.changes.launches, view.changes.releases
@@ -160,7 +158,7 @@ class BatchesAhead:
 
 
 class TokensAhead:
-    """Wait and time of a new request at one language model."""
+    """Predictor of one language model: wait and time of a new request."""
 
     def __init__(self, view: View, queue: RequestQueue):
         self.view = view
@@ -169,7 +167,7 @@ class TokensAhead:
         self.slo: float = service.ttft
 
     def wait(self) -> float:
-        """Predicted wait: that of the request waiting longest for a first step."""
+        """Predicted wait: that of the request that has waited longest for its first step."""
         view, queue = self.view, self.queue
         if not len(queue):
             return 0.0
@@ -181,9 +179,10 @@ class TokensAhead:
         return max(0.0, view.now - head.ready - self.service.request_delay)
 
     def response(self, task: Task) -> float:
-        """Seconds until its last token.
+        """Seconds until the last token of a request that arrives now.
 
-        With a limit on the time to the first token those until the first, or more where its deadline asks for more.
+        With a limit on the time to the first token: until the first token, or more if the request's deadline requires
+        it.
         """
         service, position = self.service, task.modes_by_speed()[0]
         before = service.request_delay + self.wait()
@@ -197,7 +196,7 @@ class TokensAhead:
 
 
 def somewhere(cluster: Cluster, mode: Mode) -> Placement | None:
-    """The first devices that a mode could take in the empty cluster."""
+    """Return the first devices that a mode could occupy in the empty cluster."""
     wanted = max(1, mode.gpus)
     for node in cluster.nodes:
         here = [node.cpu] if mode.on_cpu else list(node.accelerators)
@@ -209,23 +208,22 @@ def somewhere(cluster: Cluster, mode: Mode) -> Placement | None:
 
 
 YES = Accept()
-ROUNDING = 1e-9
-"""Part of the time left that is not argued about."""
+ROUNDING = 1e-9  # relative rounding error of the time left
 
 
 class PredictedWait(Admission):
-    """Predicted wait: the work ahead on the best mode must fit a limit or deadline.
+    """Predicted wait: work ahead on the best mode must be within a limit or deadline.
 
-    Decides: the wait is predicted from estimates (`hetsim_policies.admission.predicted`: work ahead over servers; of
-    a request the batches ahead).  It has to stay within `max_wait`; where none is given, the predicted finish within
-    the deadline.  Reference: the queue with bounded workload (Cohen, Single Server Queue with Uniformly Bounded Virtual
-    Waiting Time, Journal of Applied Probability 5, 1968; Gavish and Schweitzer, The Markovian Queue with Bounded
-    Waiting Time, 1977): exact for one server in order of arrival.
-    Weakness: as good as the estimates; looks at the best mode only (`slo_feasible` at all); an order that lets others
-    pass breaks what was predicted.
-    Cost: O(1) a request, the sums of `view.backlog` a task.
+    Decides: the wait is predicted from estimates (`hetsim_policies.admission.predicted`: work ahead over servers; for a
+    request, the batches ahead).  The task is admitted if the wait is at most `max_wait`; without that parameter, if the
+    predicted finish is by its deadline.  Reference: the queue with bounded workload (Cohen, Single Server Queue with
+    Uniformly Bounded Virtual Waiting Time, Journal of Applied Probability 5, 1968; Gavish and Schweitzer, The Markovian
+    Queue with Bounded Waiting Time, 1977): exact for one server in order of arrival.
+    Weakness: as good as the estimates; it considers the best mode only (`slo_feasible` considers all); an order that
+    lets later tasks pass breaks the prediction.
+    Cost: O(1) per request, the sums of `view.backlog` per task.
 
-    max_wait: longest wait; unless given, tasks may wait as long as they can still meet their deadlines.
+    max_wait: maximum predicted wait; default: as long as the task can still meet its deadline.
     """
 
     queueing = "limit of work"
@@ -255,8 +253,8 @@ class SloFeasible(Admission):
     deadline (`hetsim_policies.admission.predicted`).  Tasks without a deadline are admitted.
     Reference: the admission of Clockwork (Gujarati et al., Serving DNNs like Clockwork, OSDI 2020, section 4): a
     request that cannot be served in time is refused at once.
-    Weakness: what is admitted is not promised its mode: a scheduler that takes another, or lets others pass, breaks the
-    prediction (`redirect` ties a task to the mode).  A safety factor above 1 covers some of that.
+    Weakness: an admitted task is not bound to the mode: a scheduler that chooses another mode, or lets later tasks
+    pass, breaks the prediction (`redirect` ties a task to the mode).  A safety factor above 1 covers some of that.
     Cost: O(1) per request; O(modes) calls of `backlog` per task.
 
     safety: factor on the predicted time; above 1 is cautious.
@@ -270,7 +268,7 @@ class SloFeasible(Admission):
         self.ahead = Ahead(view)
 
     def time_left(self, task: Task, view: View) -> float:
-        """Seconds that the predicted response may take; inf: no deadline."""
+        """Seconds that the predicted response may take; inf without a deadline."""
         return self.ahead.time_left(task) * (1.0 + ROUNDING) / self.safety
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
@@ -284,18 +282,17 @@ class SloFeasible(Admission):
 
 
 class Redirect(SloFeasible):
-    """Redirect: a task late on its best device goes to a slower one that is in time.
+    """Redirect: a task late on its best device is bound to a slower one in time.
 
-    Decides: the modes are gone through from the fastest on; the first with a predicted finish that meets the deadline
-    is the one the task is tied to; if there is none it is refused.  Requests, which share the mode of their batch, are
-    admitted or refused as `slo_feasible` does, and so is what has one mode.  Tasks without a deadline are free to run
-    anywhere.
+    Decides: modes are tried from the fastest on; the task is bound to the first mode with a predicted finish by its
+    deadline, or refused if there is none.  Requests, which share the mode of their batch, and tasks with one mode are
+    admitted or refused as by `slo_feasible`.  Tasks without a deadline may run anywhere.
     Reference: the spilling of work to slower processors by predicted completion (Maheswaran, Ali, Siegel, Hensgen and
     Freund, Dynamic Mapping of a Class of Independent Tasks onto Heterogeneous Computing Systems, 1999: minimum
     completion time), here at admission and against a deadline.
-    Weakness: tied tasks need a scheduler under which a head that waits for a GPU does not hold up those for the CPU
+    Weakness: bound tasks need a scheduler under which a head that waits for a GPU does not block tasks for the CPU
     (`fcfs_skip`, or discipline: skip).
-    Cost: O(modes) questions for work ahead.
+    Cost: O(modes) queries of the work ahead.
 
     safety: factor on the predicted time; above 1 is cautious.
     """
@@ -310,25 +307,25 @@ class Redirect(SloFeasible):
         return self._no
 
 
-MIN_MARGIN, MAX_MARGIN = 1e-3, 4.0
-"""The limit stays within these parts of the response time that is wanted."""
+MIN_MARGIN, MAX_MARGIN = 1e-3, 4.0  # bounds of the limit, as fractions of the target response time
 
 
 class Adaptive(Admission):
     """Adaptive: a limit on the predicted wait that follows the share met in time.
 
-    Decides: as `predicted_wait` with a limit of its own.  After each answer the limit is multiplied by exp(−gain ·
-    percentile) if it was late and by exp(gain · (1 − percentile)) if it was in time: in balance just the share 1 −
-    percentile is late, whatever the load and however wrong the predictions.  It stays below a few times the target.
+    Decides: as `predicted_wait`, with an adaptive limit.  After each answer the limit is multiplied by exp(−gain ·
+    percentile) if it was late and by exp(gain · (1 − percentile)) if it was in time: in equilibrium exactly the share 1
+    − percentile is late, whatever the load and the error of predictions.  The limit never exceeds a few times the
+    target.
     Reference: Robbins and Monro, A Stochastic Approximation Method (1951), for a quantile; as admission control with
     feedback from measured response times: Welsh and Culler, Adaptive Overload Control for Busy Internet Servers (2003).
-    Known: the balance is that of a stationary load; after a jump the limit needs about 1/(gain · percentile) late
-    answers to come down by a factor e, and longer to go up.  Weakness: learns from answers, so always a response time
-    too late.
+    Known: the equilibrium is that of a stationary load; after a jump the limit needs about 1/(gain · percentile) late
+    answers to fall by a factor e, and longer to rise.  Weakness: it learns from answers, so it is always a response
+    time late.
     Cost: that of `predicted_wait`.
 
-    target: the response time that is to be held; unless given, the tasks' own deadlines.
-    percentile: the share of admitted tasks that is to be within it.
+    target: the response time to meet; default: the tasks' own deadlines.
+    percentile: the share of admitted tasks that should meet the target.
     gain: step of the limit's logarithm after one answer.
     """
 
@@ -362,7 +359,7 @@ class Adaptive(Admission):
         self._learn(task, True)
 
     def _learn(self, task: Task, gone: bool) -> None:
-        """Note whether a task has ended in time; one that reneged was late."""
+        """Learn from the end of a task; a task that reneged counts as late."""
         if task.index not in self._admitted:
             return
         del self._admitted[task.index]

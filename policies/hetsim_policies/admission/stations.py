@@ -22,28 +22,28 @@ from hetsim_policies.admission.common.estimates import (
 )
 
 YES = Accept()
-UNBOUNDED = 10**6
-"""A batch limit from which on it is none."""
+UNBOUNDED = 10**6  # a batch limit of this size is none
 ROUNDING = 1e-9
 
 
 class TrunkReservation(AtStations):
-    """Trunk reservation: a class needs more free servers than are kept for others.
+    """Trunk reservation: a class is admitted only if enough servers remain for others.
 
-    Decides: of the servers of a task's best device type (launches of its mode that fit at once, times the largest batch
-    for requests) those not taken by admitted tasks are free; a task of a class that has r in `reserve` needs r + 1 of
-    them.  No task waits where each is admitted to a server of its own; `servers` says another number of places.
+    Decides: the servers of a device type are the launches of a mode that fit at once (times the largest batch for
+    requests); those not occupied by admitted tasks are free.  A task of a class with r in `reserve` needs r + 1 free
+    servers at its best device type.  No task waits, since each is admitted to a free server; `servers` sets another
+    number of places.
     Reference: Miller, A Queueing Reward System with Several Customer Classes, Management Science 16 (1969); Key,
     Optimal Control and Trunk Reservation in Loss Networks, Probability in the Engineering and Informational Sciences 4
     (1990).
     Proven: the best policy for classes with rewards and equal mean times at one group of servers without waiting
     (Miller); the number in service is then a birth-and-death chain.
-    Weakness: of tasks of different widths or times other rules are better (`mdp_threshold`), and where tasks may use
-    more devices than those of the best type (a fallback) there are more servers than are counted.
+    Weakness: for tasks of different widths or times other rules are better (`mdp_threshold`), and if tasks may use
+    other device types than the best (a fallback) there are more servers than are counted.
     Cost: O(1).
 
-    reserve: of each class named, how many servers it must leave free for others; 0 for the rest.
-    servers: places that are counted in all; unless given, what the device type of a task's best mode holds.
+    reserve: by class, the number of servers that it must leave free for others; 0 for classes not named.
+    servers: total number of places; default: the servers of the device type of a task's best mode.
     """
 
     queueing = "trunk reservation"
@@ -79,19 +79,19 @@ class TrunkReservation(AtStations):
 class ErlangWait(AtStations):
     """Erlang wait: refuse if the wait exceeds a target with probability above p.
 
-    Decides: the wait of a newcomer is the backlog over the servers plus the time until the next server is free.  On c
-    busy servers with n tasks waiting that is n + 1 departures, which come at the rate c/S (S: the mean service time,
-    estimated online): a wait with Erlang's distribution of n + 1 stages, and a mean of n·S/c for the backlog and S/c
-    for the rest.  The task is admitted if P(wait > max_wait) is at most p; always, if a server is free for it.
+    Decides: with c busy servers and n waiting tasks, a new task waits for n + 1 departures, which occur at the rate c/S
+    (S: the mean service time, estimated online).  Its wait has Erlang's distribution of n + 1 stages with mean (n +
+    1)·S/c.  The task is admitted if P(wait > max_wait) is at most p, and always if a server is free.
     Reference: Erlang, Solution of Some Problems in the Theory of Probabilities of Significance in Automatic Telephone
-    Exchanges (1917); the rule from the queue that is there: Whitt, Improving Service by Informing Customers about
-    Anticipated Delays, Management Science 45 (1999).
-    Proven: for exponential service in order of arrival, once S is right, each admitted task waits longer than max_wait
-    with probability at most p, whatever the arrivals (Poisson ones see M/M/c/K).  Weakness: blind to estimates of
-    single tasks (`predicted_wait` goes by them); with heavy tails Erlang's distribution promises too much.
+    Exchanges (1917); the rule by the present queue: Whitt, Improving Service by Informing Customers about Anticipated
+    Delays, Management Science 45 (1999).
+    Proven: for exponential service in order of arrival, once S is known, each admitted task waits longer than max_wait
+    with probability at most p, whatever the arrivals (with Poisson arrivals the system is M/M/c/K).  Weakness: it
+    ignores estimates of single tasks (`predicted_wait` uses them); with heavy tails Erlang's distribution is too
+    optimistic.
     Cost: O(1).
 
-    max_wait: the wait that few are to exceed.  p: the share that may.
+    max_wait: the wait that few tasks should exceed.  p: the probability with which a task may.
     memory: arrivals over which the service time is estimated.
     """
 
@@ -116,36 +116,35 @@ class ErlangWait(AtStations):
 
 
 def wait_tail(stages: float, rate: float, time: float) -> float:
-    """P(`stages` departures take longer than a time), at a departure rate."""
+    """Probability that `stages` departures at this rate take longer than `time`."""
     from scipy.special import gammaincc  # half a second that other policies need not wait for
 
     return float(gammaincc(stages, rate * time))
 
 
-MOVED = 0.02
-"""Part by which a rate or time has to move before thresholds are computed again."""
+MOVED = 0.02  # relative change of a rate or time after which thresholds are computed again
 
 Objective = Literal["individual", "social", "revenue"]
 
 
 class Naor(AtStations):
-    """Naor's thresholds: individual, social or revenue-maximizing limits on queues.
+    """Naor's thresholds: individually, socially or revenue-optimal limits on queues.
 
-    Decides: a task is admitted while fewer than a threshold are there.  With reward R for an answer and cost C for each
-    second in the system: the individual threshold is the last place with an expected stay that costs no more than R;
-    the social one maximizes λ(1 − P_block)·R − C·L; the revenue one the price times the rate of tasks that pay it,
-    where the price leaves the last task to join no surplus.  Social and revenue thresholds need λ and the mean service
-    time, both estimated online.
+    Decides: a task is admitted while the number of tasks in the system is below a threshold.  With reward R for an
+    answer and cost C per second in the system, the individual threshold is the last position whose expected stay costs
+    at most R; the social threshold maximizes λ(1 − P_block)·R − C·L (λ: arrival rate, L: mean number in the system);
+    the revenue threshold maximizes price times admission rate, at the price that leaves the last task no surplus.
+    Social and revenue thresholds need λ and the mean service time, both estimated online.
     Reference: Naor, The Regulation of Queue Size by Levying Tolls, Econometrica 37 (1969); on c servers Knudsen,
     Individual and Social Optimization in a Multiserver Queue, Econometrica 40 (1972).
-    Proven: optimal for M/M/c in order of arrival, all alike; revenue ≤ social ≤ individual (Naor).  Weakness: says
-    nothing about classes (`mdp_threshold` does) or deadlines.
+    Proven: optimal for M/M/c in order of arrival with equal tasks; revenue ≤ social ≤ individual (Naor).  Weakness: it
+    ignores classes (`mdp_threshold` has them) and deadlines.
     Cost: O(1), and O(threshold) when an estimate has moved.
 
-    reward: what an answer is worth.  cost: what each second in the system costs, in the same money.
-    objective: the gain to maximize.
+    reward: value of an answer.  cost: cost of each second in the system, in the same unit.
+    objective: which threshold (individual, social or revenue).
     memory: arrivals over which rates are estimated.
-    arrival_rate, service_time: where they are not to be estimated.
+    arrival_rate, service_time: fixed values instead of estimates.
     """
 
     queueing = "optimal pricing"
@@ -188,7 +187,7 @@ class Naor(AtStations):
 
 
 def threshold(objective: Objective, servers: int, rate: float, time: float, worth: float) -> int:
-    """Number of tasks in an M/M/c at which none joins; `worth` is R/C in seconds."""
+    """Number of tasks in an M/M/c at which no task joins; `worth`: R/C in seconds."""
     worth *= 1.0 + ROUNDING
     if worth < time:
         return 0
@@ -216,33 +215,32 @@ def threshold(objective: Objective, servers: int, rate: float, time: float, wort
 
 MAX_STATES = 30_000
 MIN_ROOM = 20
-SWEEPS = 200
-"""More than ever needed: each one improves the table, or it is the last."""
-TOLERANCE = 1e-10
-"""Part of the values' range below which a sweep has not improved an entry."""
+SWEEPS = 200  # maximum number of sweeps, more than ever needed: each improves the table or is the last
+TOLERANCE = 1e-10  # fraction of the values' range below which a change is no improvement
 
 
 class MdpThreshold(AtStations):
     """Optimal admission of several classes, by a Markov decision process.
 
-    Decides: with n_i tasks of each class there, a newcomer of class k is admitted if its reward is worth more than what
-    its presence costs from then on.  The model: Poisson arrivals, exponential times, c servers shared fairly by all
-    tasks present, `room` more than c may be there; long-run rewards less holding costs per second are to be greatest.
+    Decides: with n_i tasks of each class i in the system, a task of class k is admitted if its reward exceeds the
+    future cost of its presence.  The model has Poisson arrivals, exponential times, c servers shared fairly by all
+    tasks present, and at most c + `room` tasks; the objective is maximum long-run reward less holding cost per second.
     Solved by value iteration with values evaluated exactly after each sweep, so that a handful of sweeps reaches the
     optimum (Puterman, Markov Decision Processes, 1994, sections 8.6 and 11.4).  Rates and times of each class are
-    estimated online, and the table is solved again when one of them has moved by `tolerance`; until they are known
+    estimated online, and the table is solved again when one of them has moved by `tolerance`; until they are known,
     every task is admitted.
     Reference: Lippman, Applying a New Device in the Optimization of Exponential Queueing Systems, Operations Research
     23 (1975); Stidham, Optimal Control of Admission to a Queueing System, IEEE Transactions on Automatic Control 30
     (1985).
-    Proven: optimal for the model; with one class it is Naor's social threshold, with several of equal times and no room
-    trunk reservation.  Weakness: the model knows neither deadlines nor orders of service, and grows as places^classes.
-    Cost: O(1) a decision; a solution, for two classes, 50 servers and as much room, some tenths of a second.
+    Proven: optimal for the model; with one class it is Naor's social threshold, with several classes of equal times and
+    no room it is trunk reservation.  Weakness: the model has no deadlines and no order of service, and grows as
+    places^classes.
+    Cost: O(1) per decision; a solution for two classes, 50 servers and 50 more places takes some tenths of a second.
 
-    rewards: what an answer to a task of a class is worth; every class of the workload is to be named.
-    holding: what each second of a task of a class in the system costs; 0 for those not named.
-    room: places besides the servers; unless given as many as servers, at least 20.
-    tolerance: part by which an estimate has to move before the table is solved again.
+    rewards: value of an answer by class; every class of the workload must be named.
+    holding: cost per second of a task in the system by class; 0 for classes not named.
+    room: places in addition to the servers; default: the number of servers, at least 20.
+    tolerance: relative change of an estimate after which the table is solved again.
     memory: arrivals over which rates are estimated.
     """
 
@@ -302,7 +300,7 @@ class MdpThreshold(AtStations):
         return YES
 
     def _table(self, station: DeviceStation, count: int) -> "ThresholdTable | None":
-        """The best decisions by the present estimates; None without any."""
+        """Return the best decisions by the present estimates; None without estimates."""
         if (table := self._tables.get(station)) is None:
             table = self._tables[station] = ThresholdTable(count, count + self._room(count), len(self.classes))
         rates, times = [], []
@@ -322,7 +320,7 @@ class MdpThreshold(AtStations):
 
 
 class ThresholdTable:
-    """Classes to admit in each state of c servers and some places."""
+    """Admission decisions by class in each state of c servers and some places."""
 
     def __init__(self, servers: int, places: int, classes: int):
         self.servers = servers
@@ -336,7 +334,7 @@ class ThresholdTable:
         self._used: list[float] = []
 
     def _neighbors(self, step: int) -> np.ndarray:
-        """State with one task more or less of a class, per state and class; -1: none."""
+        """Index of the state with one more (or fewer) task of each class, or -1."""
         neighbors = np.full(self.states.shape, -1, dtype=np.int64)
         for class_ in range(self.states.shape[1]):
             beside = self.states.copy()
@@ -345,7 +343,7 @@ class ThresholdTable:
         return neighbors
 
     def admits(self, present: tuple[int, ...], class_: int) -> bool:
-        """Return True if the class is admitted; never beyond the table."""
+        """Return True if the class is admitted; False in states beyond the table."""
         state = self.index.get(present)
         return state is not None and bool(self.accept[state, class_])
 
@@ -379,7 +377,7 @@ class ThresholdTable:
     def _evaluate(
         self, accept: np.ndarray, arrive: np.ndarray, leave: np.ndarray, reward: np.ndarray, cost: np.ndarray
     ) -> tuple[np.ndarray, float]:
-        """Values relative to the empty system, and the gain per second, of a table."""
+        """Return values relative to the empty system, and the gain per second, of a table."""
         from scipy.sparse import csc_matrix
         from scipy.sparse.linalg import splu
 
@@ -414,7 +412,7 @@ class ThresholdTable:
 
 
 def _states(places: int, classes: int) -> np.ndarray:
-    """All numbers of each class, `places` at most in total; the empty system first."""
+    """Enumerate class counts with at most `places` in total; the empty system first."""
     if classes == 1:
         return np.arange(places + 1)[:, None]
     parts = []

@@ -1,22 +1,21 @@
 """Asynchronous linear: upload the next batch just in time, behind the current.
 
-Decides how many and when, on two streams of a device.  Stage times are taken for linear in the batch size,
-τ_x(n) = a_x·n + b_x, and re-estimated from the last `window` batches (`linear_fit`); the policy starts from two
-batches of different sizes.  The next upload starts at (end of the current compute) - τ_up(next).  A batch that fills
-before that, because the rate has risen, is uploaded at once, and the next is filled for as long as the running batch
-and the one just uploaded compute; when the rate falls, what is there goes just in time.
+Decides how many requests are launched and when, on two streams of a device.  Stage times are assumed linear in the
+batch size n, τ_x(n) = a_x·n + b_x, and re-estimated from the last `window` batches (`linear_fit`); the policy begins
+with two batches of different sizes.  The next upload starts at (end of the current compute) - τ_up(next).  A batch that
+is full before that, because the rate has risen, is uploaded at once, and the next is filled while the running batch and
+the one just uploaded compute; when the rate falls, the waiting requests are uploaded just in time.
 Reference: Zhang, Zha, Wan and Cheng, A GPU Inference System Scheduling Algorithm with Asynchronous Data Transfer
-(IPDPSW 2019).  Its slides take c·(τ_calc(n) - τ_up(n)) = n for the size at arrival rate c, which leaves out what
-arrives during the upload; `flow_balance`, c·τ_calc(n) = n, does not.
-When the device is idle all that waits goes at once: with one compute engine waiting for more pays only while fewer
-wait than arrive during a batch, and then the device is hardly ever idle (measured on the paper's network: to wait for
-a second request changes the mean latency by +146 % at 20/s, +6 % at 100/s and less than 0.5 % from 150/s up).
-Weakness: what fills too early is cut off from what comes just after it, so sizes must not follow Poisson noise:
-a batch counts as full `margin` standard deviations beyond the expected size.  On several devices only the first of
-those that are equally busy is served just in time, the others when they are idle.  A device with one stream
-overlaps nothing: batches go one after the other, all that waits at a time, as under `serial_greedy` (a limit on the
-latency still bounds them); the run says so.
-Cost: O(1) amortized a batch (some four rounds).
+(IPDPSW 2019).  Its slides choose the size n by c·(τ_calc(n) - τ_up(n)) = n at arrival rate c, which ignores arrivals
+during the upload; `flow_balance`, c·τ_calc(n) = n, does not.  When the device is idle, all waiting requests are
+launched: with one compute engine, waiting for more pays only while fewer requests wait than arrive during a batch, and
+then the device is hardly ever idle (on the paper's network, waiting for a second request changes the mean latency by
++146 % at 20/s, +6 % at 100/s and less than 0.5 % from 150/s up).
+Weakness: a batch that is full too early misses the requests just after it, so sizes must not follow Poisson noise: a
+batch counts as full `margin` standard deviations beyond the expected size.  Of several equally busy devices only the
+first is served just in time, the others when they are idle.  A device with one stream cannot overlap: each batch is all
+waiting requests, as under `serial_greedy` (still bounded by the limit on latency); the run reports this.
+Cost: O(1) amortized per batch (about four scheduling rounds).
 """
 
 import math
@@ -33,8 +32,7 @@ from hetsim.policy import Batching, BatchReport, Delay, RequestQueue, Take, View
 from hetsim_policies.batching.common.linear_fit import LinearFit, line_remarks
 from hetsim_policies.batching.common.sizing import limit
 
-LATEST = 4.0
-"""Standard deviations of a compute time: by then a batch has ended."""
+LATEST = 4.0  # standard deviations of a compute time after which a batch is assumed to have ended
 
 
 class AsyncLinear(Batching):
@@ -42,11 +40,11 @@ class AsyncLinear(Batching):
 
     rule: the expected batch size at a rate: flow_balance, n = c·τ(n) of the slowest stage; or slides,
         n = c·(τ_calc(n) - τ_up(n)).
-    window: batches from which stage times and the arrival rate are estimated.
-    latency: what the first request of a batch may take; unless given, the service's slo.  It limits batches.
-    max_batch: largest batch (the mode's own limit holds besides).
-    margin: standard deviations of a Poisson count by which a batch exceeds its expected size before it counts as
-        full; 0: upload as soon as filled.
+    window: number of batches from which stage times and the arrival rate are estimated.
+    latency: maximum seconds for the first request of a batch, which limits batches; default: the service's slo.
+    max_batch: largest batch (the mode's own limit applies too).
+    margin: standard deviations of a Poisson count by which a batch must exceed its expected size to count as full; 0:
+        upload as soon as the expected size is reached.
     """
 
     in_order = True
@@ -70,8 +68,8 @@ class AsyncLinear(Batching):
         self.running = 0  # size of the last batch launched
         self.devices = 1
         self.full = math.inf  # waiting requests from which on the batch that fills counts as full
+        # Times of the last launches, and the numbers of requests that had arrived by then
         self.launched: deque[tuple[float, int]] = deque(maxlen=window)
-        """When the last launches were, and how many requests had arrived by then."""
         self.rate = 0.0  # requests per second and device over these launches
 
     def remarks(self, modes: Sequence[Mode]) -> Sequence[str]:
@@ -120,12 +118,12 @@ class AsyncLinear(Batching):
     # When -----------------------------------------------------------------------------------------------------
 
     def _hesitation(self, upload: float) -> float:
-        """Seconds from the expected end of the compute to the end of the upload.
+        """Seconds that the upload should end after the expected end of the compute.
 
-        Each second too late costs the waiting requests, each second too early those that come in it and miss the batch,
-        which wait for a whole one: at flow balance as many.  And when the compute does end, the upload starts.  For an
-        error of standard deviation σ the best is where 2 Φ(x/σ) - Φ((x - τ_up)/σ) = 1: next to 0 where uploads are
-        long, and late, as on one stream, where they are short compared with σ.
+        A second too late delays the waiting requests; a second too early makes the requests that arrive in it wait for
+        another batch: at flow balance as many.  When the compute ends, the upload starts at once.  For an error of
+        standard deviation σ the optimum x has 2 Φ(x/σ) - Φ((x - τ_up)/σ) = 1 (Φ: normal distribution, τ_up: upload
+        time): near 0 for long uploads, and late, as on one stream, for uploads that are short compared with σ.
         """
         sigma = math.sqrt(self.compute.variance) * self.compute.at(self.running)
         if sigma <= 0.05 * upload:
@@ -142,10 +140,10 @@ class AsyncLinear(Batching):
     # How many -------------------------------------------------------------------------------------------------
 
     def _launch(self, count: int, queue: RequestQueue, view: View, most: int) -> Take:
-        """Start just in time, or on an idle device, and expect the batch of the rate.
+        """Launch just in time, or on an idle device, and set the next batch's full size.
 
-        Until two sizes have been seen batches go one after the other; at low load that costs nothing, and at the
-        limit, where all would be of one size, the second is halved.
+        Until two batch sizes have been measured, batches do not overlap; at low load that costs nothing, and at the
+        limit, where all batches would have one size, the second is halved.
         """
         if self.first_size is None:
             self.first_size = count
@@ -162,9 +160,9 @@ class AsyncLinear(Batching):
         return Take(count)
 
     def _fill(self, count: int, queue: RequestQueue, view: View, end: float, most: int) -> Take:
-        """Launch a batch that is full before its time: the rate has risen.
+        """Launch a batch that is full early because the rate has risen.
 
-        The next batch has as long as the running batch still computes and this one will.
+        The next batch is filled while the running batch and this one compute.
         """
         rate = self.rate
         if self.launched:
@@ -179,14 +177,14 @@ class AsyncLinear(Batching):
         return Take(count)
 
     def _expect(self, size: float, most: int) -> None:
-        """Set the size from which on the next batch counts as full."""
+        """Set the number of requests at which the next batch counts as full."""
         self.full = max(1.0, min(size + self.margin * math.sqrt(size), most)) if size < math.inf else most
 
     def _max_size(self, placement: Placement) -> int:
-        """The largest batch that the limits and the requested latency allow.
+        """Return the largest batch that the limits and the requested latency allow.
 
-        Its first request waits for the slowest stage of the batch before (on one stream: for all of it) and passes
-        through all stages itself.
+        Its first request waits for the slowest stage of the previous batch (on one stream: for all stages) and then
+        passes through all stages itself.
         """
         max_size = limit(placement, self.max_batch)
         if self.latency is None or math.isinf(self.latency) or not self.compute.is_fitted:
@@ -213,11 +211,11 @@ class AsyncLinear(Batching):
 
 
 def _normal(x: float) -> float:
-    """Probability of less than x standard deviations."""
+    """Probability that a normal variable is below x standard deviations."""
     return 0.5 * math.erfc(-x / math.sqrt(2.0))
 
 
 def _fixed_point(slope: float, fixed: float, rate: float) -> float:
-    """n = rate·(slope·n + fixed); inf where there is none."""
+    """Solve n = rate·(slope·n + fixed) for n; inf without a solution."""
     load = rate * slope
     return max(0.0, rate * fixed) / (1.0 - load) if load < 1.0 else math.inf

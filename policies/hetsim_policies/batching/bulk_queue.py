@@ -12,22 +12,19 @@ from hetsim.model.units import PerSecond, Seconds
 from hetsim.policy import Batching, Delay, RequestQueue, Take, View
 from hetsim_policies.batching.common.sizing import ArrivalRate, limit, occupied
 
-RATIO = 1.1
-"""Rates are rounded to powers of this, so that few have to be solved for."""
+RATIO = 1.1  # rates are rounded to powers of this ratio, so that few have to be solved
 
-MAX_ARRIVALS = 512
-"""Largest batch of these models: their cost grows with the third power of the states."""
-MODELED = 64
-"""Largest batch of these models unless a policy is given one; beyond it a batch takes all waiting requests."""
+MAX_ARRIVALS = 512  # maximum batch of these models: their cost grows with the third power of the states
+MODELED = 64  # Largest modeled batch by default; a decision of that size takes all waiting requests
 
 
 def rounded(rate: float) -> float:
-    """Round to the nearest power of `RATIO`."""
+    """Round a rate to the nearest power of `RATIO`."""
     return float(RATIO ** round(math.log(rate) / math.log(RATIO)))
 
 
 def batch_times(queue: RequestQueue, placement: Placement, most: int | None) -> np.ndarray:
-    """Seconds of batches of 1, 2, ... requests, all stages, by estimates."""
+    """Return the estimated seconds of batches of 1, 2, ... requests, over all stages."""
     sizes = range(1, limit(placement, most or MODELED) + 1)
     return np.array([queue.stages(size, placement).total for size in sizes])
 
@@ -43,12 +40,12 @@ def arrivals_during(rate: float, times: np.ndarray, most: int) -> np.ndarray:
 
 
 class BulkQueue:
-    """One server that takes Poisson arrivals in batches of known times.
+    """A server that takes Poisson arrivals in batches; the analytic policies' model.
 
-    The model that the analytic batching policies share; a batch's time is fixed by its size.
+    The time of a batch is fixed by its size.
 
-    States are the number of requests in the system, up to `states`; what comes beyond is counted there.  Time passes in
-    services (size s: time[s]) and in waiting for the next arrival.
+    States are the number of requests in the system, up to `states`, which also represents larger numbers.  Time passes
+    in services (size s: time[s]) and in waiting for the next arrival.
     """
 
     def __init__(self, rate: float, times: np.ndarray, states: int):
@@ -76,14 +73,13 @@ class BulkQueue:
         return present * time + self.rate * time * time / 2
 
     def beyond(self, size: int) -> np.ndarray:
-        """Expected arrivals beyond the last state, by the number left behind."""
+        """Expected arrivals beyond the last state, by number of requests in the system."""
         room = self.states - np.arange(self.states)
         filled = np.cumsum(np.cumsum(self.arrivals[size - 1]))  # [k - 1]: expected room left of k
         return np.maximum(0.0, self.rate * self.times[size - 1] - room + filled[room - 1])
 
 
-PATIENCE = 2.0
-"""Times the expected wait for a full threshold after which a batch goes without it."""
+PATIENCE = 2.0  # A batch is launched below the threshold after this multiple of the expected wait for it
 
 
 class Modeled(Batching):
@@ -116,7 +112,7 @@ class Modeled(Batching):
         return Take(min(len(queue), limit(placement, self.max_batch)))
 
     def solution(self, queue: RequestQueue, placement: Placement, rate: float) -> Any:
-        """The model's answer at an arrival rate; cached."""
+        """Return the model's solution at an arrival rate, cached."""
         key = (placement, rate)
         if key not in self.solved:
             times = batch_times(queue, placement, self.max_batch)
@@ -128,28 +124,29 @@ class Modeled(Batching):
         raise NotImplementedError
 
     def solve(self, model: BulkQueue, queue: RequestQueue, placement: Placement) -> Any:
-        """Solve the model; return the part that decisions need."""
+        """Solve the model, and return what decisions need of the solution."""
         raise NotImplementedError
 
 
 class BatOpt(Modeled):
-    """BatOpt: wait for the number of requests that a queueing model gives, take all.
+    """BatOpt: wait for a number of requests given by a queueing model, then take all.
 
-    Decides when: service begins once `a` requests wait, and takes up to b.  The threshold `a` is that of the minimum
-    mean response in the queue M/D(a, b)/1/N.  Its batch times are estimates by size; the rate is that of the last
-    `window` seconds, rounded to the nearest power of 1.1.  Batches do not overlap.  Model: the chain of requests left
-    behind by batches, N states, exact; mean response by Little's law over a cycle of waiting and service.
+    Decides when: service begins once `a` requests wait, and takes up to b.  The threshold `a` minimizes the mean
+    response in the queue M/D(a, b)/1/N.  Batch times are estimates by size; the arrival rate is that of the last
+    `window` seconds, rounded to the nearest power of 1.1.  Batches do not overlap.  The model is the exact Markov chain
+    of the number of requests after each batch (N states), with the mean response by Little's law over a cycle of
+    waiting and service.
     Reference: Zhang, Luo, Wang, Kui and Ren, BatOpt: Optimizing GPU-Based Deep Learning Inference Using Dynamic Batch
-    Processing (IEEE Transactions on Cloud Computing 2024), where M/G(a, b)/1/N also weighs GPU memory, which here is
-    the bound b; Neuts, A General Class of Bulk Queues with Poisson Input (1967).
-    Weakness: it knows Poisson arrivals only.  With linear batch times a threshold gains little over taking all waiting
-    requests; after the rate has fallen requests wait for others that do not come, until twice the expected time has
-    passed or their SLO calls.
-    Cost: O(1) a batch; of each new rate up to 20 linear systems of N unknowns (0.2 s at N = 256).
+    Processing (IEEE Transactions on Cloud Computing 2024), where M/G(a, b)/1/N also includes GPU memory, here the bound
+    b; Neuts, A General Class of Bulk Queues with Poisson Input (1967).
+    Weakness: it assumes Poisson arrivals.  With linear batch times a threshold gains little over taking all waiting
+    requests; after the rate has fallen, requests wait for others that do not arrive, until twice the expected time has
+    passed or their SLO is near.
+    Cost: O(1) per batch; for each new rate up to 20 linear systems of N unknowns (0.2 s at N = 256).
 
-    max_batch: b, the largest batch; that of the service unless given, of which the model knows the first 64 sizes.
-    states: N, at least twice b; four times it unless given.
-    window: how far back the rate looks.  rate: requests per second, where it is not to be estimated.
+    max_batch: b, the largest batch; default: that of the service, of which the model has the first 64 sizes.
+    states: N, at least 2 b; default: 4 b.
+    window: seconds over which the rate is estimated.  rate: requests per second, instead of an estimate.
     """
 
     def decide(self, queue: RequestQueue, placement: Placement, rate: float, view: View) -> Take | Delay:
@@ -165,9 +162,9 @@ class BatOpt(Modeled):
 
 
 def best_threshold(model: BulkQueue) -> int:
-    """The threshold of minimum mean response; 1 if the queue is unstable.
+    """Return the threshold of minimum mean response; 1 if the queue is unstable.
 
-    Beyond 8 only a geometric choice is tried.
+    Above 8, only thresholds of a geometric sequence are tried.
     """
     if not model.stable:
         return 1
@@ -197,7 +194,7 @@ def mean_responses(model: BulkQueue, thresholds: list[int]) -> list[float]:
 
 
 def stationary(chain: np.ndarray) -> np.ndarray:
-    """The stationary distribution of a chain with one recurrent class."""
+    """Stationary distribution of a chain with one recurrent class."""
     system = np.eye(len(chain)) - chain.T
     system[-1] = 1.0
     right = np.zeros(len(chain))
@@ -205,10 +202,8 @@ def stationary(chain: np.ndarray) -> np.ndarray:
     return np.linalg.solve(system, right)
 
 
-SWEEPS = 200
-"""More than ever needed: each one improves the table, or it is the last."""
-TOLERANCE = 1e-10
-"""Part of the values' range below which a sweep has not improved an entry."""
+SWEEPS = 200  # maximum number of sweeps, more than ever needed: each improves the table or is the last
+TOLERANCE = 1e-10  # fraction of the values' range below which a change is no improvement
 
 
 class Smdp(Modeled):
@@ -216,21 +211,21 @@ class Smdp(Modeled):
 
     Decides when and how many: with s requests waiting on an idle device, wait for the next arrival or launch a batch of
     1 to s.  A semi-Markov decision process with Poisson arrivals and fixed batch times; its cost is the mean response
-    plus `power_weight` times the mean power of batches ((busy − idle) watts while computing).  The state space is cut
-    off at `states`; requests beyond it are counted there, and cost as if they were answered after that number of full
-    batches.  Solved by sweeps of value iteration, after each of which the values of the greedy table are evaluated
-    exactly, so that a handful of sweeps reaches the optimum (Puterman, Markov Decision Processes, 1994, section 11.4).
+    plus `power_weight` times the mean power of batches ((busy − idle) watts while computing).  The state space ends at
+    `states`; further requests are counted in the last state, at the cost of being answered after the full batches
+    before them.  It is solved by sweeps of value iteration; after each sweep the values of the greedy table are
+    evaluated exactly, so that a few sweeps reach the optimum (Puterman, Markov Decision Processes, 1994, section 11.4).
     Reference: Xu, Sun, Zhou and Niu, SMDP-Based Dynamic Batching for Efficient Inference on GPU-Based Platforms (ICC
     2023), where relative values are iterated and the overflow state is charged likewise.
-    Proven: optimal for the model.  Weakness: the model knows neither deadlines nor any other arrivals than Poisson's;
-    the rate is that of the last `window` seconds, rounded to a power of 1.1.  Batches do not overlap.
-    Cost: O(1) a batch; of each new rate some sweeps of O(states² · sizes) and linear systems (0.03 s at 256 states).
+    Proven: optimal for the model.  Weakness: the model has no deadlines and assumes Poisson arrivals; the rate is that
+    of the last `window` seconds, rounded to a power of 1.1.  Batches do not overlap.
+    Cost: O(1) per batch; for each new rate some sweeps of O(states² · sizes) and linear systems (0.03 s at 256 states).
 
     power_weight: seconds of mean response that a watt of mean power is worth.
-    max_batch: largest batch; that of the service unless given.  Then the table has sizes up to 64, and where it says 64
-        a batch takes all waiting requests that the service allows.
-    states: queue lengths that are told apart, at least twice the largest size of the table; four times it unless given.
-    window: how far back the rate looks.  rate: requests per second, where it is not to be estimated.
+    max_batch: largest batch; default: that of the service.  The table then has sizes up to 64, and its entry 64 means
+        all waiting requests that the service allows.
+    states: number of distinct queue lengths, at least twice the largest size of the table (default: four times).
+    window: seconds over which the rate is estimated.  rate: requests per second, instead of an estimate.
     """
 
     def __init__(
@@ -254,7 +249,7 @@ class Smdp(Modeled):
         return Delay(view.now + PATIENCE * (wanted - waiting) / rate, wanted)
 
     def solve(self, model: BulkQueue, queue: RequestQueue, placement: Placement) -> list[int]:
-        """Batch size (0: wait) by number of waiting requests."""
+        """Return the batch size (0: wait) by number of waiting requests."""
         power = placement.mode.type.power
         compute = [queue.stages(size, placement).compute for size in range(1, len(model.times) + 1)]
         energy = (power.busy - power.idle) * placement.mode.gpus * np.array(compute)
@@ -262,7 +257,7 @@ class Smdp(Modeled):
 
 
 class DecisionProcess:
-    """Costs, durations and transition probabilities by action and state.
+    """Semi-Markov decision process: costs, durations, transitions by action and state.
 
     Action 0 waits for the next arrival; action b launches a batch of b.  The objective is the minimum average cost per
     unit of time: requests in the system / arrival rate (the mean response, by Little's law) plus the batch costs.
@@ -282,7 +277,7 @@ class DecisionProcess:
         self.allowed = (action <= present) & ((action > 0) | (present < states))
 
     def expected(self, values: np.ndarray) -> np.ndarray:
-        """The expected value after each action in each state."""
+        """Expected value after each action in each state."""
         states, sizes = self.model.states, len(self.model.times)
         beyond = np.concatenate((values, np.full(states, values[-1])))
         windows = np.lib.stride_tricks.sliding_window_view(beyond, states + 1)  # [left behind, arrivals]
@@ -294,7 +289,7 @@ class DecisionProcess:
         return cost
 
     def evaluate(self, table: np.ndarray) -> tuple[np.ndarray, float]:
-        """Relative state values under a table, and its average cost."""
+        """Return relative state values under a table, and its average cost."""
         states = self.model.states
         chances = np.zeros((states + 1, states + 1))
         for state, size in enumerate(table.tolist()):
@@ -311,7 +306,7 @@ class DecisionProcess:
         return values, average
 
     def solve(self) -> tuple[list[int], float]:
-        """The best table and its average cost."""
+        """Return the optimal table and its average cost."""
         rows = np.arange(self.model.states + 1)
         table = np.minimum(rows, len(self.model.times))
         for _ in range(SWEEPS):

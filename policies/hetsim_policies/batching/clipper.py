@@ -18,7 +18,7 @@ from hetsim_policies.batching.common.sizing import limit, occupied
 
 
 class Clipper(Batching):
-    """Base of both rules: take all that wait, up to a moving limit."""
+    """Base of both rules: take all waiting requests, up to a changing limit."""
 
     rejects = False
 
@@ -42,18 +42,18 @@ class Clipper(Batching):
 class ClipperAimd(Clipper):
     """Clipper, additive increase, multiplicative decrease: probe for the batch size.
 
-    Decides how many: all that wait, up to a limit for each device which grows by `step` after a full batch that kept
-    the SLO and falls by a tenth after one that did not.  Batches do not overlap.
+    Decides how many requests: all waiting, up to a limit per device that grows by `step` after a full batch within the
+    SLO and falls by a tenth after a batch above it.  Batches do not overlap.
     Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez and Stoica, Clipper: A Low-Latency Online Prediction Serving
     System (NSDI 2017), section 4.3; the rule is that of Chiu and Jain (1989) for congestion.
-    Weakness: the SLO bounds the time of a batch, not that of a request, which waits besides: latencies reach twice the
-    SLO.  From one request on the limit needs as many batches as it counts, and it oscillates over its last tenth for
-    ever.
-    Cost: O(1) a batch.
+    Weakness: the SLO bounds the time of a batch, not that of a request, which also waits: latencies reach twice the
+    SLO.  Starting at 1, the limit needs as many batches as its final value, and it then oscillates over its last tenth.
+    Cost: O(1) per batch.
 
-    start: the first limit.  step: how much it grows.  backoff: the part of a batch that is left when it took too long.
-    slo: seconds that a batch may take; the service's own unless given.
-    max_batch: largest batch (the mode's own limit holds besides).
+    start: the first limit.  step: increase of the limit after a full batch in time.  backoff: factor on it
+        after a batch that took too long.
+    slo: maximum seconds of a batch; default: the service's slo.
+    max_batch: largest batch (the mode's own limit applies too).
     """
 
     def __init__(
@@ -78,30 +78,28 @@ class ClipperAimd(Clipper):
             self.limits[device] = min(present + self.step, limit(report.placement, self.max_batch))
 
 
-REFIT = 16
-"""Batches from one fit to the next."""
-PROBES = 8
-"""Batches before the first fit: until then the limit doubles."""
-SECTIONS = 64
-"""Steps of the search for the slope; each leaves 62 % of the interval."""
+REFIT = 16  # number of batches between two fits
+PROBES = 8  # number of batches before the first fit, during which the limit doubles
+SECTIONS = 64  # steps of the search for the slope; each leaves 62 % of the interval
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class ClipperQuantile(Clipper):
     """Clipper, quantile regression: largest batch with 99th percentile in the SLO.
 
-    Decides how many: all that wait, up to a limit for each device.  The quantile is a line in the batch size, refitted
-    from the last `window` batches, and the last of each power of two, every few of them.  Batches do not overlap.
+    Decides how many requests: all waiting, up to a limit per device.  The quantile of the batch time is modeled as a
+    line in the batch size, refitted every few batches from the last `window` batches and the last batch of each power
+    of two.  Batches do not overlap.
     Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez and Stoica, Clipper: A Low-Latency Online Prediction Serving
     System (NSDI 2017), section 4.3; Koenker and Bassett, Regression Quantiles (1978).
-    Weakness: the SLO bounds the time of a batch, not that of a request, which waits besides.  At a constant load sizes
-    are nearly alike, which leaves the slope to old batches of other sizes; so the limit never more than doubles the
-    largest size seen.  100 batches hold but one beyond their 99th percentile.
-    Cost: O(window · 50) a refit, that is a few microseconds a batch.
+    Weakness: the SLO bounds the time of a batch, not that of a request, which also waits.  At a constant load sizes are
+    nearly equal and the slope depends on old batches of other sizes; so the limit is at most twice the largest size
+    seen.  Of 100 batches only one exceeds their 99th percentile.
+    Cost: O(window · 50) per refit, a few microseconds per batch.
 
-    quantile: which.  window: how many batches the fit looks back on.
-    slo: seconds that a batch may take; the service's own unless given.
-    max_batch: largest batch (the mode's own limit holds besides).
+    quantile: quantile of batch times, such as 0.99.  window: number of batches of a fit.
+    slo: maximum seconds of a batch; default: the service's slo.
+    max_batch: largest batch (the mode's own limit applies too).
     """
 
     def __init__(
@@ -115,8 +113,8 @@ class ClipperQuantile(Clipper):
         self.quantile = quantile
         self.window = window
         self.seen: dict[Device, deque[tuple[int, float]]] = {}  # sizes and times of the last batches of each device
+        # Older batches, the last of each power of two, which keep the slope known
         self.of_class: dict[Device, dict[int, tuple[int, float]]] = {}
-        """Older batches, the last of each power of two, which keep the slope known."""
         self.fresh: dict[Device, int] = {}  # batches since the last fit
 
     def remarks(self, modes: Sequence[Mode]) -> Sequence[str]:
@@ -151,8 +149,8 @@ class ClipperQuantile(Clipper):
 def quantile_line(sizes: np.ndarray, times: np.ndarray, quantile: float) -> tuple[float, float]:
     """Slope (at least 0) and intercept of the line with minimum quantile loss.
 
-    For a slope the best intercept is the quantile of what the line leaves over; the error is convex in the slope,
-    which golden sections find.  Where sizes are all alike no slope is better than another: 0.
+    For a given slope the best intercept is the quantile of the residuals; the loss is convex in the slope, which is
+    found by golden sections.  If all sizes are equal, the slope is 0.
     """
     if sizes.min() == sizes.max():
         return 0.0, _quantile(times, quantile)
@@ -179,6 +177,6 @@ def quantile_line(sizes: np.ndarray, times: np.ndarray, quantile: float) -> tupl
 
 
 def _quantile(values: np.ndarray, quantile: float) -> float:
-    """The least of the values that so large a part does not exceed."""
+    """Return the smallest value that a share `quantile` of the values does not exceed."""
     rank = max(0, math.ceil(quantile * len(values) - 1e-9) - 1)
     return float(np.partition(values, rank)[rank])

@@ -1,20 +1,20 @@
 """Continuous batching: requests join and leave between steps of a language model.
 
-Decides at each boundary which requests join (in an order, as long as memory and sequences allow), what is prefilled,
-and which sequence is preempted when the KV blocks run out: the one that joined last.
+Decides at each step boundary which requests join (in an order, while memory and the maximum number of sequences allow),
+which prompts are prefilled, and which sequence is preempted when KV blocks run out: the last to join.
 References: Yu, Jeong, Kim, Kim and Chun, Orca: A Distributed Serving System for Transformer-Based Generative Models
 (OSDI 2022), joining between steps (`phases: mixed` with whole prompts); Kwon, Li, Zhuang, Sheng, Zheng, Yu, Gonzalez,
 Zhang and Stoica, Efficient Memory Management for Large Language Model Serving with PagedAttention (SOSP 2023), blocks,
 preemption of the last, prompts before tokens (`prefill_first`); Agrawal, Kedia, Panwar, Mohan, Kwatra, Gulavani,
 Tumanov and Ramjee, Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve (OSDI 2024), chunks of
 prompts next to the decodes (`mixed` with `max_num_batched_tokens`); Gong et al., Past-Future Scheduler for LLM Serving
-under SLA Guarantees (ASPLOS 2025), and LightLLM before it, the peak of the memory that a batch may come to need
-(`reserve: peak`); virtual token counters as in `virtual_tokens`.
-Weakness: `prefill_first`, and whole prompts in general, halt every answer under way while a long prompt is read;
-chunks bound that halt and delay first tokens.  `shortest_prompt` starves long prompts under load.
+under SLA Guarantees (ASPLOS 2025), and LightLLM before it, the peak of a batch's future memory need (`reserve: peak`);
+virtual token counters as in `virtual_tokens`.
+Weakness: `prefill_first`, and whole prompts in general, halt every running answer while a long prompt is read; chunks
+bound that halt and delay first tokens.  `shortest_prompt` starves long prompts under load.
 `reserve: whole` never has to preempt a sequence and leaves much memory unused; `peak` uses it.
-Cost: O(members that prefill) a boundary; O(log waiting) a request; with `reserve` O(members) a request that is looked
-at, and with `peak` as much for every step or so in which the head may come to fit.
+Cost: O(prefilling sequences) per boundary; O(log waiting) per request; with `reserve` O(sequences) per request
+considered, and with `peak` the same for about every step at which the head may fit.
 """
 
 import math
@@ -30,10 +30,8 @@ from hetsim.model.units import Fraction
 from hetsim.policy import BatchStep, Generation, IterationPolicy, Replica
 
 WATERMARK = 0.01
-Growth = tuple[int, int]
-"""Less the step at which a sequence ends, and the tokens that it holds less the steps so far."""
-Bound = tuple[float, float, str]
-"""Counter and arrival of the first request of a client, or less, and the client."""
+Growth = tuple[int, int]  # (minus the step at which a sequence ends, its stored tokens minus the steps so far)
+Bound = tuple[float, float, str]  # (counter and arrival of a client's first request, or lower bounds, and the client)
 
 
 def _share(value: float) -> float:
@@ -49,20 +47,20 @@ def _weight(name: str, value: float) -> float:
 
 
 class Continuous(IterationPolicy):
-    """Join between steps while KV blocks are free; last to join, first preempted.
+    """Requests join between steps while KV blocks are free; the last is preempted.
 
-    order: which request joins first: fcfs, shortest_prompt, priority (highest first) or vtc (fair among clients:
+    order: of joining requests: fcfs, shortest_prompt, priority (highest first) or vtc (fair among clients:
         virtual tokens).
     phases: mixed (a step decodes and then reads prompts, in chunks where max_num_batched_tokens ends it), prefill_first
-        (while prompts are read, answers halt) or decode_first (no prompt is read before all answers under way have
+        (while prompts are read, answers halt) or decode_first (no prompt is read before all running answers have
         ended).  The latter two read whole prompts, as many as max_num_batched_tokens allows and at least one.
-    watermark: share of the KV blocks that a request leaves free by joining, against preemption right afterwards; 1 %
-        unless given, and none with reserve.
-    reserve: none, whole (the prompts and longest answers of all members fit together) or peak (they fit at any time, if
-        each answer becomes as long as announced: those that end early make room for the rest).
-    min_decode_steps: steps that decode between two that read prompts; 0: none need.
+    watermark: share of the KV blocks that must remain free when a request joins, to avoid early preemption; default: 1
+        %, and 0 with reserve.
+    reserve: none, whole (the prompts and longest answers of all members fit together) or peak (they fit at every step
+        if each answer has its announced length: those that end early make room for the rest).
+    min_decode_steps: minimum number of decoding steps between two steps that read prompts.
     input_weight: price of a prompt token, for vtc.
-    output_weight: price of a token that is decoded, for vtc.
+    output_weight: price of a decoded token, for vtc.
     """
 
     def __init__(
@@ -86,11 +84,11 @@ class Continuous(IterationPolicy):
         self.by_client = order == "vtc"
         self.follows = self.by_client or self.reserves
         self.changes = self.by_client or reserve == "peak" or min_decode_steps > 0
+        # Token counters of each replica, by its number
         self._counters: dict[int, VirtualTokens] = defaultdict(lambda: VirtualTokens(input_weight, output_weight))
-        """Counters of each replica, by its number."""
         self._reserved: dict[int, Reservations] = defaultdict(lambda: Reservations(reserve == "whole"))
+        # Members of each replica that do not decode yet
         self._coming: dict[int, dict[Generation, None]] = defaultdict(dict)
-        """Members of each replica that do not decode yet."""
         self._read_at: dict[int, int] = {}  # steps that each replica had decoded when it read a prompt last
 
     # Joining -----------------------------------------------------------------------------------------------------
@@ -117,13 +115,13 @@ class Continuous(IterationPolicy):
         return replica.free_blocks - replica.blocks_for(request) >= self.watermark * replica.blocks
 
     def _pause(self, replica: Replica) -> int:
-        """Steps to decode before a prompt may be read again."""
+        """Number of steps to decode before a prompt may be read again."""
         if not replica.decoding:
             return 0
         return self._read_at.get(replica.number, -self.min_decode_steps) + self.min_decode_steps - replica.steps
 
     def _fits_step(self, replica: Replica, request: Generation, limit: int) -> bool:
-        """Return True if the next step has room for tokens of it."""
+        """Return True if the next step has room for tokens of the request."""
         prefilling = replica.prefilling
         reading = sum([other.to_prefill for other in prefilling]) if prefilling else 0
         if self.phases == "mixed":
@@ -134,17 +132,17 @@ class Continuous(IterationPolicy):
         return reading + more <= limit
 
     def _excess(self, replica: Replica, request: Generation, steps: int) -> int:
-        """Excess tokens if it joins after `steps` decodes and answers end as announced."""
+        """Excess tokens if the request joins after `steps` decodes, by announced answers."""
         block = replica.service.block
         coming = [self._to_hold(other, block) for other in (*self._coming[replica.number], request)]
         need = self._reserved[replica.number].need(replica.steps + steps, coming)
         return need - replica.blocks * block
 
     def _to_hold(self, request: Generation, block: int) -> tuple[int, int]:
-        """Tokens yet to hold after its next one, and those it holds then.
+        """Return the tokens to store after the next one, and the tokens stored then.
 
-        All but the last of its tokens are held, n of them in at most n + block - 1 tokens' worth of blocks.  The step
-        that reads what is left of its prompt gives a token, which the next one holds.
+        All tokens but the last are stored, n of them in at most n + block - 1 tokens' worth of blocks.  The step that
+        reads the rest of the prompt produces a token, which the next step stores.
         """
         produced = request.produced + (request.to_prefill > 0)
         more = request.longest - produced - 1
@@ -223,12 +221,12 @@ class Continuous(IterationPolicy):
 
 
 class Reservations:
-    """Tokens that requests in a replica will hold, by announced answers.
+    """Tokens that requests of a replica will store in KV blocks, by announced answers.
 
-    A sequence that decodes holds a token more after every step until it ends, so the step at which it ends and what it
-    holds less the steps so far are constant: they are kept in order, and a look at a waiting request counts from there.
-    When one ends, those with more to come have grown by as much; the peak is the maximum over these ends.
-    Cost: O(sequences) a look, O(log sequences) to find a place.
+    A decoding sequence stores one more token after every step until it ends, so its last step, and its stored tokens
+    less the steps so far, are constant: they are kept sorted, and a waiting request is checked against them.  When one
+    sequence ends, longer ones have grown by as much; the peak is the maximum over these ends.
+    Cost: O(sequences) per check, O(log sequences) per insertion.
     """
 
     def __init__(self, whole: bool):
@@ -238,9 +236,9 @@ class Reservations:
         self.total = 0  # tokens that all of them hold at their ends
 
     def decodes(self, request: Any, to_hold: tuple[int, int], steps: int) -> None:
-        """Note that a sequence decodes from now on.
+        """Record that a sequence decodes from now on.
 
-        to_hold: tokens yet to hold after its next one, and those it holds then.
+        to_hold: tokens to store after its next one, and those stored then.
         """
         more, there = to_hold
         self.growth[request] = growth = (-steps - more, there - steps)
@@ -253,7 +251,7 @@ class Reservations:
             self.total -= growth[1] - growth[0]
 
     def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
-        """Tokens for decoding sequences and given ones (to hold, there)."""
+        """Tokens that decoding sequences and the given (to hold, there) pairs need."""
         if self.whole_answers:
             return self.total + sum([more + there for more, there in coming])
         growths = self.decoding + [(-steps - more, there - steps) for more, there in coming]
@@ -288,15 +286,15 @@ class TokenAccount:
 
     def __init__(self) -> None:
         self.charged = 0.0  # tokens of requests that left, and of the prompts of those in the replica
+        # By weight: number of the client's decoding requests, and the sum of the steps at which they began
         self.decoding: dict[float, list[int]] = {}
-        """By weight: the number of its requests that decode, and the sum of the steps at which they began to."""
 
 
 class VirtualTokens:
     """The token counters of the clients of one replica.
 
-    steps: everywhere the steps in which the replica has decoded so far.
-    heads: everywhere the first waiting request of each client that has any.
+    In all methods, `steps` is the number of decoding steps of the replica so far, and `heads` the first waiting request
+    of each client that has any.
     """
 
     def __init__(self, input_weight: float, output_weight: float):
@@ -305,8 +303,10 @@ class VirtualTokens:
         self.accounts: dict[str, TokenAccount] = defaultdict(TokenAccount)  # by client
         self.begun: dict[Any, int] = {}  # requests that decode, and the step at which they began to
         self.heap: list[Bound] = []
-        """Lower bounds of the counters of clients that wait: counters grow with every step, so a bound is corrected
-        when it comes up.  One of them is valid for each client, that in `bounds`; it stays one while nothing waits."""
+        """Lower bounds of the counters of clients that wait; a bound is corrected when it is at the top, since counters
+        grow with every step.  One bound is valid for each client, that in `bounds`, even while none of its requests
+        waits.
+        """
         self.bounds: dict[str, Bound] = {}
 
     def counter(self, client: str, steps: int) -> float:
@@ -317,12 +317,12 @@ class VirtualTokens:
         return total
 
     def _pace(self, client: str) -> float:
-        """The amount that a step adds to the counter."""
+        """Amount that a step adds to the client's counter."""
         decoding = self.accounts[client].decoding
         return sum([self.output_weight * count / weight for weight, (count, _) in decoding.items()])
 
     def queued(self, request: Any, heads: Mapping[str, Any], steps: int) -> None:
-        """Note a request; lift its client to the minimum of those waiting."""
+        """Record a waiting request; raise its client to the least counter that waits."""
         client, bounds = request.client, self.bounds
         if (bound := bounds.get(client)) is not None and request.arrival < bound[1]:
             self._bound(client, bound[0], request.arrival)
@@ -344,16 +344,16 @@ class VirtualTokens:
             self.accounts[request.client].charged += self._prompt(request)
 
     def decodes(self, request: Any, steps: int) -> None:
-        """Note that a request decodes in each step from now on."""
+        """Record that a request decodes in each step from now on."""
         self.begun[request] = steps
         group = self.accounts[request.client].decoding.setdefault(request.weight, [0, 0])
         group[0] += 1
         group[1] += steps
 
     def leave(self, request: Any, over: bool, steps: int) -> None:
-        """Note that a request leaves the replica.
+        """Record that a request leaves the replica.
 
-        If preempted before its first token, it pays for its prompt when it joins again.
+        A request that is preempted before its first token pays for its prompt when it joins again.
         """
         client, weight = request.client, request.weight
         account = self.accounts[client]
@@ -377,7 +377,7 @@ class VirtualTokens:
         heappush(self.heap, bound)
 
     def turn(self, heads: Mapping[str, Any], steps: int) -> str:
-        """The client with the lowest counter; ties: the oldest request."""
+        """Return the client with the lowest counter; ties: the oldest request."""
         heap, bounds = self.heap, self.bounds
         while True:
             bound = heap[0]
@@ -396,7 +396,7 @@ class VirtualTokens:
             heapreplace(heap, now)
 
     def steps_until_turn(self, client: str, heads: Mapping[str, Any], steps: int, most: int) -> int:
-        """Decode-only steps until another client's turn, up to `most`."""
+        """Number of decode-only steps until another client's turn, up to `most`."""
         own, pace = self.counter(client, steps), self._pace(client)
         if not pace:
             return most

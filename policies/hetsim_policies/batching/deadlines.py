@@ -1,4 +1,4 @@
-"""Batches by their deadlines: no larger than what ends in time."""
+"""Batch sizes by deadlines: no larger than the batch that ends in time."""
 
 import math
 from typing import Annotated, Literal
@@ -10,28 +10,27 @@ from hetsim.model.units import Seconds
 from hetsim.policy import Batching, Delay, Discard, RequestQueue, Take, View
 from hetsim_policies.batching.common.sizing import Outlook, largest, limit, occupied, outlook
 
-ROUNDING = 1e-9
-"""Seconds by which a batch has to end before a deadline, lest rounding decide."""
+ROUNDING = 1e-9  # margin in seconds between a batch's end and a deadline, against rounding errors
 
 
 class Nexus(Batching):
-    """Nexus: the largest batch of which two fit in the SLO, with early drops.
+    """Nexus: the largest batch that fits the SLO twice, with early drops.
 
-    Decides how many: all that wait, up to the largest b with 2·τ(b) within the SLO (a request that just misses a batch
-    waits for all of it and then computes in the next); and which requests not to serve.  A window of b requests moves
-    from the head of the queue to the first request with a deadline late enough for the whole window to compute; those
-    before are dropped: expired where even alone they could not make it any more, rejected where they could.  Batches do
-    not overlap.
+    Decides how many requests: all waiting, up to the largest b with 2·τ(b) within the SLO (τ: batch time; a request
+    that just misses a batch waits for it and then computes in the next); and which requests are not served.  A window
+    of b requests moves from the head of the queue to the first request with a deadline late enough for the whole window
+    to compute; those before it are dropped: expired if they would be late even alone, rejected if not.  Batches do not
+    overlap.
     Reference: Shen, Chen, Jin, Zhao, Kong, Philipose, Krishnamurthy and Sundaram, Nexus: A GPU Cluster Engine for
     Accelerating DNN-Based Video Analysis (SOSP 2019), sections 4.2 and 6.3; packing sessions onto GPUs is not part of
     it.
-    Weakness: early drop refuses requests that alone would have made it, to keep batches large; at low load batches are
-    as small as the queue.  Assumes that requests come in the order of their deadlines.
-    Cost: O(log n) a batch.
+    Weakness: early drop refuses requests that alone would have been in time, to keep batches large; at low load batches
+    are as small as the queue.  It assumes that requests arrive in the order of their deadlines.
+    Cost: O(log n) per batch.
 
     drop: "early": drop requests that cannot wait for a whole window; "lazy": drop only those that would be late even
-    alone, and then launch no more than the oldest can wait for.
-    max_batch: largest batch (the mode's own limit holds besides).
+        alone, and then launch no more than the oldest can wait for.
+    max_batch: largest batch (the mode's own limit applies too).
     """
 
     def __init__(self, drop: Literal["early", "lazy"] = "early", max_batch: Annotated[int, Field(ge=1)] | None = None):
@@ -58,7 +57,7 @@ class Nexus(Batching):
         return Take(count if window > 1 else max(1, largest(count, lambda size: makes_it(0, size))))
 
     def _target(self, queue: RequestQueue, placement: Placement) -> int:
-        """The largest batch of which two fit into the SLO, at least one request."""
+        """Return the largest batch that fits twice into the SLO, at least one request."""
         if (target := self.targets.get(placement)) is None:
             target, slo = limit(placement, self.max_batch), queue.service.slo
             if slo < math.inf:
@@ -68,27 +67,27 @@ class Nexus(Batching):
 
 
 class Clockwork(Batching):
-    """Clockwork: no batch that would miss its SLO is launched; most urgent first.
+    """Clockwork: launch no batch that would miss its SLO; most urgent first.
 
-    Decides how many (the largest batch for which there are enough requests that can wait for all of it), which not to
-    serve (the older ones that such a batch leaves no time for, which are rejected, and those that could not make it
-    even alone and at once on any of the service's devices, which expire), when (transfers of the next batch overlap the
-    batch that computes, but a batch is closed only `ahead` seconds before it is needed, so that it can still grow), and
-    which of several services (least latest start: deadline less what its batch takes).
+    Decides how many requests (the largest batch with enough requests that can wait for all of it), which not to serve
+    (older requests that would be late in that batch are rejected; those that would be late even alone, at once and on
+    any of the service's devices expire), when (transfers of the next batch overlap the computing batch, but a batch is
+    closed only `ahead` seconds before it is needed, so that it can still grow), and which of several services (the
+    earliest latest start: deadline less batch time).
     Reference: Gujarati, Karimi, Alzayat, Hao, Kaufmann, Vigfusson and Mace, Serving DNNs like Clockwork: Performance
     Predictability from the Bottom Up (OSDI 2020); the choice among sizes is that of its published scheduler, which has
-    batches of 1, 2, 4, 8 and 16.  A model that the device lacks is loaded with the batch that needs it, for which its
-    time counts, and takes the place of those used least recently; none is loaded ahead of demand.
+    batches of 1, 2, 4, 8 and 16.  A model that the device lacks is loaded with the batch that needs it, as part of the
+    batch's time, and replaces the least recently used models; none is loaded ahead of demand.
     Proven: where stage times are exact and a device's links are its own, no request that is launched misses its
     deadline.
     Weakness: a model that takes longer to load than the SLO is never loaded at all.  It trusts estimates: with noise it
-    launches what misses by a little.  It is greedy: a large batch of one service can make the next of another
-    impossible; the device is the one it is offered, the emptiest.
-    Cost: O(log b · log n + devices) a batch and O(1) a dropped request; O(b) where deadlines do not come in order of
-    arrival (then no older request is passed over for a larger batch).
+    launches batches that are slightly late.  It is greedy: a large batch of one service can make the next batch of
+    another impossible; it uses the emptiest device, which it is offered.
+    Cost: O(log b · log n + devices) per batch and O(1) per dropped request; O(b) if deadlines are not in order of
+    arrival (then no older request is skipped for a larger batch).
 
-    ahead: how long before the device can compute it a batch is closed, besides its upload.
-    max_batch: largest batch (the mode's own limit holds besides).
+    ahead: seconds before the device is free at which a batch is closed, in addition to its upload.
+    max_batch: largest batch (the mode's own limit applies too).
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class Clockwork(Batching):
         return Discard(late, "too late for a larger batch", expired=False)
 
     def urgency(self, queue: RequestQueue, placement: Placement, view: View) -> float:
-        """Latest start of the batch that it would launch."""
+        """Return the latest start of the batch that this policy would launch."""
         ahead = outlook(queue, placement, view)
         late, size = self._choose(queue, placement, ahead)
         if not size:
@@ -129,7 +128,7 @@ class Clockwork(Batching):
         return queue.deadline(late) - (ahead.end(queue, size, placement) - view.now)
 
     def _choose(self, queue: RequestQueue, placement: Placement, ahead: Outlook) -> tuple[int, int]:
-        """Number of oldest requests to skip, and the batch size after them; 0: none fits."""
+        """Number of oldest requests to skip, and the batch size after them (0: none fits)."""
         waiting = len(queue)
         max_size = min(waiting, limit(placement, self.max_batch))
 
@@ -144,7 +143,7 @@ class Clockwork(Batching):
         return 0, self._in_order(queue, placement, ahead, max_size)
 
     def _in_order(self, queue: RequestQueue, placement: Placement, ahead: Outlook, most: int) -> int:
-        """The largest batch of the oldest that are all in time, in any deadline order."""
+        """Return the largest batch of the oldest requests that are all in time."""
         deadline = queue.deadline(0) - ROUNDING
         size = largest(most, lambda count: ahead.end(queue, count, placement) <= deadline)
         for position in range(1, size):

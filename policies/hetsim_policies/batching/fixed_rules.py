@@ -1,4 +1,4 @@
-"""Batches by fixed rules: all that waits, a size, a time, or all of these."""
+"""Batches by fixed rules: all waiting requests, a size, a timeout, or all three."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -19,18 +19,18 @@ from hetsim_policies.batching.common.sizing import limit, occupied
 
 
 class SerialGreedy(Batching):
-    """Serial greedy: when the device is idle, everything that waits goes as one batch.
+    """Serial greedy: when the device is idle, all waiting requests form one batch.
 
-    Decides only how many: all, at most `max_batch`.  One launch is in flight on a device at a time, so nothing is
-    uploaded while something computes.
+    Decides only how many requests: all, at most `max_batch`.  One launch at a time is in flight on a device, so no
+    upload overlaps a compute.
     Reference: the baseline of Zhang, Zha, Wan and Cheng, A GPU Inference System Scheduling Algorithm with Asynchronous
     Data Transfer (IPDPSW 2019); as a queue it is greedy batch service, M/D^[1,b]/1 (Neuts, A General Class of Bulk
     Queues with Poisson Input, 1967).
-    Weakness: the compute engine idles during every upload and download: with stages a·n + b its capacity is 1/Σa, that
-    of overlapped transfers 1/max a.
-    Cost: O(1) a batch.
+    Weakness: the compute engine idles during every upload and download: with stage times a·n + b its capacity is 1/Σa,
+    and 1/max a with overlapped transfers.
+    Cost: O(1) per batch.
 
-    max_batch: largest batch (the mode's own limit holds besides).
+    max_batch: largest batch (the mode's own limit applies too).
     """
 
     queueing = "greedy batches"
@@ -49,13 +49,13 @@ class SerialGreedy(Batching):
 class FixedSize(Batching):
     """Fixed size: a batch is launched when it is full, or at the end of the stream.
 
-    Decides only when: the size is a parameter.  Batches overlap as far as the device has streams.
+    Decides only when: the size is a parameter.  Batches overlap if the device has several streams.
     Reference: bulk service with a fixed batch, M/D^[b]/1; Bailey, On Queueing Processes with Bulk Service (1954).
-    Weakness: at low rates a request waits for (b - 1) others, on average (b - 1)/2 gaps, without any bound; in a closed
-    loop with fewer clients than the size nothing ever starts.
-    Cost: O(1) a batch.
+    Weakness: at low rates a request waits for (b - 1) others, on average (b - 1)/2 gaps, without bound; in a closed
+    loop with fewer clients than the size no batch ever starts.
+    Cost: O(1) per batch.
 
-    size: requests of a batch (less where the mode's own limit is less).
+    size: requests per batch (at most the mode's own limit).
     """
 
     in_order = True
@@ -72,23 +72,23 @@ class FixedSize(Batching):
 
 
 class SizeOrTimeout(Batching):
-    """Size or timeout: launch a full batch, or after the first's timeout.
+    """Size or timeout: launch a full batch, or a partial one after a timeout.
 
-    Decides when and how many; sizes may be padded up to one of a list, and requests that come while
-    `max_enqueued_batches` full batches already wait are rejected.
+    Decides when and how many; sizes may be padded up to one of a list, and requests that arrive while
+    `max_enqueued_batches` full batches wait are rejected.
     Reference: the batching of TensorFlow Serving (parameters max_batch_size, batch_timeout, allowed_batch_sizes,
     max_enqueued_batches; a device's streams are its batch threads); Olston et al., TensorFlow-Serving: Flexible,
     High-Performance ML Serving (2017).
-    Weakness: timeout and size are set by hand and fit one rate; below it every batch waits in vain for its timeout,
-    above it the queue alone decides.  Padding is computed in vain.
-    Cost: O(1) a batch; with max_enqueued_batches each request is an object, and O(1) for each.
+    Weakness: timeout and size are set by hand and fit one rate; below that rate every batch waits for its timeout
+    without need, above it only the size matters.  Padding is wasted compute.
+    Cost: O(1) per batch; with max_enqueued_batches also O(1) per request.
 
-    max_batch_size: requests of a full batch; unless given the largest of allowed_batch_sizes, else that of the service.
-    batch_timeout: how long the first request of a batch waits for others while the device has room; 0: not at all.
-    allowed_batch_sizes: increasing, the last being max_batch_size where that is given; a batch computes as if it had
-        the next of them.
-    max_enqueued_batches: when this many full batches wait, arrivals are rejected.  Rejections are noted when the device
-    next has room.
+    max_batch_size: requests of a full batch; default: the largest of allowed_batch_sizes, else that of the service.
+    batch_timeout: seconds that the first request of a batch waits for others while the device has room; 0: none.
+    allowed_batch_sizes: increasing list, ending with max_batch_size if that is given; a batch computes as if it had the
+        next larger of these sizes.
+    max_enqueued_batches: when this many full batches wait, arrivals are rejected.  Rejections are recorded when the
+        device next has room.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ def _refused(what: str, policy: str = "policy.batching", key: str = "allowed_bat
 
 @dataclass(frozen=True)
 class QueuePolicy:
-    """A level's queue limit (0: none), timeout (0: none), and the action on timeout."""
+    """A level's queue limit (0: none), timeout (0: none), and action on timeout."""
 
     max_queue_size: Annotated[int, Field(ge=0)] = 0
     timeout: Annotated[Seconds, Field(ge=0)] = 0.0
@@ -155,7 +155,7 @@ class QueuePolicy:
 
 
 class PriorityLevel:
-    """Requests of one priority level, each queue in order of arrival."""
+    """Requests of one priority level, in queues ordered by arrival."""
 
     def __init__(self, policy: QueuePolicy):
         self.policy = policy
@@ -166,7 +166,7 @@ class PriorityLevel:
         return len(self.timely) + len(self.delayed)
 
     def time_out(self, now: float) -> list[Task]:
-        """Move requests that have timed out; return those that expire."""
+        """Move requests whose timeout has passed; return those that expire."""
         expired: list[Task] = []
         goes = self.delayed if self.policy.timeout_action == "delay" else expired
         while self.timely and self.next_timeout <= now:
@@ -183,20 +183,21 @@ class PriorityLevel:
 class TritonDynamic(Batching):
     """Triton's dynamic batcher: preferred sizes, bounded delay, priority levels.
 
-    Decides when and how many: the largest preferred size that can be filled goes at once; else the waiting requests go
-    when its oldest has waited for `max_queue_delay`, or at once without a delay.  Higher levels go first.  A level
-    refuses what comes while `max_queue_size` of it wait; after its `timeout` a request expires, or is delayed: it then
-    waits behind all others of its level.  Batches overlap as far as the device has streams (Triton's model instances).
+    Decides when and how many: the largest preferred size that can be filled is launched at once; otherwise the waiting
+    requests are launched when the oldest has waited for `max_queue_delay`, or at once without a delay.  Higher levels
+    are served first.  A level refuses requests while `max_queue_size` of its requests wait; after its `timeout` a
+    request expires, or is delayed: it then waits behind all others of its level.  Batches overlap if the device has
+    several streams (Triton's model instances).
     Reference: NVIDIA Triton Inference Server, model configuration: dynamic batcher (2018-), with the same parameters.
     Weakness: sizes, delay and timeouts are set by hand; lower levels and delayed requests can starve; timeouts and
     limits are applied when a batch is formed, so a late request expires only then.
-    Cost: each request is an object: O(1) for each, O(levels) a batch, and the queue's own bookkeeping.
+    Cost: O(1) per request and O(levels) per batch, in addition to the queue's bookkeeping.
 
-    max_batch_size: largest batch; that of the service unless given.
-    preferred_batch_size: sizes that go at once; the largest alone unless given.
-    max_queue_delay: how long the oldest request of a batch waits for others.
-    priority_levels: level 1 is the most urgent.  A request of priority p is of level `priority_levels` − p.
-    max_queue_size, timeout, timeout_action: of every level that `priority_queue_policy` does not name.
+    max_batch_size: largest batch; default: that of the service.
+    preferred_batch_size: sizes launched at once; default: only the largest.
+    max_queue_delay: seconds that the oldest request of a batch waits for others.
+    priority_levels: level 1 is the most urgent.  A request of priority p has level `priority_levels` − p.
+    max_queue_size, timeout, timeout_action: for every level that `priority_queue_policy` does not name.
     """
 
     def __init__(
@@ -249,7 +250,7 @@ class TritonDynamic(Batching):
         return Delay(until, waiting + 1 if self.bounded else following)
 
     def _sort_in(self, queue: RequestQueue) -> list[Task]:
-        """Sort newcomers into their levels; those for which there is no room."""
+        """Sort new requests into their levels; return those that exceed a queue limit."""
         new = queue.arrived - self.seen
         self.seen += new
         if not new and sum(map(len, self.levels)) == len(queue):
@@ -275,7 +276,7 @@ class TritonDynamic(Batching):
             yield level.delayed
 
     def _oldest(self, count: int) -> float:
-        """The earliest arrival among the next `count`."""
+        """Earliest arrival among the next `count` requests."""
         oldest = math.inf
         for line in self._lines():
             if line and count > 0:
@@ -284,7 +285,7 @@ class TritonDynamic(Batching):
         return oldest
 
     def _first(self, count: int) -> list[Task]:
-        """Take the next `count` out of their lines."""
+        """Remove the next `count` requests from their queues, and return them."""
         taken: list[Task] = []
         for line in self._lines():
             while line and len(taken) < count:

@@ -1,16 +1,16 @@
-"""Policies that decide while the clock runs, one family of algorithms a file.
+"""Policies that decide while the clock runs, one family of algorithms per file.
 
 One-line orders are in `hetsim_policies.orders`.
 
 Orders of a queue:
     preemptive         Orders of a queue in which a head that does not fit may stop running tasks
     waited             Orders by how long a task has waited for its size: `wfp3` and `unicep`
-    qssf               Quasi-shortest service first: the minimum predicted GPU time goes first
-    adaptive_lifo      Adaptive LIFO: oldest first, but newest first while the queue stands
-    turns              Devices by turns: quanta, leases, or all at once
+    qssf               Quasi-shortest service first: the minimum predicted GPU time first
+    adaptive_lifo      Adaptive LIFO: oldest first, but newest first while the queue is long
+    turns              Devices in turn: quanta, leases, or all at once
 
 Backfilling and batch systems:
-    backfilling        Backfilling: reservations for the head, for all tasks that wait, or for gangs
+    backfilling        Backfilling: reservations for the head, for all waiting tasks, or for gangs
     slurm_multifactor  Slurm's multifactor priority with backfilling: weighted factors, reservations
     as_recorded        As recorded: each task starts when and where its trace says that it started
     external           A scheduler in another process and any language, by the protocol of Batsim
@@ -22,17 +22,17 @@ Shares:
 
 Widths of elastic jobs:
     elastic            Elastic jobs: sizes that grow and shrink, by the gain of the next step
-    intervals          Gangs and elastic jobs whose GPUs are dealt out at fixed intervals
+    intervals          Gangs and elastic jobs whose GPUs are allocated at fixed intervals
 
 Unlike devices, and data:
-    earliest           Each task to one line, once and for all: where it ends first, or by rules
-    lws                Locality work stealing (`lws` of StarPU): idle workers take from neighbors
+    earliest           Each task once to one device queue: where it ends first, or by rules
+    lws                Locality work stealing (`lws` of StarPU): idle workers take neighbors' tasks
     heteroprio         HeteroPrio: accelerators take the task of most gain, cores that of least gain
-    unlike             Jobs to the types of device that suit them: by matching, or within a budget
+    unlike             Jobs on the device types that suit them: by matching, or within a budget
 
 GPUs shared or packed:
     sharing            Two jobs on one GPU: by a table of slowdowns, or by trial
-    packing            Tasks on the same nodes: packed by demand, placed by likeness, or moved there
+    packing            Tasks on the same nodes: packed by demand, placed by similarity, or migrated
 
 Energy:
     power_down         Power down: idle accelerators sleep and wake on demand, or by forecast

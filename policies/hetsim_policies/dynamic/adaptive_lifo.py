@@ -1,4 +1,4 @@
-"""Adaptive LIFO: oldest first, but newest first while the queue stands."""
+"""Adaptive LIFO: oldest first, but newest first while the queue is long."""
 
 import math
 from collections import deque
@@ -17,25 +17,25 @@ Positive = Annotated[Seconds, Field(gt=0)]
 class AdaptiveLifo(Scheduler):
     """Adaptive LIFO: oldest first, but newest first while the queue is long.
 
-    Decides when: the queue stands if it has not been empty for `target`.  With `timeout` a task that comes while it
-    stands expires after `timeout` of waiting, others after `target` (CoDel-like time-outs).  In its fastest mode, on
-    the first devices; nothing passes a head that does not fit.  No services: their batches take the oldest requests.
-    Reference: Maurer, Fail at Scale, ACM Queue 13(8) (2015): target 100 ms, timeout 5 ms.  A scheduler, since admission
-    drops tasks and cannot reorder them.
-    For: clients that time out; under overload calls are served that are still awaited.  Weakness: while the queue
-    stands its oldest tasks starve, and without `timeout` they stay in it.
-    Cost: O(1) a task; O(n log n) for one that was stopped or deferred.
+    Decides when: the queue counts as long if it has not been empty for `target` seconds.  With `timeout`, a task that
+    arrives while the queue is long expires after waiting for `timeout`, others after `target` (CoDel-like timeouts).  A
+    task starts in its fastest mode, on the first devices; no task passes a head that does not fit.  Not for services:
+    their batches take the oldest requests.
+    Reference: Maurer, Fail at Scale, ACM Queue 13(8) (2015): target 100 ms, timeout 5 ms.  It is a scheduler, since
+    admission drops tasks and cannot reorder them.
+    For: clients that time out; under overload it serves requests whose clients still wait.  Weakness: while the queue
+    is long its oldest tasks starve, and without `timeout` they remain in it.
+    Cost: O(1) per task; O(n log n) for a task that was stopped or deferred.
 
-    target: time without an empty queue after which it stands.
-    timeout: time after which tasks that come while it stands expire; none unless given.
+    target: seconds without an empty queue after which the queue counts as long.
+    timeout: seconds after which tasks that arrive while the queue is long expire; default: never.
     """
 
     def __init__(self, target: Positive = 0.1, timeout: Positive | None = None):
         self.target = target
         self.timeout = timeout
         self.rejects = timeout is not None
-        self._queue: deque[tuple[float, int, float, Task]] = deque()
-        """Arrival, row, when it expires, and the task; the oldest first."""
+        self._queue: deque[tuple[float, int, float, Task]] = deque()  # (arrival, row, expiry, task), oldest first
         self._empty_at = 0.0
 
     def begin(self, view: View) -> None:
@@ -72,7 +72,7 @@ class AdaptiveLifo(Scheduler):
         return (self._queue.pop() if end else self._queue.popleft())[3]
 
     def _trimmed(self) -> bool:
-        """Forget tasks at both ends that no longer wait; False if none is left."""
+        """Drop tasks at both ends that no longer wait; return False if none is left."""
         queue = self._queue
         while queue and queue[0][3].state != WAITING:
             queue.popleft()

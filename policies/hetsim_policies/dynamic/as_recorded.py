@@ -1,16 +1,16 @@
 """As recorded: each task starts when and where its trace says that it started.
 
-Decides when and, where the trace names nodes, where.  It validates a model of a cluster against a log of it: if the
-cluster, the demands and the durations are right, every start is met.  A task that does not fit when it should start
-waits, before those recorded later, until it fits; `late_starts`, `mean_lateness` and `max_lateness` tell how often and
-how long.  A trace with no record of a task's start has it start as soon as it fits, after those that are due.
-Tasks need the column `recorded_start` (the readers of clusters' logs write it), and may have `recorded_node`; tasks
-with nodes that this cluster lacks count in `unknown_nodes`, and go wherever they fit if it has none of them.  A job
-over several nodes keeps to those that are recorded; what it holds on each is for its mode to say.
+Decides when and, if the trace names nodes, where.  It validates a model of a cluster against a log of the cluster: if
+the cluster, the demands and the durations are right, every start is met.  A task that does not fit when it should start
+waits, before those recorded later, until it fits; `late_starts`, `mean_lateness` and `max_lateness` report how often
+and how long.  A task without a recorded start starts as soon as it fits, after those that are due.  Tasks need the
+column `recorded_start` (the readers of clusters' logs write it), and may have `recorded_node`; tasks with nodes that
+this cluster lacks count in `unknown_nodes`, and start wherever they fit if it has none of them.  A job over several
+nodes uses only the recorded ones; its mode determines the devices on each.
 Reference: the replay of recorded schedules by which trace-driven simulators are validated, e.g. Frachtenberg and
 Feitelson, Pitfalls in Parallel Job Scheduling Evaluation (2005).
-Weakness: it is not a policy, since what it does was decided by another one for another load.
-Cost: O(log n) a task, and one look a round at each task that is late.
+Weakness: it is not a policy, since its decisions were made by another policy for another load.
+Cost: O(log n) per task, and one check per round of each late task.
 """
 
 import math
@@ -29,7 +29,7 @@ from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View, Wait
 class AsRecorded(Scheduler):
     """Replays the recorded starts and nodes of a log.
 
-    nodes: whether recorded nodes are kept to; without it tasks start on time, on the first devices that fit.
+    nodes: True to use recorded nodes; otherwise tasks start on time, on the first devices that fit.
     """
 
     at_own_times = True
@@ -59,7 +59,7 @@ class AsRecorded(Scheduler):
 
     @property
     def notes(self) -> dict[str, Any]:  # type: ignore[override]
-        """Counts and times that show how well the record could be followed."""
+        """Counts and times that measure how well the record could be followed."""
         late = [wait for wait in self._begun if wait > 0]
         return {
             "late_starts": len(late),

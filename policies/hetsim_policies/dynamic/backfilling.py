@@ -1,6 +1,6 @@
-"""Backfilling: reservations for the head, for all tasks that wait, or for gangs.
+"""Backfilling: reservations for the head, for all waiting tasks, or for gangs.
 
-Those of many tasks are given in order of arrival and stand as long as everything goes as expected: then a newcomer is
+Reservations of many tasks are made in order of arrival and kept while tasks end when expected: a new task is then
 fitted in behind all others.  When a task ends at another time, or overruns, all are made again, in the same order.
 """
 
@@ -30,25 +30,25 @@ from hetsim.policy import (
 from hetsim_policies.dynamic.common.occupancy import Occupancy
 from hetsim_policies.dynamic.common.reservations import FreeProfile, Reservation
 
+# Seconds that a waiting task with a reservation adds to a round if estimates are wrong (docs/speed.md)
 ROUND_COST = 1e-6
-"""Seconds that a waiting task with a reservation adds to a round, where estimates are wrong (docs/speed.md)."""
 
 
 class EasyBackfill(Backfilling):
     """EASY backfilling: the head has a reservation; tasks that cannot delay it pass.
 
     Decides when.  Tasks start in the order of arrival until one, the head, does not fit.  Its shadow is the earliest
-    time, and the node, at which it could start if running tasks ended as estimated.  Tasks behind it start, in order of
-    arrival, if they end by then, run elsewhere, or leave there what the head needs.
+    time, and the node, at which it could start if running tasks ended as estimated.  Tasks behind the head start, in
+    order of arrival, if they end by then, run elsewhere, or leave the head's resources free there.
     Reference: Lifka, The ANL/IBM SP Scheduling System (1995); Mu'alem and Feitelson, Utilization, Predictability,
     Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling (2001).  With exact estimates a
     head never starts after the shadow it had when it became head.  Only the head has a guarantee.
-    Estimates wrong in both directions: a task that ends early lets the shadow come nearer, since it is found again
-    after every release; a task that overruns counts as ending at once, and keeps what it has.
-    Weakness: a wide task far down the queue can be passed by any number of others; overestimates hide holes.
-    Cost: O(log n) a task, the tasks of the window that may fit, and one shadow a round in which one does.
+    Estimates wrong in both directions: a task that ends early moves the shadow forward, since it is computed again
+    after every release; a task that overruns counts as ending at once, and keeps its resources.
+    Weakness: a wide task far down the queue can be passed by any number of others; overestimates hide gaps.
+    Cost: O(log n) per task, a check of the window's tasks that may fit, and one shadow per round in which one does.
 
-    depth: how many tasks behind the head are looked at, of each partition; None: all.  0 is fcfs.
+    depth: number of tasks behind the head, in each partition, that are considered; None: all.  0 is fcfs.
     """
 
     def __init__(self, placement: PlacementRule | None = None, depth: Annotated[int, Field(ge=0)] | None = 100):
@@ -69,17 +69,18 @@ class EasyBackfill(Backfilling):
 class ConservativeBackfill(Backfilling):
     """Conservative backfilling: all waiting tasks have reservations; none is delayed.
 
-    Decides when and where: a task is given the earliest start that leaves all earlier ones' as they are.
+    Decides when and where: a task gets the earliest start that delays no earlier reservation.
     Reference: Mu'alem and Feitelson, Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling
-    the IBM SP2 with Backfilling (2001).  With exact estimates a task starts when its reservation says, which is never
-    later than under fcfs where all needs are of one kind (a pool of equal servers).
-    Estimates wrong in both directions: when a task ends early or overruns, all reservations are made again in order of
-    arrival; what was promised may then move in both directions.  A task that overruns counts as ending at once.
-    Weakness: fewer holes are filled than under EASY, since every wide task far down the queue stands in the way; on
-    several nodes a task that starts early may break up a node that fcfs would have left whole.
-    Cost: O(nodes × spans) a reservation; with wrong estimates a reservation a task of the window and release.
+    the IBM SP2 with Backfilling (2001).  With exact estimates a task starts at its reservation, which is never later
+    than under fcfs if all servers are equal (one pool).  Estimates wrong in both directions: when a task ends early or
+    overruns, all reservations are made again in order of arrival and may move in both directions.  A task that overruns
+    counts as ending at once.
+    Weakness: fewer holes are filled than under EASY, since every wide task far down the queue has a reservation; on
+    several nodes a task that starts early may occupy a part of a node that fcfs would have left free.
+    Cost: O(nodes × spans) per reservation; with wrong estimates one reservation per task of the window at every
+    release.
 
-    depth: how many tasks behind the head have reservations, of each partition; None: all.  Others wait for their turn.
+    depth: number of tasks behind the head, in each partition, that have reservations; None: all.
     """
 
     def __init__(self, depth: Annotated[int, Field(ge=0)] | None = 100):
@@ -99,7 +100,7 @@ class ConservativeBackfill(Backfilling):
         self._occupancy = Occupancy(view)
 
     def promises(self, task: Task) -> bool:
-        """Return True if the task is given a reservation if it cannot start now."""
+        """Return True if the task gets a reservation when it cannot start now."""
         return True
 
     def gone(self, task: Task) -> None:
@@ -156,7 +157,7 @@ class ConservativeBackfill(Backfilling):
         self._occupancy.started(task)
 
     def _compare(self, view: View) -> None:
-        """Note where tasks have not ended when they were expected to."""
+        """Discard the reservations if tasks ended at other times than expected."""
         now = view.now
         if self._ended and self._profile is not None and self._occupancy.ending:
             self._profile = None
@@ -181,7 +182,7 @@ class ConservativeBackfill(Backfilling):
         self.window.changed = 0
 
     def _walk(self, view: View) -> Iterator[Decision]:
-        """Start what is due; make reservations for tasks without one."""
+        """Start tasks that are due, and make reservations for tasks without one."""
         window, profile = self.window, self._profile
         assert profile is not None
         position = 0
@@ -214,18 +215,18 @@ class ConservativeBackfill(Backfilling):
 
 
 class GangBackfill(ConservativeBackfill):
-    """Gang backfilling: gangs of whole nodes have reservations, others fill in.
+    """Gang backfilling: gangs of whole nodes have reservations, other tasks fill in.
 
-    Decides when and where.  Tasks are looked at in the order of arrival.  One that needs every accelerator of a node
-    (or spans nodes) is given the earliest time at which whole nodes come free, and keeps it; a smaller one starts only
-    if it fits now and delays no such reservation, and is promised nothing.
+    Decides when and where.  Tasks are considered in the order of arrival.  A gang, which needs every accelerator of a
+    node (or spans nodes), gets a reservation at the earliest time at which whole nodes are free, and keeps it; a
+    smaller task starts only if it fits now and delays no such reservation, and has no reservation.
     Reference: Feitelson and Jette, Improved Utilization and Responsiveness with Gang Scheduling (1997), for gangs on
-    whole nodes; reservations as in Mu'alem and Feitelson (2001).  Without them wide gangs starve, since smaller tasks
-    keep taking what comes free on each node.
-    Weakness: small tasks may be passed by others as small; devices stand idle before each wide gang.
+    whole nodes; reservations as in Mu'alem and Feitelson (2001).  Without reservations wide gangs starve, since smaller
+    tasks occupy each node as it becomes free.
+    Weakness: small tasks may be passed by other small tasks; devices are idle before each wide gang.
     Cost: as `conservative_backfill` for the gangs; a walk over the window after every release.
 
-    depth: how many tasks behind the head are looked at, of each partition; None: all.
+    depth: number of tasks behind the head, in each partition, that are considered; None: all.
     """
 
     def __init__(self, depth: Annotated[int, Field(ge=0)] | None = 100):

@@ -1,4 +1,4 @@
-"""Each task to one line, once and for all: where it ends first, or by rules."""
+"""Assign each task once to the device queue where it ends first, or by rules."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,14 +13,13 @@ from hetsim.policy import Decision, Fetch, PlanProblem, View
 from hetsim_policies.dynamic.common.lines import AssigningScheduler, DeviceLine, LineTask, refuse_parts_of_nodes
 from hetsim_policies.task_graphs import bottom_levels
 
-NEAR = 16
-"""Nodes near the data of a task: their devices are looked at one by one."""
+NEAR = 16  # maximum number of nodes near a task's data whose devices are checked one by one
 
 
 class Alike:
-    """Lines of one type on equal nodes, by the time of their first free lane.
+    """Device queues of one type on equal nodes, by the time of their first free lane.
 
-    A heap with an entry for every change; entries that are out of date are dropped when they come to the top.
+    A heap with an entry for every change; outdated entries are dropped when they reach the top.
     """
 
     def __init__(self, kind: DeviceType) -> None:
@@ -34,14 +33,14 @@ class Alike:
         self.push(line)
 
     def push(self, line: DeviceLine) -> None:
-        """Note that a line's ends have changed."""
+        """Record that the end times of a device queue have changed."""
         heappush(self._heap, (line.first_end(), line.number, line))
         if len(self._heap) > 64 + 4 * len(self.lines):
             self._heap = [(other.first_end(), other.number, other) for other in self.lines]
             heapify(self._heap)
 
     def first(self) -> DeviceLine | None:
-        """The line that is free first, out of those that are up."""
+        """Return the first free device queue, among those that are up, or None."""
         heap, aside = self._heap, []
         first = None
         while heap:
@@ -60,14 +59,13 @@ class Alike:
 class EarliestLine(AssigningScheduler):
     """Base of `eft`, `dmda`, `dmdas`: a ready task joins the line of earliest end.
 
-    Lines stand before each accelerator and before the cores of each node.  Of lines that are alike (of one type, on
-    nodes of one kind, equally far from the task's data) only the one that is free first is looked at.
+    A line is the queue before an accelerator, or before the cores of a node.  Of equal lines (of one type, on equal
+    nodes, equally far from the task's data) only the one that is free first is considered.
 
-    `expected` says how long it takes.
+    `expected` returns begin and end of a task on a line.
     """
 
-    with_data = False
-    """True if the place of data matters."""
+    with_data = False  # True if data locations matter
 
     spreads = frozenset({"gpus"})
 
@@ -92,7 +90,7 @@ class EarliestLine(AssigningScheduler):
         return lines
 
     def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
-        """Begin and end of a task on devices that become free at a time."""
+        """Return begin and end of a task on devices that are free at `free`."""
         raise NotImplementedError
 
     def assign(self, task: Task, view: View) -> LineTask | None:
@@ -135,7 +133,7 @@ class EarliestLine(AssigningScheduler):
             yield from self._gangs(mode, view)
 
     def _gangs(self, mode: Mode, view: View) -> Iterator[tuple[DeviceLine, ...]]:
-        """On each node the lines that are free first; for spanning gangs those of all."""
+        """Yield for each node its first free lines; for spanning gangs those of all nodes."""
         need, now = self.need(mode), view.now
         everywhere: list[tuple[float, int, DeviceLine]] = []
         for node in view.cluster.nodes:
@@ -149,7 +147,7 @@ class EarliestLine(AssigningScheduler):
 
     @staticmethod
     def _nodes_near(task: Task, view: View) -> list[int]:
-        """Nodes with copies of a task's data, those with devices that hold it first."""
+        """Return nodes with copies of a task's data, those with device copies first."""
         nodes: dict[int, None] = {}
         hosts: dict[int, None] = {}
         for item in task.reads:
@@ -164,7 +162,7 @@ class EarliestLine(AssigningScheduler):
 
 
 def _share_of(node: Node, mode: Mode) -> int:
-    """Devices of a gang for which each node has host cores and memory, in proportion."""
+    """Number of a gang's devices for which each node has host cores and memory."""
     share = mode.gpus
     if mode.millicores:
         share = min(share, MILLI * node.cpus * mode.gpus // mode.millicores)
@@ -176,15 +174,16 @@ def _share_of(node: Node, mode: Mode) -> int:
 class Eft(EarliestLine):
     """Earliest finish time, online: each task to the device where it would end first.
 
-    Decides where, by the estimated times of all tasks that were assigned to a device before; blind to the places of
-    data.  Assigned tasks start in the order in which they became ready.
-    Reference: the online list scheduling of Graham, Bounds for Certain Multiprocessing Anomalies (1966), on unlike
+    Decides where, by the estimated times of all tasks assigned to a device before; it ignores data locations.  Assigned
+    tasks start in the order in which they became ready.
+    Reference: the online list scheduling of Graham, Bounds for Certain Multiprocessing Anomalies (1966), on unrelated
     machines; compared in Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling Applications on
-    Hybrid Multi-core Machines (2017).  Known as `dm` in StarPU.  On m unlike lanes at most m times the least makespan
-    of independent tasks (Aspnes, Azar, Fiat, Plotkin, Waarts, On-line Routing of Virtual Circuits, 1997: greedy).
-    Weakness: greedy; a task that hardly gains takes the device that the next one needs; a graph with large data is torn
-    apart (see `dmda`).
-    Cost: O(kinds of node × types + log devices) a task; linear in the devices of a type for gangs, tasks of several
+    Hybrid Multi-core Machines (2017).  Known as `dm` in StarPU.  On m unrelated lanes at most m times the least
+    makespan of independent tasks (Aspnes, Azar, Fiat, Plotkin, Waarts, On-line Routing of Virtual Circuits, 1997:
+    greedy).
+    Weakness: greedy; a task with little gain takes the device that the next task needs; tasks of a graph with large
+    data are separated from their data (see `dmda`).
+    Cost: O(kinds of node × types + log devices) per task; linear in the devices of a type for gangs, tasks of several
     cores and fractions.
     """
 
@@ -196,19 +195,19 @@ class Eft(EarliestLine):
 class Dmda(EarliestLine):
     """Deque model data aware (`dmda` of StarPU): each task to the earliest worker.
 
-    Decides where.  As `eft`, but the time to bring what the task reads and is not there yet counts, from where copies
-    lie when the task becomes ready; so do `bytes_in` and `bytes_out`.  A worker is an accelerator, or the cores of a
-    node; its tasks start in the order in which they came.
+    Decides where.  As `eft`, but transfer times count: of missing items that the task reads, from their locations when
+    it becomes ready, and of `bytes_in` and `bytes_out`.  A worker is an accelerator, or the cores of a node; its tasks
+    start in order of assignment.
     Reference: Augonnet, Thibault, Namyst, Wacrenier, StarPU: A Unified Platform for Task Scheduling on Heterogeneous
     Multicore Architectures (2011); Augonnet, Clet-Ortega, Thibault, Namyst, Data-Aware Task Scheduling on
-    Multi-Accelerator Based Platforms (2010).  There a core drives each GPU: `driver_cores: 1` of the nodes says so,
-    for every policy.
-    With `prefetch`, on as in StarPU, what the next task of each line reads moves while the one before computes.
-    Weakness: no ratio; links are taken for idle, and data that tasks before it in the line will bring for missing.
-    Cost: O(copies of what it reads + kinds of node × types + log devices) a task; linear in the devices of a type for
-    gangs, tasks of several cores and fractions.  Of data on many nodes those first found are looked at.
+    Multi-Accelerator Based Platforms (2010).  In StarPU a core drives each GPU; for this, set `driver_cores: 1` of the
+    nodes, for every policy.  With `prefetch`, the default as in StarPU, inputs of the next task of each line are
+    transferred while the task before it computes.
+    Weakness: no ratio; links are assumed idle, and data that earlier tasks in the line will transfer count as missing.
+    Cost: O(copies of its inputs + kinds of node × types + log devices) per task; linear in the devices of a type for
+    gangs, tasks of several cores and fractions.  For data on many nodes only the first ones found are considered.
 
-    prefetch: what the next task of a line reads is brought to its GPU while the one before computes.
+    prefetch: transfer inputs of the next task of a line to its GPU while the task before it computes.
     """
 
     with_data = True
@@ -218,7 +217,7 @@ class Dmda(EarliestLine):
         self.prefetch = prefetch
 
     def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
-        """Begin and end, with uploads hidden by several streams or by `prefetch`."""
+        """Return begin and end, with uploads hidden by several streams or by `prefetch`."""
         stages = view.stages((task,), placement)
         kind = placement.mode.type
         bring = max(stages.ready, stages.write_back) + stages.upload
@@ -245,13 +244,13 @@ class Dmda(EarliestLine):
 class Dmdas(Dmda):
     """Deque model data aware sorted (`dmdas` of StarPU): `dmda`, lines by priority.
 
-    Decides where, and in which order the tasks of a worker start: the highest `priority` first, among equals the one
-    farthest from the end of the task graph (by the chain of best estimated times), then as they came.  A task counts as
-    starting after all that its worker has, although it may overtake them.
+    Decides where, and in which order the tasks of a worker start: the highest `priority` first, among equals the task
+    farthest from the end of the task graph (by the path of best estimated times), then in order of assignment.  The
+    expected start of a task is after all tasks of its worker, although it may overtake them.
     Reference: Augonnet, Thibault, Namyst, Wacrenier, StarPU (2011); with priorities by distance from the end it is the
-    dynamic kin of HEFT, as in Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016).
-    Weakness: as `dmda`; and a steady flow of urgent tasks starves the others.
-    Cost: as `dmda`; the distances once a run, O(n + edges).
+    dynamic counterpart of HEFT, as in Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016).
+    Weakness: as `dmda`; also, a steady flow of urgent tasks starves the others.
+    Cost: as `dmda`; the distances once per run, O(n + edges).
     """
 
     def study(self, tasks: Tasks) -> None:
@@ -263,7 +262,7 @@ class Dmdas(Dmda):
 
 
 class ErLs(AssigningScheduler):
-    """ER-LS: online list scheduling; each task goes irrevocably to CPUs or GPUs.
+    """ER-LS: online list scheduling; each task is assigned once to CPUs or GPUs.
 
     Decides whether a task runs on a core or a GPU, when it becomes ready.  There are m cores and k GPUs; the task takes
     p on a core and q on a GPU.  (1) If p is at least the time at which a GPU will be free plus q, it goes to the GPUs.
@@ -274,9 +273,9 @@ class ErLs(AssigningScheduler):
     revealed over time; no online algorithm is below sqrt(m/k) (Canon, Marchal, Simon, Vivien, Online Scheduling of
     Task Graphs on Heterogeneous Platforms, 2020).  If a task takes several devices, m and k count how many such tasks
     a side can run at once.  With several accelerator types, the type that would complete the task first is used.
-    Weakness: the sides are balanced on average only, by rule and not by load: a side can stand empty; and a task that
-    finds no room yet (several devices, memory) holds up those behind it on its side.
-    Cost: O(log devices) a task; tasks of several devices look at all lanes of their type.
+    Weakness: the sides are balanced only on average, by rule and not by load: a side can be idle; and a task without
+    room yet (several devices, memory) blocks those behind it on its side.
+    Cost: O(log devices) per task; for tasks of several devices, O(lanes) of their type.
     """
 
     def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
@@ -318,7 +317,7 @@ class ErLs(AssigningScheduler):
         return LineTask(task, mode, None, lines=(line,), need=need, begin=line.free_at(need, view.now), length=seconds)
 
     def _possible(self, job: LineTask, view: View) -> bool:
-        """Return True if the mode could run on some empty node, with the task's data."""
+        """Return True if the mode fits an empty node, with the task's data."""
         mode = job.mode
         if mode not in self._can:
             self._can[mode] = mode.span_any or any(can_host(node, mode) for node in self._hosts[mode.type])

@@ -17,16 +17,12 @@ from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, W
 
 Interval = Annotated[Seconds, Field(gt=0)]
 
-SLOWEST = 1e-9
-"""Least rate of a mode against the fastest."""
+SLOWEST = 1e-9  # minimum rate of a mode, relative to the fastest
 
-ROUND_COST = 3e-6
-"""Seconds that a waiting job of several sizes adds to a round (docs/speed.md)."""
+ROUND_COST = 3e-6  # seconds that a waiting job of several sizes adds to a round (docs/speed.md)
 
-Sizes = dict[str, list[Mode]]
-"""By type, those with the fastest modes first: the sizes of a job from the least on, each faster than all before."""
-Entry = tuple[Any, float, int, Task]
-"""A key, what breaks ties, the row, and the job."""
+Sizes = dict[str, list[Mode]]  # By type, fastest type first: ascending sizes of a job, each faster than all before
+Entry = tuple[Any, float, int, Task]  # (key, tie-breaker, row, job)
 
 
 @dataclass(frozen=True)
@@ -40,9 +36,9 @@ class GrowthStep:
 
 
 class Wishes:
-    """Possible growth steps of jobs; the one with the largest gain is first.
+    """Possible growth steps of jobs; the step with the largest gain is first.
 
-    Of equal ones that of the first job; a subclass may have another order.
+    Among equal steps that of the first job; a subclass may define another order.
     """
 
     def __init__(self, elastic: "Elastic", left: dict[int, float]):
@@ -62,16 +58,16 @@ class Wishes:
 class Elastic(Scheduler):
     """Base of elastic schedulers: allocate GPUs step by step, then resize jobs.
 
-    A job's modes are its sizes (1, 2, 4, 8 GPUs, with times from `scaling`); the estimates say how fast each is.  The
-    papers know one type of GPU.  Here each type is dealt out by itself: a job gets its least size on the type where
-    that is fastest among those with room, and its next step is the next faster size on the same type or on another one,
-    for which it gives its GPUs back; a gain is always for each GPU that is taken of the type.  Jobs with a fastest mode
-    on accelerators have their sizes there, the others on cores.
-    Cost: O(steps × log jobs) a new allocation, of which there are at most as many as GPUs and types allow, and the
-    stops and starts that it takes; where all jobs have one size, a look at the running jobs in a round in which a
-    waiting one fits, or running ones may be stopped.
+    A job's modes are its sizes (1, 2, 4, 8 GPUs, with times from `scaling`), whose speeds are estimates.  The papers
+    have one type of GPU.  Here each type is allocated separately: a job gets its smallest size on the type where that
+    is fastest among those with room; its next step is the next faster size on the same type, or on another type, for
+    which it releases its present GPUs.  A gain is always per GPU of the type that the step occupies.  Jobs whose
+    fastest mode is on accelerators have their sizes there, the others on cores.
+    Cost: O(steps × log jobs) per allocation, with at most as many steps as GPUs and types allow, and the stops and
+    starts; if all jobs have one size, a pass over the running jobs in a round in which a waiting job fits or a running
+    job may be stopped.
 
-    Jobs get their least size in the order of `first`, then the next size goes where `gain` a GPU is greatest.
+    Jobs get their smallest size in the order of `first`, then the next size is given to the largest `gain` per GPU.
     """
 
     def __init__(self, interval: Interval = 600.0):
@@ -88,7 +84,7 @@ class Elastic(Scheduler):
         self._whole = True  # true if all sizes have been whole numbers
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Cost of a round: jobs of one size are handled mode by mode."""
+        """Cost of a round; 0 if jobs have one size, which are handled mode by mode."""
         for shape in problem.tasks.shapes:
             there = [mode for mode in shape.modes if mode.type.name in problem.cluster.types]
             on_cpu = sum(mode.on_cpu for mode in there)
@@ -129,26 +125,26 @@ class Elastic(Scheduler):
     def first(self, task: Task, left: float) -> Any:
         """Sort key of jobs for their minimum sizes, lowest first.
 
-        `left`: estimated time in the fastest mode.
+        `left`: estimated remaining time in the fastest mode.
         """
         return left
 
     def gain(self, step: GrowthStep, left: float) -> float:
-        """A job's gain by a step, per GPU that the step takes."""
+        """Gain of a job by a step, per GPU that the step takes."""
         raise NotImplementedError
 
     def wishes(self, left: dict[int, float]) -> Wishes:
-        """The ordered steps that jobs could make."""
+        """Return the ordered growth steps of the jobs."""
         return Wishes(self, left)
 
     # Sizes ------------------------------------------------------------------------------------------------------
 
     def speed(self, task: Task, mode: Mode) -> float:
-        """Rate of a mode relative to the fastest, above 0 even if that is instant."""
+        """Rate of a mode relative to the fastest mode; above 0 even if that takes no time."""
         return self._speeds[task.index][mode]
 
     def sizes(self, task: Task) -> Sizes:
-        """Possible sizes of a job on types that the cluster has."""
+        """Return the possible sizes of a job, on types that the cluster has."""
         return self._of[task.index]
 
     def _find_sizes(self, task: Task) -> Sizes:
@@ -163,10 +159,10 @@ class Elastic(Scheduler):
         return dict(sorted(by_type.items(), key=lambda entry: order[entry[0]]))
 
     def smallest(self, task: Task, sizes: Sizes) -> list[Mode]:
-        """The minimum size on each type, fastest type first.
+        """Return the minimum size on each type, fastest type first.
 
-        Of equally fast ones that where the job is, else that with the most idle GPUs, so that others are not moved for
-        nothing.
+        Among equally fast types, the job's present type is first, then the one with most idle GPUs, to avoid needless
+        moves.
         """
         if len(sizes) == 1:
             return [of_type[0] for of_type in sizes.values()]
@@ -181,7 +177,7 @@ class Elastic(Scheduler):
     # Dealing out ------------------------------------------------------------------------------------------------
 
     def allocate(self, jobs: list[Task], view: View) -> dict[int, Mode]:
-        """The size of each job that gets devices."""
+        """Choose the size of each job that gets devices."""
         free = dict(self._total)
         self._idle = dict(self._total)
         for mode in self._sizes.values():
@@ -218,7 +214,7 @@ class Elastic(Scheduler):
     def _begin_all(
         self, jobs: list[Task], sizes: dict[int, Sizes], free: dict[str, float], chosen: dict[int, Mode], wishes: Wishes
     ) -> list[Task]:
-        """Give jobs their least size where there is room, and return those that get none."""
+        """Give jobs their smallest size while there is room; return jobs that get none."""
         none = []
         for task in jobs:
             smallest = self.smallest(task, sizes[task.index])
@@ -235,7 +231,7 @@ class Elastic(Scheduler):
         return none
 
     def _steps(self, task: Task, here: Mode, sizes: Sizes) -> Iterator[GrowthStep]:
-        """On each type the least size that is faster."""
+        """Yield on each type the smallest size that is faster."""
         now = self.speed(task, here)
         for name, of_type in sizes.items():
             if (there := next((mode for mode in of_type if self.speed(task, mode) > now), None)) is not None:
@@ -250,7 +246,6 @@ class Elastic(Scheduler):
         yield Wait(until=self._next if self._next > view.now else math.inf)
 
     def _resize(self, running: list[Task], view: View) -> Iterator[Decision]:
-        """Give every job its new size."""
         waiting = view.waiting(own=True)
         target = self.allocate(running + waiting, view)
         if view.now >= self._next:
@@ -269,7 +264,7 @@ class Elastic(Scheduler):
                     break
 
     def _order(self, running: list[Task], view: View) -> Iterator[Decision]:
-        """As `_resize`, where every job has one size: what remains is which jobs run."""
+        """Choose the running jobs by order, if every job has only one size."""
         rigid = self._rigid
         due = view.now >= self._next and (len(rigid) > 0 or not self._whole)
         if not due and not any(map(view.fits, rigid.modes())):
@@ -288,13 +283,13 @@ class Elastic(Scheduler):
                 yield from self._try(task, blocked, view)
 
     def _entry(self, task: Task, view: View) -> tuple[Any, float, int, Mode]:
-        """A running job of one size, as it is dealt with."""
+        """Return a running job of one size as (key, arrival, row, mode)."""
         mode = self._sizes[task.index]
         remaining = view.remaining(task) * self._speeds[task.index][mode]
         return self.first(task, remaining), task.arrival, task.index, mode
 
     def _try(self, task: Task, blocked: dict[Mode, None], view: View) -> Iterator[Decision]:
-        """Start a job of one size if it fits; else its mode is blocked."""
+        """Start a job of one size if it fits; otherwise add its mode to `blocked`."""
         mode = next(iter(self._of[task.index].values()))[0]
         if mode in blocked:
             return
@@ -315,7 +310,7 @@ class Elastic(Scheduler):
         return Start(task, placement)
 
     def _attempts(self, waiting: list[Task], target: dict[int, Mode]) -> Iterator[tuple[Task, list[Mode]]]:
-        """Modes to try for each task; a task may come twice."""
+        """Yield the modes to try for each task; a task may be yielded twice."""
         elsewhere = []
         for task in waiting:
             if task.index in target:
@@ -372,10 +367,10 @@ class RigidJobs:
     def deal(
         self, running: list[tuple[Any, float, int, Mode]], free: dict[str, float]
     ) -> tuple[dict[int, None], list[Task]]:
-        """Give devices to jobs in key order, as far as `free` suffices by type.
+        """Give devices to jobs in key order, while `free` suffices by type.
 
-        running: key, arrival, row and mode.  Returns the rows of the running jobs that keep theirs, and the waiting
-        ones that get any.
+        running: (key, arrival, row, mode).  Return the rows of running jobs that keep their devices, and the waiting
+            jobs that get devices.
         """
         keep: dict[int, None] = {}
         chosen: list[Task] = []
@@ -401,12 +396,11 @@ class RigidJobs:
         return keep, chosen
 
     def widest_first(self, chosen: Iterable[Task]) -> list[Task]:
-        """Waiting jobs by descending width, then by arrival."""
         entries = [self._entries[task.index] for task in chosen]
         return [by_arrival[-1] for _, _, by_arrival in sorted(entries, key=lambda one: (-one[0].width, one[2][:3]))]
 
     def in_order(self, blocked: Container[Mode]) -> Iterator[Task]:
-        """Jobs by arrival without blocked modes; entries may be removed."""
+        """Yield jobs by arrival without blocked modes; entries may be removed meanwhile."""
         lines = {number: (mode, list(jobs)) for number, (mode, jobs) in enumerate(self._by_arrival.items())
                  if mode not in blocked}  # fmt: skip
         heads = [(jobs[0], number, 0) for number, (_, jobs) in lines.items()]
@@ -423,17 +417,17 @@ class RigidJobs:
 
 
 class Optimus(Elastic):
-    """Optimus: the next GPU goes to the job whose remaining time it cuts most.
+    """Optimus: the next GPU is given to the job whose remaining time it shortens most.
 
-    Decides the size of elastic jobs, and when they are resized.  Every job first gets its least size, the shortest
-    first; then sizes grow where the time saved, over the GPUs added, is greatest.
+    Decides the size of elastic jobs, and when they are resized.  Every job first gets its smallest size, the shortest
+    job first; then sizes grow where the time saved per added GPU is largest.
     Reference: Peng et al., Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters (2018), its
     marginal gains; the online fit of convergence and speed curves is replaced by the estimates.  Several types of GPU
     are an extension (`hetsim_policies.dynamic.elastic`).
-    Weakness: long jobs save most, so they grow first, and short ones wait for nothing but their least size.
+    Weakness: long jobs save most, so they grow first, and short jobs remain at their smallest size.
     Cost: see `hetsim_policies.dynamic.elastic`.
 
-    interval: running jobs are resized at most once in it.
+    interval: seconds in which running jobs are resized at most once.
     """
 
     def gain(self, step: GrowthStep, left: float) -> float:
@@ -442,21 +436,21 @@ class Optimus(Elastic):
 
 
 class Afs(Elastic):
-    """Apathetic future share: GPUs for short jobs, or where both jobs profit more.
+    """Apathetic future share: GPUs for short jobs, unless a longer job gains more.
 
-    Decides the size of elastic jobs, and when they are resized.  Every job first gets its least size, the shortest
-    first.  Each further step goes to the winner of a row of duels: of two jobs, the longer one b gets it if (p'_b -
-    p_b) / p'_b > (p'_a - p_a) / p_a, with speeds p now and p' with one GPU more, else the shorter one a; how long is
-    the time left at the present size.
+    Decides the size of elastic jobs, and when they are resized.  Every job first gets its smallest size, the shortest
+    job first.  Each further step is given to the winner of pairwise comparisons: of two jobs, the longer one b gets it
+    if (p'_b - p_b) / p'_b > (p'_a - p_a) / p_a, with speeds p now and p' with one more GPU, otherwise the shorter one
+    a; the length is the time left at the present size.
     Reference: Hwang, Kim, Kim, Shin, Park, Elastic Resource Sharing for Distributed Deep Learning (NSDI 2021): AFS-L,
-    the rule for known durations.  If b has the GPU in question at the latest when a ends, it is the choice of less mean
-    response of the two.  There sizes grow by one GPU; a step of several counts here as if each of them brought an equal
-    part.  Several types of GPU are an extension (`hetsim_policies.dynamic.elastic`).
-    Weakness: the rule is not transitive, so that of three jobs it matters in which order they meet (here from the
-    shortest on); wrong estimates.
+    the rule for known durations.  If b gets the GPU at the latest when a ends, this choice minimizes the mean response
+    of the two.  In the paper sizes grow by one GPU; here each GPU of a larger step counts as an equal part of its gain.
+    Several types of GPU are an extension (`hetsim_policies.dynamic.elastic`).
+    Weakness: the rule is not transitive, so the order of comparisons matters (here from the shortest job on); wrong
+    estimates.
     Cost: as `hetsim_policies.dynamic.elastic`, but a step costs a pass over the jobs.
 
-    interval: running jobs are resized at most once in it.
+    interval: seconds in which running jobs are resized at most once.
     """
 
     def first(self, task: Task, left: float) -> float:
@@ -466,7 +460,7 @@ class Afs(Elastic):
         return Duels(self, left)
 
     def gain(self, step: GrowthStep, left: float) -> float:
-        """Speed gained per GPU, relative to the present speed."""
+        """Relative gain in speed per GPU that the step adds."""
         now, then = self.speed(step.task, step.here), self.speed(step.task, step.there)
         return (then - now) / now / step.more
 
@@ -476,8 +470,8 @@ class Duels(Wishes):
 
     def __init__(self, afs: Afs, left: dict[int, float]):
         self._afs, self._left = afs, left
+        # (time left at the present size, row, -gain, count, step): a job's best step is first
         self._steps: list[tuple[float, int, float, int, GrowthStep]] = []
-        """Time left at the present size, row, minus the gain, a count: a job's best step stands before its others."""
         self._count = 0
 
     def add(self, step: GrowthStep) -> None:
@@ -503,16 +497,17 @@ class SpeedupMean(Elastic):
     """The fairest mean of speedups: the objective of Pollux, with greedy sizes.
 
     Decides the size of elastic jobs, and when they are resized: the power mean, with exponent `fairness`, of each job's
-    speed against its speed on a fair share of the cluster.  Towards minus infinity only the worst-off counts.
-    Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  There a
-    genetic search also places GPUs (`pollux`) and batch sizes adapt; here sizes grow greedily by the gain in the sum of
-    powers, which for concave speeds is optimal up to the last step.  Several types of GPU are an extension
+    speed relative to its speed on a fair share of the cluster.  With an exponent towards minus infinity only the
+    slowest job counts.
+    Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  Pollux
+    also places GPUs by a genetic search (`pollux`) and adapts batch sizes; here sizes grow greedily by the gain in the
+    sum of powers, which is optimal for concave speeds up to the last step.  Several types of GPU are an extension
     (`hetsim_policies.dynamic.elastic`).
-    Weakness: blind to the time left, so that short jobs are treated as long ones.
+    Weakness: it ignores the time left, so short jobs are treated as long ones.
     Cost: see `hetsim_policies.dynamic.elastic`.
 
     fairness: the exponent, below 0.
-    interval: running jobs are resized at most once in it.
+    interval: seconds in which running jobs are resized at most once.
     """
 
     def __init__(self, fairness: Annotated[float, Field(lt=0, ge=-20)] = -1.0, interval: Interval = 600.0):
@@ -528,7 +523,7 @@ class SpeedupMean(Elastic):
         return float(now**self.fairness - then**self.fairness) / step.more
 
     def _fair_speed(self, task: Task) -> float:
-        """The fastest size within an equal share of usable GPUs, or its minimum size."""
+        """Fastest speed within an equal share of usable GPUs, or at the minimum size."""
         sizes = self.sizes(task)
         share = sum(self._total[name] for name in sizes) / self._jobs
         within = [mode for of_type in sizes.values() for mode in of_type if mode.width <= share]

@@ -1,11 +1,11 @@
 """A scheduler in another process and any language, by the protocol of Batsim.
 
-Decides when and, where it names resources, where.  Messages tell what has happened; the process answers with what it
-does about it, in simulated time.  A resource is a core or an accelerator, and a job asks for those of its fastest mode.
+Decides when and, if it names resources, where.  Messages report events; the process answers with decisions, in
+simulated time.  A resource is a core or an accelerator, and a job requests those of its fastest mode.
 Reference: Dutot, Mercier, Poquet, Richard, Batsim: a Realistic Language-Independent Resources and Jobs Management
 Systems Simulator (JSSPP 2016).
-Weakness: no requests in batches, no forks; data items are placed without it.
-Cost: a message and its answer a round, about 0.1 ms, besides what the process computes.
+Weakness: no batches of requests, no forks of runs; it cannot place data items.
+Cost: a message and its answer per round, about 0.1 ms, in addition to the process's own computing.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """An attempt of a task, as the process knows it."""
+    """An attempt of a task, which the process sees as a job."""
 
     id: str
     task: Task
@@ -47,10 +47,10 @@ class Job:
 
 
 class External(Scheduler):
-    """A scheduler in a process of its own, whose command is given with `--external`.
+    """A scheduler in its own process, whose command is given with `--external`.
 
-    protocol: how messages are written: as Batsim does, a line of JSON each.
-    timeout: wall-clock time that the process has for each answer, at most a day.
+    protocol: format of messages: as in Batsim, one line of JSON each.
+    timeout: wall-clock time of the process for each answer, at most a day.
     """
 
     external_program: ExternalProgram | None = None  # set by the code that builds a run: no scenario names it
@@ -151,7 +151,6 @@ class External(Scheduler):
                     self._exchange.in_order = True
 
     def _open(self, view: View) -> None:
-        """Start the process and describe the cluster."""
         self.check(PlanProblem(None, view.cluster))  # type: ignore[arg-type]
         resources = [
             {"id": number, "name": lane.name, "state": "idle", "properties":
@@ -173,7 +172,7 @@ class External(Scheduler):
         self._ask([{"timestamp": view.now, "type": "SIMULATION_BEGINS", "data": data}])
 
     def _ask(self, events: list[dict[str, Any]]) -> None:
-        """Send one message; what is answered is due at its time."""
+        """Send one message, and store the answer's decisions with their times."""
         self._last, self._answer = _ENCODE({"now": self._view.now, "events": events}), ""
         try:
             self._answer = self._exchange.ask(self._last).decode(errors="backslashreplace").rstrip("\n")
@@ -231,7 +230,7 @@ class External(Scheduler):
             raise self._wrong(f"answered {kind}, which is not carried out here")
 
     def _stop(self, job: Job, resubmit: bool) -> Iterator[Decision]:
-        """Stop a job: for good, or to wait again with the work that it has done."""
+        """Stop a job for good, or (with `resubmit`) to wait again with its work kept."""
         self._over(job, "COMPLETED_KILLED")
         yield Stop(job.task, keep=resubmit)
         self._tell("JOB_KILLED", job_ids=[job.id], job_progress={job.id: {"progress": job.task.done}})
@@ -246,7 +245,7 @@ class External(Scheduler):
         return job
 
     def _numbers(self, kind: str, text: Any) -> list[int]:
-        """The resources of an interval set, such as `0-3,7` or `0-3 7`."""
+        """Parse an interval set of resources, such as `0-3,7` or `0-3 7`."""
         try:
             ends = [[*map(int, part.split("-"))] for part in text.replace(",", " ").split()]
         except (ValueError, AttributeError):
@@ -256,7 +255,7 @@ class External(Scheduler):
         return sorted({number for one in ends for number in range(one[0], one[-1] + 1)})
 
     def _place(self, job: Job, data: dict[str, Any], view: View) -> Placement:
-        """The placement that an answer names: by a mode, by resources, by both or neither."""
+        """Return the placement that an answer names by mode, resources, both or neither."""
         task, wanted, alloc = job.task, data.get("mode"), data.get("alloc")
         modes = [one for at in task.modes_by_speed() if wanted in (None, (one := task.modes[at]).name)]
         if alloc is None:
@@ -285,7 +284,7 @@ def _named(error: Exception) -> str:
 
 
 def _res(mode: Mode) -> int:
-    """Resources that a mode asks for: accelerators, or cores."""
+    """Number of resources that a mode requests: accelerators, or cores."""
     return mode.gpus or max(1, math.ceil(mode.cpus))
 
 
@@ -298,6 +297,6 @@ def _mode(mode: Mode) -> dict[str, Any]:
 
 
 def _intervals(numbers: Sequence[int]) -> str:
-    """An interval set, as Batsim writes it: `0-3 7`."""
+    """Format an interval set as Batsim does: `0-3 7`."""
     runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     return " ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

@@ -1,21 +1,21 @@
-"""HeteroPrio: accelerators take the task of most gain, cores that of least gain.
+"""HeteroPrio: accelerators take tasks that gain most, cores those that gain least.
 
-Decides when, where, and what is started over.  Ready tasks are sorted by acceleration, the time on a core over the
-time on a GPU (of tasks with several modes on a side: the best).  An idle GPU takes from the most accelerated end, an
+Decides when, where, and which tasks are restarted.  Ready tasks are sorted by acceleration: the time on a core over the
+time on a GPU (of several modes on a side: the fastest).  An idle GPU takes tasks from the most accelerated end, an
 idle core from the other.  Among equally accelerated tasks the highest priority is nearest the GPUs if they gain from
 one, nearest the cores if they do not; priority is `priority`, then the distance from the end of the task graph.
-An idle device that finds nothing to take restarts a task of the other side there if it would end earlier so, those
-that end last first (spoliation: the work done is lost).
+An idle device that finds no task restarts a task of the other side if it would then end earlier, those that end last
+first (spoliation: the work done is lost).
 Reference: Agullo, Bramas, Coulaud, Darve, Messner, Takahashi, Task-based FMM for Heterogeneous Architectures (2015);
 Beaumont, Eyraud-Dubois, Kumar, Approximation Proofs of a Fast and Efficient List Scheduling Algorithm for Task-Based
 Runtime Systems on Multicores and GPUs (2017), and Fast Approximation Algorithms for Task-Based Runtime Systems
 (2018).  With spoliation the makespan of independent tasks is at most phi = 1.618 times the least on one core and one
 GPU, 1 + phi on m cores and one GPU, 2 + sqrt 2 on m and k; of graphs 2 + max(m/k, k/m) (Beaumont, Eyraud-Dubois,
 Simon, Analysis of a List Scheduling Algorithm for Task Graphs on Two Types of Resources, 2020).  Without it there is
-no bound: the last idle core takes what a GPU does in no time.
+no bound: the last idle core may take a task that a GPU would finish far sooner.
 Weakness: transfers are not counted when a task is taken; work done by spoliated tasks is lost, energy with it.
-Cost: O(shapes + log n) a decision.  Spoliation looks only at tasks that run on their worse side and, where tasks only
-compute, only at those for which a restart pays.
+Cost: O(shapes + log n) per decision.  Spoliation considers only tasks that run on their slower side and, if tasks only
+compute, only those for which a restart pays.
 """
 
 import math
@@ -31,10 +31,8 @@ from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View
 from hetsim_policies.dynamic.common.two_ended import TwoEnded
 from hetsim_policies.task_graphs import bottom_levels
 
-CORES, ACCELERATORS = 0, 1
-"""Sides, and the ends of a queue from which they take tasks."""
-ROUNDING = 1e-9
-"""A restart has to gain more than this part of the time to the end."""
+CORES, ACCELERATORS = 0, 1  # sides, and the ends of a queue from which they take tasks
+ROUNDING = 1e-9  # a restart must gain more than this fraction of the time to the end
 
 
 class HeteroPrio(Scheduler):
@@ -47,10 +45,10 @@ class HeteroPrio(Scheduler):
         self.spoliation = spoliation
         self.queues: defaultdict[Shape, TwoEnded] = defaultdict(TwoEnded)
         self._levels: list[float] = []
+        # By side and shape: tasks that run on this side although the other side would be faster
         self._misplaced: tuple[dict[Shape, dict[int, Task]], dict[Shape, dict[int, Task]]] = ({}, {})
-        """By side and shape: tasks that run there, although the other side would take less time."""
+        # By side, a heap of misplaced tasks: (-last time at which a restart pays, row, ticket, task)
         self._worth: tuple[list[Any], list[Any]] = ([], [])
-        """By side: (minus the time until which a restart pays, row, ticket, task) of them, a heap with void entries."""
         self._blocked: dict[tuple[Shape, int], None] = {}
         self._limit = 64
         self._releases = -1
@@ -71,7 +69,7 @@ class HeteroPrio(Scheduler):
     gone = finished
 
     def key(self, task: Task) -> tuple[float, ...]:
-        """Sort key in the queue; accelerators take the lowest."""
+        """Sort key of a task in the queue; accelerators take the lowest."""
         core, gpu = best_times(task)
         acceleration = 1.0 if core == gpu else core / gpu if gpu else math.inf  # both may be 0
         sign = -1.0 if acceleration >= 1 else 1.0
@@ -91,7 +89,6 @@ class HeteroPrio(Scheduler):
                 yield from self._spoliate(side, view)
 
     def _take(self, side: int, view: View) -> Iterator[Decision]:
-        """Start tasks of the queue on this side until nothing fits there."""
         heads: list[Any] = []
         for number, (shape, queue) in enumerate(self.queues.items()):
             entry = queue.head(side) if (shape, side) not in self._blocked and _modes(shape, side) else None
@@ -109,7 +106,7 @@ class HeteroPrio(Scheduler):
 
     @staticmethod
     def _place(task: Task, side: int, view: View) -> Placement | None:
-        """The task's fastest mode of a side that fits now."""
+        """Return the placement of the task's fastest mode on a side that fits now."""
         for mode in task.fastest_modes():
             if mode.on_cpu == (side == CORES) and (placement := view.first(mode, task)) is not None:
                 return placement
@@ -128,7 +125,6 @@ class HeteroPrio(Scheduler):
     # Spoliation -----------------------------------------------------------------------------------------------
 
     def _spoliate(self, side: int, view: View) -> Iterator[Decision]:
-        """Restart tasks on this side that would end earlier there, the latest first."""
         shapes = [shape for shape in self._misplaced[1 - side] if any(view.fits(mode) for mode in _modes(shape, side))]
         if not shapes:
             return
@@ -148,7 +144,7 @@ class HeteroPrio(Scheduler):
                 yield self._start(task, placement, view)
 
     def _worth_it(self, side: int, now: float) -> list[Task]:
-        """Running tasks that would end earlier if restarted here, by computing time alone."""
+        """Return running tasks that would end earlier if restarted, by compute time alone."""
         heap, candidates = self._worth[side], []
         while heap and -heap[0][0] > now:
             entry = heappop(heap)
@@ -165,7 +161,7 @@ class HeteroPrio(Scheduler):
 
 
 def from_scratch(task: Task, placement: Placement, view: View) -> float:
-    """Seconds from a start now to the end, without earlier work."""
+    """Seconds from a start now to the end, without any earlier work of the task."""
     stages = view.stages((task,), placement)
     return max(stages.ready, stages.write_back) + stages.upload + task.remaining_in(placement.mode) + stages.download
 

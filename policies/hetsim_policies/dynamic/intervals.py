@@ -1,4 +1,4 @@
-"""Gangs and elastic jobs whose GPUs are dealt out at fixed intervals."""
+"""Gangs and elastic jobs whose GPUs are allocated at fixed intervals."""
 
 import math
 from collections import Counter
@@ -18,19 +18,16 @@ from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 from hetsim_policies.common import place_of
 
-Share = dict[int, int]
-"""GPUs by node, nodes without any left out."""
+Share = dict[int, int]  # number of GPUs by node, without nodes that have none
 
-ROUNDING = 1e-12
-"""Part of a time by which a multiple of the interval may be missed."""
+ROUNDING = 1e-12  # relative rounding error of a multiple of the interval
 
-ROUND_COST = 3e-6
-"""Seconds that a waiting job adds to an instant at which GPUs are dealt out."""
+ROUND_COST = 3e-6  # seconds that a waiting job adds to an instant at which GPUs are allocated
 
 
 @dataclass
 class IntervalJob:
-    """State of a job at an allocation of GPUs."""
+    """State of a job when GPUs are allocated."""
 
     task: Task
     sizes: dict[int, Mode]  # its modes by number of GPUs, in ascending order
@@ -39,11 +36,11 @@ class IntervalJob:
     attained: float = 0.0
 
     def estimate(self, gpus: int) -> float:
-        """Estimated seconds of the job on the packed layout."""
+        """Estimated seconds of the job on `gpus` GPUs of the fewest nodes."""
         return self.task.estimate_in(self.sizes[gpus])
 
     def remaining(self, gpus: int, done: float) -> float:
-        """Estimated seconds from `done` to the end on `gpus` packed GPUs."""
+        """Estimated seconds from the fraction `done` to the end on `gpus` packed GPUs."""
         curve = self.sizes[gpus].curve
         return self.estimate(gpus) * (1.0 - done if curve is None else curve.seconds_left(curve.packed, done))
 
@@ -60,15 +57,15 @@ class IntervalJob:
 class AtIntervals(Scheduler):
     """Base of policies that allocate GPUs to all jobs at fixed intervals.
 
-    The base of `las_intervals`, `optimus_intervals` and `pollux`.
+    The policies are `las_intervals`, `optimus_intervals` and `pollux`.
 
-    At every multiple of the interval a subclass says on which nodes each job has how many GPUs until the next one.  A
-    job with unchanged GPUs runs on; any other is stopped, with its work kept, and started again.  Between two instants
-    nothing starts, and GPUs that come free stand idle, as in the simulators of Pollux and Gavel.  All this is about one
-    type of accelerator, that of which the cluster has most.  Jobs without a mode of whole devices of it, and jobs that
-    do not fit where they should (host memory, a partition), start when they fit, in the order of arrival; jobs that are
-    not preemptible stay where they are.
-    Cost: a look at all jobs and nodes once an interval.
+    At every multiple of the interval a subclass decides the number of GPUs of each job on each node until the next one.
+    A job with unchanged GPUs continues; any other is stopped, with its work kept, and started again.  Between two
+    instants nothing starts, and GPUs that become free stay idle, as in the simulators of Pollux and Gavel.  This
+    applies to one accelerator type, the most frequent one of the cluster.  Jobs without a mode on whole devices of it,
+    and jobs that do not fit where they should (host memory, a partition), start when they fit, in the order of arrival;
+    jobs that are not preemptible stay on their devices.
+    Cost: a pass over all jobs and nodes per interval.
     """
 
     at_own_times = True
@@ -79,16 +76,16 @@ class AtIntervals(Scheduler):
         self._kind = ""
         self._down: set[int] = set()
         self._devices: list[tuple[Node, list[Device]]] = []  # accelerators of the type, by node
+        # Cache of `_sizes`, by shape and the modes that admission allows
         self._modes: dict[tuple[Shape, tuple[int, ...] | None], dict[int, Mode]] = {}
-        """Cache of `_sizes`, by shape and the modes that admission left."""
         self._here: dict[int, None] = {}  # rows of the tasks that have been ready and have not ended
+        # By row: tasks without modes on whole devices of the type, in the order in which they became ready
         self._others: dict[int, Task] = {}
-        """By row: tasks without modes on whole devices of the type, in the order in which they became ready."""
 
     def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
-        """GPUs of each job, by row, until the next time; others have none.
+        """Return the GPUs of each job, by row, until the next instant; others have none.
 
-        `room`: GPUs by node that the jobs may have, those that they have included.
+        `room`: GPUs by node that the jobs may use, including their present ones.
         """
         raise NotImplementedError
 
@@ -189,7 +186,6 @@ class AtIntervals(Scheduler):
         return job
 
     def _free(self, view: View) -> dict[int, list[Device]]:
-        """Devices by node of which nothing is in use."""
         idle_by_node: dict[int, list[Device]] = {}
         down, load = self._down, view.load
         for node, devices in self._devices:
@@ -199,7 +195,7 @@ class AtIntervals(Scheduler):
         return idle_by_node
 
     def _start(self, job: IntervalJob, share: Share, free: dict[int, list[Device]], view: View) -> Start | None:
-        """Start a job on free devices and take these; None where there is no room."""
+        """Start a job on free devices and remove them from `free`; None without room."""
         mode = job.sizes[sum(share.values())]
         if any(len(free.get(node, ())) < count for node, count in share.items()):
             return None
@@ -212,9 +208,9 @@ class AtIntervals(Scheduler):
 
 
 def spread(mode: Mode, room: Share) -> Share:
-    """Take the GPUs of a mode from `room`, each from the node with most of them.
+    """Take the GPUs of a mode from `room`, each from the node with most free GPUs.
 
-    Of a mode that must stay on one node, that of the node with most, or nothing.
+    A mode that must stay on one node takes all from the node with most, or none.
     """
     share: Share = {}
     gpus = mode.gpus
@@ -232,7 +228,7 @@ def spread(mode: Mode, room: Share) -> Share:
 def spread_others(
     dealt: dict[int, Share], widths: Iterable[tuple[IntervalJob, int]], room: Share
 ) -> dict[int, Share]:
-    """Add other jobs' GPUs, spread over what the jobs' rows leave free."""
+    """Add other jobs' GPUs, spread over the nodes' remaining GPUs."""
     for share in dealt.values():
         for node, count in share.items():
             room[node] -= count
@@ -245,10 +241,10 @@ def spread_others(
 class LasIntervals(AtIntervals):
     """Least attained service at fixed intervals: gangs in a few queues, on any nodes.
 
-    Decides when, where and which job is preempted.  As in `las` a job falls into the next queue when its GPU time
-    crosses a threshold, and never comes back; within a queue jobs go in the order in which they came into it.  At every
-    multiple of the interval the jobs are visited in that order, and a job runs if enough GPUs are left, on whichever
-    nodes; jobs that ran before keep their GPUs, others take them from the emptiest nodes.
+    Decides when, where and which job is preempted.  As in `las` a job moves to the next queue when its GPU time crosses
+    a threshold, and never back; within a queue jobs are in the order in which they entered it.  At every multiple of
+    the interval the jobs are visited in that order, and a job runs if enough GPUs are left on any nodes; jobs that ran
+    before keep their GPUs, others take them from the emptiest nodes.
     Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), as Qiao et al., Pollux
     (OSDI 2021), simulate it: two queues, 16 GPU hours, 60 s.
     Weakness: as `las`; a gang is spread over nodes although it would fit on one that is less empty.
@@ -288,23 +284,21 @@ class LasIntervals(AtIntervals):
         return spread_others({job.task.index: job.share for job, _ in chosen if job.share}, chosen, room)
 
 
-NOT_YET_OVER = 1e-6
-"""Part of its time that a job in its last epoch is thought to have left."""
+NOT_YET_OVER = 1e-6  # minimum remaining fraction that a job in its last epoch is assumed to have
 
 
 class OptimusIntervals(AtIntervals):
-    """Optimus at fixed intervals: each GPU to the job that saves most time.
+    """Optimus at fixed intervals: each GPU is given to the job that saves most time.
 
     Decides sizes and nodes of elastic jobs, and when they change.  Every job gets one GPU in the order of arrival,
-    while there are any; then one GPU at a time goes where it saves most time, and a job that the next one would not
-    speed up gets no more.  A job with an unchanged number of GPUs keeps those that it has; others take theirs from the
-    emptiest nodes, small jobs first.  The remaining time is that of the parts of the work (epochs) after the present
-    one.
+    while GPUs are left; then one GPU at a time is given where it saves most time, and a job that the next one would not
+    speed up gets no more.  A job with an unchanged number of GPUs keeps its GPUs; others take theirs from the emptiest
+    nodes, small jobs first.  The remaining time is that of the epochs after the present one.
     Reference: Peng et al., Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters (2018), as Qiao
-    et al., Pollux (OSDI 2021), simulate it: with step times and numbers of epochs that it is told, every 60 s.
-    Weakness: what `optimus` has; and a step that does not pay hides all beyond it, such as the fifth GPU where nodes
-    have four.
-    Cost: O(GPUs × jobs) an interval.
+    et al., Pollux (OSDI 2021), simulate it: with given step times and numbers of epochs, every 60 s.
+    Weakness: as `optimus`; also, a step that does not pay hides all larger ones, such as the fifth GPU if nodes have
+    four.
+    Cost: O(GPUs × jobs) per interval.
 
     interval: seconds from one decision to the next.
     """
@@ -337,11 +331,11 @@ class OptimusIntervals(AtIntervals):
 
     @staticmethod
     def _next(job: IntervalJob, width: int) -> int:
-        """The next larger size of a job; the same where there is none."""
+        """Return the next larger size of a job, or the same size if it is the largest."""
         return next((size for size in job.sizes if size > width), width)
 
     def _gain(self, job: IntervalJob, width: int) -> float:
-        """Seconds saved per GPU by the next size; 0 where there is none."""
+        """Seconds saved per GPU by the next size; 0 without a next size."""
         if (wider := self._next(job, width)) == width:
             return 0.0
         curve = job.sizes[width].curve
@@ -349,38 +343,35 @@ class OptimusIntervals(AtIntervals):
         return (job.remaining(width, done) - job.remaining(wider, done)) / (wider - width)
 
 
+# Probabilities: a job is reset to its present GPUs; a job is thinned out; then each of its nodes is cleared
 RESET, EMPTIED, CLEARED = 0.1, 0.1, 0.1
-"""Chances of a change: a job has what it has now; a job is thinned out; and then each of its nodes is cleared."""
-FLOOR = 1e-3
-"""What every speedup counts besides, so that a job that waits does not outweigh all others."""
+FLOOR = 1e-3  # added to every speedup, so that a waiting job does not outweigh all others
 
-Matrices = np.ndarray
-"""GPUs by candidate, job and node."""
+Matrices = np.ndarray  # GPUs by candidate, job and node
 
 
 class Pollux(AtIntervals):
     """Pollux: a genetic search for the GPUs and nodes of jobs, by mean speedup.
 
-    Decides sizes and nodes, and when they change.  The speedup of a job is its progress a second there against that on
-    an equal share of the GPUs on the fewest nodes; what the cluster reaches is the power mean of all speedups.  A job
-    that would have to start again counts less, by the time that its restarts take of its life.  A job gets at most
-    twice the GPUs that it has had before, so that its speed there is not a guess from afar; and a node has at most one
-    job that lies on several nodes, so that no two compete for its network.  At each interval matrices of jobs × nodes
-    are crossed over by jobs, changed at random and repaired, beginning with those of the interval before; the best one
-    is dealt out.
+    Decides sizes and nodes, and when they change.  The speedup of a job is its progress per second relative to that on
+    an equal share of the GPUs on the fewest nodes; the objective is the power mean of all speedups.  A job that would
+    have to restart counts less, by the share of its life that restarts take.  A job gets at most twice the GPUs that it
+    has had before, so that its speed is not extrapolated far; and a node has at most one job that spans several nodes,
+    so that no two compete for its network.  At each interval matrices of jobs × nodes are crossed over by jobs, mutated
+    and repaired, beginning with those of the previous interval; the best one is allocated.
     Reference: Qiao, Choe, Subramanya, Neiswanger, Ho, Zhang, Ganger, Xing, Pollux: Co-adaptive Cluster Scheduling for
     Goodput-Optimized Deep Learning (OSDI 2021).  There speeds are predicted by a model that is fitted to each job's own
-    steps; here they are the estimates of its modes, which for jobs with measured curves know layout and progress.  How
-    batch sizes adapt is the job's matter (`batch: adaptive` of the trace format pollux).  The search keeps the better
-    half of parents and children, where the authors' also keeps solutions that use the cluster better (NSGA-II).
-    Weakness: blind to the time left, so that short jobs are treated as long ones; and a search of few generations does
-    not find the best.
-    Cost: O(generations × population × jobs × nodes) an interval.
+    steps; here they are the estimates of its modes, which for jobs with measured curves depend on layout and progress.
+    Batch sizes adapt as the job defines (`batch: adaptive` of the trace format pollux).  The search keeps the better
+    half of parents and children; the authors' search also keeps solutions that use the cluster better (NSGA-II).
+    Weakness: it ignores the time left, so short jobs are treated as long ones; a search of few generations does not
+    find the optimum.
+    Cost: O(generations × population × jobs × nodes) per interval.
 
     interval: seconds from one decision to the next.
-    fairness: exponent of the power mean, below 0; towards minus infinity only the worst-off counts.
-    population, generations: how many candidates are kept, and how often they are bred, at each decision.
-    restart: seconds that a job is thought to lose when its GPUs change.
+    fairness: exponent of the power mean, below 0; towards minus infinity only the slowest job counts.
+    population, generations: number of candidates, and of generations per decision.
+    restart: seconds that a job is assumed to lose when its GPUs change.
     """
 
     def __init__(
@@ -438,7 +429,7 @@ class Pollux(AtIntervals):
         return max((gpus for gpus in job.sizes if gpus <= limit), default=next(iter(job.sizes)))
 
     def _adapted(self, jobs: list[IntervalJob], nodes: list[int]) -> Matrices:
-        """The candidates of the interval before, for the jobs and nodes of now."""
+        """Adapt the candidates of the previous interval to the present jobs and nodes."""
         last = self._last_matrices
         adapted = np.zeros((len(last), len(jobs), len(nodes)), dtype=np.int64)
         if len(last):
@@ -453,7 +444,7 @@ class Pollux(AtIntervals):
 
 
 class GeneticSearch:
-    """One genetic search for an allocation."""
+    """A genetic search for an allocation of GPUs to jobs."""
 
     def __init__(self, policy: Pollux, jobs: list[IntervalJob], nodes: list[int], room: np.ndarray, view: View):
         self.policy, self.jobs, self.room, self.random = policy, jobs, room, view.random
@@ -463,14 +454,14 @@ class GeneticSearch:
         self.fair = max(1, -(-total // len(jobs)))
         age = np.array([view.now - job.task.arrival for job in jobs])
         restarts = np.array([policy.restarts(job) for job in jobs])
+        # Weight of a job's speedup if it restarts
         self.kept = np.maximum(age - restarts * policy.restart, 0.0) / np.maximum(age + policy.restart, 1e-9)
-        """Weight of a job's speedup if it starts again."""
         width = int(self.limits.max()) + 1
         own = [np.array([0, *job.sizes]) for job in jobs]
+        # By job and number of GPUs: the largest size of the job up to that number
         self.sizes = np.array([each[np.searchsorted(each, np.arange(width), side="right") - 1] for each in own])
-        """By job and number of GPUs: the largest size of the job that is not above that."""
+        # Speedup by job, number of nodes and of GPUs, as far as queried
         self.table = np.full((len(jobs), len(nodes) + 1, width), np.nan)
-        """Speedup by job, nodes and GPUs, as far as it was asked for."""
         self.table[:, 0, :] = self.table[:, :, 0] = 0.0
         self.scale = len(nodes) / total
         self.base = [self._fair_speed(job) for job in jobs]
@@ -492,18 +483,18 @@ class GeneticSearch:
     # What a candidate is worth ----------------------------------------------------------------------------------
 
     def _fair_speed(self, job: IntervalJob) -> float:
-        """Speed on an equal share of the GPUs over the fewest nodes, at a size it has."""
+        """Speed of a job on an equal share of the GPUs over the fewest nodes."""
         width = max((gpus for gpus in job.sizes if gpus <= self.fair), default=next(iter(job.sizes)))
         return max(job.speed(self._layout(width, -(-width // int(self.room.max())))), 1e-300)
 
     @staticmethod
     def _layout(gpus: int, nodes: int) -> tuple[int, ...]:
-        """`gpus` GPUs on a number of nodes, in equal parts as far as possible."""
+        """Divide `gpus` GPUs over a number of nodes, as equally as possible."""
         base, more = divmod(gpus, nodes)
         return (base + 1,) * more + (base,) * (nodes - more)
 
     def _values(self, matrices: Matrices) -> np.ndarray:
-        """The power mean of the speedups."""
+        """Power mean of the speedups of each candidate."""
         nodes, gpus = np.count_nonzero(matrices, axis=2), matrices.sum(axis=2)
         numbers = np.broadcast_to(np.arange(len(self.jobs)), gpus.shape)
         speedups = self.table[numbers, nodes, gpus]
@@ -523,10 +514,7 @@ class GeneticSearch:
     # Breeding ---------------------------------------------------------------------------------------------------
 
     def _crossed(self, found: Matrices, values: np.ndarray, count: int) -> Matrices:
-        """Children of pairs: the first jobs as in one parent, the others as in the other.
-
-        Of two candidates the better becomes a parent.
-        """
+        """Make children of candidates; each parent is the better of two random ones."""
         drawn = self.random.integers(len(found), size=(2, 2, count))
         parents = np.where(values[drawn[0]] >= values[drawn[1]], drawn[0], drawn[1])
         point = self.random.integers(len(self.jobs), size=(count, 1, 1))
@@ -548,10 +536,10 @@ class GeneticSearch:
         return np.where(grown, random.integers(matrices, upper + 1), matrices)
 
     def _repaired(self, matrices: Matrices) -> Matrices:
-        """Candidates made feasible.
+        """Make candidates feasible.
 
-        At most one job of several nodes on a node, at most the widest size of each job, no more than there is; of the
-        rest, as much as makes a size of the job.
+        A node has at most one multi-node job and no more GPUs than it has; a job has at most its widest allowed size,
+        rounded down to one of its sizes.
         """
         matrices = matrices.copy()
         spread = (np.count_nonzero(matrices, axis=2) > 1)[:, :, np.newaxis] & (matrices > 0)

@@ -1,16 +1,16 @@
 """Kueue: quotas by flavor in cohorts, borrowing, preemption, fair sharing.
 
 Decides when, on which nodes, and which jobs are preempted.  Each queue offers one head at a time.  A head gets the
-first flavor (a set of nodes) with quota for it, its queue's own or borrowed from the cohort; else it may preempt jobs
-of its own queue, or borrowers.  Heads within their quota go first, then by priority, then by arrival; or, with
-`fair_sharing`, those of the queue with the least dominant share.  A job with quota that finds no nodes keeps the quota
-and waits for nodes, as its pods do.
+first flavor (a set of nodes) with quota for it, of its own queue or borrowed from the cohort; otherwise it may preempt
+jobs of its own queue, or borrowers.  Heads within their quota come first, then order is by priority, then by arrival;
+or, with `fair_sharing`, by the lowest dominant share of the queue.  A job with quota but without free nodes keeps the
+quota and waits for nodes, as its pods do.
 Reference: Kueue (kubernetes-sigs/kueue); its test tables are among the tests (tests/oracle/test_kueue_tables.py).
-Weakness: quota says nothing of where it lies, so that admitted jobs wait for nodes and block quota; preempted work is
-lost.  Not modeled: partial admission, admission checks, slices of topologies, preemption for a topology, admission fair
-sharing.
-Cost: that of a cycle (`hetsim_policies.dynamic.common.admission_cycle`) for each head of a tree in which a job has come
-or gone.  Kinds of jobs that do not fit are set aside until then.
+Weakness: quota ignores the location of free devices, so admitted jobs may wait for nodes and block quota; preempted
+work is lost.  Not modeled: partial admission, admission checks, slices of topologies, preemption for a topology,
+admission fair sharing.
+Cost: that of a cycle (`hetsim_policies.dynamic.common.admission_cycle`) for each head of a cohort tree in which a job
+has arrived or ended.  Kinds of jobs that do not fit are skipped until then.
 """
 
 import math
@@ -44,12 +44,11 @@ from hetsim_policies.dynamic.common.cohorts import Cohort, Key, Quota
 from hetsim_policies.dynamic.users import Owners, owner_of, owners_of
 
 Amount = Annotated[float, Field(ge=0)]
-UNITS = {"gpus": WHOLE, "cores": 1000, "memory": 1}
-"""What the engine counts in one GPU, one core and one byte."""
+UNITS = {"gpus": WHOLE, "cores": 1000, "memory": 1}  # units of the engine per GPU, core and byte
 
 
 class Limits(BaseModel):
-    """A quota: what it has, and the most that it borrows and lends."""
+    """A quota: the nominal amount, and the limits on borrowing and lending."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -58,14 +57,15 @@ class Limits(BaseModel):
     lending: Amount | None = None
 
 
+# Amounts (a number: nominal) by flavor, in the order of attempts, and resource: GPUs, cores, bytes
 Quotas = dict[str, dict[Literal["gpus", "cores", "memory"], Limits | Amount]]
-"""By flavor, in the order in which they are tried, and resource: GPUs, cores, bytes; a number is nominal."""
 
 
 class Flavor(BaseModel):
     """Nodes by type of GPU, name (with * and ?) and partition; all given must match.
 
-    topology: jobs over several nodes lie within one rack: required, or preferred; their label `topology` goes first.
+    topology: whether jobs over several nodes lie within one rack (required or preferred); a job's label `topology`
+        overrides it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -97,14 +97,14 @@ class QueueOf(Rules):
 class Kueue(Scheduler):
     """Kueue's admission by quota.
 
-    queues: by name; without any, each owner has a queue without limits.  cohorts: by name; those that only queues name
-    need not stand there.  flavors: by name; one that only quotas name is all nodes.
-    of: what names the queue of a task: user, account, vc, partition or class.
+    queues: by name; without any, each owner has a queue without limits.  cohorts: by name; cohorts that only queues
+        name need no entry.  flavors: by name; a flavor that only quotas name is all nodes.
+    of: the attribute that names the queue of a task: user, account, vc, partition or class.
     fair_sharing: by dominant shares, with preemption by these strategies.
-    preempt_mode: what becomes of preempted jobs: requeue, they begin again; suspend, they keep their work.
-    ending: what pods of a preempted job take to end; Kueue queues it again only then.
-    one_head: a round is one cycle over one head of each queue, for `policy.decisions`; else cycles go on while they
-    admit.
+    preempt_mode: preempted jobs begin again (requeue), or keep their work (suspend).
+    ending: seconds that pods of a preempted job take to end; Kueue queues the job again only then.
+    one_head: a round is one cycle over one head of each queue, for `policy.decisions`; otherwise cycles repeat while
+        they admit.
     """
 
     def __init__(
@@ -130,15 +130,12 @@ class Kueue(Scheduler):
             self._queue(name, one, None if one.cohort is None else self._cohort(one.cohort, cohorts or {}, ()))
         for root in {queue.root: None for queue in self._queues.values()}:
             root.settle()
-        self._live: dict[Queue, None] = {}
-        """Queues with heads to look at."""
+        self._live: dict[Queue, None] = {}  # queues with heads to consider
         self._jobs: dict[int, Workload] = {}
+        # Jobs with quota but without nodes, and their flavors
         self._unplaced: dict[Workload, Sequence[Mapping[str, str]]] = {}
-        """Jobs that have quota and no nodes, and their flavors."""
-        self._again: dict[Workload, float] = {}
-        """Preempted jobs, and when they queue again."""
-        self._short: set[int] = set()
-        """Jobs of which is told that they wait for quota."""
+        self._again: dict[Workload, float] = {}  # preempted jobs, and when they are queued again
+        self._short: set[int] = set()  # jobs that were reported as waiting for quota
         self._releases = -1
 
     def _cohort(self, name: str, given: Mapping[str, CohortOf], below: tuple[str, ...]) -> Cohort:
@@ -205,7 +202,6 @@ class Kueue(Scheduler):
         self._live[job.queue] = None
 
     def _job(self, task: Task, queue: Queue) -> Workload:
-        """A task as a workload that requests what its fastest mode needs."""
         modes = [task.modes[position] for position in task.modes_by_speed()]
         requests = {name: amount for name, amount in _requests(modes[0]).items() if amount and name in queue.group_of}
         modes = [mode for mode in modes if _requests(mode) == _requests(modes[0])]
@@ -232,7 +228,7 @@ class Kueue(Scheduler):
         self.finished(task)
 
     def _release(self, task: Task) -> None:
-        """Take its quota back, if it has any; then all of its tree are looked at again."""
+        """Release a task's quota, if it has any, and reconsider all queues of its tree."""
         job = self._jobs.get(task.index)
         if job is not None and job in job.queue.workloads:
             job.queue.take(job)
@@ -264,7 +260,6 @@ class Kueue(Scheduler):
             yield WAIT_FOR_CHANGE if view.num_waiting(own=True) else WAIT_FOR_READY
 
     def _cycle(self, view: View) -> Iterator[Decision]:
-        """Run one cycle over the heads of all queues; drop those in which nothing moves."""
         popped = {queue: queue.pop() for queue in self._live}
         self._live = {queue: None for queue, head in popped.items() if head is not None}
         moved, victims = dict[Cohort, bool](), dict[Workload, str]()
@@ -283,7 +278,7 @@ class Kueue(Scheduler):
         self._live = {queue: None for queue in self._live if moved.get(queue.root, True)}
 
     def _admit(self, entry: Entry, view: View) -> Generator[Decision, None, bool]:
-        """Start a job that has quota, or let it wait for nodes; False: not admitted."""
+        """Start a job that has quota, or let it wait for nodes; return False if refused."""
         if entry.outcome != "admitted":
             return False
         job = entry.workload
@@ -299,7 +294,6 @@ class Kueue(Scheduler):
         return True
 
     def _wait(self, entry: Entry) -> Generator[Decision, None, bool]:
-        """Let a job wait, or reject it if its queue can never have enough."""
         job, queue, (requests, usable) = entry.workload, entry.workload.queue, entry.workload.pod_sets[0]
         for name, amount in requests.items():
             flavors = [flavor for flavor in queue.group_of[name][1] if flavor in (usable or ())]
@@ -312,14 +306,14 @@ class Kueue(Scheduler):
         return queue.requeue(entry)
 
     def _topology(self, job: Workload, flavors: Sequence[Mapping[str, str]]) -> str | None:
-        """Whether a job lies in one rack: required, preferred, or None."""
+        """Return whether a job must lie in one rack: required, preferred, or None."""
         if all(mode.node_count == 1 and not mode.span_any for mode in job.modes):
             return None
         given = (self.flavors[flavor].topology for one in flavors for flavor in one.values() if flavor in self.flavors)
         return job.task.label("topology") or next(filter(None, given), None)
 
     def _place(self, job: Workload, flavors: Sequence[Mapping[str, str]], view: View) -> Placement | None:
-        """The first nodes of its flavors; of racks the fullest with room."""
+        """Return the first nodes of the job's flavors; among racks the fullest with room."""
         nodes, topology = -1, self._topology(job, flavors)
         for flavor in {flavor: None for one in flavors for flavor in one.values()}:
             nodes &= self._masks.get(flavor, -1)

@@ -1,17 +1,17 @@
-"""Locality work stealing (`lws` of StarPU): idle workers take from neighbors.
+"""Locality work stealing (`lws` of StarPU): idle workers take neighbors' tasks.
 
 Decides where and when.  A task that becomes ready is put into the deque of the worker that ended the last of its
-predecessors, where its data still are; tasks without predecessors go round the workers.  An idle worker takes the
-newest task of its own deque, else the oldest of the nearest deque that has one it can run: first those of its node,
-then those of the nodes next to it, nearest first.  Higher `priority` goes before age.  A worker is an accelerator, or
+predecessors, where its data still are; tasks without predecessors are assigned to the workers in turn.  An idle worker
+takes the newest task of its own deque, else the oldest of the nearest deque that has one it can run: first those of its
+node, then those of other nodes, nearest first.  Higher `priority` precedes age.  A worker is an accelerator, or
 the cores of a node.
 Reference: Blumofe, Leiserson, Scheduling Multithreaded Computations by Work Stealing (1999): on P equal workers the
 expected time of a fully strict computation is T1/P + O(T_inf), with random victims; by locality as in StarPU
 (Augonnet et al., 2011).
-Weakness: no estimates, so that a core takes what a GPU would do in no time; no bound on unlike workers.
-Gangs and tasks that need much memory start when an idle worker's node has room for them, or wait while others pass.
-Cost: O(shapes + log n) a task that starts at home; to steal, and to find a worker for a task with a busy home, as many
-nodes as must be looked at, nearest first.
+Weakness: no estimates, so a core may take a task that a GPU would finish far sooner; no bound on unlike workers.
+Gangs and tasks that need much memory start when an idle worker's node has room for them, and wait while others pass.
+Cost: O(shapes + log n) for a task that starts at its own worker; to steal, and to find another worker for a task, as
+many nodes as must be visited, nearest first.
 """
 
 from bisect import bisect_left
@@ -29,8 +29,7 @@ from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
 from hetsim_policies.dynamic.common.lines import refuse_parts_of_nodes
 from hetsim_policies.dynamic.common.two_ended import TwoEnded
 
-OWN, STOLEN = 0, 1
-"""The ends of a deque: its worker takes the newest task, others steal the oldest."""
+OWN, STOLEN = 0, 1  # The ends of a deque: its worker takes the newest task, others steal the oldest
 
 @dataclass(eq=False, slots=True)
 class Worker:
@@ -41,8 +40,8 @@ class Worker:
     room: int  # thousandths of cores, or millionths of GPUs, that may work at a time
     used: int = 0
     up: bool = True
+    # Waiting tasks of this worker, by shape
     deques: defaultdict[Shape, TwoEnded] = field(default_factory=lambda: defaultdict(TwoEnded))
-    """Tasks before it, by shape."""
 
     def runs(self, shape: Shape) -> list[Mode]:
         """Modes of a shape for devices of this worker's type."""
@@ -107,7 +106,7 @@ class Lws(Scheduler):
         self._ended(task)
 
     def device(self, device: Device, up: bool) -> None:
-        """Note a device's state; without its cores a node is unusable."""
+        """Record a device's state; without its cores a node is unusable."""
         (self._down.discard if up else self._down.add)(device.index)
         host = self._nodes[device.node].cpu.index
         for worker in self._on_node[device.node]:
@@ -125,7 +124,7 @@ class Lws(Scheduler):
         return workers
 
     def _home(self, task: Task) -> Worker:
-        """The worker that released the task, or the next in turn that can run it."""
+        """Return the worker that released the task, or the next in turn that can run it."""
         index, worker = self._last
         if worker is None or self._before is None or index not in self._before[task.index]:
             self._turn = (self._turn + 1) % len(self.workers)
@@ -160,7 +159,7 @@ class Lws(Scheduler):
             yield self._start(*task)
 
     def _find_worker(self, task: Task, home: Worker, view: View) -> Iterator[Decision]:
-        """The worker nearest to a new task that can start it."""
+        """Start a new task on the nearest worker that can run it now."""
         here = home.device.node
         if (yield from self._offer(task, here, home, view)):
             return
@@ -175,7 +174,6 @@ class Lws(Scheduler):
             self._open.remove(node)
 
     def _offer(self, task: Task, node: int, home: Worker, view: View) -> Generator[Decision, None, bool]:
-        """To the workers of a node, the nearest to the task's home first."""
         for worker in sorted(self._on_node[node], key=lambda other: abs(other.number - home.number)):
             placement = self._placement(task, worker, view) if worker.up else None
             if placement is not None:
@@ -184,7 +182,7 @@ class Lws(Scheduler):
         return False
 
     def _steal(self, thief: Worker, view: View) -> tuple[Task, Placement] | None:
-        """From the nearest deque with a task that it can start."""
+        """Take a task from the nearest deque with one that the thief can start."""
         task, empty = None, []
         for node in _outwards(self._busy, thief.device.node):
             here = self._on_node[node]
@@ -201,7 +199,7 @@ class Lws(Scheduler):
         return task
 
     def _best(self, owner: Worker, taker: Worker, end: int, view: View) -> tuple[Task, Placement] | None:
-        """The first task at one end of a worker's deques that it, or another, can start."""
+        """Return the first task at one end of a worker's deques that `taker` can start."""
         heads = [deque.head(end) for shape, deque in owner.deques.items() if taker.runs(shape)]
         for _, _, task in sorted((head for head in heads if head is not None), key=lambda head: head[0]):
             if (placement := self._placement(task, taker, view)) is not None:
@@ -209,7 +207,7 @@ class Lws(Scheduler):
         return None
 
     def _placement(self, task: Task, worker: Worker, view: View) -> Placement | None:
-        """Placement of the task on this worker now, with neighbors for several devices."""
+        """Return the placement of a task on this worker now, or None."""
         for mode in task.fastest_modes():
             if mode.type is not worker.device.type or worker.used + _room(mode) > worker.room:
                 continue
@@ -235,19 +233,18 @@ class Lws(Scheduler):
 
 
 def _room(mode: Mode) -> int:
-    """The amount of each of its workers that a launch takes."""
+    """Amount of each of its workers that a launch occupies."""
     return mode.millicores if mode.on_cpu else mode.share
 
 
 def _include(nodes: list[int], node: int) -> None:
-    """Into the ascending list, once."""
     place = bisect_left(nodes, node)
     if place == len(nodes) or nodes[place] != node:
         nodes.insert(place, node)
 
 
 def _outwards(nodes: list[int], node: int) -> Iterator[int]:
-    """The nodes of an ascending list by their distance from one."""
+    """Yield the nodes of an ascending list by their distance from `node`."""
     right = bisect_left(nodes, node)
     lower = right - 1
     while lower >= 0 or right < len(nodes):

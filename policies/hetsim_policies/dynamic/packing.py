@@ -1,4 +1,4 @@
-"""Tasks on the same nodes: packed by demand, placed by likeness, or moved there."""
+"""Tasks on the same nodes: packed by demand, placed by similarity, or migrated."""
 
 import math
 from collections import defaultdict
@@ -35,19 +35,18 @@ from hetsim_policies.placement_rules.common.choice import Totals, best_node, dem
 
 
 class Tetris(ListScheduler):
-    """Multi-resource packing: the task best aligned to the free resources goes first.
+    """Multi-resource packing: the task best aligned to free resources starts first.
 
-    Decides when and where.  The alignment of a task with a node is the dot product of its demand and what is free
-    there, over cores, host memory and GPUs, each as a fraction of the largest node.  Of all waiting tasks that fit, the
-    one with the greatest alignment, on its best node, less `shortness` times its remaining work starts next, until none
-    fits.  Work is estimated time × demand; it counts in units of the mean alignment over the mean work of the tasks
-    that fit.
+    Decides when and where.  The alignment of a task with a node is the dot product of its demand and the node's free
+    resources, over cores, host memory and GPUs, each as a fraction of the largest node.  Of all waiting tasks that fit,
+    the next to start has the largest alignment, on its best node, less `shortness` times its remaining work, until none
+    fits.  Work is estimated time × demand; its unit is the mean alignment over the mean work of the tasks that fit.
     Reference: Grandl, Ananthanarayanan, Kandula, Rao, Akella, Multi-Resource Packing for Cluster Schedulers (SIGCOMM
     2014): Tetris.  With `shortness` 0 it is the packer with which Mao et al., Resource Management with Deep
     Reinforcement Learning (HotNets 2016) compare.
     Weakness: no bound is known; the packer lets short tasks wait behind large ones, and its slowdown grows with the
     load.
-    Cost: for each start, a few NumPy operations over the nodes for every demand that waits.
+    Cost: for each start, a few NumPy operations over the nodes for every distinct waiting demand.
 
     shortness: weight of the remaining work; 0 packs only.
     """
@@ -95,7 +94,7 @@ class Tetris(ListScheduler):
                 heads[key] = following
 
     def _alignment(self, mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
-        """Dot product of a mode's demand and what is free on nodes."""
+        """Dot product of a mode's demand and the free resources of nodes."""
         free = self._totals.free(nodes, view)
         return np.round((demand(mode) / self._scale) @ (free / self._scale[:, None]), 12)
 
@@ -103,17 +102,16 @@ class Tetris(ListScheduler):
 class Similarity(ListScheduler):
     """Similarity: place jobs with similar profiles together, or apart.
 
-    Decides where; tasks start in the order of arrival.  Two jobs are the more alike the closer the ratios of their
-    times on the types of device are (the cosine of their speeds by type), and jobs of one class are alike altogether.
-    `together` goes to the node with the running jobs most alike, where data or caches are shared; `apart` to the node
-    with the running jobs least alike, as jobs of one model ask for the same part of a device at the same time.
+    Decides where; tasks start in the order of arrival.  The similarity of two jobs is the cosine of their speeds by
+    device type, and 1 for jobs of one class.  `together` chooses the node with the most similar running jobs, if data
+    or caches are shared; `apart` the node with the least similar ones, as jobs of one model need the same part of a
+    device at the same time.
     References: Gu, Chowdhury, Shin, Zhu, Jeon, Qian, Liu, Guo, Tiresias: A GPU Cluster Manager for Distributed Deep
     Learning (NSDI 2019), which places by profiles of models; Delimitrou, Kozyrakis, Paragon: QoS-Aware Scheduling for
     Heterogeneous Datacenters (ASPLOS 2013), for similar jobs apart.  The rule here is simpler than either: no training,
     no measurement.
-    Weakness: where neither data are shared nor devices interfere, similarity means nothing and this is another first
-    fit.
-    Cost: the running tasks on each node where the task fits.
+    Weakness: if neither data are shared nor devices interfere, similarity is irrelevant and this is another first fit.
+    Cost: linear in the running tasks on each node where the task fits.
 
     prefer: together or apart.
     """
@@ -135,7 +133,7 @@ class Similarity(ListScheduler):
     gone = finished
 
     def _beside(self, task: Task, view: View) -> Placement | None:
-        """Start the task now in its fastest mode that fits, on the best node for it."""
+        """Place the task in its fastest mode that fits, on the best node for it."""
         for mode in task.fastest_modes():
             if options := view.options(task, mode):
                 return self._noted(task, min(options, key=lambda option: self._placement_cost(task, option, view)))
@@ -143,7 +141,7 @@ class Similarity(ListScheduler):
         return None if anywhere is None else self._noted(task, anywhere)
 
     def _placement_cost(self, task: Task, placement: Placement, view: View) -> tuple[float, float]:
-        """Return the cost of a placement: similarity to the jobs already there, then load.
+        """Cost of a placement: similarity to the jobs already there, then load.
 
         Jobs on the same node count once; a task on part of a device counts those on its device again.
         """
@@ -171,7 +169,6 @@ def likeness(one: Task, other: Task) -> float:
 
 
 def _speeds(task: Task) -> dict[str, float]:
-    """Return the relative speed of the task on each device type (fastest = 1)."""
     best = task.shortest_estimate
     speeds: dict[str, float] = {}
     for mode in task.modes:
@@ -181,26 +178,26 @@ def _speeds(task: Task) -> dict[str, float]:
 
 
 Margin = Annotated[float, Field(ge=0)]
-Moves = list[tuple[Task, int]]
-"""Tasks and the nodes they move to."""
+Moves = list[tuple[Task, int]]  # tasks and the nodes they move to
 
 
 class Defragment(ListScheduler):
-    """Defragmentation by migration: move running tasks so that the oldest fits.
+    """Defragmentation by migration: move running tasks so that the oldest task fits.
 
-    Decides when, and which task moves where.  What fits starts, in order of arrival.  If then the oldest waiting task
-    wants whole GPUs and enough are free, but on several nodes, the cheapest set of moves is sought that empties enough
-    of one node: smallest gangs first, each to the tightest node that takes it.  It is carried out if it pays: the wait
-    that it spares (until the task would fit otherwise, by estimates) × its GPUs must exceed `margin` × the pauses of
-    the moved × theirs.
+    Decides when, and which task moves where.  Tasks that fit start in order of arrival.  If then the oldest waiting
+    task needs whole GPUs and enough are free, but on several nodes, the policy searches the cheapest set of moves that
+    empties enough of one node: smallest gangs first, each to the tightest node with room.  The moves are made if they
+    pay: the wait saved (until the task would fit otherwise, by estimates) × the task's GPUs must exceed `margin` × the
+    pauses of the moved tasks × their GPUs.
 
     Reference: the migration of Xiao et al., Gandiva: Introspective Cluster Scheduling for Deep Learning (OSDI 2018).
-    Weakness: greedy, one waiting task at a time; by wrong estimates it moves in vain; fractions of GPUs are not moved.
-    Cost: one pass over the running tasks and the nodes for a task that waits although enough is free.
+    Weakness: greedy, one waiting task at a time; with wrong estimates it moves without need; fractions of GPUs are not
+    moved.
+    Cost: one pass over the running tasks and the nodes for a task that waits although enough GPUs are free.
 
-    margin: the GPU-seconds of waiting that are spared must exceed this × those lost by pauses.
-    minimum_run: a task is moved at the earliest so long after its start or last move.
-    max_moves: moves for one waiting task.
+    margin: the saved GPU-seconds of waiting must exceed this factor × the GPU-seconds lost by pauses.
+    minimum_run: minimum seconds between a task's start or last move and a move.
+    max_moves: maximum number of moves for one waiting task.
     """
 
     def __init__(
@@ -251,7 +248,7 @@ class Defragment(ListScheduler):
             self._in_vain = view.now
 
     def _worthwhile(self, task: Task, view: View) -> Moves:
-        """The cheapest moves after which the task fits on one node, if they pay."""
+        """Return the cheapest moves after which the task fits on one node, if they pay."""
         if view.over_limit(task):
             return []  # room would not help
         mode = task.fastest_modes()[0]
@@ -264,7 +261,6 @@ class Defragment(ListScheduler):
         return moves if spared > self.margin * cost else []
 
     def _movable(self, mode: Mode, view: View) -> dict[int, list[Task]]:
-        """Running tasks that may move, by node, the smallest first."""
         by_node: dict[int, list[Task]] = {}
         for task in view.running("start", own=True):
             if task.state != RUNNING or not task.shape.preemptible or len(view.launch_of(task).tasks) > 1:
@@ -282,7 +278,7 @@ class Defragment(ListScheduler):
 
 
 class _Nodes:
-    """Free whole GPUs of a type, cores and memory of every node, to try moves on."""
+    """Free whole GPUs of a type, cores and memory of every node, to test moves."""
 
     def __init__(self, mode: Mode, view: View):
         view.nodes.refresh()
@@ -318,7 +314,7 @@ class _Nodes:
 def _cheapest(
     nodes: _Nodes, mode: Mode, movable: dict[int, list[Task]], max_moves: int, view: View
 ) -> tuple[float, Moves] | None:
-    """The least lost GPU-seconds, and the moves, after which the mode fits on a node."""
+    """Return the fewest lost GPU-seconds, and the moves, after which the mode fits."""
     best: tuple[float, Moves] | None = None
     for node, tasks in movable.items():
         state, moves, cost = nodes.copy(), [], 0.0
@@ -339,7 +335,6 @@ def _cheapest(
 
 
 def _pause(task: Task, mode: Mode, node: int, view: View) -> float:
-    """Estimated seconds by which a move delays a running task."""
     there = view.first(mode, task, node=node)
     longer = 0.0 if there is None else view.duration(task, there) - view.remaining(task)
     return max(0.0, longer) + task.shape.stopping.save

@@ -1,19 +1,19 @@
-"""Power down: idle accelerators sleep and wake on demand, or by forecast.
+"""Power down: idle accelerators sleep and are woken on demand, or by forecast.
 
-Decides when, and which accelerators sleep.  Tasks start in the order of arrival, on what is awake if they fit there;
-else the accelerators of a sleeping node are woken for the first in line, which waits for them.  An accelerator that was
-idle for `patience` goes to sleep unless the forecast wants it.  Tasks are never stopped.
-Reference: with a patience of waking time × (busy or idle watts) / (idle - sleep watts), the time after which sleep
-would have paid, this is the ski rental rule: at most twice the energy of knowing all arrivals (Karlin, Manasse,
-Rudolph, Sleator, Competitive Snoopy Caching, 1988; for power Irani, Shukla, Gupta, Online Strategies for Dynamic Power
-Management in Systems with Multiple Power-saving States, 2003).  None: that time, of each type.
-The forecast: the rate at which devices are asked for is averaged over the last `memory` seconds (exponentially), and
-what may be asked for while a device wakes, with `safety` standard deviations of a Poisson count, stays awake beyond
-what is busy, if it comes to half a device at least: square-root staffing as in Gandhi, Harchol-Balter, Raghunathan,
-Kozuch, AutoScale: Dynamic, Robust Capacity Management for Multi-Tier Data Centers (2012).  Cores stay awake: their
-nodes' accelerators could not be fed.
-Weakness: no forecast sees a burst come; a task for which devices wake waits for them even if others come free
-before; devices that draw no less asleep than idle never sleep.
+Decides when tasks start, and which accelerators sleep.  Tasks start in the order of arrival, on awake devices if they
+fit there; otherwise the accelerators of a sleeping node are woken for the first waiting task, which waits for them.  An
+accelerator that was idle for `patience` seconds is put to sleep unless the forecast needs it.  Tasks are never stopped.
+Reference: with a patience of waking time × (busy or idle watts) / (idle - sleep watts), the break-even time of sleep,
+this is the ski rental rule: at most twice the energy of knowing all arrivals (Karlin, Manasse, Rudolph, Sleator,
+Competitive Snoopy Caching, 1988; for power Irani, Shukla, Gupta, Online Strategies for Dynamic Power Management in
+Systems with Multiple Power-saving States, 2003).  None: that time for each type.  The forecast: the rate at which
+devices are requested is averaged over the last `memory` seconds (exponentially).  The expected requests while a device
+wakes, plus `safety` standard deviations of a Poisson count, are kept awake in addition to busy devices, if they are at
+least half a device: square-root staffing as in Gandhi, Harchol-Balter, Raghunathan,
+Kozuch, AutoScale: Dynamic, Robust Capacity Management for Multi-Tier Data Centers (2012).  Cores are never put to
+sleep, since their node's accelerators need them.
+Weakness: no forecast predicts a burst; a task for which devices wake waits for them even if others become free earlier;
+devices that draw as much power asleep as idle never sleep.
 Cost: linear in the accelerators for each round in which something was idle or asleep.
 """
 
@@ -36,8 +36,8 @@ from hetsim_policies.prediction import FadingSum
 class PowerDown(ListScheduler):
     """First come, first served, with idle accelerators put to sleep.
 
-    patience: idle seconds before sleep; none: after which sleep would have paid, by the watts of the type.
-    safety: standard deviations of the demand while a device wakes that are kept awake; 0: only the mean of it.
+    patience: idle seconds before sleep; none: the break-even time by the watts of the type.
+    safety: standard deviations of the demand during a wake-up that are kept awake; 0: only its mean.
     memory: seconds over which the demand is averaged.
     """
 
@@ -59,8 +59,8 @@ class PowerDown(ListScheduler):
         self.asleep: dict[int, Device] = {}  # put to sleep by this policy
         self._down: set[int] = set()
         self._sleepers: list[Device] = []
+        # By type: requested devices, and their squares by task
         self._demand: dict[DeviceType, tuple[FadingSum, FadingSum]] = {}
-        """By type: devices asked for, and their squares by task."""
 
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
         Scheduler.serve(self, counters, alone)  # it does not: devices would sleep while requests wait
@@ -103,10 +103,10 @@ class PowerDown(ListScheduler):
     # Waking -----------------------------------------------------------------------------------------------------
 
     def _to_wake(self, task: Task, view: View) -> list[Device]:
-        """The fewest sleeping accelerators of one node that a mode of the task lacks.
+        """Return the fewest sleeping accelerators of one node that a task's mode lacks.
 
-        Of a gang across nodes, and where cores or memory lack besides, all that is asleep of its type: a task must
-        not wait for devices that would never be woken.
+        For a gang across nodes, and if cores or memory are also lacking, all sleeping ones of its type: a task must not
+        wait for devices that would never be woken.
         """
         if not self.asleep:
             return []
@@ -130,7 +130,7 @@ class PowerDown(ListScheduler):
     # Sleeping ---------------------------------------------------------------------------------------------------
 
     def _put_to_sleep(self, view: View, waiting: bool) -> Generator[Decision, None, float]:
-        """Put to sleep what has been idle long enough; returns when to look again."""
+        """Put devices idle long enough to sleep; return the time of the next check."""
         now, soonest = view.now, math.inf
         idle: dict[DeviceType, list[Device]] = {}
         for device in self._sleepers:
@@ -164,7 +164,7 @@ class PowerDown(ListScheduler):
     def wanted_awake(self, kind: DeviceType, now: float) -> int:
         """Idle devices to keep awake: one waking time's demand plus `safety` deviations.
 
-        Rounded up, but less than half a device is none: where tasks are rare nothing stays awake for them.
+        The number is rounded up, but less than half a device counts as none: rare tasks keep no device awake.
         """
         if (demand := self._demand.get(kind)) is None:
             return 0

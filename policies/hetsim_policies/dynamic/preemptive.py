@@ -38,10 +38,10 @@ Head = tuple[Task, TaskQueue]
 class PreemptiveList(ListScheduler):
     """A `ListScheduler` whose heads may stop lower-ranked running tasks.
 
-    The least urgent are stopped first, only as many as the head needs, and none if even all would not suffice.
-    They wait again, with their work kept.  Tasks that are not preemptible are left alone.
+    The least urgent tasks are stopped first, only as many as the head needs, and none if even all would not suffice.
+    Stopped tasks wait again, with their work kept.  Tasks that are not preemptible continue.
     Cost: a pass over the running tasks for a head that does not fit and might displace one of them, once until
-    something comes free.
+    resources become free.
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class PreemptiveList(ListScheduler):
     ):
         super().__init__(order, placement, discipline)
         self.preemptive = preemptive
+        # An instant, and rows of tasks that did not start then although room had been made for them
         self._declined: tuple[float, dict[int, None]] = (-1.0, {})
-        """An instant, and rows of tasks that did not start then although room had been made for them."""
+        # Rows of tasks for which no room can be made, while releases and others' starts equal `_since`
         self._in_vain: dict[int, None] = {}
-        """Rows of tasks for which no room can be made, `_since` these counts of releases and of others' starts."""
         self._since = -1, -1
         self._own_starts = 0  # starts under "block": they rank before all that waits, and are no victims of theirs
+        # Upper bound of the ranks of running tasks (None: no start yet); these ranks never grow
         self._worst: Any = None
-        """No running task ranks behind this; None when none was started.  Ranks of running tasks never grow."""
 
     def rank(self, task: Task, view: View) -> Any:
-        """Rank of a running task; must not grow (else `ranks_grew`)."""
+        """Rank of a running task, which must not grow (else call `ranks_grew`)."""
         return self.order(task)
 
     def yields(self, running: Any, waiting: Any) -> bool:
@@ -71,24 +71,24 @@ class PreemptiveList(ListScheduler):
         return running > waiting
 
     def ranks_grew(self) -> None:
-        """Note that running tasks rank lower now: try to make room."""
+        """Record that running tasks rank lower now, so that heads try again to make room."""
         self._in_vain.clear()
 
     def beginning(self, view: View) -> None:
-        """Hook: a round begins."""
+        """Hook at the beginning of a round."""
 
     def until(self, view: View) -> Wait | None:
-        """Time of the next round if nothing changes; None: no such round."""
+        """Time of the next round if nothing changes; None if none is needed."""
         return None
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
-        """Hook: a task is about to start."""
+        """Hook before a task starts."""
         key = self.order(task)
         if self._worst is None or key > self._worst:
             self._worst = key
 
     def victims(self, key: Any, view: View) -> Iterable[Task]:
-        """Running tasks that a rank may preempt, least urgent first."""
+        """Return running tasks that a rank may preempt, least urgent first."""
         if self._worst is None or not self.yields(self._worst, key):
             return ()  # spares most heads the pass over all running tasks
         ranked = [(self.rank(other, view), other) for other in view.running("start", own=True)]
@@ -140,12 +140,12 @@ class PreemptiveList(ListScheduler):
             yield wait
 
     def _known(self, view: View) -> tuple[int, int]:
-        """A key of the state: while it is equal, no preemption newly makes room."""
+        """Key of the engine's state; while it is equal, no preemption can make room."""
         changes = view.changes
         return changes.releases, changes.launches - self._own_starts
 
     def _room_for(self, task: Task, view: View) -> tuple[Placement, list[Task]] | None:
-        """Placement of a task once some lower-ranked tasks have stopped, and these tasks."""
+        """Return a task's placement, and the lower-ranked tasks to stop for it, or None."""
         # Without a rule and data that have to find room, a task of one mode that found no place fits nowhere.
         plain = self.placement is None and not view.items
         if not (plain and len(task.modes) == 1) and any(view.fits(mode) for mode in task.modes):
@@ -164,7 +164,6 @@ class PreemptiveList(ListScheduler):
 
 
 def _heads_of(queues: Iterable[TaskQueue]) -> list[Head]:
-    """The queues in which tasks wait, each with the one that goes first."""
     return [(head, queue) for queue in queues if (head := queue.head()) is not None]
 
 
@@ -177,7 +176,7 @@ def _heads_of(queues: Iterable[TaskQueue]) -> list[Head]:
 class RunningList:
     """Running tasks sorted by key.
 
-    Cost: a binary search to put one in; that and taking the first move what follows.
+    Cost: a binary search per insertion; insertions and removals at the front move the entries behind.
     """
 
     __slots__ = ("_entries", "_limit")
@@ -203,7 +202,7 @@ class RunningList:
         self._entries.clear()
 
     def head(self) -> tuple[Any, Task] | None:
-        """The lowest key and its task."""
+        """Return the lowest key and its task, or None."""
         entries = self._entries
         while entries:
             key, start, task = entries[0]
@@ -223,30 +222,30 @@ class RunningList:
         return self._first(bisect_left(entries, True, lo=1, key=lambda entry: reached(entry[0])))
 
     def all(self) -> Iterator[Task]:
-        """All tasks, in order."""
+        """Yield all tasks, in order."""
         return self._first(len(self._entries))
 
     def _first(self, count: int) -> Iterator[Task]:
-        """The tasks of the first entries, one by one, as often only a few are asked for."""
+        """Yield the tasks of the first `count` entries, lazily, as callers may stop early."""
         for _, start, task in self._entries[:count]:
             if task.memo == start and task.state == RUNNING:
                 yield task
 
 
 class Priority(PreemptiveList):
-    """Priority: the highest priority goes first, with optional aging and preemption.
+    """Priority: the highest priority first, with optional aging and preemption.
 
-    Decides when, and with preemption which running task is preempted.  Equal priorities go in the order of arrival and
-    never stop each other.
+    Decides when, and with preemption which running task is preempted.  Equal priorities are served in the order of
+    arrival and never preempt each other.
     Reference: Cobham, Priority Assignment in Waiting Line Problems (1954), and for preemption White and Christie,
     Queuing with Preemptive Priorities (1958); both give the exact mean waits for M/M/1.  Aging, a priority that grows
     with time in the system, is Kleinrock's delay-dependent discipline (1964).
-    Weakness: without aging low priorities starve while the higher ones fill the devices.
-    Cost: O(log n) a task; if preemptive, one pass over the running tasks for a head that does not fit.
+    Weakness: without aging low priorities starve while higher ones occupy all devices.
+    Cost: O(log n) per task; if preemptive, one pass over the running tasks for a head that does not fit.
 
     preemptive: a head that does not fit stops running tasks of lower priority.
-    aging: priority gained per second since arrival.  All grow alike, so the order of two tasks never changes and
-        the key stays constant: slope × arrival - priority.
+    aging: priority gained per second since arrival.  All priorities grow equally, so the order of two tasks never
+        changes and the key is constant: aging × arrival - priority.
     """
 
     queueing = "priorities"
@@ -266,17 +265,17 @@ class Priority(PreemptiveList):
 
 
 class Edf(PreemptiveList):
-    """Earliest deadline first: nearest deadline goes first, tasks without one last.
+    """Earliest deadline first: nearest deadline first, tasks without one last.
 
-    Decides when, with preemption which running task is preempted, and if wanted which tasks are dropped.
+    Decides when, with preemption which running task is preempted, and with `drop_expired` which tasks are dropped.
     Reference: Liu and Layland, Scheduling Algorithms for Multiprogramming (1973); Dertouzos (1974): preemptive and on
-    one server it meets all deadlines whenever any policy can.  Not so on several (Dhall and Liu, 1978).
-    Weakness: under overload it runs what is about to be late and misses one deadline after the other; `drop_expired`
-    cuts that short.
-    Cost: O(log n) a task; if preemptive, one pass over the running tasks for a head that does not fit.
+    one server it meets all deadlines whenever any policy can.  On several servers it may not (Dhall and Liu, 1978).
+    Weakness: under overload it runs tasks that are nearly late and misses one deadline after the other; `drop_expired`
+    limits that.
+    Cost: O(log n) per task; if preemptive, one pass over the running tasks for a head that does not fit.
 
     preemptive: a head that does not fit stops running tasks with later deadlines.
-    drop_expired: a waiting task that comes to the head of its queue when its deadline has passed expires.
+    drop_expired: a waiting task that reaches the head of its queue after its deadline expires.
     """
 
     def __init__(
@@ -298,8 +297,7 @@ class Edf(PreemptiveList):
         yield from super().schedule(view)
 
 
-ROUNDING = 1e-9
-"""Equal times that were computed in two ways differ by less than this part."""
+ROUNDING = 1e-9  # relative rounding error between equal times that were computed in two ways
 
 
 def _time_left(task: Task) -> float:
@@ -309,17 +307,18 @@ def _time_left(task: Task) -> float:
 class Srtf(PreemptiveList):
     """Shortest remaining time first, by estimate, with preemption.
 
-    Decides when, and which task is preempted.  Times are those on a task's best mode, so that a task that runs on a
-    slow device is not taken for a long one.
+    Decides when, and which task is preempted.  Times are those on a task's best mode, so that a task on a slow device
+    does not count as long.
     Reference: Schrage, A Proof of the Optimality of the Shortest Remaining Processing Time Discipline (1968): on one
-    server, with exact estimates and stops that cost nothing, no policy has fewer tasks in the system at any time.  On
-    m servers it is O(log min(n/m, P)) competitive for mean response, P the ratio of longest to shortest (Leonardi and
-    Raz, 1997).  Weakness: long tasks can starve; every stop costs its save and restore; wrong estimates.
-    Cost: O(log n) a task and a stop, where running tasks compute steadily in their best mode: the sum of remaining time
-    and present time is then constant, and a sorted list of it finds the task with most left.  Else one pass over the
-    running tasks for a head that does not fit.
+    server, with exact estimates and free preemption, no policy has fewer tasks in the system at any time.  On m servers
+    it is O(log min(n/m, P)) competitive for mean response, P the ratio of longest to shortest (Leonardi and Raz, 1997).
+    Weakness: long tasks can starve; every stop costs its save and restore; wrong estimates.
+    Cost: O(log n) per task and stop, if running tasks compute steadily in their best mode: remaining time plus present
+    time is then constant, and a sorted list finds the task with most time left.  Otherwise one pass over the running
+    tasks for a head that does not fit.
 
-    margin: a running task is preempted only by one that is shorter by more than this (what a stop costs, say).
+    margin: a running task is preempted only by one that is shorter by more than these seconds (such as the cost of a
+        stop).
     """
 
     queueing = "shortest remaining time first"
@@ -333,7 +332,7 @@ class Srtf(PreemptiveList):
         self._ends = RunningList()  # running tasks by -end: the latest end first
 
     def rank(self, task: Task, view: View) -> float:
-        """The remaining fraction of a running task times its estimate on its best mode."""
+        """Remaining fraction of a running task times its estimate on its best mode."""
         return part_left(task, view) * task.shortest_estimate
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
@@ -358,19 +357,19 @@ class Srtf(PreemptiveList):
 
 
 class Las(PreemptiveList):
-    """Least attained service, discretized into a few queues; the least goes first.
+    """Least attained service, discretized into a few queues; the least served first.
 
     Decides when, and which task is preempted.  The service a task has attained is GPUs × time (cores × time in CPU
-    modes).  Between two thresholds all are alike and go in the order of arrival; a task that crosses one falls into the
-    next queue, and is preempted by all that are now before it.  Needs no estimates.
+    modes).  Tasks between the same two thresholds form a queue in the order of arrival; a task that crosses a threshold
+    moves to the next queue and can be preempted by all tasks now before it.  It needs no estimates.
     Reference: Nuyens and Wierman, The Foreground-Background Queue: A Survey (2008); discretized and for gangs: Gu et
-    al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019).  Where sizes are heavy-tailed (decreasing
-    hazard rate) and stops cost nothing, least attained service minimizes the mean response in M/G/1 among orders that
-    do not know sizes (Righter and Shanthikumar, 1989).
+    al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019).  With heavy-tailed sizes (decreasing
+    hazard rate) and free preemption, least attained service minimizes the mean response in M/G/1 among orders that do
+    not use sizes (Righter and Shanthikumar, 1989).
     Weakness: long tasks starve while load is high; with equal sizes worse than fcfs.
-    Cost: O(log n) a task, a stop and a threshold crossed; one timer a crossing while tasks wait.
+    Cost: O(log n) per task, stop and crossed threshold; one timer per crossing while tasks wait.
 
-    thresholds: GPU-seconds (core-seconds) at which a task falls into the next queue; without any, one at an hour.
+    thresholds: GPU-seconds (core-seconds) at which a task moves to the next queue; default: one at an hour.
     """
 
     queueing = "least attained service"
@@ -386,8 +385,7 @@ class Las(PreemptiveList):
         self.order_of_levels = list(range(len(self.thresholds) + 1))  # the rank of each queue; the least goes first
         self._level: dict[int, int] = {}  # queues of tasks that have crossed a threshold, by row
         self._starts = 0
-        self._running = [RunningList() for _ in self.order_of_levels]
-        """By level: running tasks, the latest arrival first."""
+        self._running = [RunningList() for _ in self.order_of_levels]  # by level: running tasks, latest arrival first
         self._crossings = RunningList()  # when running tasks reach their next thresholds
 
     def _key(self, task: Task) -> tuple[int, float, int]:
@@ -401,7 +399,7 @@ class Las(PreemptiveList):
         self._foresee_crossing(task, level, placement.mode.width, view)
 
     def _foresee_crossing(self, task: Task, level: int, width: float, view: View) -> None:
-        """Note when a task that runs now, in this queue, reaches the next threshold."""
+        """Record when a running task of this queue reaches the next threshold."""
         if level < len(self.thresholds):
             threshold = self.thresholds[level]
             missing = max(threshold - view.attained(task), ROUNDING * threshold)
@@ -413,7 +411,7 @@ class Las(PreemptiveList):
     gone = finished
 
     def victims(self, key: tuple[int, float, int], view: View) -> Iterator[Task]:
-        """Running tasks behind by queue and arrival, the last first."""
+        """Yield running tasks behind a key by queue and arrival, the last first."""
         own = -key[1], -key[2]
         for level in sorted(range(len(self._running)), key=self.order_of_levels.__getitem__, reverse=True):
             rank, running = self.order_of_levels[level], self._running[level]
@@ -448,14 +446,15 @@ class Las(PreemptiveList):
 class Tiresias(Las):
     """Tiresias with known sizes: queues of attained service, ranked by Gittins index.
 
-    Decides when, and which task is preempted: as `las`, but which queue goes first follows from the distribution of GPU
-    time.  The index of a queue is the chance that a task that has got there ends before the next threshold, over the
-    service it is expected to take until then: sup over the thresholds ahead.  The greatest goes first.
+    Decides when, and which task is preempted: as `las`, but the order of queues follows from the distribution of GPU
+    time.  The index of a queue is the maximum over the coming thresholds of the probability that a task of the queue
+    ends before that threshold, over the service that it is expected to take until then.  The largest index is served
+    first.
     Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), its discretized
     2D-Gittins index; Gittins, Bandit Processes and Dynamic Allocation Indices (1979): optimal mean response in M/G/1
     among orders that know only the distribution, in the limit of many thresholds.  The distribution is that of the
-    estimates of the whole workload (GPUs × estimated time in the fastest mode), not what any one task will take.  Where
-    the hazard rate falls, this is `las`.
+    estimates of the whole workload (GPUs × estimated time in the fastest mode); estimates of single tasks are not used.
+    If the hazard rate decreases, this is `las`.
     Weakness: a distribution that changes.  Cost: as `las`.
     """
 
@@ -473,7 +472,7 @@ class Tiresias(Las):
 
 
 def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
-    """Maximum of completion probability / expected service over coming edges."""
+    """Maximum over coming edges of completion probability / expected service."""
     attained = edges[level]
     remaining = sizes[sizes > attained] - attained
     if not len(remaining):
@@ -483,7 +482,7 @@ def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
 
 
 def _services(problem: PlanProblem) -> np.ndarray:
-    """GPU-seconds (core-seconds) of each task in its fastest mode, by estimate."""
+    """Estimated GPU-seconds (core-seconds) of each task in its fastest mode."""
     tasks = problem.tasks
     times = tasks.computing(tasks.time)
     best, fastest = times.min(axis=1), times.argmin(axis=1).tolist()

@@ -1,14 +1,14 @@
-"""Quasi-shortest service first: the minimum predicted GPU time goes first.
+"""Quasi-shortest service first: the minimum predicted GPU time first.
 
-Decides when.  The prediction is GPUs × a duration learnt from what has ended in this run: the mean, or a quantile, of
-the user's own finished jobs of the same class, recent ones weighing more, blended with that of all users while the user
-has little history (`hetsim_policies.prediction.durations`).  Estimates given with the jobs are not used.  How far
-predictions were from what came is noted with the run.
+Decides when.  The prediction is GPUs × a duration learned from jobs that have ended in this run: the mean, or a
+quantile, of the user's finished jobs of the same class, with larger weights of recent jobs, blended with that of all
+users while the user has little history (`hetsim_policies.prediction.durations`).  Estimates given with the jobs are not
+used.  The errors of predictions are recorded with the run.
 Reference: Hu et al., Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters
-(2021), the service of that name at Helios; there a gradient-boosted model is blended with such rolling means, here the
-means stand alone.
+(2021), the service of that name at Helios; there a gradient-boosted model is blended with such rolling means, here only
+the means are used.
 Weakness: a user with changing habits is misjudged; without preemption long jobs of users known for short ones block.
-Cost: O(log n) a job; a prediction is made once, when the job begins to wait.
+Cost: O(log n) per job; a prediction is made once, when the job begins to wait.
 """
 
 from typing import Annotated, Any
@@ -27,7 +27,7 @@ class Qssf(ListScheduler):
     decay: weight of the history against the latest job in a user's mean.
     trust: number of a user's jobs at which the mean of all jobs and the user's own mean have equal weight.
     default: predicted duration while nothing has ended.
-    quantile: predict this quantile of the last `window` durations; none: the mean.
+    quantile: predict this quantile of the last `window` durations; none: predict the mean.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Two jobs on one GPU: by a table of slowdowns, or by trial."""
+"""Two jobs on one GPU: chosen by a table of slowdowns, or by trial."""
 
 import math
 from collections.abc import Generator, Iterator
@@ -42,19 +42,19 @@ Slowdown = Annotated[float, Field(ge=1)]
 
 
 class PairingScheduler(ListScheduler):
-    """Base: starts in order of arrival; a head without a place may join a task."""
+    """Base: starts in order of arrival; a head without free devices may join a task."""
 
     serve = Scheduler.serve  # refused: it pairs jobs, not batches
 
     def best_pair(self, task: Task, view: View) -> Pair | None:
-        """The pair to form; None where waiting is better."""
+        """Return the pair to form; None if waiting is better."""
         raise NotImplementedError
 
     def joined(self, task: Task, pair: Pair, view: View) -> None:
-        """Hook: a pair has been formed."""
+        """Hook after a pair was formed."""
 
     def start_or_join(self, view: View) -> Generator[Decision, None, int]:
-        """Start what can start; return what the others wait for."""
+        """Start tasks or form pairs; return the nodes (bitmask) that heads wait for."""
         closed = 0
         while (head := (yield from self.start_in_order(view, closed))) is not None:
             pair = self.best_pair(head, view)
@@ -71,22 +71,21 @@ class PairingScheduler(ListScheduler):
 class SharingByTable(PairingScheduler):
     """Sharing: join another job on its GPU if that shortens the mean response.
 
-    Decides when and where; tasks start in the order of arrival.  The head of the queue takes a place of its own if
-    there is one.  Else every GPU with one job is looked at: if both were there together, each slowed down as the table
-    says until the first ends, would the sum of both finish times be less than if the head waited for a place of its
-    own?  The best such pair is formed; a partner that has the GPU to itself moves to its mode on a fraction.  The table
-    holds, by class and class of the partner, how many times slower a job gets next to the other; without one the
-    device's own figures are taken (its measured `pairs`, `interference` of mps, shares and `switch_cost` of time
-    slices).
+    Decides when and where; tasks start in the order of arrival.  The head of the queue starts on free devices if there
+    are any.  Otherwise every GPU with one job is considered: the pair pays if the sum of both finish times, with each
+    job slowed down as in the table until the first ends, is less than if the head waited for free devices.  The best
+    such pair is formed; a partner that has the GPU to itself moves to its mode on a fraction.  The table has the
+    slowdown of a job by its class and its partner's class; without a table the device's own data are used (its measured
+    `pairs`, `interference` of mps, shares and `switch_cost` of time slices).
     Reference: Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale Heterogeneous GPU
     Clusters (NSDI 2022); this is the careful form of its GPU sharing; tables of measured pairs as in Gavel (Narayanan
     et al., OSDI 2020).
-    Weakness: the wait for a place of its own is estimated as if no other task came, so it looks too short and sharing
-    is chosen less often than would pay; tasks that wait behind the head are not counted.
-    Cost: linear in the running tasks for each head that finds no place, and a sort of them for the wait.
+    Weakness: the wait for free devices is estimated as if no other task arrived, so it is too short and sharing is
+    chosen too seldom; tasks that wait behind the head are ignored.
+    Cost: linear in the running tasks for each head without free devices, and a sort of them for the wait.
 
-    table: by class, by class of the partner: times slower than alone on the same fraction.
-    margin: pairs are formed only if they save more than this part of the sum of finish times.
+    table: by class, by class of the partner: slowdown relative to running alone on the same fraction.
+    margin: pairs are formed only if they save more than this fraction of the sum of finish times.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class SharingByTable(PairingScheduler):
         yield WAIT_FOR_CHANGE if (yield from self.start_or_join(view)) else WAIT_FOR_READY
 
     def best_pair(self, task: Task, view: View) -> Pair | None:
-        """The pair that saves most; None where waiting is better."""
+        """Return the pair that saves most; None if waiting is better."""
         best: Pair | None = None
         saving = 0.0
         later = self._alone_later(task, view)
@@ -113,7 +112,7 @@ class SharingByTable(PairingScheduler):
 
     @staticmethod
     def _alone_later(task: Task, view: View) -> float:
-        """Seconds until the task would end if it waited for its own place; inf: unknown."""
+        """Seconds until the task would end if it waited for free devices; inf: unknown."""
         best = math.inf
         for mode in alone_modes(task):
             if is_shared(mode):
@@ -126,7 +125,7 @@ class SharingByTable(PairingScheduler):
         return best
 
     def together(self, task: Task, pair: Pair, view: View) -> float:
-        """Sum of both finish times if they share: slowed, then alone."""
+        """Sum of both finish times if they share until one ends, then run alone."""
         if pair.moved is None:
             theirs, mode = view.launch_of(pair.partner).finish - view.now, place_of(pair.partner, view).mode
         else:
@@ -140,7 +139,7 @@ class SharingByTable(PairingScheduler):
         return math.fsum(finish_times(ours, first, theirs, second))
 
     def slowdown(self, task: Task, mode: Mode, partner: Task, its: Mode) -> float:
-        """Slowdown on the fraction relative to running alone."""
+        """Slowdown of a task on its fraction relative to running alone."""
         if (slowdown := self.table.get(task.class_, {}).get(partner.class_)) is not None:
             return slowdown
         sharing = mode.type.sharing
@@ -163,7 +162,7 @@ def finish_times(one: float, one_slower: float, other: float, other_slower: floa
 
 @dataclass
 class PairTrial:
-    """A pair on trial: the remaining parts of both when it began."""
+    """A pair on trial, with the remaining fractions of both tasks at its begin."""
 
     newcomer: Task
     partner: Task
@@ -175,21 +174,20 @@ class PairTrial:
 class Gandiva(PairingScheduler):
     """Gandiva, simplified: pack jobs in pairs by trial, and undo pairs that lose.
 
-    Decides when and where; tasks start in the order of arrival, on a place of their own if there is one.  Else the head
-    joins a running job, both on fractions: the classes that did best together so far, or a pair not yet tried, by lot.
-    After `trial` seconds the progress of both, against each alone on its fastest mode, is added up: below `threshold`
-    the newcomer goes back to the queue and the pair of classes is not tried again.  A job that is left alone on a
-    fraction gets the whole GPU again when no job waits.
+    Decides when and where; tasks start in the order of arrival, on free devices if there are any.  Otherwise the head
+    joins a running job, both on fractions: the best pair of classes so far, or an untried one at random.
+    After `trial` seconds the progress of both, relative to running alone in the fastest mode, is added up: below
+    `threshold` the new task returns to the queue and the pair of classes is not tried again.  A job that is left alone
+    on a fraction gets the whole GPU again when no job waits.
     Reference: Xiao, Bhardwaj, Ramjee, Sivathanu, Kwatra, Han, Patel, Peng, Zhao, Zhang, Yang, Zhou, Gandiva:
     Introspective Cluster Scheduling for Deep Learning (OSDI 2018).  Left out: time slices of a minute (see
-    `round_robin`), migration to defragment, growing to idle GPUs; progress is measured as the run shows it, without
-    noise.
-    Weakness: a bad pair costs a trial, and classes are taken to be all alike; estimates of sizes are not looked at, so
+    `round_robin`), migration to defragment, growing to idle GPUs; progress is measured in the run without noise.
+    Weakness: a bad pair costs a trial, and jobs of a class are assumed equal; estimates of sizes are ignored, so
     packing may lengthen short jobs (compare `sharing`).
-    Cost: linear in the running tasks for each head that finds no place; an event for each trial.
+    Cost: linear in the running tasks for each head without free devices; an event for each trial.
 
-    trial: seconds for which a new pair is watched.
-    threshold: least sum of both speeds, each against alone, with which a pair goes on.
+    trial: seconds after which a new pair is judged.
+    threshold: minimum sum of both speeds, each relative to running alone, with which a pair continues.
     """
 
     def __init__(self, trial: Annotated[Seconds, Field(gt=0)] = 60.0, threshold: Annotated[float, Field(ge=0)] = 1.1):
@@ -205,7 +203,7 @@ class Gandiva(PairingScheduler):
         super().ready(task)
 
     def finished(self, task: Task) -> None:
-        """One of a pair ended or was stopped: nothing more can be learnt."""
+        """End the trial of a pair if one of its tasks ended or was stopped."""
         for index, trial in list(self._trials.items()):
             if task is trial.newcomer or task is trial.partner:
                 del self._trials[index]
@@ -251,7 +249,7 @@ class Gandiva(PairingScheduler):
                     yield Move(other, restored)
 
     def best_pair(self, task: Task, view: View) -> Pair | None:
-        """The best pair known, one not yet tried by lot, or None."""
+        """Return the best known pair, a random untried one, or None."""
         untried: list[Pair] = []
         rated: list[tuple[float, Pair]] = []
         for pair in pairs(task, view):

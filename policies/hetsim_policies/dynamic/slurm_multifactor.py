@@ -3,23 +3,22 @@
 Decides when, and which job is preempted.  Jobs of partitions of a higher tier come first.  Within a tier the priority
 is the sum of weights times factors between 0 and 1: age (time waited over `max_age`, at most 1), fair share, size (GPUs
 over those of the cluster), partition, quality of service, and the task's own priority.
-Fair share is that of `accounts` by Fair Tree (`hetsim_policies.dynamic.common.fair_tree`) where they are given; else of
-users alone, the classic formula 2^(-usage / shares) on the part of all GPU time that the user has received.  Usage is
-halved every `half_life`.  All factors are computed every `calc_period`, and when a job of a new user comes.
-The main pass starts jobs in that order, at each change.  One that does not fit may preempt jobs of lower qualities of
-service; else it closes its partition's nodes to those behind it.  It looks at `default_queue_depth` jobs, and once in
-each `sched_interval` at all.  The backfill pass, once in each `bf_interval`, gives the first of these jobs reservations
-and starts what delays none of them.  Both intervals are multiples of these times.  A job that a limit keeps waiting
-does not block the jobs behind it.
+Fair share is that of `accounts` by Fair Tree (`hetsim_policies.dynamic.common.fair_tree`) if they are given; otherwise
+of users alone, by the classic formula 2^(-usage / shares) on the share of all GPU time that the user has received.
+Usage is halved every `half_life`.  All factors are computed every `calc_period`, and when a job of a new user arrives.
+The main pass starts jobs in that order, at each change.  A job that does not fit may preempt jobs of lower qualities of
+service; otherwise it closes its partition's nodes to those behind it.  The pass considers `default_queue_depth` jobs,
+and all jobs once per `sched_interval`.  The backfill pass, once per `bf_interval`, makes reservations for the first of
+these jobs and starts jobs that delay none of them.  Both passes are at multiples of their intervals.  A job that a
+limit holds back does not block the jobs behind it.
 Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload Manager:
 Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
 Weakness: many weights with a joint effect that is hard to foresee; jobs beyond `bf_max_job_test` cannot backfill, and
 those without a reservation can be passed by any number of others; jobs shorter than `bf_interval` are hardly
-backfilled; requeued work is lost, and a busy high tier can requeue a long job for ever.
-Cost: a backfill pass makes the reservations of the jobs in order, as far as a job behind them could start now, O(nodes)
-each; a computation of priorities is some operations on columns (nanoseconds a job), and sorts the first jobs only.
-Usage takes O(1) a start and an end; where rates change (transfers, shared devices, failures), a look at every running
-job a computation.
+backfilled; requeued work is lost, and a busy high tier can requeue a long job forever.
+Cost: a backfill pass makes reservations in order, while a job behind them could start now, at O(nodes) each; computing
+priorities takes some operations on columns (nanoseconds per job), and sorts only the first jobs.  Usage takes O(1) per
+start and end; if rates change (transfers, shared devices, failures), a pass over the running jobs per computation.
 """
 
 import math
@@ -50,11 +49,9 @@ from hetsim_policies.dynamic.common.service_tiers import Tier, Tiers
 
 Weight = Annotated[float, Field(ge=0)]
 
-NO_USER = "(no user)"
-"""User of jobs that name none; an empty name is the account itself."""
+NO_USER = "(no user)"  # user of jobs that name none; an empty name is the account itself
 
-ROUND_COST = 2e-6
-"""Seconds that a waiting job adds to a round (docs/speed.md)."""
+ROUND_COST = 2e-6  # seconds that a waiting job adds to a round (docs/speed.md)
 
 
 class SlurmMultifactor(Scheduler):
@@ -62,18 +59,19 @@ class SlurmMultifactor(Scheduler):
 
     age, fair_share, size, partition, priority, service: weights of the factors; service is that of `qos`.
     small_first: favor small jobs instead of large ones.
-    partitions: factor by partition (of tasks bound to none: by class), from 0 to 1; others have 0.
+    partitions: factor by partition (for tasks without one: by class), from 0 to 1; others have 0.
     shares: of users, in any unit; others have 1.
-    usage: GPU seconds already received at the start, by user; with accounts by ACCOUNT/USER.
+    usage: GPU-seconds already received at the start, by user; with accounts by ACCOUNT/USER.
     accounts: the tree of accounts, for Fair Tree.
     qos: qualities of service by name: priority, limits and preemption.
-    max_age: wait from which on age counts in full.  half_life: of usage.
+    max_age: wait at which the age factor is 1.  half_life: of usage.
     calc_period: time between computations of priorities (PriorityCalcPeriod); 0: at each change.
-    default_queue_depth: jobs that the main pass looks at.  sched_interval: how often it looks at all; 0: always.
-    bf_interval: time between backfill passes; 0: one at each change.  bf_max_job_test: jobs that they look at;
-    bf_max_job_user: of one user.
+    default_queue_depth: jobs that the main pass considers.  sched_interval: time between passes over all jobs; 0:
+        always.
+    bf_interval: time between backfill passes; 0: one at each change.  bf_max_job_test: jobs that they consider;
+    bf_max_job_user: jobs of one user.
     bf_job_part_count_reserve: jobs of each partition that get reservations; 0: all.
-    bf_resolution: reservations are kept from a multiple of it to a later one; 0: exactly (60 s in Slurm unless given).
+    bf_resolution: begins and ends of reservations are rounded to multiples of it; 0: exact (60 s by default in Slurm).
     """
 
     def __init__(
@@ -120,8 +118,8 @@ class SlurmMultifactor(Scheduler):
         self.max_age = max_age
         self.half_life = half_life
         self.rule = placement
+        # GPU time received, by account and user, or by user alone
         self._usage: DecayedUsage[Member] = DecayedUsage(half_life)
-        """GPU time received, by account and user, or by user alone."""
         self._usage_before: dict[Member, float] = {}
         for name, received in (usage or {}).items():
             account, slash, user = name.rpartition("/") if self.tree else ("", "/", name)
@@ -134,11 +132,10 @@ class SlurmMultifactor(Scheduler):
         self._constant = True  # True if all that runs receives at a constant rate
         self._codes: dict[Member, int] = {}  # owners by number, in the order in which they came
         self._queue = RankedQueue(5, self._columns_of)
+        # Next times of: computing priorities, a main pass over all jobs, a backfill pass
         self._calculates_at = self._looks_at_all_at = self._backfills_at = -math.inf
-        """When priorities are computed again, the main pass looks at all jobs, and jobs are backfilled."""
         self._demands: dict[Demand, int] = {}  # the number of waiting tasks by demand
-        self._full: dict[Demand, None] = {}
-        """Those that fit nowhere, as far as it was asked since something last came free."""
+        self._full: dict[Demand, None] = {}  # demands that fit nowhere, as far as checked since the last release
         self._releases = -1
         self._causes: dict[int, str] = {}  # by row: the cause of waiting that was stated last
         self._highest = 0.0
@@ -172,7 +169,7 @@ class SlurmMultifactor(Scheduler):
         self._demands[demand] = self._demands.get(demand, 0) + 1
 
     def _open(self, owner: Member) -> None:
-        """Count it as one of the owners; priorities are computed again if it is new."""
+        """Add an owner; priorities are computed again if it is new."""
         self._usage.open(owner)
         self._codes[owner] = len(self._codes)
         self._shares += self.shares.get(owner[1], 1.0)
@@ -194,7 +191,7 @@ class SlurmMultifactor(Scheduler):
                 del self._demands[demand]
 
     def _settle(self, task: Task, ended: bool = False) -> None:
-        """If it was running, it no longer does: count what is not counted yet."""
+        """Record that a task no longer runs: add its uncounted usage."""
         entry, view = self._running.pop(task.index, None), self._view
         if entry is None:
             return
@@ -207,17 +204,17 @@ class SlurmMultifactor(Scheduler):
         self._usage.change_rate(entry.owner, -entry.rate if self._constant else 0, received)
 
     def _owner(self, task: Task) -> Member:
-        """The owner that its usage is charged to: without accounts, its user."""
+        """Return the owner that a task's usage is charged to; without accounts, its user."""
         return ("", task.user) if self.tree is None else (task.label("account"), task.user or NO_USER)
 
     def _counted(self, entry: "RunningUsage") -> float:
-        """Service of a running task that is already in the usage."""
+        """Service of a running task that the usage already includes."""
         if self._constant:
             return entry.received + entry.rate / WHOLE * (self._usage.as_of - entry.since)
         return entry.received
 
     def _count(self, view: View) -> None:
-        """Bring the usage up to now, task by task where rates change."""
+        """Update the usage to now, task by task if rates change."""
         if self._constant and not view.changes.steady:
             for entry in self._running.values():
                 self._usage.change_rate(entry.owner, -entry.rate)
@@ -231,7 +228,6 @@ class SlurmMultifactor(Scheduler):
                 entry.received = received
 
     def _fair_shares(self) -> np.ndarray:
-        """The factors of fair share of all owners, by number."""
         usage = self._usage
         if self.tree is not None:
             factors = self.tree.factors({member: usage[member] for member in usage})
@@ -255,14 +251,14 @@ class SlurmMultifactor(Scheduler):
         return tier, task.ready, self._codes[self._owner(task)], max(0.0, task.priority), constant
 
     def _calculate(self, view: View) -> None:
-        """Compute priorities, which stay until they are computed again."""
+        """Compute priorities, which are used until the next computation."""
         self._count(view)
         fair = self._fair_shares() if len(self._codes) > 1 and self.weights["fair"] > 0 else None
         self._queue.rescore(partial(self._score, view.now, fair))
         self._calculates_at = _next_multiple(view.now, self.calc_period)
 
     def _score(self, now: float, fair: np.ndarray | None, columns: Any) -> Any:
-        """The sums of weighted factors; what came after `now` is of no age yet."""
+        """Sums of weighted factors; a job that became ready after `now` has age 0."""
         _, ready, owner, own, constant, *_ = columns
         age, alone = (now - ready) / self.max_age, not isinstance(ready, np.ndarray)
         age = min(1.0, max(0.0, age)) if alone else np.clip(age, 0.0, 1.0)
@@ -311,10 +307,7 @@ class SlurmMultifactor(Scheduler):
     def _main_pass(
         self, ranked: Iterator[Task], depth: int, count: int, view: View
     ) -> Generator[Decision, None, list[Task]]:
-        """Start the first `depth` jobs in order; return those that have to wait.
-
-        count: the number of these that are wanted.
-        """
+        """Start the first `depth` jobs in order; return the first `count` that must wait."""
         competing = 0 if view.cluster.partitions else EVERYWHERE  # what waiting jobs compete for
         for demand in self._demands if not competing else ():
             partition = (demand[0] if isinstance(demand, tuple) else demand).modes[0].partition
@@ -348,9 +341,9 @@ class SlurmMultifactor(Scheduler):
         return behind + list(islice(ranked, max(0, count - len(behind))))
 
     def _nothing_fits(self, view: View) -> bool:
-        """Return True if nothing can start and there is nothing to note of it.
+        """Return True if nothing can start and no wait needs a reported cause.
 
-        A rule is asked always, since it may draw lots.
+        A placement rule is always called, since it may draw random numbers.
         """
         if self.tiers.tiers or self._limited or self.rule is not None:
             return False
@@ -369,13 +362,13 @@ class SlurmMultifactor(Scheduler):
         return fits
 
     def _because(self, task: Task, cause: Literal["quota", "reservation"]) -> Iterator[Decision]:
-        """State why a task waits, unless this is known."""
+        """Report why a task waits, unless this was reported."""
         if self._causes.get(task.index) != cause:
             self._causes[task.index] = cause
             yield Annotate(task, cause)
 
     def _preempt(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:
-        """Preempt jobs of lower qualities of service, the latest start first, if enough."""
+        """Preempt jobs of lower qualities of service, latest start first, if sufficient."""
         lower = self.tiers.tier(task).preempts
         if not lower or view.over_limit(task):
             return None
@@ -395,7 +388,6 @@ class SlurmMultifactor(Scheduler):
         return room[0] if placement is None and view.fits(room[0].mode, room[0], (task,)) else placement
 
     def _backfill(self, order: list[Task], view: View) -> Iterator[Decision]:
-        """Give jobs reservations in their order; start those that are due."""
         causes, limits, now = self._causes, bool(self.tiers.tiers), view.now
         max_kept, one_queue = self.bf_job_part_count_reserve, not (limits or view.cluster.partitions)
         fits = {demand for demand in self._demands if self._fits_somewhere(demand, view)}
@@ -441,7 +433,7 @@ class SlurmMultifactor(Scheduler):
             yield from self._state_reserved(order[position], view)
 
     def _kept(self, reservation: Reservation, task: Task, placement: Placement | None) -> Reservation:
-        """A reservation as it is kept: that of a start is exact, others are rounded."""
+        """Return a reservation as stored: exact for a start, otherwise rounded."""
         unit = self.bf_resolution
         if placement is not None:
             nodes = tuple(amounts_of(placement).items())
@@ -453,7 +445,7 @@ class SlurmMultifactor(Scheduler):
         return reservation
 
     def _state_reserved(self, task: Task, view: View) -> Iterable[Decision]:
-        """State that a task waits because of a reservation, if it would fit."""
+        """Report that a task waits because of a reservation, if it would fit."""
         if task.state == WAITING and self._fits_somewhere(demand_of(task), view) and view.fit(task) is not None:
             return self._because(task, "reservation")
         return ()
@@ -461,10 +453,10 @@ class SlurmMultifactor(Scheduler):
     def _last_fitting(
         self, fitting: list[int], order: list[Task], now: float, *, first: int, profile: FreeProfile
     ) -> int:
-        """The last position from `first` on of a waiting task that could start, or -1.
+        """Return the last position from `first` on of a task that could start, or -1.
 
-        fitting: the positions in question; those behind that position are taken out.
-        profile: whose reservations leave room for it now.
+        fitting: candidate positions; those behind the result are removed.  profile: the reservations that must leave
+            room.
         """
         ends = dict[Demand, float]()
         while fitting and fitting[-1] >= first:
@@ -505,6 +497,6 @@ class RunningUsage:
 
 
 def _next_multiple(now: float, period: float) -> float:
-    """The first multiple of a period after now; 0: now."""
+    """Return the first multiple of a period after `now`; with period 0, `now`."""
     count = now // period + 1 if period else 0
     return (count + (count * period <= now)) * period or now  # 43 * 0.2 is 8.6, and 8.6 // 0.2 is 42

@@ -1,6 +1,6 @@
 """Shares over time, by programs over time fractions or fixed; in rounds.
 
-A policy here says which part of the time each job runs on which type of device; `rounds` realizes it.
+A policy decides the fraction of time that each job runs on each device type; `rounds` realizes it.
 """
 
 import math
@@ -31,22 +31,23 @@ Levels = Annotated[int, Field(ge=1, strict=True)]
 class MaxMinFairness(SideBySideScheduler):
     """Max-min fairness over time fractions, relative to an equal share.
 
-    Decides which part of the time each job runs on which type of device; `rounds` realizes it.  Progress is measured
-    against that on an equal share of every type (by weight), so a job that profits more from a fast GPU gets more of
-    it, and no job makes less progress than on an equal share, as that is a solution too.  Then by water filling: a job
-    that cannot get more is left there, and the others are raised.  With `pairs` a job may also be next to another on
-    its devices (`side_by_side`); the least progress in the program is never below that without, as all that was
-    feasible still is.
+    Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  Progress is measured
+    relative to that on an equal share of every type (by weight), so a job that profits more from a fast GPU gets more
+    of it, and no job makes less progress than on an equal share, as that is a solution too.  Then water filling: a job
+    that cannot gain more is fixed, and the others are raised.  With `pairs` a job may also run next to another on its
+    devices (`side_by_side`); the minimum progress in the program is never below that without pairs, since all solutions
+    without pairs remain feasible.
     Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies
     for Deep Learning Workloads (Gavel, OSDI 2020).  Weakness: all jobs progress at once, so mean response is far from
-    least; realized only in rounds, with a change of hands in each (see `rounds` for how far that strays).
-    Cost: `levels` + 1 linear programs whenever jobs have come or gone, at the next round, or a few sorts where each job
-    has one mode; with pairs each has a column for every job, mode and label next to it (128 jobs of 26 classes on three
-    types: 7,000 columns, 0.02 s in all, as jobs that are alike count once).
+    minimal; realized only in rounds, with a switch of jobs in each (see `rounds` for the deviation).
+    Cost: `levels` + 1 linear programs at the next round after arrivals or ends, or a few sorts if each job has one
+    mode; with pairs each program has a column for every job, mode and partner label (128 jobs of 26 classes on three
+    types: 7,000 columns, 0.02 s in total, as equal jobs count once).
 
-    levels: programs of water filling; after these the sum of progress of those left is made greatest.
-    pairs: two jobs may share devices where that was measured.  Then no job shares them otherwise.
-    threshold: pairs count only where the sum of both speeds, each against alone, is greater; at 2 hardly any.
+    levels: programs of water filling; then the sum of progress of the remaining jobs is maximized.
+    pairs: two jobs may share devices if their slowdowns were measured; they do not share otherwise.
+    threshold: pairs count only if the sum of both speeds, each relative to running alone, is greater; with 2 hardly
+        any.
     """
 
     def __init__(
@@ -63,17 +64,17 @@ class MaxMinFairness(SideBySideScheduler):
 class FinishTimeFairness(SideBySideScheduler):
     """Finish-time fairness over time fractions: minimize the worst finish-time ratio.
 
-    Decides which part of the time each job runs on which type of device; `rounds` realizes it.  The greatest ratio of
-    (time since arrival + time left at the present progress) to the time on an equal share, both as they look now, is
-    made least.  The time on an equal share counts the shares that the job would have had so far.
+    Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  It minimizes the maximum
+    ratio of (time since arrival + time left at the present progress) to the time on an equal share, both estimated now.
+    The time on an equal share counts the shares that the job would have had so far.
     Reference: Mahajan, Balasubramanian, Singhvi, Venkataraman, Akella, Phanishayee, Chawla, Themis: Fair and Efficient
     GPU Cluster Scheduling (NSDI 2020), as the program over fractions of Gavel (Narayanan et al., OSDI 2020).
-    Weakness: a job that is far behind takes nearly everything, and estimates of the time left are believed.
-    Cost: some five linear programs a round, in which hardly any two jobs are alike; with pairs (`side_by_side`) 0.2 s
-    each for 128 jobs of 26 classes on three types.
+    Weakness: a job that is far behind gets nearly all devices, and estimates of the time left are trusted.
+    Cost: about five linear programs per round, in which hardly any two jobs are equal; with pairs (`side_by_side`) 0.2
+    s each for 128 jobs of 26 classes on three types.
 
-    levels: programs of water filling once the worst ratio is known; 1: none.
-    pairs, threshold: as of `max_min_fairness`.
+    levels: programs of water filling after the worst ratio is known; 1: none.
+    pairs, threshold: as for `max_min_fairness`.
     """
 
     moving = True
@@ -101,21 +102,20 @@ Costs = Literal["prices"] | dict[str, Price]
 class MaxThroughput(SideBySideScheduler):
     """Maximum throughput over time fractions, or per cost, with deadlines kept.
 
-    Decides which part of the time each job runs on which type of device; `rounds` realizes it.  Progress of a job
-    counts against that alone in its fastest mode, so a job that profits more from a fast GPU gets it.  With `costs` the
-    sum of progress over the sum of costs is made greatest; then devices stand idle when using them would cost more than
-    it brings.  A job with a deadline gets at least what it still needs to end in time, as far as that is possible for
-    all of them.  With `pairs` a job may also be next to another on its devices (`side_by_side`), and each pays for half
-    of them.
+    Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  Progress of a job is
+    relative to running alone in its fastest mode, so a job that profits more from a fast GPU gets it.  With `costs` the
+    sum of progress over the sum of costs is maximized; devices are idle if using them would lower that ratio.  A job
+    with a deadline gets at least the progress that it needs to end in time, if that is possible for all of them.  With
+    `pairs` a job may also run next to another on its devices (`side_by_side`), and each pays for half of them.
     Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel,
     OSDI 2020); the ratio by Dinkelbach, On Nonlinear Fractional Programming (1967).
-    Weakness: jobs that bring little wait as long as others come; without deadlines no job has any guarantee.
-    Cost: one linear program at the next round when jobs have come or gone, two a round where there are deadlines; some
-    five times as many with costs.
+    Weakness: jobs with little relative progress wait while others arrive; without deadlines no job has any guarantee.
+    Cost: one linear program at the next round after arrivals or ends, two per round with deadlines; about five times as
+    many with costs.
 
-    costs: `prices` takes those of the cluster; or by name of type, of a device for an hour or any other time, where the
+    costs: `prices` uses those of the cluster; or a price by name of type, per device and hour or any other time, if the
         cluster has none.  Types without a price cost 1.
-    pairs, threshold: as of `max_min_fairness`.
+    pairs, threshold: as for `max_min_fairness`.
     """
 
     def __init__(
@@ -149,19 +149,19 @@ class MaxThroughput(SideBySideScheduler):
 
 
 class MinMakespan(SideBySideScheduler):
-    """Minimum makespan over time fractions, for all jobs that are there now.
+    """Minimum makespan over time fractions, for all present jobs.
 
-    Decides which part of the time each job runs on which type of device; `rounds` realizes it.  With fractions that
-    stay, the job with the most left against its progress ends last, so the least ratio of progress to what is left is
-    made greatest: the program of `max_min_fairness` with another base.  Its optimum is the least makespan of all
-    preemptive schedules of the jobs there, if devices of a type are one pool; with `pairs` (see `side_by_side`) it is a
-    lower bound.
+    Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  With constant fractions,
+    the job with the largest remaining work relative to its progress ends last, so the minimum ratio of progress to
+    remaining work is maximized: the program of `max_min_fairness` with another base.  Its optimum is the least makespan
+    of all preemptive schedules of the present jobs, if devices of a type are one pool; with `pairs` (see
+    `side_by_side`) it is a lower bound.
     Reference: Lawler, Labetoulle, On Preemptive Scheduling of Unrelated Parallel Processors by Linear Programming
     (1978), the source of the program; as a policy in Gavel (Narayanan et al., OSDI 2020).
     Weakness: short jobs are stretched to the end of the longest, so mean response is bad by design.
-    Cost: two linear programs a round, with pairs as of `finish_time_fairness`.
+    Cost: two linear programs per round, with pairs as for `finish_time_fairness`.
 
-    pairs, threshold: as of `max_min_fairness`.
+    pairs, threshold: as for `max_min_fairness`.
     """
 
     moving = True
@@ -173,16 +173,16 @@ class MinMakespan(SideBySideScheduler):
 class Isolated(RoundScheduler):
     """Isolated: every job has an equal share of every type of device.
 
-    Decides which part of the time each job runs on which type: 1/n of each type's devices (by weight), never more than
-    all the time; `rounds` realizes it, and no job runs beyond its share, not even on idle devices.  With `spare: true`
-    idle devices go to those that lag most: max-min fairness that is blind to types of devices (Gavel's LAS), where jobs
-    are equally wide.
-    Reference: the yardstick of Gavel (Narayanan et al., OSDI 2020) and Themis (Mahajan et al., NSDI 2020); every
-    job's progress under `max_min_fairness` is at least this in the program.
-    Weakness: blind to what a job makes of a device, and wasteful by design: it is there to be compared with.
-    Cost: linear in the jobs, a round.
+    Decides the fraction of time that each job runs on each type: 1/n of each type's devices (by weight), at most all
+    the time; `rounds` realizes it, and no job runs beyond its share, not even on idle devices.  With `spare: true` idle
+    devices are given to jobs that lag most: if jobs are equally wide, this is max-min fairness that ignores device
+    types (the policy LAS of Gavel).
+    Reference: the baseline of Gavel (Narayanan et al., OSDI 2020) and Themis (Mahajan et al., NSDI 2020); every job's
+    progress under `max_min_fairness` is at least this in the program.
+    Weakness: it ignores the speed of a job on a device, and wastes devices by design: it is a baseline.
+    Cost: linear in the jobs per round.
 
-    spare: jobs may run beyond their shares on devices that would else stand idle.
+    spare: jobs may run beyond their shares on devices that would otherwise be idle.
     """
 
     def __init__(
@@ -201,16 +201,17 @@ class Isolated(RoundScheduler):
 class FcfsRounds(RoundScheduler):
     """First come, first served in rounds: the first jobs have the best devices.
 
-    Decides which type each job runs on; `rounds` realizes it.  When jobs have come or gone, at the next round, jobs
-    choose in the order of their arrival, each the mode in which it is fastest of those that the ones before it left
-    room for; the first that finds none ends it, so nothing passes it (Gavel's FIFO).  With `blind: true` each takes the
-    first type of the cluster that has room instead, whatever it makes of it.
+    Decides which type each job runs on; `rounds` realizes it.  At the next round after arrivals or ends, jobs choose in
+    the order of arrival, each its fastest mode that still has room; the first job without room ends the pass, so no job
+    passes another (Gavel's FIFO).  With `blind: true` each takes the first type of the cluster with room instead,
+    whatever its speed there.
     Reference: FIFO of Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads
-    (Gavel, OSDI 2020), aware of types and blind.
-    Weakness: devices stand idle behind a wide job that does not fit, and a job moves up whenever one before it ends.
-    Cost: linear in the jobs and modes whenever jobs have come or gone.
+    (Gavel, OSDI 2020), type-aware and type-blind.
+    Weakness: devices are idle behind a wide job that does not fit, and a job moves to a faster type whenever one before
+    it ends.
+    Cost: linear in the jobs and modes after arrivals or ends.
 
-    blind: each takes the first type of the cluster that has room, in place of its fastest.
+    blind: each job takes the first type of the cluster with room, instead of its fastest.
     """
 
     spare = False
@@ -254,6 +255,6 @@ def check_costs(costs: Mapping[str, float], cluster: Cluster) -> None:
 
 
 def prices(cluster: Cluster, costs: Mapping[str, float]) -> dict[str, float]:
-    """Price of a device per time, by type: given, else the cluster's, else 1."""
+    """Price of a device per time, by type: as given, else the cluster's, else 1."""
     hour = 3600.0
     return {name: costs.get(name) or hour * cluster.price_of(name) or 1.0 for name in cluster.types}

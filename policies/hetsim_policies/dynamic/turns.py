@@ -1,4 +1,4 @@
-"""Devices by turns: quanta, leases, or all at once."""
+"""Devices in turn: quanta, leases, or all at once."""
 
 import math
 from collections.abc import Iterator
@@ -27,20 +27,18 @@ from hetsim.policy import (
 from hetsim_policies.common import place_of
 from hetsim_policies.orders import fcfs
 
-ROUNDING = 1e-6
-"""A turn that lacks less than this part of a quantum is over."""
+ROUNDING = 1e-6  # a turn within this fraction of a quantum of its end is over
 
 
 class RoundRobin(ListScheduler):
     """Round robin: a task runs for a quantum, then joins the tail of the queue.
 
-    The queue is strict: nothing passes a head that does not fit.
-    Decides when, and which task is preempted.  A turn that is over goes on while no waiting task could use the device,
-    and ends as soon as one could.
+    The queue is strict: no task passes a head that does not fit.  Decides when, and which task is preempted.  A turn
+    beyond its quantum continues while no waiting task could use the device.
     Reference: Kleinrock, Analysis of a Time-Shared Processor (1964); as the quantum shrinks it becomes processor
-    sharing, with a mean response in M/G/1 that depends on the sizes only through their mean.  Needs no estimates.
-    Weakness: tasks of equal length all end late; every turn pays for restoring and saving, so a quantum should be long
-    against these.  Cost: one event a quantum while tasks wait, and one pass over the running tasks.
+    sharing, with a mean response in M/G/1 that depends on the sizes only through their mean.  It needs no estimates.
+    Weakness: tasks of equal length all end late; every turn costs a restore and a save, so a quantum should be long
+    compared with these.  Cost: one event per quantum while tasks wait, and one pass over the running tasks.
 
     quantum: seconds of computing in one turn; transfers, saving and restoring do not count.
     """
@@ -56,7 +54,7 @@ class RoundRobin(ListScheduler):
         self.received: dict[int, float] = {}  # device-seconds that a task had received when its turn began
 
     def _ticket(self, _: Task) -> int:
-        """The order is that of entries into the queue, not of arrivals."""
+        """Return the next entry number: the order is that of entries into the queue."""
         return next(self._tickets)
 
     def _begin_turn(self, task: Task, view: View) -> Placement | None:
@@ -68,10 +66,7 @@ class RoundRobin(ListScheduler):
         return placement
 
     def _is_over(self, task: Task, view: View) -> bool:
-        """Return True if the task has computed for a quantum.
-
-        If not, its turn is prolonged: a stop would lose its transfers.
-        """
+        """Return True after a quantum; else prolong the turn (a stop loses transfers)."""
         if self.turn_ends[task.index] > view.now:
             return False
         missing = self.quantum - (view.attained(task) - self.received[task.index]) / place_of(task, view).mode.width
@@ -109,12 +104,13 @@ class RoundRobin(ListScheduler):
 class ProcessorSharing(ListScheduler):
     """Processor sharing: start every task at once, where it would end first.
 
-    Decides where.  Meant for devices that share by time slices (`sharing: timeslice`) and have as many `streams` as
-    tasks may be in flight at once; where they are used up, and on other devices, tasks wait in the order of arrival.
+    Decides where.  It is for devices that share by time slices (`sharing: timeslice`), whose `streams` limit the tasks
+    in flight; beyond that limit, and on other devices, tasks wait in the order of arrival.
     Reference: Kleinrock, Time-Shared Systems: A Theoretical Treatment (1967); on one server the mean response in M/G/1
     is x / (1 - load), whatever the distribution of sizes x.  Joining the least loaded of several servers: Gupta et
     al., Analysis of Join-the-Shortest-Queue Routing for Web Server Farms (2007), nearly as insensitive.
-    Weakness: equal tasks all end late; the cost of switching slices is paid all the time; memory for all at once.
+    Weakness: equal tasks all end late; slices are switched, at a cost, all the time; all running tasks need memory at
+    once.
     Cost: linear in the devices that fit.
     """
 
@@ -125,7 +121,7 @@ class ProcessorSharing(ListScheduler):
 
 
 def least_loaded(task: Task, view: View) -> Placement | None:
-    """The device of earliest end, if all launches there keep sharing it."""
+    """Return the device where the task ends first, if all launches there share it."""
 
     def finish(placement: Placement) -> tuple[float, float]:
         mode = placement.mode
@@ -140,20 +136,20 @@ def least_loaded(task: Task, view: View) -> Placement | None:
 
 
 class Themis(Scheduler):
-    """Themis: finish-time fairness, by giving GPUs to the job treated worst so far.
+    """Themis: finish-time fairness; GPUs are given to the job treated worst so far.
 
     Decides when, and which job is preempted.  A job's ρ is its expected time in the cluster over the time that it would
-    need on an exclusive 1/N share: (waited and run so far + time left) / (time in its fastest mode × N / the part of
-    the cluster it uses, at least its time alone), N the jobs in the system.  At the end of each lease the jobs of
-    highest ρ are offered the GPUs first; those with a lease that has not ended keep theirs, and a job that keeps them
-    at the end of its lease while others wait has a new lease.
-    Reference: Mahajan et al., Themis: Fair and Efficient GPU Cluster Scheduling (2020).  There the worst-off part of
-    the jobs bid in an auction with payments that make honest bids the best; here estimates are taken as they are, so
-    the auction comes down to the order of ρ.
-    Weakness: ρ needs good estimates; a lease too short pays for stops, one too long is fcfs.
-    Cost: one pass over all jobs in the system a round in which a job waits.
+    need on an exclusive 1/N share (N: jobs in the system): (time since arrival + time left) / (time in its fastest mode
+    × max(1, N × the part of the cluster that the mode uses)).  At the end of each lease the GPUs are offered to the
+    jobs of highest ρ first; jobs whose lease has not ended keep their GPUs, and a job that keeps them beyond its lease
+    gets a new lease.
+    Reference: Mahajan et al., Themis: Fair and Efficient GPU Cluster Scheduling (2020).  In the paper the worst-off
+    jobs bid in an auction whose payments make honest bids optimal; here estimates are trusted, so the auction reduces
+    to the order of ρ.
+    Weakness: ρ needs good estimates; short leases cost many stops, long ones approach fcfs.
+    Cost: one pass over all jobs in the system per round in which a job waits.
 
-    lease: seconds that a job keeps its GPUs at least.
+    lease: minimum seconds that a job keeps its GPUs.
     """
 
     def __init__(self, lease: Annotated[Seconds, Field(gt=0)] = 1200.0, placement: PlacementRule | None = None):

@@ -1,4 +1,4 @@
-"""Jobs to the types of device that suit them: by matching, or within a budget."""
+"""Jobs on the device types that suit them: by matching, or within a budget."""
 
 import math
 from bisect import bisect_left, insort
@@ -16,7 +16,7 @@ from hetsim_policies.dynamic.time_fractions import check_costs, prices
 
 
 class Matched(NamedTuple):
-    """A job's place: mode, type and number of a device, and jobs after it there."""
+    """A job's place: mode, type and number of a device, and number of jobs behind it."""
 
     job: int
     mode: int
@@ -26,7 +26,7 @@ class Matched(NamedTuple):
 
 
 class JobMode(NamedTuple):
-    """A mode of a job: position, number of its device type, time, devices."""
+    """A mode of a job: position, number of its device type, seconds, devices."""
 
     mode: int
     kind: int
@@ -35,7 +35,7 @@ class JobMode(NamedTuple):
 
 
 class WaitingJobs(NamedTuple):
-    """Waiting jobs: least time, number, task, and modes of each."""
+    """Waiting jobs: minimum time, number, task, and modes of each."""
 
     time: float
     number: int
@@ -47,25 +47,24 @@ class AlloX(Scheduler):
     """AlloX: match jobs to devices and queue positions for the minimum mean response.
 
     Decides when and in which mode, without preemption.  A job that runs k-th from the end on a device delays itself and
-    the k - 1 behind it, so on that place a job of time p costs k × p, and a device that is busy for d more seconds adds
-    d.  The cheapest matching of jobs to places is the schedule of least total completion time of the waiting jobs;
-    those at the front of a free device's queue start, and the matching is made again when jobs come or go.
+    the k - 1 jobs behind it, so in that place a job of time p costs k × p, plus d if the device is busy for d more
+    seconds.  The cheapest matching of jobs to places is the schedule of minimum total completion time of the waiting
+    jobs; the jobs at the front of a free device's queue start, and the matching is repeated when jobs arrive or end.
     Reference: Le, Sun, Chowdhury, Liu, AlloX: Compute Allocation in Hybrid Clusters (EuroSys 2020); the matching is
     that of Horn, Minimizing Average Flow Time with Parallel Machines (1973), and Bruno, Coffman, Sethi, Scheduling
     Independent Tasks to Reduce Mean Finishing Time (1974): optimal for sequential jobs that are all there, on devices
     that are free. `alpha` below 1 offers devices only to that part of the users (rounded up) with the least attained
     service, AlloX's fairness.  Here a gang of w devices costs p + (k - 1) w p, as if it delayed the w queues of its
     devices; that is not optimal, and a gang that does not fit is passed, so gangs may wait long.  Weakness: estimates
-    are believed; as with sjf long jobs may starve; where devices are busy the matching is the best only if busy ones do
-    not reorder their places.
-    Cost: a matching whenever something was released or has come and a device is free.  It takes a matrix of n jobs by
-    some n ln n places of each type, of which those are kept that are among the n best of any job, and O(n³) steps at
-    worst: with n = 32, 64 and 128 on four types of 128 devices 0.5, 1.5 and 6 ms.  n is at most `window`; of the queue
-    only the order grows with its length.  A window that is too short costs more than it saves: see four-generations in
-    docs/speed.md.
+    are trusted; as with sjf long jobs may starve; with busy devices the matching is optimal only if jobs there keep
+    their places.
+    Cost: a matching after a release or an arrival while a device is free.  It takes a matrix of n jobs by about n ln n
+    places of each type, reduced to those among the n best of any job, and at most O(n³) steps: with n = 32, 64 and 128
+    on four types of 128 devices 0.5, 1.5 and 6 ms.  n is at most `window`; only the sort grows with the length of the
+    queue.  A window that is too short costs more than it saves: see four-generations in docs/speed.md.
 
-    alpha: part of the users (rounded up) that have their jobs considered, those with the least attained service.
-    window: the maximum number of waiting jobs, the shortest, that are matched at once; the others would come after them
+    alpha: part of the users (rounded up), those with the least attained service, whose jobs are considered.
+    window: the maximum number of waiting jobs, the shortest, that are matched at once; the others would be behind them
         anyway.
     """
 
@@ -78,10 +77,9 @@ class AlloX(Scheduler):
         self._order: list[WaitingJobs] = []  # the same, shortest first
         self._kinds: dict[str, int] = {}
         self._having: dict[str, np.ndarray] = {}  # nodes by type of processor
-        self._ends: list[list[float]] = []
-        """By type, when running jobs will have ended, ascending, once for each device."""
+        self._ends: list[list[float]] = []  # by type: expected ends of running jobs, ascending, once per device
+        # For running jobs: number of the type, expected end, and devices
         self._held: dict[int, tuple[int, float, int]] = {}
-        """For running jobs: number of the type, expected end, and devices."""
         self._tried = -1
 
     def begin(self, view: View) -> None:
@@ -136,7 +134,7 @@ class AlloX(Scheduler):
         del self._order[bisect_left(self._order, self.waiting.pop(task.index))]
 
     def _holds(self, task: Task, view: View) -> None:
-        """Note the devices of a started job: free at its expected end at current rates."""
+        """Record a started job's devices, which are free at its expected end."""
         if (placement := view.launch_of(task).placement) is None:  # it took no time
             return
         kind, end = self._kinds[placement.mode.type.name], view.launch_of(task).finish
@@ -146,7 +144,7 @@ class AlloX(Scheduler):
         self._ends[kind][at:at] = [end] * count
 
     def _queues(self, view: View) -> list[np.ndarray]:
-        """Estimated seconds until each device is free, per device type, ascending."""
+        """Seconds until each device is free, by device type, ascending."""
         if not view.changes.steady:
             for task in view.running("start", own=True):
                 self.finished(task)
@@ -173,9 +171,9 @@ class AlloX(Scheduler):
 
 
 def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) -> list[Matched]:
-    """Places for jobs with minimum total completion time; some may get none.
+    """Assign places to jobs with minimum total completion time; some get none.
 
-    delays: by type, of each device the seconds until it is free, ascending.
+    delays: by type, for each device the seconds until it is free, ascending.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -203,23 +201,23 @@ def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) ->
 
 
 def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
-    """The cheapest mode on a place with `behind` jobs behind it; ties: the first."""
+    """Return the cheapest mode for `behind` jobs behind it; ties: the first."""
     return min((way.time * (1 + behind * way.width), order, way.mode)
                for order, way in enumerate(ways) if way.kind == kind)[2]  # fmt: skip
 
 
 def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places on the devices of a type: the jobs that run after it, and the device.
+    """Return the candidate places on the devices of a type: jobs behind, and device.
 
-    A place is not better for any job than one with as many or fewer behind it on a device that is free as early.  Where
-    there are as many such places as jobs, one of them is left for the job that would take it.
+    A place is never better than one with as many or fewer jobs behind it on a device that is free as early.  If there
+    are as many better places as jobs, the place is not needed.
     """
     each = [min(devices, jobs // (behind + 1)) for behind in range(jobs if devices else 0)]
     return np.repeat(np.arange(len(each)), each), np.concatenate([np.arange(0), *map(np.arange, each)])
 
 
 def _wanted(cost: np.ndarray) -> np.ndarray:
-    """Places among the n best of any of the n jobs: each has one of its n best left."""
+    """Return the places among the n best of any of the n jobs, which suffice."""
     count, places = cost.shape
     if places <= count:
         return np.arange(places)
@@ -229,7 +227,7 @@ def _wanted(cost: np.ndarray) -> np.ndarray:
 
 
 def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Jobs, times and widths (columns) of first modes on a type, then of second ones."""
+    """Yield jobs, times, widths (columns) of first modes on a type, then second ones."""
     mine = [[(job, way.time, way.width) for way in some if way.kind == kind] for job, some in enumerate(ways)]
     for layer in range(max(map(len, mine))):
         rows, times, widths = zip(*(some[layer] for some in mine if len(some) > layer), strict=True)
@@ -237,7 +235,7 @@ def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.n
 
 
 def _fronts(found: Sequence[Matched]) -> list[Matched]:
-    """The first job on each device: those with the most behind them first."""
+    """Return the first job on each device, the one with most jobs behind it."""
     front: dict[tuple[int, int], Matched] = {}
     for place in sorted(found, key=lambda place: (-place.behind, place.job)):
         front.setdefault((place.kind, place.device), place)
@@ -260,21 +258,21 @@ ROUNDING = 1e-9
 class MultiGeneration(Scheduler):
     """Several generations: newer devices for jobs that gain most, in a budget.
 
-    Decides when and in which mode.  A job may use the modes in which it needs at most `budget` times the least energy
-    (or cost) of all its modes.  Of the waiting jobs that may use a device that is free, the one goes first that saves
-    most time a device-second there, against the slowest of its modes that are allowed: a fast device goes to the job
-    that gains most from it, and a job that gains little leaves it to others.  Energy of a mode: devices × estimated
-    time × watts above idle; cost: devices × estimated time × the type's price in the cluster, or in `costs`.
-    References: Smith, Various Optimizers for Single-Stage Production (1956), for the gain a unit of time as the order;
-    Gavel (Narayanan et al., OSDI 2020) and Gandiva_fair (Chaudhary et al., Balancing Efficiency and Fairness in
+    Decides when and in which mode.  A job may use the modes in which it needs at most `budget` times the minimum energy
+    (or cost) of all its modes.  Of the waiting jobs that may use a free device, the first to start is the one that
+    saves most time per device-second there, compared with its slowest allowed mode: a fast device is given to the job
+    that gains most from it.  Energy of a mode: devices × estimated time × watts above idle; cost: devices × estimated
+    time × the type's price in the cluster, or in `costs`.
+    References: Smith, Various Optimizers for Single-Stage Production (1956), for the gain per unit of time as the
+    order; Gavel (Narayanan et al., OSDI 2020) and Gandiva_fair (Chaudhary et al., Balancing Efficiency and Fairness in
     Heterogeneous GPU Clusters for Deep Learning, EuroSys 2020), which trade fast devices by speedup.
     Weakness: greedy and without preemption; jobs of little gain may starve on the fast types, and with a budget of 1
-    each job has one type only, so queues grow next to idle devices.
-    Cost: a sort of the waiting jobs by type whenever one came or something was released.
+    each job has one type only, so queues grow while other devices are idle.
+    Cost: a sort of the waiting jobs by type after an arrival or a release.
 
-    budget: most energy or cost of a job, in multiples of its least.
+    budget: maximum energy or cost of a job, in multiples of its minimum.
     measure: energy or cost.
-    costs: price of a device and time by name of type, where the cluster has none; types without a price cost 1.
+    costs: price per device and time by name of type, if the cluster has none; types without a price cost 1.
     """
 
     def __init__(
@@ -289,8 +287,8 @@ class MultiGeneration(Scheduler):
         self.measure = measure
         self.costs = costs or {}
         self.waiting: dict[int, Task] = {}
+        # By task: (gain, position) of the modes within the budget, largest gain first
         self._ways: dict[int, list[tuple[float, int]]] = {}
-        """By task: (gain, position) of the modes within the budget, the greatest gain first."""
         self._prices: dict[str, float] = {}
         self._tried = -1
 
@@ -327,7 +325,7 @@ class MultiGeneration(Scheduler):
         self._tried = view.changes.releases
 
     def ways(self, task: Task) -> list[tuple[float, int]]:
-        """Gain and position of modes within the budget."""
+        """Return (gain, position) of the modes within the budget, largest gain first."""
         times = [(p, task.estimate_at(p)) for p in task.allowed or range(len(task.modes))]
         seconds = {p: value for p, value in times if math.isfinite(value)}
         price = {p: self._price(task.modes[p]) * value for p, value in seconds.items()}
@@ -336,14 +334,14 @@ class MultiGeneration(Scheduler):
         slowest = max(seconds[p] for p in allowed)
 
         def gain(position: int) -> float:
-            """Seconds saved for each device-second."""
+            """Seconds saved per device-second, relative to the slowest allowed mode."""
             area = seconds[position] * task.modes[position].width
             return (slowest - seconds[position]) / area if area > 0 else math.inf
 
         return sorted(((gain(p), p) for p in allowed), reverse=True)
 
     def _price(self, mode: Mode) -> float:
-        """Price of a second in a mode."""
+        """Price (or watts above idle) of a second in a mode."""
         if self.measure == "energy":
             return mode.width * (mode.type.power.busy - mode.type.power.idle)
         return mode.width * self._prices[mode.type.name]

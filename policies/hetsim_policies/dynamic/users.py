@@ -32,16 +32,14 @@ from hetsim.policy import (
     partition_of,
 )
 
-Line = tuple[str, Partition | None]
-"""An owner, and a partition to which some of its tasks are bound."""
+Line = tuple[str, Partition | None]  # owner, and a partition to which some of its tasks are bound
 
 
-Owners = Literal["user", "account", "vc", "partition", "class"]
-"""What tasks belong to."""
+Owners = Literal["user", "account", "vc", "partition", "class"]  # what owns a task
 
 
 def owner_of(task: Task, of: Owners) -> str:
-    """The owner of a task."""
+    """Return the owner of a task."""
     if of == "user":
         return task.user
     if of == "class":
@@ -50,7 +48,7 @@ def owner_of(task: Task, of: Owners) -> str:
 
 
 def owners_of(tasks: Tasks, of: Owners) -> list[str]:
-    """All owners of tasks."""
+    """Return all owners of tasks."""
     listed = {"user": tasks.users, "class": tasks.classes, "partition": tasks.partitions}.get(of)
     if listed is not None:
         return listed
@@ -59,11 +57,11 @@ def owners_of(tasks: Tasks, of: Owners) -> list[str]:
 
 
 class ByUser(ListScheduler):
-    """Base of policies with one queue per user and turns by received service.
+    """Base of policies with one queue per user, served in turn by received service.
 
-    Under "block" no task passes one that does not fit, on any node of its partition; under "skip" the next user's may.
-    A user's tasks go in the order of arrival, those bound to another partition in a line of their own.  Standings are
-    asked for when the round begins and when a user's task has started.
+    With "block" no task passes one that does not fit, on any node of its partition; with "skip" the next user's task
+    may.  A user's tasks are in the order of arrival; those bound to another partition have their own queue.  `standing`
+    is queried when the round begins and when a user's task has started.
     """
 
     def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "skip"):
@@ -77,14 +75,14 @@ class ByUser(ListScheduler):
         raise NotImplementedError
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
-        """Hook: a task is about to start."""
+        """Hook before a task starts."""
 
     def key(self, task: Task) -> Any:
         """Sort key of a user's tasks."""
         return task.arrival
 
     def owner(self, task: Task) -> str:
-        """The user whose turn a task needs."""
+        """Return the user in whose turn a task starts."""
         return task.user
 
     def ready(self, task: Task) -> None:
@@ -133,15 +131,15 @@ class ByUser(ListScheduler):
 class Wfq(ListScheduler):
     """Weighted fair queueing: users share the cluster in proportion to their weights.
 
-    Decides when.  Every task carries two virtual tags: its start is the later of the virtual time and its user's last
-    finish tag, its finish that plus its service (GPUs × estimated time; cores × time) over the user's weight.  The
-    least start tag starts next; the virtual time is that of what started last (start-time fair queueing, which needs no
-    simulated fluid system).
+    Decides when.  Every task has two virtual tags: the start tag is the later of the virtual time and its user's last
+    finish tag; the finish tag is the start tag plus its service (GPUs × estimated time; cores × time) over the user's
+    weight.  The task with the lowest start tag starts next; the virtual time is the start tag of the last started task
+    (start-time fair queueing, which needs no simulated fluid system).
     Reference: Demers, Keshav, Shenker, Analysis and Simulation of a Fair Queueing Algorithm (1989); Goyal, Vin, Cheng,
     Start-time Fair Queueing (1996): on one server the service of two users with waiting tasks differs, over their
     weights, by no more than one task of each.
-    Weakness: estimates decide which user pays; a user gains nothing from having been idle.  On many servers the bound
-    grows with their number.  Cost: O(log n) a task under `block`, O(shapes) a round more under `skip`.
+    Weakness: service is charged by estimates; a user gains nothing from having been idle.  On many servers the bound
+    grows with their number.  Cost: O(log n) per task with `block`, in addition O(shapes) per round with `skip`.
 
     weights: of users by name; the others have 1.
     """
@@ -157,8 +155,8 @@ class Wfq(ListScheduler):
         self.rule = placement
         self._virtual = 0.0
         self._last: dict[str, float] = {}  # by user: the finish tag of the last task that came
+        # Start and finish tag of waiting and running tasks, by row; kept through stops
         self._tags: dict[int, tuple[float, float]] = {}
-        """Start and finish tag of waiting and running tasks, by row; kept through stops."""
 
     def _tag(self, task: Task) -> float:
         if (tags := self._tags.get(task.index)) is None:
@@ -182,16 +180,16 @@ class Wfq(ListScheduler):
 
 
 class Drf(ByUser):
-    """Dominant resource fairness: the user with the least dominant share goes first.
+    """Dominant resource fairness: the user with the lowest dominant share is next.
 
-    Decides when.  A user's dominant share is the greatest of the parts of the cluster's resources (cores, memory, GPUs,
-    GPU memory aside) that the user's running tasks hold, over the user's weight; the first task of the user with the
-    least starts next.
+    Decides when.  A user's dominant share is the largest part of any cluster resource (cores, memory or GPUs; not GPU
+    memory) that the user's running tasks occupy, over the user's weight; the first task of the user with the lowest
+    share starts next.
     Reference: Ghodsi et al., Dominant Resource Fairness: Fair Allocation of Multiple Resource Types (2011): progressive
     filling is strategy-proof, envy-free and Pareto-efficient for divisible demands.
-    Weakness: looks at what is held now, not at the past, so a user that comes late is owed nothing; without preemption
-    a share that has grown shrinks only as tasks end.
-    Cost: O(log users) a start and an end; under `skip` the users that wait, once a round.
+    Weakness: it considers present use, not the past, so a user that arrives late gets no compensation; without
+    preemption a share shrinks only as tasks end.
+    Cost: O(log users) per start and end; with `skip` also O(waiting users) per round.
 
     weights: of users by name; the others have 1.
     """
@@ -235,31 +233,30 @@ class Drf(ByUser):
                 self._held[entry[0]][name] -= amount
 
 
-SHOWN = 10
-"""Owners that a message lists."""
+SHOWN = 10  # maximum number of owners in a message
 
 
 class QuotaBorrow(ByUser):
-    """Quotas with borrowing: users own GPUs, lend idle ones, and take them back.
+    """Quotas with borrowing: users own GPUs, lend idle ones, and reclaim them.
 
-    Decides when, and which job is preempted.  A job within its user's quota goes first, in the order of arrival; beyond
-    the quota it may borrow what fits while no job within a quota waits for the room.  When a job within its quota does
-    not fit, borrowers are stopped, the latest start first, just as many as it needs; they wait again, with their work
+    Decides when, and which job is preempted.  Jobs within their user's quota start first, in the order of arrival; a
+    job beyond the quota may borrow free GPUs while no job within a quota waits for them.  When a job within its quota
+    does not fit, borrowers are stopped, latest start first, just as many as it needs; they wait again, with their work
     kept.
     Reference: Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads (2019), section
     2.3: virtual clusters with quotas, used beyond them while others are idle, and reclaim by preemption. `of` names the
     owners of the quotas: users, accounts, virtual clusters (the column `vc`), partitions or classes. `tiers` order jobs
-    of one kind by their quality of service (the label `qos`, without one the class), the highest first, and a lower
-    tier is preempted first.
-    Weakness: a quota in GPUs says nothing of where they lie, so that a gang within its quota can wait for a whole node
-    held by others within theirs; borrowers pay for every stop.
-    Cost: O(users) a round, and one pass over the borrowers for a job within its quota that does not fit.
+    within (or beyond) quotas by their quality of service (the label `qos`, or else the class), the highest first, and a
+    lower tier is preempted first.
+    Weakness: a quota in GPUs ignores their location, so a gang within its quota can wait for a whole node that others
+    occupy within their quotas; borrowers bear the cost of every stop.
+    Cost: O(users) per round, and one pass over the borrowers for a job within its quota that does not fit.
 
-    quotas: GPUs by owner; the others own `default`.  Tasks on cores alone count nothing.
-    of: their owner: user, account, vc, partition or class.
-    borrow: owners may go beyond their quotas.
+    quotas: GPUs by owner; `default` for the others.  Tasks without GPUs do not count.
+    of: owner of quotas: user, account, vc, partition or class.
+    borrow: owners may exceed their quotas.
     reclaim: borrowers are stopped for jobs within quotas.
-    tiers: quality of service by its name; the highest goes first, others have 0.
+    tiers: rank of each quality of service by name, the highest first; others have 0.
     """
 
     def __init__(
@@ -303,7 +300,6 @@ class QuotaBorrow(ByUser):
         return -self.tier(task), task.arrival
 
     def needs(self, task: Task) -> float:
-        """GPUs of the task in its fastest mode."""
         return task.fastest_modes()[0].gpu_share
 
     def within(self, task: Task) -> bool:
@@ -327,10 +323,10 @@ class QuotaBorrow(ByUser):
         yield WAIT_FOR_CHANGE if view.num_waiting(own=True) else WAIT_FOR_READY
 
     def _serve(self, view: View, within: bool, owed: int) -> Generator[Decision, None, int]:
-        """Start heads of users, those within their quotas or those that borrow.
+        """Start heads of users, either those within quotas or those that borrow.
 
-        owed: bitmask of the nodes on which a job within its quota waits.  Returns the nodes of the jobs that it passed
-            over.
+        owed: bitmask of the nodes on which a job within its quota waits.  Return the nodes of the jobs that were
+            passed.
         """
         passed: dict[Line, None] = {}
         waited_for = 0
@@ -356,7 +352,7 @@ class QuotaBorrow(ByUser):
             yield Start(task, placement)
 
     def _take_back(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:
-        """Stop borrowers of the lowest tiers, the latest start first, until the task fits."""
+        """Stop borrowers of the lowest tiers, latest start first, until the task fits."""
         over = {user: used - self.quota(user) for user, used in self.used.items() if used > self.quota(user) + 1e-9}
         borrowed = []
         for other, gpus in reversed(self._of.values()):

@@ -1,14 +1,16 @@
 """Orders by how long a task has waited for its size: `wfp3` and `unicep`.
 
 Decides when.  The urgency of a task grows with its wait, at a rate that depends on its estimated time and its number of
-processors (GPUs, else cores), so the queue is sorted again in every round; the most urgent goes first, ties by arrival.
+processors (GPUs, else cores), so the queue is sorted again in every round; the most urgent task is first, ties by
+arrival.
 Reference: Tang, Lan, Desai and Buettner, Fault-Aware, Utility-Based Job Scheduling on Blue Gene/P Systems (Cluster
 2009).
 Weakness: nothing is proven; urgency depends on the estimates, and on a busy machine long tasks wait long.
-With `formula: schedgym` the waiting time is -1 - arrival, so urgency never grows: a fixed order, as the environment of
-RLScheduler computes it (Zhang, Dai, He, Bao, Xie, RLScheduler: An Automated HPC Batch Job Scheduler Using Reinforcement
-Learning, SC 2020, with these figures in its tables).  Weakness: it prefers the opposite of what the names say.
-Cost: a pass with NumPy over the waiting tasks a round; of a fixed order as of `sjf`.
+With `formula: schedgym` the waiting time is -1 - arrival, so urgency never grows: a fixed order, as in the environment
+of RLScheduler (Zhang, Dai, He, Bao, Xie, RLScheduler: An Automated HPC Batch Job Scheduler Using Reinforcement
+Learning, SC 2020, with these figures in its tables).  Weakness: it prefers the opposite of the policies that it is
+named after.
+Cost: a pass with NumPy over the waiting tasks per round; for a fixed order as for `sjf`.
 """
 
 import math
@@ -24,17 +26,16 @@ from hetsim_policies.orders import request
 
 Formula = Literal["paper", "schedgym"]
 
-ROUND_COST = 1e-6
-"""Seconds that a waiting task adds to a round."""
+ROUND_COST = 1e-6  # seconds that a waiting task adds to a round
 
 
 class Waited(policy.ListScheduler):
     """Base of policies that sort all waiting tasks by urgency in every round.
 
     formula: "paper", or "schedgym": urgency at a waiting time of -1 - arrival, which makes the order of tasks fixed.
-    placement: where a task goes; None takes its fastest mode that fits now, on the first devices.
-    discipline: "block": nothing passes a head that does not fit, on any node of its partition; "skip": whatever fits
-    may start; a fixed order may also "keep" a head once chosen, as the list scheduler does.
+    placement: rule for placing a task; None: its fastest mode that fits now, on the first devices.
+    discipline: "block": no task passes a head that does not fit, on any node of its partition; "skip": any task that
+        fits may start; a fixed order may also "keep" a head once chosen, as the list scheduler does.
     """
 
     def __init__(
@@ -47,16 +48,16 @@ class Waited(policy.ListScheduler):
         if not self.fixed and discipline not in ("block", "skip"):
             raise ValueError(f"discipline: {discipline} needs formula: schedgym, a fixed order; take block or skip")
         super().__init__(self.schedgym if self.fixed else policy.arrival_order, placement, discipline)
+        # By row: (task, ready time, estimated seconds, processors)
         self._waiting: dict[int, tuple[Task, float, float, float]] = {}
-        """By row: the task, when it became ready, its estimated seconds, its processors."""
 
     def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:
-        """Urgency of tasks; the greatest goes first."""
+        """Urgency of tasks; the largest is first."""
         raise NotImplementedError
 
     @staticmethod
     def schedgym(task: Task) -> float:
-        """The fixed order of SchedGym; the lowest goes first."""
+        """Sort key of the fixed order of SchedGym; the lowest is first."""
         raise NotImplementedError
 
     def round_cost(self, problem: policy.PlanProblem) -> float:
@@ -69,7 +70,6 @@ class Waited(policy.ListScheduler):
             self._waiting[task.index] = (task, task.ready, *request(task))
 
     def _ranked(self, now: float) -> list[Task]:
-        """The waiting tasks, the most urgent first."""
         self._waiting = {row: entry for row, entry in self._waiting.items() if entry[0].state == WAITING}
         if not self._waiting:
             return []
@@ -100,9 +100,9 @@ class Waited(policy.ListScheduler):
 
 
 class Wfp3(Waited):
-    """WFP3: the greatest (wait / estimated time)³ × processors goes first.
+    """WFP3: the largest (wait / estimated time)³ × processors first.
 
-    formula: "schedgym": the least ((1 + arrival) / estimated time)³ × processors: early, long and narrow tasks.
+    formula: "schedgym": the lowest ((1 + arrival) / estimated time)³ × processors first: early, long and narrow tasks.
     """
 
     def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:
@@ -115,10 +115,11 @@ class Wfp3(Waited):
 
 
 class Unicep(Waited):
-    """UNICEP: the greatest wait / (log2(processors) × estimated time) goes first.
+    """UNICEP: the largest wait / (log2(processors) × estimated time) first.
 
-    A task of one processor goes before all that need more as soon as it has waited at all.
-    formula: "schedgym": the least (1 + arrival) / (log2(processors) × estimated time): early, long and wide tasks.
+    A task with one processor precedes all wider tasks as soon as it has waited at all.
+    formula: "schedgym": the lowest (1 + arrival) / (log2(processors) × estimated time) first: early, long and wide
+        tasks.
     """
 
     def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:

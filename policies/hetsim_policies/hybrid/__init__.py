@@ -2,11 +2,11 @@
 
 Plans:
     semi_static      A plan for long, predictable tasks, and a queue for the rest, which fills gaps
-    plan_and_repair  A plan that is followed as long as it holds, and repaired when it does not
+    plan_and_repair  A plan that is followed while it is valid, and repaired when it is not
     dada             Distributed affinity dual approximation: tasks near their data, if balanced
 
 Looking ahead:
-    ahead            A scheduler that tries decisions out in forks of the run, around a base
+    ahead            A scheduler that tries decisions in forks of the run, around a base
 
 Groups and scaling:
     hierarchical     Two levels: a coarse plan of classes over groups, a scheduler in each group

@@ -1,4 +1,4 @@
-"""A scheduler that tries decisions out in forks of the run, around a base."""
+"""A scheduler that tries decisions in forks of the run, around a base scheduler."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,17 +18,16 @@ from hetsim.policy.relay import Relay
 from hetsim_policies.hybrid.common.outlook import Objective, check_objective, mean_of
 from hetsim_policies.prediction.estimates import ENOUGH_ARRIVALS, ArrivalHistory, Believed, EstimateHistory
 
+# Schedulers that record their own starts: they cannot continue after another scheduler's start
 ALONE = ("Afs", "LasIntervals", "Optimus", "OptimusIntervals", "Pollux", "RoundRobin", "SpeedupMean")
-"""Schedulers with books of their own on what they started: they cannot go on after the start of another."""
-SLACK = 1e-9
-"""Part of a mean by which another must be better: forks differ by rounding."""
+SLACK = 1e-9  # Relative gain of a mean below which a difference is rounding
 
 
 @dataclass
 class First:
     """A candidate for the first action: start a task there, or (None) wait.
 
-    alone: after that start nothing more until something changes.
+    alone: True if nothing else starts then until something changes.
     """
 
     place: tuple[Task, Placement] | None = None
@@ -37,7 +36,7 @@ class First:
 
 @dataclass(frozen=True)
 class Future:
-    """A sampled future: seed, arrivals, estimates and ratios to draw from."""
+    """A sampled future: seed, arrivals, estimates, and ratios of times to draw from."""
 
     seed: int
     coming: Sequence[tuple[float, Task]]
@@ -48,7 +47,7 @@ class Future:
 class Led(Relay):
     """A base scheduler after a first decision made for it.
 
-    What another starts is gone for the base; if it is stopped, it is ready again.
+    A task that another scheduler starts is gone for the base; if it is stopped, it is ready again.
     """
 
     def __init__(self, base: Scheduler):
@@ -69,7 +68,7 @@ class Led(Relay):
             self.inner.gone(task)
 
     def take(self, task: Task) -> None:
-        """Note that another scheduler starts this task."""
+        """Record that another scheduler starts this task."""
         self._taken[task.index] = task
         self.inner.gone(task)
 
@@ -89,37 +88,36 @@ class Rollout(Relay):
     """Rollout: try a scheduler's first decision against others, each to the end.
 
     Decides, around a base scheduler, which waiting task starts first.  In each round the run is forked (`View.fork`)
-    once for the base as it is, once for each of the `candidates` best other first starts (the base goes on after it),
-    and once for starting nothing until something changes, or where nothing runs one task alone.  The fork with the best
-    mean of the objective wins, the base among equals; where a start wins it is made, and the rest of the round is tried
-    again.  Forks know what the policy knows: estimates, no fault, and of arrivals none, or those drawn from a model
-    learned so far.  Candidates are what fits now and the base would not start, taken by turns from the shortest, the
-    earliest, the smallest and the most urgent.  The base is left only where that is better beyond chance.  Where tasks
-    that have ended took other times than estimated, too few have ended to tell, or arrivals are drawn, the best
-    candidate is held against the base in `samples` further futures: each task takes what its estimate lets expect (less
-    of it where estimates of its class told little, see `hetsim_policies.prediction.estimates`) times a ratio of one
-    that has ended to that, and both meet the same times, arrivals and random numbers.  The lower confidence limit of
-    the mean paired gain (Student's t, one-sided) must exceed 0, or `margin` of the base.
-    Reference: Bertsekas, Tsitsiklis, Wu, Rollout Algorithms for Combinatorial Optimization (1997): where a fork tells
-    the truth, a rollout is never worse than its base; policy improvement by one step.
-    Weakness: what comes later is not foreseen unless `arrivals` is `learned`, and no test tells what that costs; ratios
-    are drawn for each task by itself, whatever its user; where devices are shared they hold the waiting for others as
-    well.
-    Cost: at most `forks` forks a decision, each O(tasks that run and wait) and the base's work until its end.
+    once for the base as it is, once for each of the `candidates` best other first starts (the base continues after it),
+    and once for starting nothing until something changes or, if nothing runs, for one task alone.  The fork with the
+    best mean of the objective wins, the base among equals; if a start wins it is made, and the rest of the round is
+    tried again.  Forks have the information of the policy: estimates, no faults, and no arrivals except those drawn
+    from a learned model.  Candidates are tasks that fit now and that the base would not start, taken in turn from the
+    shortest, the earliest, the smallest and the most urgent.  The base is replaced only if the gain is significant.  If
+    ended tasks took other times than estimated, too few have ended to judge, or arrivals are drawn, the best candidate
+    is compared with the base in `samples` further futures: the time of each task is the expectation given its estimate
+    (weaker if estimates of its class were uninformative, see `hetsim_policies.prediction.estimates`) times the ratio of
+    an ended task, and both have the same times, arrivals and random numbers.  The lower confidence limit of the mean
+    paired gain (Student's t, one-sided) must exceed 0, or `margin` of the base.
+    Reference: Bertsekas, Tsitsiklis, Wu, Rollout Algorithms for Combinatorial Optimization (1997): if forks are exact,
+    a rollout is never worse than its base; policy improvement by one step.
+    Weakness: later arrivals are not foreseen unless `arrivals` is `learned`, and no test measures that loss; ratios are
+    drawn for each task independently, whatever its user; on shared devices they include the waiting for others.
+    Cost: at most `forks` forks per decision, each O(running and waiting tasks) and the base's work until its end.
 
-    base: another scheduler; none given: fcfs.  It must not plan beforehand, put devices to sleep, nor give tasks turns
-        or sizes of its own (`round_robin`, `afs`, `optimus`, `speedup_mean`, `pollux`, `las_intervals`,
+    base: another scheduler; default: fcfs.  It must not plan beforehand, put devices to sleep, nor manage turns or
+        sizes of tasks (`round_robin`, `afs`, `optimus`, `speedup_mean`, `pollux`, `las_intervals`,
         `optimus_intervals`).
-    objective: the mean that is to be least: response, slowdown, deadline_misses, energy (above idle) or cost.
-    candidates: other first starts that are tried.
-    hold: starting nothing, until something changes, is tried as well.
-    horizon: seconds that a fork is played on; none given: until all that is known has ended.
-    arrivals: `none` come in forks, or those of a model `learned` from what came so far; it needs a horizon.
-    samples: futures in which the best candidate is held against the base, where times or arrivals are uncertain; 1: in
-        none, what the first fork says is believed.
+    objective: the mean to minimize: response, slowdown, deadline_misses, energy (above idle) or cost.
+    candidates: number of other first starts that are tried.
+    hold: also try starting nothing until something changes.
+    horizon: seconds of a fork; default: until all known tasks have ended.
+    arrivals: `none` in forks, or drawn from a model `learned` from past arrivals; it needs a horizon.
+    samples: number of futures in which the best candidate is compared with the base, if times or arrivals are
+        uncertain; 1: the result of the first fork is trusted.
     confidence: of the limit of the mean gain that must be above 0.
-    forks: the budget of a decision; as many candidates are tried as it allows.
-    margin: part of its mean by which the base must be beaten.
+    forks: maximum number of forks per decision, which limits the candidates.
+    margin: relative gain over the base's mean that a candidate needs.
     """
 
     looks_ahead = True
@@ -234,14 +232,14 @@ class Rollout(Relay):
             return
 
     def _noted(self, decision: Decision, view: View) -> Decision:
-        """The decision, and of a start when it was made and how long it is to take."""
+        """Return the decision, after recording a start's time and expected duration."""
         if self.samples > 1 and isinstance(decision, Start) and isinstance(decision.tasks, Task):
             task = decision.tasks
             self._begun[task.index] = view.now, view.duration(task, decision.placement)
         return decision
 
     def _better(self, view: View) -> First | None:
-        """A first decision that improves the objective over the base; None if none."""
+        """Return a first decision that improves the objective over the base, or None."""
         fitting = [(task, place) for task in self._ranked(view) if (place := self._place(task, view)) is not None]
         if not fitting:
             return None
@@ -281,7 +279,7 @@ class Rollout(Relay):
         return gain - doubt > max(SLACK, self.margin) * abs(float(np.mean(bases)))
 
     def _future(self, view: View, number: int) -> Future:
-        """Arrivals and times, the same for all candidates; the first has expected ones."""
+        """Draw arrivals and times, equal for all candidates; number 0: expected ones."""
         decision, until = self.notes["decisions_tried"], view.now + self.horizon
         coming: list[tuple[float, Task]] = []
         if self.arrivals == "learned":
@@ -294,7 +292,7 @@ class Rollout(Relay):
         return Future(seed, coming, believed.residuals.tolist() if number else [1.0], believed)
 
     def _played(self, first: First | None, future: Future, view: View) -> tuple[float, dict[int, None]]:
-        """The objective after a first decision, and the rows that then start at once."""
+        """Return the objective after a first decision, and the rows that start at once."""
         self._led.first = first
         try:
             expected = None if future.believed is None else future.believed.parts
@@ -311,7 +309,7 @@ class Rollout(Relay):
         return base.place(task, view) if isinstance(base, ListScheduler) else view.fit(task)
 
     def _ranked(self, view: View) -> list[Task]:
-        """Waiting candidates, the most promising first, by turns from several orders."""
+        """Return waiting candidates, taken in turn from several orders, best first."""
         waiting = [task for task in view.waiting(own=True) if task.state == WAITING and view.queue_of(task) is None]
         if not waiting:
             return []
@@ -329,5 +327,5 @@ class Rollout(Relay):
 
 
 def _size(task: Task) -> float:
-    """Devices × time, in the mode in which that is least."""
+    """Minimum over modes of devices × estimated time."""
     return min(max(mode.width, 1e-9) * task.estimate_at(i) for i, mode in enumerate(task.modes))

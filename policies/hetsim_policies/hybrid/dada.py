@@ -1,22 +1,22 @@
 """Distributed affinity dual approximation: tasks near their data, if balanced.
 
-Decides where.  Whenever tasks have become ready, they are laid out together behind what their devices have to do
-already.  For a guess λ of the time in which all of them will be done:
-1. Affinity.  For pairs of a task and a device that has some of its data, most bytes first: the task goes there while
-   such tasks fill at most the share α of what the device can do by λ.
-2. Balance.  The others by the greedy dual approximation: what takes longer than λ on one side goes to the other; the
-   rest in descending order of acceleration to the accelerator on which each ends first, as long as one is busy for
-   less than λ, then to the cores.  If one then ends later than (2 + α)λ the guess was too small.
-Bisection finds the least guess that is accepted; one more is the end of the best layout so far, as affinity may have
-that much time anyway.  Of all layouts the one that ends first is taken, among equals the one that moves the fewest
-bytes.  Then each device works through its line in order.
+Decides where.  Whenever tasks have become ready, they are laid out together behind the earlier work of their devices.
+For a guess λ of the time in which all of them will be done:
+1. Affinity.  Pairs of a task and a device with some of its data are visited, most bytes first: the task is assigned to
+   that device while such tasks fill at most the share α of the device's time until λ.
+2. Balance.  The others are assigned by the greedy dual approximation: a task that takes longer than λ on one side goes
+   to the other; the rest go in descending order of acceleration to the accelerator where each ends first, while one is
+   busy for less than λ, then to the cores.  If a device then ends later than (2 + α)λ the guess was too small.
+Bisection finds the smallest accepted guess; one more guess is the end of the best layout so far, as affinity may use
+that time anyway.  The layout that ends first is chosen, among equals the one that moves the fewest bytes.  Then each
+device runs its line in order.
 Reference: Bleuse, Gautier, Lima, Mounié, Trystram, Scheduling Data Flow Program in XKaapi: A New Affinity Based
 Algorithm for Heterogeneous Architectures (Euro-Par 2014).  There an activation of independent tasks ends within 2 + α
 times its optimum, transfers aside; nothing is proven of a graph.  `transfers` is their DADA(α) + CP.
-Weakness: a task is placed for good when it becomes ready; a step looks no further than the tasks that are ready now, so
-nothing is kept free for the critical path, and α has to be chosen.  Gangs, parts of GPUs and tasks that no line can
-hold are placed as by `dmda`.
-Cost: an activation of n tasks on L lines: O(n L) times to look up, and some 12 guesses of O(n (log n + L)).
+Weakness: a task is placed once, when it becomes ready; only the tasks that are ready now are considered, so no device
+is reserved for the critical path, and α has to be chosen.  Gangs, fractions of GPUs and tasks that fit no line are
+placed as by `dmda`.
+Cost: an activation of n tasks on L lines: O(n L) lookups, and about 12 guesses of O(n (log n + L)).
 """
 
 import math
@@ -35,8 +35,7 @@ from hetsim.policy import Decision, View
 from hetsim_policies.dynamic.common.lines import DeviceLine, LineTask
 from hetsim_policies.dynamic.earliest import Dmda
 
-PRECISION = 0.05
-"""The bisection ends when the guess is known to this part."""
+PRECISION = 0.05  # relative precision of the guess at which the bisection ends
 MAX_GUESSES = 40
 ROUNDING = 1e-9
 
@@ -45,8 +44,8 @@ ROUNDING = 1e-9
 class Activation:
     """Tasks that became ready together, and the lines' earlier tasks.
 
-    `seconds[j, l]` of task j on line l (inf: cannot run there), `need[j, l]` the lanes it takes, `held[j, l]` the bytes
-    of its data that are there; `free[l]` when each lane of the line will have served what stands there, from now on.
+    `seconds[j, l]`: time of task j on line l (inf: cannot run there); `need[j, l]`: lanes it takes; `held[j, l]`: bytes
+    of its data that are there; `free[l]`: seconds until each lane of the line has served its earlier tasks.
     """
 
     seconds: np.ndarray
@@ -59,9 +58,9 @@ class Activation:
 class Dada(Dmda):
     """Data affinity up to a share of each device, then dual approximation.
 
-    alpha: the share of what a device can do that is given away by affinity alone; 0 is the dual approximation.
+    alpha: the share of a device's time that is assigned by affinity alone; 0 is the dual approximation.
     transfers: transfers count in the time of a task.
-    prefetch: what the next task of a line reads is brought to its GPU while the one before computes.
+    prefetch: transfer inputs of the next task of a line to its GPU while the task before it computes.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class Dada(Dmda):
         )
 
     def _deal(self, tasks: Sequence[Task], view: View) -> None:
-        """Choose a line for each of these tasks that can run on one."""
+        """Choose a device queue for each task that can run on one."""
         lines = [line for line in self.lines if line.up and line.lanes]
         ways = [[self._way(task, line, view) for line in lines] for task in tasks]
         rows = [row for row, modes in enumerate(ways) if any(way is not None for way in modes)]
@@ -113,7 +112,7 @@ class Dada(Dmda):
             self._places[tasks[row].index] = lines[chosen[j]], *way
 
     def _way(self, task: Task, line: DeviceLine, view: View) -> tuple[Mode, float] | None:
-        """The fastest mode of a task on a line's device, and its seconds; or None."""
+        """Return a task's fastest mode on a queue's device, and its seconds; or None."""
         assert line.device is not None
         node = view.cluster.nodes[line.device.node]
         best: tuple[Mode, float] | None = None
@@ -131,7 +130,7 @@ class Dada(Dmda):
         return best
 
     def _held(self, task: Task, view: View) -> dict[tuple[int, int], int]:
-        """Bytes of what a task reads or writes, by the memory in which they lie."""
+        """Bytes of the items that a task reads or writes, by the memory that has them."""
         by_memory: dict[tuple[int, int], int] = {}
         for item in dict.fromkeys((*task.reads, *task.writes)):
             for holder in view.holders(item):
@@ -141,7 +140,7 @@ class Dada(Dmda):
 
 
 def _memory(line: DeviceLine) -> tuple[int, int]:
-    """The memory of a line's tasks: the node's, or that of the accelerator."""
+    """Return the memory of a line's tasks: the node's, or that of the accelerator."""
     assert line.device is not None
     return line.device.node, -1 if line.type.kind == "cpu" else line.device.index
 
@@ -150,7 +149,7 @@ def _memory(line: DeviceLine) -> tuple[int, int]:
 
 
 class LinesLayout:
-    """A partial assignment of tasks to lines."""
+    """A partial assignment of tasks to lines (device queues)."""
 
     def __init__(self, given: Activation) -> None:
         self.given = given
@@ -176,13 +175,13 @@ class LinesLayout:
 
     @property
     def missing(self) -> float:
-        """Bytes that a task needs and that are elsewhere."""
+        """Bytes of the tasks' data that are on other devices than their lines'."""
         local = self.given.local
         return float(sum(local[task].max() - local[task, line] for task, line in enumerate(self.line)))
 
 
 def dealt(given: Activation, alpha: float) -> list[int]:
-    """A line for each task: the best layout found by the bisection."""
+    """Return a device queue for each task: the best layout of the bisection."""
     best = by_finish(given)
     order = by_acceleration(given)
     pairs = by_affinity(given)
@@ -236,7 +235,7 @@ def laid_out(
 
 
 def _put_near_data(layout: LinesLayout, guess: float, alpha: float, pairs: Sequence[tuple[int, int]]) -> None:
-    """Put tasks near their data, best pairs first, up to the share alpha of a line."""
+    """Put tasks near their data, most bytes first, up to the share alpha of a queue."""
     given = layout.given
     room = [alpha * sum(max(0.0, guess - free) for free in times) for times in given.free]
     for task, line in pairs:
@@ -251,7 +250,7 @@ def _shortest(given: Activation, task: int, lines: Sequence[int]) -> float:
 
 
 def _first(layout: LinesLayout, task: int, lines: Sequence[int]) -> int | None:
-    """The line on which a task ends first; ties: the one with most of its data."""
+    """Return the device queue where a task ends first; ties: most of its data."""
     usable = [line for line in lines if math.isfinite(layout.given.seconds[task, line])]
     local = layout.given.local[task]
     return min(usable, key=lambda line: (layout.finish(task, line), -local[line]), default=None)
@@ -268,7 +267,7 @@ def by_finish(given: Activation) -> LinesLayout:
 
 
 def by_acceleration(given: Activation) -> list[int]:
-    """Tasks by descending acceleration, then in the order given."""
+    """Return tasks by descending acceleration, then in the order given."""
     fast = given.seconds[:, ~given.on_cores].min(axis=1, initial=np.inf)
     slow = given.seconds[:, given.on_cores].min(axis=1, initial=np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -277,7 +276,7 @@ def by_acceleration(given: Activation) -> list[int]:
 
 
 def by_affinity(given: Activation) -> list[tuple[int, int]]:
-    """Pairs of a task and a line that has its data, by descending bytes."""
+    """Return (task, device queue) pairs with the task's data, by descending bytes."""
     tasks, lines = np.nonzero((given.local > 0) & np.isfinite(given.seconds))
     order = np.argsort(-given.local[tasks, lines], kind="stable")
     return list(zip(tasks[order].tolist(), lines[order].tolist(), strict=True))

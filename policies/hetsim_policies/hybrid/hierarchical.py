@@ -1,27 +1,26 @@
 """Two levels: a coarse plan of classes over groups, a scheduler in each group.
 
-Decides which group a task goes to; the order, the device and the mode are the inner scheduler's.  At every multiple of
-`epoch` the plan is made again from the waiting tasks and from the arrival rates seen so far: the share of each class
-that each group is to run (`hetsim_policies.hybrid.common.groups`).  Newcomers are handed out in these shares, by turns,
-so that after any number of tasks of a class a group is less than one task off its share; tasks that wait already are
-moved until they lie in these shares too.  A class seen for the first time is planned for at once.  Between plans a
-group *starves* if it has devices on which a task could start, nothing waits in it for their type, and such tasks wait
-elsewhere.  It then takes the newest task of the class that loses least there, if estimates say that the task ends
-earlier so.  With an `objective`, several plans are tried out at each epoch in forks of the run (`View.fork`), with all
-that the groups do after it: the planner's, that of the epoch before, every class where it takes least time, and the
-split that ends first.  The best mean of the objective is followed, the planner's plan among equals.
+Decides the group of each task; the inner scheduler decides order, device and mode.  At every multiple of `epoch` a plan
+is made from the waiting tasks and the observed arrival rates: the share of each class that each group runs
+(`hetsim_policies.hybrid.common.groups`).  New tasks are distributed in these shares, in turn, so that after any number
+of tasks of a class a group is less than one task off its share; waiting tasks are moved to match the shares.  A new
+class is planned at once.  Between plans a group *starves* if a task could start on its devices, no task waits in it for
+their type, and such tasks wait elsewhere.  It then takes the newest task of the class that loses least there, if the
+task is expected to end earlier.  With an `objective`, several plans are tried at each epoch in forks of the run
+(`View.fork`), with the groups' later decisions: the planner's plan, that of the last epoch, every class where it takes
+least time, and the split that ends first.  The plan with the best mean of the objective is followed, the planner's
+among equals.
 Reference: the split into a program over classes and a fast dispatcher is that of Gavel (Narayanan et al., OSDI 2020)
 and, for two levels, of Mesos (Hindman et al., NSDI 2011); stealing between them is that of Hawk (Delgado, Dinu,
 Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015).  The programs are those of
 `hetsim_policies.static.common.unrelated` and `dual_approximation`.
-No ratio is proven: the plan counts device-seconds, not lanes, and takes all devices of a type for alike.
-Weakness: one group that is all of the cluster is just the inner scheduler; many small groups keep wide gangs waiting,
-and an inner order holds only within a group.  A plan that is made from few arrivals follows their noise, and of many
-kinds with few tasks each the shares come out rough.  Data and
-links are not seen by the plan.
-Cost: O(log groups) a task and O(kinds) a round besides the inner schedulers' work, where a kind is a class and a
-demand; an epoch costs a linear program of kinds × types variables, the devices once, and O(log n) a task moved; with
-an objective four times that, and four forks, each O(tasks that run and wait) and what the groups do until their end.
+No ratio is proven: the plan counts device-seconds, not lanes, and assumes that devices of a type are equal.
+Weakness: one group with the whole cluster is just the inner scheduler; many small groups keep wide gangs waiting,
+and an inner order applies only within a group.  A plan from few arrivals follows their noise, and for many kinds with
+few tasks each the shares are coarse.  The plan ignores data and links.
+Cost: O(log groups) per task and O(kinds) per round in addition to the inner schedulers' work, where a kind is a class
+and a demand; an epoch costs a linear program of kinds × types variables, a pass over devices, and O(log n) per moved
+task; with an objective four times that, and four forks, each O(running and waiting tasks) and the groups' work.
 """
 
 import copy
@@ -57,18 +56,13 @@ from hetsim_policies.hybrid.common.outlook import Objective, check_objective, me
 from hetsim_policies.hybrid.common.part_view import PartView
 from hetsim_policies.orders import fcfs
 
-LOOK = 8
-"""Groups with waiting tasks of a kind that a starving group looks into."""
-SMOOTH = 0.5
-"""Weight of the last epoch in the observed rate of arrivals."""
-RARE = 0.01
-"""Arrivals an epoch below which a class is taken to come no more."""
-SHORTEST_EPOCH = 1.0
-"""In seconds, in a scenario: a plan is made in each, and a day has 86,400 of these."""
-SLACK = 1e-9
-"""Part of a mean by which a plan must be better than the planner's: forks differ by rounding."""
+LOOK = 8  # maximum number of groups in which a starving group searches waiting tasks of a kind
+SMOOTH = 0.5  # weight of the last epoch in the observed arrival rate
+RARE = 0.01  # arrivals per epoch below which a class is assumed to have ended
+SHORTEST_EPOCH = 1.0  # Seconds, in a scenario: each epoch makes a plan, and a day has 86,400 of these
+SLACK = 1e-9  # Relative gain of a mean that a plan needs over the planner's, since forks have rounding errors
+# Tried plans, and the fraction of an epoch that each fills unbalanced; `kept` has the last shares
 OPTIONS = {"planned": FILL, "kept": FILL, "fastest": math.inf, "balanced": 0.0}
-"""Plans that are tried out, and how far each fills an epoch without haste; `kept` has the shares of the last epoch."""
 
 
 LASTING = forbid(lambda epoch: epoch < SHORTEST_EPOCH, f"an epoch of {{:g}} s: it lasts at least {SHORTEST_EPOCH:g} s, "
@@ -78,14 +72,14 @@ LASTING = forbid(lambda epoch: epoch < SHORTEST_EPOCH, f"an epoch of {{:g}} s: i
 class Hierarchical(Scheduler):
     """Plans quotas of groups every epoch, with a scheduler in each group.
 
-    epoch: seconds from plan to plan, at least 1 in a scenario.
+    epoch: seconds between plans, at least 1 in a scenario.
     planner: "lp", or "dual_approximation" (cores and one type of accelerator).
     inner: the scheduler in each group, by name or as a mapping with its parameters: a list order, or one that chooses
-        a line for each task (eft, dmda, ...); none given: fcfs that skips what does not fit.
+        a line for each task (eft, dmda, ...); default: fcfs that skips tasks that do not fit.
     groups: "type" (of device), "node", "rack", or a number of nodes each.
     moves: when a starving group takes work: if that ends "earlier", "always" when it could run there, or "never".
-    objective: the mean by which plans are judged in forks of the run: response, slowdown, deadline_misses, energy
-        (above idle) or cost; none given: the planner's plan is followed untried.
+    objective: the mean by which plans are compared in forks of the run: response, slowdown, deadline_misses, energy
+        (above idle) or cost; default: the planner's plan is followed without a comparison.
     """
 
     def __init__(
@@ -135,7 +129,6 @@ class Hierarchical(Scheduler):
             group.scheduler.prepare(problem)
 
     def _check(self, problem: PlanProblem) -> None:
-        """Raise ScenarioError where scheduler, planner or groups do not fit the problem."""
         check_nested(self.inner, "hierarchical", "inner", lines=True)
         if self.objective is not None:
             check_objective(self.objective, problem)
@@ -214,7 +207,7 @@ class Hierarchical(Scheduler):
             self._look_at(group)
 
     def _told(self, device: Device, group: DeviceGroup) -> list[Device]:
-        """Devices to report to a group's scheduler: with cores, their accelerators too."""
+        """Return devices to report to a group's scheduler: with cores, also accelerators."""
         if device.type in group.lanes:
             return [device]
         node = self._cluster.nodes[device.node]
@@ -260,7 +253,7 @@ class Hierarchical(Scheduler):
         yield Wait(until=min(until, self._next) if waits and not stuck else until)
 
     def _ask(self, view: View) -> Generator[Decision, None, bool]:
-        """Let the schedulers of changed groups decide; return True if one started a task."""
+        """Run the schedulers of changed groups; return True if one started a task."""
         started = False
         while self._dirty:
             group = self.groups[min(self._dirty)]
@@ -296,7 +289,7 @@ class Hierarchical(Scheduler):
         return kind
 
     def _plan_epoch(self, now: float) -> int:
-        """Count arrivals, plan, move waiting tasks to their shares; returns how many."""
+        """Count arrivals, plan, and move waiting tasks to their shares; return the moves."""
         if (passed := now - self._counted) > 0:
             for kind in self.kinds.values():
                 observed = kind.arrived / passed
@@ -320,9 +313,9 @@ class Hierarchical(Scheduler):
         return moved
 
     def _best_option(self, objective: Objective, view: View) -> str:
-        """The plan for this epoch that does best in a fork of the run, by estimates.
+        """Return the plan for this epoch with the best result in a fork, by estimates.
 
-        The fork begins before newcomers are handed out: its first plan is the one that is tried.
+        The fork begins before new tasks are distributed: its first plan is the one that is tried.
         """
         best, best_mean = "planned", math.inf
         for option in OPTIONS:
@@ -339,7 +332,7 @@ class Hierarchical(Scheduler):
         return best
 
     def _plan(self, wanted: list[TaskKind], new: list[Task], kinds: list[TaskKind], fill: float = FILL) -> None:
-        """Shares for some kinds, given all others; `new` tasks wait nowhere yet."""
+        """Compute shares for `wanted` kinds, given all others; `new` tasks have no group."""
         if not wanted:
             return
         here = Counter(kind.number for kind in kinds)
@@ -363,7 +356,7 @@ class Hierarchical(Scheduler):
                 kind.turns = Turns(self._by_group(kind, split[row]), kind.number)
 
     def _by_group(self, kind: TaskKind, share: np.ndarray) -> dict[int, float]:
-        """Shares of types as shares of groups, in proportion to their devices."""
+        """Convert shares of types to shares of groups, in proportion to their devices."""
         parts: dict[int, float] = {}
         for of_type, part in zip(self._types, share.tolist(), strict=True):
             if part <= 0:
@@ -389,7 +382,7 @@ class Hierarchical(Scheduler):
         self._look_at(entry.group)
 
     def _rebalance(self, kind: TaskKind) -> int:
-        """Move waiting tasks of a kind, newest first, until they lie as planned."""
+        """Move waiting tasks of a kind, newest first, to match the plan; return the moves."""
         assert kind.turns is not None
         share = kind.turns.share
         if not kind.waiting:
@@ -442,7 +435,7 @@ class Hierarchical(Scheduler):
     def _hungry(
         self, kind: TaskKind, full: dict[Mode, None], barred: dict[tuple[int, int], None], view: View
     ) -> tuple[float, GroupedTask, DeviceGroup] | None:
-        """A group that starves for a kind, the task to move, and its slowdown there."""
+        """Return a group that starves for a kind, the task to move, and its slowdown."""
         best: tuple[float, GroupedTask, DeviceGroup] | None = None
         for position in kind.positions:
             mode = kind.modes[position]
@@ -471,7 +464,7 @@ class Hierarchical(Scheduler):
     def _candidate(
         self, kind: TaskKind, position: int, group: DeviceGroup, view: View
     ) -> tuple[float, GroupedTask] | None:  # fmt: skip
-        """Return the newest task of this kind that would wait longest, of one per group."""
+        """Return the task that would wait longest, among the newest of each group."""
         best: tuple[float, GroupedTask] | None = None
         latest = -math.inf
         for number in [*kind.holders][:LOOK]:

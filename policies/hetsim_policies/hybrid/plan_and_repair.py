@@ -1,27 +1,27 @@
-"""A plan that is followed as long as it holds, and repaired when it does not.
+"""A plan that is followed while it is valid, and repaired when it is not.
 
-Decides where and when.  A planner lays out what is there; every lane (core or accelerator) has its steps in order, and
-starts the next when it is free.  Running tasks, with their estimated ends, and the steps to come give a forecast of the
-end.
+Decides where and when.  A planner lays out the present tasks; every lane (core or accelerator) has its steps in order,
+and starts the next when it is free.  Running tasks, with their estimated ends, and the coming steps give a forecast of
+the end.
 Repairs, the cheap ones first:
-1. Order.  A lane with a next step that cannot start yet takes one from behind it that delays nothing.
-2. Theft.  A lane with nothing to do takes a step from the lane that will be done last, if it ends sooner so; and, with
-   `restart`, starts over a task that runs elsewhere and would end sooner here (the work done there is lost).
-3. A new plan of what has not started, when the forecast of the end is off by more than `threshold` of the time that was
-   planned, or devices failed or came back.  It is taken only if it ends sooner by the forecast.
-A task that takes longer than its estimate is expected to take as long as others did that were as late (`Experience`).
-Tasks that come later are put on the lane where they end first, and are in the next plan.  With exact estimates and
-nothing unforeseen it does what the plan says, up to thefts that end a task sooner.
+1. Order.  A lane whose next step cannot start yet starts a later step that delays no other.
+2. Theft.  An idle lane takes a step from the lane that will end last, if the step then ends sooner; and, with
+   `restart`, restarts a task that runs elsewhere and would end sooner here (the work done there is lost).
+3. A new plan of unstarted steps, when the forecast of the end is off by more than `threshold` of the planned time, or
+   devices failed or were repaired.  It is adopted only if it ends sooner by the forecast.
+A task that exceeds its estimate is expected to take as long as ended tasks that were as late (`Experience`).
+Tasks that arrive later are put on the lane where they end first, and are part of the next plan.  With exact estimates
+and no surprises the policy follows the plan, except for thefts that end a task sooner.
 Reference: the three levels are those of dynamic rescheduling after Sakellariou and Zhao, A Low-cost Rescheduling Policy
 for Efficient Mapping of Workflows on Grid Systems (2004), where only what has become late is planned again, and of
 Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016), where plans are followed loosely; restarts
 are the spoliation of `heteroprio`.
 No ratio is proven once anything differs from its estimate.  Weakness: it plans for the makespan, so that under a steady
-load others have shorter responses; it believes estimates until they are proven wrong; a device that is slow as a whole
-looks like tasks that are late one by one; what the planner cannot plan (gangs, parts of GPUs) starts as soon as it
-fits, before the plan, and may wait long for room under a steady load.
-Cost: O(lanes) a round; a forecast is linear in what is left, made some LOOKS times while half of that ends; a repair
-looks at one queue.  Between two plans PAUSE of the time planned and of the tasks planned must pass, so that with a
+load other policies have shorter responses; it trusts estimates until they are proven wrong; it sees a slow device only
+as single late tasks; tasks that the planner cannot plan (gangs, fractions of GPUs) start as soon as they fit, before
+the plan, and may wait long under a steady load.
+Cost: O(lanes) per round; a forecast is linear in the remaining steps, made about LOOKS times while half of them end; a
+repair visits one queue.  Between two plans PAUSE of the planned time and of the planned tasks must pass, so that with a
 planner of cost C(n) an event costs at most C(n) / (PAUSE n).
 """
 
@@ -63,23 +63,21 @@ from hetsim_policies.hybrid.common.planned_lanes import (
 
 Order = Literal["acceleration", "longest", "arrival"]
 
-PAUSE = 0.05
-"""Part of the time planned that passes at least between two plans; and part of the tasks that end, come or start."""
-LOOKS = 64
-"""Forecasts in the time in which half of what is left ends, about."""
+PAUSE = 0.05  # Minimum between two plans: fraction of the planned time, and of tasks that end, arrive or start
+LOOKS = 64  # approximate number of forecasts while half of the remaining steps end
 
 
 class PlanAndRepair(Scheduler):
     """Follows a plan; reorders, steals, restarts and replans when it goes wrong.
 
-    planner: a static policy, by name or as a mapping with its parameters; none given: `dual_approximation` for
+    planner: a static policy, by name or as a mapping with its parameters; default: `dual_approximation` for
         independent tasks without transfers on cores and one type of GPU, `peft` for task graphs, else `heft`.
-    dynamic: the order in which tasks that have no place in the plan get one or start: by acceleration (the most
-        accelerated first), longest first, or by arrival.
-    threshold: a new plan is made when the end is forecast this part of the time planned earlier or later.
-    foresight: the planner knows the tasks that will come later, as static policies do.
-    restart: a lane with nothing to do may start over a task that runs elsewhere.
-    prefetch: the inputs of an accelerator's next step are brought there while the step before it runs.
+    dynamic: the order of tasks that are not in the plan: by acceleration (the most accelerated first), longest first,
+        or by arrival.
+    threshold: a new plan is made when the forecast end differs from the plan by this fraction of the planned time.
+    foresight: the planner has the future arrivals, as static policies do.
+    restart: an idle lane may restart a task that runs elsewhere.
+    prefetch: the inputs of an accelerator's next step are transferred while the step before it runs.
     """
 
     def __init__(
@@ -100,8 +98,7 @@ class PlanAndRepair(Scheduler):
         self.notes: dict[str, Any] = {"plans": 0, "plans_kept": 0, "reordered": 0, "stolen": 0, "restarted": 0}
         self._waiting: dict[int, Task] = {}
         self._new: dict[int, Task] = {}  # waiting tasks that need a place in the plan
-        self._beside = ListScheduler(self._key, discipline="skip")
-        """And the queue of those that no plan can have a place for."""
+        self._beside = ListScheduler(self._key, discipline="skip")  # queue of tasks that no plan can include
         self._stranded: dict[int, Task] = {}  # and those that no lane can run which is up
         self._plannable: dict[Shape, bool] = {}
         self._seen = LaneForecast()
@@ -197,7 +194,6 @@ class PlanAndRepair(Scheduler):
         return self._board.start(job, view)
 
     def _fetch(self, view: View) -> Iterator[Decision]:
-        """Fetch the inputs of the next step of a busy accelerator while the former runs."""
         for lane in self._board.lanes.values():
             job = lane.head() if lane.running and lane.device.type.kind != "cpu" else None
             if job is None or job.task is None or job.fetched or not view.holds(job.task, job.placement):
@@ -208,14 +204,13 @@ class PlanAndRepair(Scheduler):
                     yield Fetch(item, lane.device)
 
     def _repair(self, idle: list[PlannedLane], view: View) -> Iterator[Decision]:
-        """Idle lanes try their own queues, then those of others, then restarts."""
+        """Let idle lanes try their own queues, then those of others, then restarts."""
         for lane in [lane for lane in idle if lane.queue]:
             if (job := reordered(self._board, lane, self._look(view), view)) is not None:
                 self.notes["reordered"] += 1
                 yield self._start(job, view)
         in_vain: dict[int, None] = {}
-        barren: dict[int, None] = {}
-        """Types of lane for which there is nothing to move or to start over, until something starts."""
+        barren: dict[int, None] = {}  # lane types with nothing to move or restart, until something starts
         tried: Known = {}
         for lane in idle:
             if lane.running or lane.kind in barren or lane.group in in_vain:
@@ -245,7 +240,7 @@ class PlanAndRepair(Scheduler):
     # Plans ----------------------------------------------------------------------------------------------------
 
     def _look(self, view: View) -> LaneForecast:
-        """The forecast, renewed if enough has changed or something has run late."""
+        """Return the forecast, renewed if enough has changed or something has run late."""
         due = view.now >= self._look_at
         if due:
             self._look_at = math.inf
@@ -254,7 +249,7 @@ class PlanAndRepair(Scheduler):
         return self._seen
 
     def _off_plan(self, view: View) -> bool:
-        """Return True if a new plan is worth making, and allowed already."""
+        """Return True if a new plan is useful, and already allowed."""
         if not self.notes["plans"]:
             return bool(self._new)
         if not (self._board.pending or self._new) or self._events < max(1.0, PAUSE * self._planned_size):
@@ -265,7 +260,7 @@ class PlanAndRepair(Scheduler):
         return self._upset or abs(self._look(view).end - self._promised) > self.threshold * span
 
     def _plan(self, view: View) -> None:
-        """Plan the unstarted tasks; follow that if first, larger or shorter."""
+        """Plan the unstarted tasks; adopt the plan if first, larger or shorter."""
         tasks = self._problem.tasks
 
         def may_plan(row: int) -> bool:
@@ -298,7 +293,7 @@ class PlanAndRepair(Scheduler):
         self._events, self._upset = 0, False
 
     def _adopt(self, rest: RemainingProblem, plan: Plan) -> None:
-        """The steps of a plan stand in the queues, and nothing else."""
+        """Replace the queued steps by the steps of a plan."""
         tasks, old = self._problem.tasks, self._board.pending
         self._board.clear()
         for step in rest.steps(plan):
@@ -311,7 +306,7 @@ class PlanAndRepair(Scheduler):
             self._board.put(job)
 
     def _house(self, view: View) -> None:
-        """Newcomers get a place at the end of the lane on which they would end first."""
+        """Put new tasks at the end of the lane on which they would end first."""
         ends = dict(self._look(view).lane)
         board, now = self._board, view.now
         for task in sorted(self._new.values(), key=self._key):
@@ -356,7 +351,6 @@ class PlanAndRepair(Scheduler):
     # Plannable tasks --------------------------------------------------------------------------------------------
 
     def _can_be_planned(self, task: Task) -> bool:
-        """Return True if it can be planned in a mode that its admission allows."""
         if not self._plannable.get(task.shape, False):
             return False
         lanes = self._board.lanes.values()
@@ -368,15 +362,14 @@ class PlanAndRepair(Scheduler):
 # delayed by a reordered step, and what is stolen or restarted ends sooner than it would have ended.
 
 
-ROUNDING = 1e-9
-"""The gain has to be more than this part of the remaining time."""
+ROUNDING = 1e-9  # minimum relative gain of remaining time, against rounding errors
 
+# By lane type: running tasks that might end sooner there, with their ends
 Known = dict[DeviceType, list[tuple[float, PlannedJob]]]
-"""By type of lane: running tasks that might end sooner there, with their ends."""
 
 
 def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> PlannedJob | None:
-    """A step, behind the head of its lane, that delays none it passes."""
+    """Return a step behind the head of a lane that delays none it passes, or None."""
     now, limit, position = view.now, math.inf, lane.arrived
     for job in lane.queue.values():
         if not position:
@@ -391,10 +384,10 @@ def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -
 
 
 def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> tuple[PlannedJob, PlannedJob] | None:
-    """The step to steal from the lane that ends last: the old and the new.
+    """Return the step to steal from the lane that ends last, as (old, new), or None.
 
-    Of that lane's steps it is the one that makes the later end of both lanes earliest.  It must end sooner here than
-    there.  If that lane has no such step, the lane that is done next to last is looked at, and so on.
+    Of that lane's steps, choose the one that makes the later end of both lanes earliest; it must end sooner here than
+    there.  If that lane has no such step, try the lane that ends next to last, and so on.
     """
     now, kind = view.now, lane.device.type
     if board.separable(view):
@@ -423,7 +416,7 @@ def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> t
 
 
 def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: View) -> list[PlannedJob]:
-    """Steps of waiting tasks on a lane that could end sooner on another lane."""
+    """Return steps of waiting tasks on a lane that could end sooner on another lane."""
     steady, end = view.changes.steady, seen.lane.get(victim.number, 0.0)
     return [
         job
@@ -435,11 +428,11 @@ def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: V
 
 
 def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> PlannedJob | None:
-    """A task that would end sooner if restarted here; latest end first.
+    """Return a task that would end sooner if restarted here, latest end first.
 
-    One that is late is expected to be as late here, so that it is only ever moved to a faster lane.  Ends are asked for
-    now: a forecast may be older than the last restart, and would have the same task started over and over.
-    known: what was found for lanes of the same type since something was last started.
+    A late task is expected to be as late here, so it only ever moves to a faster lane.  Ends are computed now: an older
+    forecast, from before the last restart, would restart the same task repeatedly.
+    known: results for lanes of the same type since something was last started.
     """
     kind = lane.device.type
     if kind not in known:

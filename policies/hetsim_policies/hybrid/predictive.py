@@ -1,30 +1,30 @@
 """Predictive: forecasts of the load decide how many devices are awake or reserved.
 
-Decides around another scheduler, which says when and where.  Every `interval` the work that came is measured, in
-devices that it would keep busy, and forecast (`hetsim_policies.prediction`):
+Runs around another scheduler, which decides when and where.  Every `interval` the arriving work is measured, as the
+number of devices that it would keep busy, and forecast (`hetsim_policies.prediction`):
 
-scale    as many devices stay awake as the load within one waking time needs at the target utilization, and what waits
-         besides.  That load is at least what is measured now, and what the forecast expects it to rise by; so devices
-         for a rise are awake when it comes, not a waking time later, and on a day unlike those before they follow what
-         is measured (`hetsim_policies.prediction.series`).
+scale    as many devices are awake as the load within one waking time needs at the target utilization, plus those for
+         waiting work.  That load is at least the measured load, plus the rise by the forecast; so devices for a rise
+         are awake in time, not a waking time later, and on an unusual day they follow the measured load
+         (`hetsim_policies.prediction.series`).
          With the predictor `last_value` or `ewma` this is an autoscaler that only reacts; with the signal `utilization`
-         besides it is that of Kubernetes, which measures how busy the devices are
+         it is also that of Kubernetes, which measures how busy the devices are
          (`hetsim_policies.hybrid.predictive`).
-reserve  tasks of other classes may hold only what the forecast leaves to the classes and services named here for as
-         long as `ahead`, about as long as one of them runs: they are not stopped when the peak comes, so they must not
-         have begun.  Meanwhile they may run on cores or in a smaller mode, if they have one that fits.
+reserve  tasks of other classes may occupy only the devices that the forecast for the next `ahead` seconds leaves to
+         them, beyond those for the classes and services named here.  `ahead` is about the run time of such other tasks:
+         they are not stopped when the peak comes, so they must not have begun.  Meanwhile they may run on cores or in
+         a smaller mode, if they have one that fits.
 
-How far forecasts were from what came is noted with the run: MAPE and pinball loss of the mean load until the time
-that is looked ahead is over, in devices.
+Forecast errors are recorded with the run: MAPE and pinball loss of the mean load over the forecast time, in devices.
 Reference: Gmach, Rolia, Cherkasova, Kemper, Workload Analysis and Demand Prediction of Enterprise Data Center
 Applications (2007); Roy, Dubey, Gokhale, Efficient Autoscaling in the Cloud Using Predictive Models for Workload
 Forecasting (2011); the target and the window as in Kubernetes' Horizontal Pod Autoscaling.
-Weakness: on a day unlike those before it is not better than an autoscaler that reacts, and makes ready once for each
-rise that does not come; what is reserved goes by the forecast alone, of which only the level follows such a day.  A
-gang that needs more devices on one node than are awake there may have to wait until nothing runs.
-Cost: the inner scheduler's, and each interval what the predictor takes and O(waiting + devices).  While nothing waits
-or runs and no forecast can change anything there is no event; such intervals are measured when something comes, and
-those in which nothing is expected any more are passed over at once.  (Services are measured in every interval.)
+Weakness: on an unusual day it is not better than a reactive autoscaler, and prepares once for each expected rise that
+does not come; reservations use the forecast alone, of which only the level follows such a day.  A gang that needs more
+devices on one node than are awake there may have to wait until nothing runs.
+Cost: the inner scheduler's, and per interval that of the predictor and O(waiting + devices).  While no task waits or
+runs and no forecast can change anything there are no events; such intervals are measured at the next arrival, and
+those in which nothing is expected any more are skipped at once.  (Services are measured in every interval.)
 """
 
 import math
@@ -66,18 +66,18 @@ from hetsim_policies.prediction.predictors import HoltWinters
 class Predictive(Scheduler):
     """Scales and reserves devices by forecast, around another scheduler.
 
-    base: that scheduler; none given: fcfs that skips what does not fit.  With `reserve` it must be a list scheduler
+    base: that scheduler; default: fcfs that skips tasks that do not fit.  With `reserve` it must be a list scheduler
         (fcfs, sjf, edf, priority, qssf, ...), best with the discipline "skip".
-    predictor: how the load is forecast; holt_winters with a season of a day unless given.
-    scale: devices are sent to sleep and woken.
+    predictor: how the load is forecast; default: holt_winters with a season of a day.
+    scale: put devices to sleep and wake them.
     min_replicas: the minimum number of awake devices of a type.
-    signal: what is measured: the work that arrives, or how many devices are busy.
-    target: part of the awake devices that the load may keep busy.
+    signal: measured quantity: arriving work, or the number of busy devices.
+    target: fraction of the awake devices that the load may keep busy.
     interval: seconds between measurements.
-    memory: seconds over which the present value is averaged, more while fewer than eight arrivals came in them;
-        predictors that expect what was measured (last_value, ewma) have a memory of their own.
-    stabilization: seconds for which the number of devices that was wanted once is kept.
-    reserve: classes, or services, that devices are kept free for; ahead: for how long before their peak.
+    memory: seconds over which the present value is averaged, or more until eight arrivals are in it; predictors that
+        expect the measured value (last_value, ewma) have their own memory.
+    stabilization: seconds for which a larger earlier number of devices is kept.
+    reserve: classes, or services, for which devices are kept free; ahead: seconds before their peak.
     """
 
     sets_devices = True
@@ -99,8 +99,8 @@ class Predictive(Scheduler):
         self.base = ListScheduler(discipline="skip") if base is None else base
         self.predictor = HoltWinters if predictor is None else predictor
         self.knows_rates = self.predictor().knows_rates
+        # Device-seconds and number of arrivals, by type and class; only if true rates are known
         self._work: dict[tuple[DeviceType, str], tuple[float, int]] = {}
-        """Device-seconds and number of what came, by type and class; where true rates are known."""
         self.scale = scale
         self.signal = signal
         self.target = target
@@ -119,8 +119,8 @@ class Predictive(Scheduler):
         self._counters: Sequence[Counter] = ()
         self._requests: list[ServiceDemand] = []
         self._came: dict[int, None] = {}  # tasks that wait or run, by row: each is counted once as work that arrived
+        # Running tasks that are not protected: device type, and number of its devices
         self._others: dict[int, tuple[DeviceType, float]] = {}
-        """Running tasks that are not protected: the type and how much of it they hold."""
         self._held: dict[int, None] = {}  # tasks that were held back for the protected, by row
         self._declined: dict[int, Task] = {}  # tasks held back in this round
         self._next = 0.0
@@ -175,7 +175,7 @@ class Predictive(Scheduler):
         return Series(predictor, self.interval, lead + self.interval, score=self.score, memory=self.memory)
 
     def _true_load(self, kind: DeviceType, names: Collection[str] | None, time: float) -> float:
-        """Mean busy devices of the arrivals at a time, of some classes or of all."""
+        """Mean number of devices that arrivals at a time keep busy, by true rates."""
         rates = self.rates or {}
         return sum(
             rates[name](time) * seconds / count
@@ -240,7 +240,7 @@ class Predictive(Scheduler):
         yield Pause("release" if wait.on == "release" else "change", until)
 
     def _inner(self, view: View) -> Generator[Decision, None, Wait]:
-        """The inner scheduler's decisions, but for its Wait."""
+        """Yield the inner scheduler's decisions; return its Wait instead of yielding it."""
         for decision in self.base.schedule(view):
             if isinstance(decision, Wait):
                 return decision
@@ -252,7 +252,7 @@ class Predictive(Scheduler):
     # Measuring --------------------------------------------------------------------------------------------------
 
     def _arrived(self, kind: DeviceType, seconds: float, count: int, name: str) -> None:
-        """Work came for a type of device, from tasks of a class or requests to a service."""
+        """Record arrived work for a device type, of tasks of a class or service requests."""
         if self.knows_rates and count:
             before = self._work.get((kind, name), (0.0, 0))
             self._work[kind, name] = before[0] + seconds, before[1] + count
@@ -264,7 +264,7 @@ class Predictive(Scheduler):
     def _nothing_to_come(self) -> bool:
         """Return True if no forecast can change anything before the next arrival.
 
-        Nothing waits or runs, all that may sleep does, and forecasts stay below what is kept anyway.
+        Nothing waits or runs, all devices that may sleep are asleep, and forecasts remain below what is kept anyway.
         """
         if self._came or self._requests:
             return False
@@ -276,7 +276,7 @@ class Predictive(Scheduler):
         )
 
     def _catch_up(self, now: float) -> None:
-        """Measure the empty intervals that were passed over."""
+        """Measure the empty intervals that were skipped."""
         every = [*self.loads.values(), *self.peaks.values()]
         while self._next < now:
             if self.signal == "utilization":
@@ -293,11 +293,10 @@ class Predictive(Scheduler):
             self._since, self._next = end, end + self.interval
 
     def _devices(self, load: float) -> float:
-        """Whole devices for a load at the target utilization."""
+        """Number of whole devices for a load at the target utilization."""
         return math.ceil(load / self.target - 1e-9) if load < math.inf else math.inf
 
     def _measure(self, end: float) -> None:
-        """An interval is over: what came, and what is forecast."""
         for one in self._requests:
             count = one.new()
             if one.kind is not None:
@@ -327,7 +326,7 @@ class Predictive(Scheduler):
     # Reserving --------------------------------------------------------------------------------------------------
 
     def _place(self, rule: PlacementRule | None, task: Task, view: View) -> Placement | None:
-        """Placement by the rule that leaves room for protected classes, or None."""
+        """Return a placement by the rule that leaves room for protected classes, or None."""
         placement = view.fit(task) if rule is None else rule(task, view)
         if placement is None or task.class_ in self.protected or self._leaves_room(placement.mode):
             return placement
@@ -339,14 +338,14 @@ class Predictive(Scheduler):
         return placement
 
     def _leaves_room(self, mode: Mode) -> bool:
-        """Return True if the protected keep their room if this task starts in the mode."""
+        """Return True if protected classes keep their devices if this task starts."""
         if mode.on_cpu:
             return True
         occupied = sum(share for other, share in self._others.values() if other is mode.type)
         return mode.gpu_share <= self.pools[mode.type].awake - self.kept[mode.type] - occupied + 1e-9
 
     def _hold(self, start: Start) -> None:
-        """Remember what a task that is not protected takes."""
+        """Record the devices of a started task that is not protected."""
         tasks = [start.tasks] if isinstance(start.tasks, Task) else start.tasks
         mode = start.placement.mode
         if isinstance(tasks, Sequence) and not mode.on_cpu:
@@ -355,7 +354,7 @@ class Predictive(Scheduler):
                     self._others[task.index] = mode.type, mode.gpu_share / len(tasks)
 
     def _forget(self, task: Task, stopped: bool = False) -> None:
-        """A task runs no more; one that was stopped waits again, and is counted already."""
+        """Remove a task that no longer runs; a stopped task remains counted."""
         self._others.pop(task.index, None)
         self._held.pop(task.index, None)
         if not stopped:
@@ -363,7 +362,7 @@ class Predictive(Scheduler):
 
 
 class ViewWithRoom(PartView):
-    """The view of tasks that must leave room: other modes fit nowhere."""
+    """The view of tasks that must leave room: modes that leave none fit nowhere."""
 
     def __init__(self, view: View, leaves_room: Callable[[Mode], bool]):
         super().__init__(view, None, view.cluster.types.values())
@@ -380,14 +379,13 @@ class ViewWithRoom(PartView):
 
 
 AWAKE, WAKING, ASLEEP, DOWN = "awake", "waking", "asleep", "down"
-LARGEST = 64
-"""Requests of a batch at most, where the mode sets no limit."""
+LARGEST = 64  # maximum batch size assumed if the mode has no limit
 
 
 class DevicePool:
     """The devices of one type.
 
-    min_awake: the minimum number awake; stabilization: seconds for which a want counts.
+    min_awake: the minimum number awake; stabilization: seconds for which a wanted number counts.
     """
 
     def __init__(self, kind: DeviceType, devices: Sequence[Device], min_awake: int, stabilization: float):
@@ -397,11 +395,11 @@ class DevicePool:
         self.stabilization = stabilization
         self.state = {device.index: AWAKE for device in devices}
         self.wanted = len(devices)
+        # (time, wanted number), monotone so that the first is the maximum within the window
         self._wants: deque[tuple[float, int]] = deque()
-        """Times and numbers, both so that the first is the greatest within the window."""
 
     def want(self, now: float, number: float) -> None:
-        """Number of devices that suffice for the load, rounded up."""
+        """Set the wanted number of devices to suffice for the load, rounded up."""
         wanted = max(self.min_awake, math.ceil(number - 1e-9))
         while self._wants and self._wants[-1][1] <= wanted:
             self._wants.pop()
@@ -415,9 +413,9 @@ class DevicePool:
         return sum(state == AWAKE for state in self.state.values())
 
     def changed(self, device: Device, up: bool) -> None:
-        """Note that a device is awake, has failed or is repaired (hook `device`).
+        """Record that a device is awake, has failed or is repaired (hook `device`).
 
-        Sleep is this pool's own doing.
+        Sleep is decided by this pool itself.
         """
         state = self.state.get(device.index)
         if state in (AWAKE, DOWN):
@@ -426,7 +424,7 @@ class DevicePool:
             self.state[device.index] = AWAKE
 
     def steer(self, view: View) -> Iterator[Decision]:
-        """Wake or put to sleep devices until as many are up as wanted."""
+        """Yield decisions that wake devices, or put them to sleep, as wanted."""
         state = self.state
         if (surplus := sum(one in (AWAKE, WAKING) for one in state.values()) - self.wanted) < 0:
             for device in self.devices:
@@ -450,7 +448,7 @@ class DevicePool:
 
 
 def asked_of(task: Task) -> tuple[DeviceType, float] | None:
-    """A task's best accelerator type, and its device-seconds; None if none."""
+    """Return a task's best accelerator type and its device-seconds, or None."""
     mode = next((mode for mode in task.fastest_modes() if not mode.on_cpu), None)
     return None if mode is None else (mode.type, mode.gpu_share * task.estimate_in(mode))
 
@@ -472,7 +470,7 @@ class ServiceDemand:
             self.kind = mode.type
 
     def new(self) -> int:
-        """Number of requests that have come since the last call."""
+        """Number of requests that have arrived since the last call."""
         before, self.counted = self.counted, self.queue.arrived
         return self.counted - before
 

@@ -1,21 +1,20 @@
 """A plan for long, predictable tasks, and a queue for the rest, which fills gaps.
 
-Decides when and where.  Tasks of the `static` classes are planned once, before the clock starts, by a static policy
-on lanes (cores, accelerators) that are kept for them; each starts when it heads its lane, arrived and the lane idle.
-All other tasks wait in the order of `rest`.  They take what is not kept; and a kept lane, with the host cores and the
-memory that its tasks need, is lent to one that by estimate will have ended when the lane's next planned task arrives,
-or `slack` later.  With exact estimates no planned task starts later than in the plan by more than `slack`: a lane is
-lent only until the arrival of its next task plus `slack`, and what follows starts when that one ends.
+Decides when and where.  Tasks of the `static` classes are planned once, before the run, by a static policy on lanes
+(cores, accelerators) that are kept for them; each starts when it has arrived and is at the head of its idle lane.
+All other tasks wait in the order of `rest`.  They use other lanes; and a kept lane, with the host cores and the
+memory that its tasks need, is lent to a task that is expected to end by the arrival of the lane's next planned task
+plus `slack`.  With exact estimates no planned task starts later than in the plan by more than `slack`.
 "auto" plans the classes that are predictable and long: the coefficient of variation of their estimated times is at
-most `cv`, their mean time at least that of all tasks, and they are tasks that planners can plan, without a graph.
-Reference: the split by what is known is that of Hawk, which plans long jobs centrally and lets short ones find their
+most `cv`, their mean time at least that of all tasks, and planners can plan their tasks, which have no graph.
+Reference: the split by predictability is that of Hawk, which plans long jobs centrally and lets short ones find their
 own way on the rest (Delgado, Dinu, Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015);
 filling gaps by estimates is that of Mu'alem and Feitelson (2001).
 Weakness: a task that overruns its estimate on a lent lane delays the plan (`margin` stretches these estimates); planned
 tasks never use devices that are not kept, even idle ones; contention on shared links is not modeled.  When a lane's
-device fails, what was planned there joins the rest.
-Cost: the planner's; a round O(lanes of the plan), O(lanes of a node) for each placement looked at, and where the first
-one is refused a pass over the nodes on which the task fits.
+device fails, its planned tasks join the rest.
+Cost: the planner's; O(lanes of the plan) per round, O(lanes of a node) for each placement checked, and if the first
+placement is refused a pass over the nodes on which the task fits.
 """
 
 import math
@@ -57,12 +56,12 @@ class SemiStatic(Scheduler):
     """Planned classes on kept lanes; others fill the gaps from a queue.
 
     static: the classes to plan, or "auto".
-    planner: a static policy for them, by name or as a mapping with its parameters; none given: mct.
-    rest: the list order of the others; none given: fcfs that skips what does not fit.
+    planner: a static policy for them, by name or as a mapping with its parameters; default: mct.
+    rest: the list order of the others; default: fcfs that skips tasks that do not fit.
     reserve: part of the lanes of each type that are kept, or "auto": the planned classes' part of all estimated work.
     slack: seconds by which lending a lane may delay its next planned task.
-    cv: for "auto": greatest coefficient of variation of the estimated times of a class that is planned.
-    margin: factor on estimates of the others when they are to fill a gap.
+    cv: for "auto": maximum coefficient of variation of the estimated times of a planned class.
+    margin: factor on estimates of the others when they fill a gap.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class SemiStatic(Scheduler):
         self.notes = {"planned_tasks": len(rows), "kept_lanes": len(kept)}
 
     def _rows(self, problem: PlanProblem) -> np.ndarray:
-        """Rows of the tasks to be planned; ScenarioError where they have predecessors."""
+        """Return the rows of the tasks to plan; ScenarioError if they have predecessors."""
         tasks = problem.tasks
         code = np.zeros(len(tasks), dtype=int) if tasks.class_code is None else tasks.class_code
         graph = np.zeros(len(tasks), dtype=bool)
@@ -143,7 +142,7 @@ class SemiStatic(Scheduler):
         return rows
 
     def _suits(self, problem: PlanProblem, which: np.ndarray, graph: np.ndarray) -> bool:
-        """Return True if a class is predictable, long, and of tasks that can be planned."""
+        """Return True if a class is predictable, long, and can be planned."""
         tasks, rows = problem.tasks, np.flatnonzero(which)
         if not len(rows) or graph[rows].any() or not np.isfinite(tasks.arrival[rows]).all():
             return False
@@ -158,7 +157,6 @@ class SemiStatic(Scheduler):
         return True
 
     def _part(self, tasks: Tasks, rows: np.ndarray) -> float:
-        """Part of the lanes to keep."""
         if self.reserve != "auto":
             return self.reserve
         seconds = fastest(tasks)
@@ -188,7 +186,7 @@ class SemiStatic(Scheduler):
         self._tasks[task.index] = task
 
     def _impossible(self, number: int, task: Task) -> bool:
-        """Return True if its lane is down, or admission forbids its mode."""
+        """Return True if a step's lane is down, or admission forbids its mode."""
         assert self.planned is not None
         if task.allowed is not None and self.planned.steps[number].mode not in task.allowed:
             return True
@@ -203,7 +201,7 @@ class SemiStatic(Scheduler):
         self._over(task, self.rest.gone)
 
     def _over(self, task: Task, tell: Callable[[Task], None]) -> None:
-        """Forget a task; the plan learns of it, or by this hook the other scheduler."""
+        """Remove a task: from the plan, or from the other scheduler by its hook `tell`."""
         self._tasks.pop(task.index, None)
         if (number := self._number(task)) is None or self.planned is None:
             tell(task)
@@ -219,7 +217,7 @@ class SemiStatic(Scheduler):
         self.rest.device(device, up)
 
     def _give_up(self, planned: "PlanInProgress", device: Device) -> None:
-        """Tasks planned on a device that failed join the tasks that are not planned."""
+        """Move tasks planned on a failed device to the tasks that are not planned."""
         for number in planned.forget(device):
             row = planned.steps[number].task
             del planned.number[row]
@@ -249,7 +247,7 @@ class SemiStatic(Scheduler):
 
 
 class GapView:
-    """The view of the unplanned tasks: only what does not delay the plan fits."""
+    """The view of unplanned tasks: only placements that do not delay the plan fit."""
 
     def __init__(self, view: View, planned: "PlanInProgress", slack: float, margin: float):
         self._view = view
@@ -265,7 +263,7 @@ class GapView:
         return self._view.now
 
     def end(self, task: Task, placement: Placement) -> float:
-        """Cautious estimate of the end of a task that starts now."""
+        """Estimated end of a task that starts now, stretched by the margin."""
         return self._view.now + self._margin * self._view.duration(task, placement)
 
     def leaves(self, task: Task, placement: Placement) -> bool:
@@ -310,9 +308,9 @@ def _classes(tasks: Tasks) -> list[str]:
 
 
 def kept_lanes(cluster: Cluster, part: float) -> dict[str, Device]:
-    """The last lanes of each type: at least this share, and at least one.
+    """Return the last lanes of each type: at least this share, and at least one.
 
-    First fit reaches them last.
+    First-fit placement reaches them last.
     """
     lanes = lane_names(cluster)
     by_type = grouped((device.type, name) for name, device in lanes.items())
@@ -322,19 +320,17 @@ def kept_lanes(cluster: Cluster, part: float) -> dict[str, Device]:
 
 @dataclass(eq=False, slots=True)
 class LaneQueue:
-    """One lane with its planned tasks not yet started, by number in the plan."""
+    """A lane with its unstarted planned tasks, by number in the plan."""
 
     device: Device
     steps: deque[int] = field(default_factory=deque)
-    cores: int = 0
-    """Host cores (thousandths) and bytes that the largest of its planned tasks holds."""
+    cores: int = 0  # host cores (thousandths) and bytes that its largest planned task needs
     memory: int = 0
-    busy: bool = False
-    """True while a planned task runs there."""
+    busy: bool = False  # True while a planned task runs there
 
 
 class PlanInProgress:
-    """A plan under way: the next task of each lane, and when it is due."""
+    """A plan in progress: the next task of each lane, and when it is due."""
 
     def __init__(self, plan: Plan, rows: np.ndarray, tasks: Tasks, cluster: Cluster):
         self.steps = [Step(int(rows[step.task]), step.mode, step.devices) for step in plan.steps]
@@ -359,7 +355,7 @@ class PlanInProgress:
         self.start = self._starts(tasks)
 
     def _starts(self, tasks: Tasks) -> list[float]:
-        """The start of each planned task, and its lane's host demand, by estimates."""
+        """Return the start of each planned task by estimates; also set host demands."""
         free: dict[str, float] = {}
         starts = []
         for number, step in enumerate(self.steps):
@@ -375,15 +371,12 @@ class PlanInProgress:
         return starts
 
     def heads(self, number: int) -> bool:
-        """Return True if a task is next on all its lanes, which are idle."""
+        """Return True if a task is next on all its lanes, and they are idle."""
         lanes = [self.lanes[name] for name in self.steps[number].devices]
         return all(lane.steps and lane.steps[0] == number and not lane.busy for lane in lanes)
 
     def next_steps(self) -> list[int]:
-        """Planned tasks that wait and may start now, in plan order.
-
-        Cost: O(lanes).
-        """
+        """Return planned tasks that wait and may start now, in plan order; O(lanes)."""
         first = dict.fromkeys(lane.steps[0] for lane in self.lanes.values() if lane.steps and not lane.busy)
         return sorted(number for number in first if number in self.waiting and self.heads(number))
 
@@ -396,7 +389,7 @@ class PlanInProgress:
         self.ends[number] = end
 
     def end(self, number: int) -> None:
-        """Note a task that has ended, or will never start."""
+        """Record a task that has ended, or will never start."""
         self.waiting.pop(number, None)
         running = self.ends.pop(number, None) is not None
         for name in self.steps[number].devices:
@@ -407,7 +400,7 @@ class PlanInProgress:
                 lane.steps.remove(number)
 
     def back(self, number: int) -> None:
-        """Put back a stopped task, before those that come after it."""
+        """Put back a stopped task, before the later tasks of its lanes."""
         self.end(number)
         for name in self.steps[number].devices:
             self.lanes[name].steps.appendleft(number)
@@ -416,7 +409,7 @@ class PlanInProgress:
     # Gaps -----------------------------------------------------------------------------------------------------
 
     def placement(self, number: int, cluster: Cluster) -> Placement:
-        """Placement of a planned task, with any of the node's free cores."""
+        """Placement of a planned task, with any free cores of its node."""
         mode, names = self.modes[number], self.steps[number].devices
         if mode.on_cpu:
             return Placement(mode, (self.lanes[names[0]].device,))
@@ -431,10 +424,10 @@ class PlanInProgress:
         return list(numbers)
 
     def claimed(self, node: int, end: float, slack: float) -> tuple[dict[Device, None], float, float]:
-        """Resources of a node that must not be lent until `end`.
+        """Return the resources of a node that must not be lent until `end`.
 
-        Accelerators on which planned tasks run, and accelerators, cores and bytes of idle lanes with a next task that
-        is due by then, less `slack`.
+        They are accelerators that run planned tasks, and accelerators, cores and bytes of idle lanes whose next task is
+        due by then, less `slack`.
         """
         devices: dict[Device, None] = {}
         cores = memory = 0.0
@@ -449,7 +442,7 @@ class PlanInProgress:
         return devices, cores, memory
 
     def leaves(self, placement: Placement, end: float, slack: float, view: View) -> bool:
-        """Return True if a task until `end` leaves room for planned ones."""
+        """Return True if a task that runs until `end` leaves room for planned ones."""
         mode = placement.mode
         for node, count in Counter(device.node for device in placement.devices).items():
             devices, cores, memory = self.claimed(node, end, slack)
@@ -466,7 +459,7 @@ class PlanInProgress:
         return True
 
     def spared(self, mode: Mode, end: float, slack: float, nodes: Iterable[int], view: View) -> Placement | None:
-        """A placement on one of these nodes that does not delay the plan."""
+        """Return a placement on one of these nodes that does not delay the plan, or None."""
         for node in nodes:
             if not mode.gpus:
                 placement = view.first(mode, node=node)

@@ -15,15 +15,15 @@ from hetsim.policy import Accept, Admission, PlanProblem, Reject, View
 class Learned(Window):
     """A learned scheduler that `hetsim train` made; it runs in NumPy alone.
 
-    Decides which of the first waiting tasks goes on which type of device, or that all wait, by the highest score of a
-    small network (`network`), from exactly what it saw in training (`hetsim.learning.observation.window`).
+    Decides which of the first waiting tasks starts on which device type, or that all wait, by the highest score of a
+    small network (`network`), from the same observation as in training (`hetsim.learning.observation.window`).
     Reference: Mao, Alizadeh, Menache, Kandula, Resource Management with Deep Reinforcement Learning (HotNets 2016) for
-    scheduling as such a choice; the agents name theirs.
-    No guarantee of any kind.  Weakness: good where the load is like the one it was trained on; tasks beyond the window
-    are not seen, so that a long queue is served by its oldest part.
-    Cost: a decision takes some 0.2 ms, whatever the length of the queue.
+    scheduling as such a choice; each agent names its own reference.  No guarantee of any kind.  Weakness: good only for
+    loads like the training load; tasks beyond the window are not observed, so a long queue is served from its oldest
+    part.
+    Cost: a decision takes about 0.2 ms, whatever the length of the queue.
 
-    path: its file (.npz); it must have been trained for scheduling, and for the types of device that the cluster has.
+    path: the policy file (.npz), trained for scheduling and for the device types of the cluster.
     """
 
     def __init__(self, path: ExistingFile):
@@ -48,16 +48,16 @@ YES = Accept()
 class LearnedAdmission(Admission):
     """A learned admission that `hetsim train` made; it runs in NumPy alone.
 
-    Decides whether a task may wait, by which of the two has the higher score of a small network (`network`): to accept,
-    scored from the task and the state of the system, or to reject, scored from the state alone; exactly what was seen
-    in training (`hetsim.learning.observation.admission`).
-    Reference: the agents name theirs; Stidham, Optimal Control of Admission to a Queueing System, IEEE Transactions on
-    Automatic Control 30 (1985), for what is best where the load has a simple model (`mdp_threshold`).  No guarantee of
-    any kind.  Weakness: good where the load is like the one it was trained on, under the scheduler that was there; of
-    running tasks it knows the estimates only.
-    Cost: a decision takes some 0.1 ms, more where hundreds wait and run.
+    Decides whether a task is admitted, by the higher score of a small network (`network`): accept, scored from the task
+    and the state of the system, or reject, scored from the state alone; the observation is that of training
+    (`hetsim.learning.observation.admission`).
+    Reference: each agent names its own; Stidham, Optimal Control of Admission to a Queueing System, IEEE Transactions
+    on Automatic Control 30 (1985), for the optimum if the load has a simple model (`mdp_threshold`).  No guarantee of
+    any kind.  Weakness: good only for loads like the training load, under the same scheduler; it observes only
+    estimates of running tasks.
+    Cost: a decision takes about 0.1 ms, more if hundreds of tasks wait and run.
 
-    path: its file (.npz); it must have been trained for admission, and for the types of device that the cluster has.
+    path: the policy file (.npz), trained for admission and for the device types of the cluster.
     """
 
     def __init__(self, path: ExistingFile):

@@ -1,16 +1,16 @@
 """Fragmentation gradient descent: a task goes where it adds least fragmentation.
 
-The fragmentation of a node is the free GPU share on it that a task drawn from the workload cannot use: all of it where
-the task does not fit on the node or asks for no GPU, else the share on GPUs with less left than the task asks of one.
-The rule tries the task on every node and GPU where it fits and takes the place that raises the expected fragmentation
+The fragmentation of a node is its free GPU share that a task drawn from the workload cannot use: all of it if the task
+does not fit on the node or needs no GPU, else the share on GPUs with less free than the task needs of one.
+The rule tries the task on every node and GPU where it fits and chooses the place that raises the expected fragmentation
 least (or lowers it most); among equals the one with the least free GPU share, then the first.
 
 Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent (USENIX ATC 2023).
-Weakness: greedy, and no bound is known; it needs to know the mix of requests.  Here that is the mix of those seen so
-far, looked at again each time their number has grown by a quarter.
-Cost: nodes in the same state are scored once for each request, so a decision costs a NumPy lookup over the nodes that
-fit and the scoring of states not met before.
+Weakness: greedy, and no bound is known; it needs the mix of requests.  Here that is the mix of the requests seen so
+far, updated each time their number has grown by a quarter.
+Cost: nodes in the same state are scored once per request, so a decision costs a NumPy lookup over the nodes that
+fit and the scoring of new states.
 """
 
 from collections import Counter
@@ -31,16 +31,15 @@ from hetsim_policies.placement_rules.common.published import PublishedFgd, Score
 Growth = Annotated[float, Field(gt=1, le=10)]
 GROWTH = 1.25
 
-ROUNDING = 1e-9
-"""Fragmentations that differ by less are equal."""
+ROUNDING = 1e-9  # fragmentations that differ by less are equal
 
 
 class Fgd(ScoredRule):
-    """The place that increases expected fragmentation least.
+    """Choose the place that increases expected fragmentation least.
 
-    growth: the mix of requests is taken again when the number of tasks seen has grown by this factor.
-    scores: "published": as the simulator of Weng et al., with whole scores of 0 to 100 / (1 + exp(rise)), ties by the
-    drawn names of nodes, the mix of the whole workload, without its rarest requests, and no host memory.
+    growth: the mix of requests is updated when the number of tasks seen has grown by this factor.
+    scores: "published": as the simulator of Weng et al., with integer scores of 100 / (1 + exp(increase)), ties by the
+        random names of nodes, the mix of the whole workload without its rarest requests, and no host memory.
     """
 
     published = PublishedFgd
@@ -69,7 +68,7 @@ class Fgd(ScoredRule):
         return None
 
     def _learn(self, task: Task, states: NodeStates) -> MinRises:
-        """Count the task's request, once."""
+        """Count a task's request once, and return the increases for the present mix."""
         if task.index not in self._asked:
             self._asked.add(task.index)
             self._seen += 1
@@ -100,7 +99,7 @@ class Fgd(ScoredRule):
 
     @staticmethod
     def _order(columns: Sequence[np.ndarray]) -> Iterator[int]:
-        """Places by rise, free share, node: the best first, the others on demand."""
+        """Yield places by increase, free share and node; sorted only on demand."""
         rise, free, node, owner = columns
         best = np.flatnonzero(rise <= rise.min() + ROUNDING)
         best = best[free[best] == free[best].min()]
@@ -111,7 +110,7 @@ class Fgd(ScoredRule):
 
     @staticmethod
     def _on(task: Task, mode: Mode, node: int, min_rises: MinRises, view: View) -> Placement | None:
-        """The devices on a node; of a fraction the GPU with the minimum rise."""
+        """Return the devices on a node; for a fraction the GPU with the minimum increase."""
         if not mode.gpus or mode.whole_devices:
             return view.first(mode, task, node=node)
         rises = min_rises.by_share(mode, node)

@@ -1,7 +1,7 @@
 """Placements of gangs: on the fewest nodes, by topology, or by racks and links.
 
-Other tasks go where they leave whole what gangs need: the tightest node, or the tightest switch or island.
-Cost: NumPy operations over the GPUs that are free.
+Other tasks are placed so that gangs keep whole nodes: on the tightest node, or the tightest switch or island.
+Cost: NumPy operations over the free GPUs.
 """
 
 from collections import Counter
@@ -17,16 +17,15 @@ from hetsim.policy import View
 from hetsim_policies.common import grouped
 from hetsim_policies.placement_rules.common.choice import by_room, equally_fast, on_gpu, taking
 
-Found = tuple[tuple[float, ...], Placement]
-"""A placement and its key: the least is the best."""
+Found = tuple[tuple[float, ...], Placement]  # (key, placement); the lowest key is the best
 
 
 def consolidate(task: Task, view: View) -> Placement | None:
-    """A spanning gang on as few nodes as possible, the fullest that suffice.
+    """Place a spanning gang on as few nodes as possible, the fullest that suffice.
 
     Reference: the consolidation of Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (NSDI
-    2019).  The largest holes first is optimal: no fewer nodes have as many free GPUs.  The last node is the tightest
-    that suffices.  Weakness: takes the largest holes, which the next gang may want.
+    2019).  Taking the emptiest nodes first is optimal: no fewer nodes have as many free GPUs.  The last node is the
+    tightest that suffices.  Weakness: it uses the largest gaps, which the next gang may need.
     """
     for modes in equally_fast(task):
         if options := [option for mode in modes for option in _fewest_nodes(task, mode, view)]:
@@ -49,7 +48,7 @@ def _free_on(placement: Placement, view: View) -> float:
 
 
 def _over_nodes(task: Task, mode: Mode, nodes: np.ndarray, view: View) -> Placement | None:
-    """A gang over the fewest of these nodes; None without devices or room for data."""
+    """Place a gang on the fewest of these nodes; None without devices or data room."""
     good = taking(mode, nodes, view)
     count = np.minimum(good.sum(axis=1), _host_room(mode, nodes, view))
     if count.sum() < mode.gpus:
@@ -72,7 +71,7 @@ def _over_nodes(task: Task, mode: Mode, nodes: np.ndarray, view: View) -> Placem
 
 
 def _host_room(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
-    """Devices of a gang that each node's cores and memory serve, in proportion."""
+    """Number of a gang's devices that each node's cores and memory can serve."""
     room = np.full(len(nodes), mode.gpus)
     if mode.millicores:
         free = np.round(view.nodes.cores[nodes] * 1000).astype(np.int64)
@@ -88,19 +87,19 @@ def _if_it_fits(task: Task, mode: Mode, devices: Sequence[object], view: View) -
 
 
 class Topology:
-    """A gang in the fastest part with room: NVLink island, PCIe switch, node, rack.
+    """Place a gang in the fastest part with room: island, PCIe switch, node, rack.
 
-    Where `span_speeds` make no difference the narrowest part, and of equals the one with the least free; over racks
-    and nodes as few nodes as can be.  One GPU comes from the island or switch with the least free.
+    If `span_speeds` make no difference: the narrowest part, among equals the one with the fewest free GPUs; over racks
+    and nodes as few nodes as possible.  A single GPU is taken from the island or switch with the fewest free GPUs.
 
     Reference: Amaral, Polo, Carrera, Seelam, Steinder, Topology-aware GPU Scheduling for Learning Workloads in Cloud
     Environments (SC 2017); the locality levels of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for
-    DNN Training Workloads (ATC 2019).  Weakness: takes what is free now and never waits for a better place.
+    DNN Training Workloads (ATC 2019).  Weakness: it uses what is free now and never waits for a better place.
     """
 
     def __init__(self) -> None:
+        # By level: number of the part of each accelerator (a row per node), -1 for none
         self._parts: dict[str, np.ndarray] = {}
-        """By level: the number of the part to which each accelerator belongs (a row a node), -1 for none."""
 
     def __call__(self, task: Task, view: View) -> Placement | None:
         if not self._parts:
@@ -111,7 +110,7 @@ class Topology:
         return None
 
     def _options(self, task: Task, mode: Mode, view: View) -> Iterator[Found]:
-        """The best place of a mode, if any, with (-rate, free in the part)."""
+        """Yield the best placement of a mode, if any, with key (-rate, free GPUs there)."""
         if not mode.gpus or not mode.whole_devices or mode.unit is not None:
             if (placement := by_room(task, [mode], view, tightest=True)) is None and mode.unit is not None:
                 placement = view.first(mode, task)
@@ -139,7 +138,7 @@ class Topology:
                     break
 
     def _devices(self, task: Task, mode: Mode, node: int, positions: np.ndarray, view: View) -> Placement | None:
-        """A node's accelerators for a mode: switches and islands with least free first."""
+        """Return a node's accelerators for a mode, from the fullest switches and islands."""
         for level in ("switch", "island"):
             part = self._parts[level][node, positions]
             free = np.array([(part == number).sum() for number in part])
@@ -162,7 +161,7 @@ class Topology:
 
 
 def parts_of(cluster: Cluster) -> dict[str, np.ndarray]:
-    """Island, switch and node of each accelerator, per level, numbered globally."""
+    """Number the island, switch and node of each accelerator, by level, globally."""
     widest = max((len(node.accelerators) for node in cluster.nodes), default=0)
     parts = {level: np.full((len(cluster.nodes), widest), -1) for level in ("island", "switch", "node")}
     for node in cluster.nodes:
@@ -181,46 +180,44 @@ def parts_of(cluster: Cluster) -> dict[str, np.ndarray]:
 # besides in the jobs on the links of each place that it compares.
 
 
-Choice = Callable[[Mode, list[list[int]]], list[int]]
-"""The nodes for a job from those that are free, by rack."""
+Choice = Callable[[Mode, list[list[int]]], list[int]]  # function that chooses a job's nodes from the free nodes by rack
 
-SKEWED = 0.25
-"""Share of a model's bytes in its largest tensor from which on a job is kept together."""
+SKEWED = 0.25  # Share of a model's bytes in its largest tensor above which its job is kept together
 
 
 def pack_racks(task: Task, view: View) -> Placement | None:
-    """A job over several nodes, in as few racks as possible.
+    """Place a job over several nodes in as few racks as possible.
 
-    In one rack the tightest that suffices, else the emptiest first.
+    In one rack, the tightest that suffices; otherwise the emptiest racks first.
 
     Reference: the locality of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training
-    Workloads (ATC 2019).  Weakness: takes what is free now, and so cuts up the next job where racks are nearly full.
+    Workloads (ATC 2019).  Weakness: it uses what is free now, and so splits the next job if racks are nearly full.
     """
     return _over_racks(task, view, lambda mode, racks: _packed(mode.node_count, racks))
 
 
 def spread_racks(task: Task, view: View) -> Placement | None:
-    """A job over nodes of many racks, each from the rack with most free nodes.
+    """Place a job over nodes of many racks, each from the rack with most free nodes.
 
-    A failed rack takes the least from it.  Reference: none, it is what others are compared with.  Weakness: all that
-    it sends crosses uplinks.
+    A failed rack then affects the smallest part of the job.  Reference: none, it is a baseline.  Weakness: all its
+    traffic crosses uplinks.
     """
     return _over_racks(task, view, lambda mode, racks: _spread(mode.node_count, racks))
 
 
 class Skew:
-    """Consolidate jobs with one large tensor; others go to the fullest racks.
+    """Consolidate jobs with one large tensor; others are placed in the fullest racks.
 
-    A job with a largest tensor that is a great share of its bytes waits for as few racks as an empty cluster would give
-    it; any other goes where racks have the fewest nodes free.
+    A job whose largest tensor has a large share of its bytes waits for as few racks as an empty cluster would give
+    it; any other job is placed in the racks with the fewest free nodes.
 
     Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (NSDI 2019), which consolidates
-    jobs only where the skew of their tensors makes it worth the wait.  Weakness: the share says nothing of how much
-    of a step is communication.
+    jobs only if the skew of their tensors makes it worth the wait.  Weakness: the share ignores the fraction of a step
+    that is communication.
     """
 
     def __init__(self, threshold: float = SKEWED):
-        """threshold: share of the largest tensor from which on a job is kept together."""
+        """threshold: share of the largest tensor above which a job is kept together."""
         self.threshold = threshold
         self._sizes: list[int] = []
 
@@ -242,15 +239,15 @@ class Skew:
 
 
 def least_contention(task: Task, view: View) -> Placement | None:
-    """The cheapest of several placements of a job over several nodes.
+    """Choose the cheapest of several placements of a job over several nodes.
 
-    Its own step there, and the steps of those that are on its links (`View.crowding`), each by the devices that the job
-    has.
+    The cost is the job's own step time there, plus the step times of jobs on its links (`View.crowding`), each times
+    the devices of the job.
 
-    Compares every rack that suffices, the fewest racks, the racks with the fewest nodes free and the emptiest, and the
-    first nodes.  Reference: the compatibility of jobs on links in Rajasekaran, Ghobadi, Akella, CASSINI: Network-Aware
-    Job Scheduling in Machine Learning Clusters (NSDI 2024), with predicted times in its place.  Weakness: knows only
-    the jobs that run now.
+    Compared are every rack that suffices, the fewest racks, the racks with the fewest free nodes, the emptiest racks,
+    and the first nodes.  Reference: the compatibility of jobs on links in Rajasekaran, Ghobadi, Akella, CASSINI:
+    Network-Aware Job Scheduling in Machine Learning Clusters (NSDI 2024), here with predicted times.  Weakness: it
+    considers only the jobs that run now.
     """
     for modes in equally_fast(task):
         options: list[tuple[float, int, Placement]] = []
@@ -275,14 +272,14 @@ def least_contention(task: Task, view: View) -> Placement | None:
 
 
 def _without_nodes(task: Task, mode: Mode, view: View) -> Placement | None:
-    """A mode without a number of nodes: on the tightest node, or across nodes."""
+    """Place a mode without a number of nodes: on the tightest node, or across nodes."""
     if (placement := by_room(task, [mode], view, tightest=True)) is None and mode.span_any:
         placement = view.first(mode, task)
     return placement if placement is not None and view.holds(task, placement) else None
 
 
 def _over_racks(task: Task, view: View, choose: Choice) -> Placement | None:
-    """The fastest mode that fits; its nodes by a function of the free nodes per rack."""
+    """Place the fastest mode that fits, on the nodes that `choose` picks."""
     for modes in equally_fast(task):
         for mode in modes:
             if mode.node_count == 1:
@@ -296,14 +293,14 @@ def _over_racks(task: Task, view: View, choose: Choice) -> Placement | None:
 
 
 def _racks(mode: Mode, view: View) -> list[list[int]]:
-    """Nodes that have room for a part of a job, by rack in the order of the cluster."""
+    """Return the nodes with room for a part of a job, by rack in cluster order."""
     assert mode.unit is not None
     nodes = view.nodes.fitting(mode.unit)
     return list(grouped((view.cluster.nodes[node].spec.rack, node) for node in nodes).values())
 
 
 def _packed(count: int, racks: list[list[int]]) -> list[int]:
-    """`count` nodes of the fewest racks; fewer where there are no more."""
+    """Choose `count` nodes of the fewest racks; fewer if there are no more."""
     chosen: list[int] = []
     rest = list(racks)
     while rest and len(chosen) < count:
@@ -316,16 +313,15 @@ def _packed(count: int, racks: list[list[int]]) -> list[int]:
 
 
 def _taken(count: int, racks: Iterable[list[int]]) -> list[int]:
-    """The first nodes of racks in this order."""
     return [node for rack in racks for node in rack][:count]
 
 
 def _spread(count: int, racks: list[list[int]]) -> list[int]:
-    """Node by node from the rack with the most left."""
+    """Choose nodes one by one from the rack with the most left."""
     rest = [list(rack) for rack in racks]
     return [max(rest, key=len).pop(0) for _ in range(min(count, sum(map(len, rest))))]
 
 
 def _on(mode: Mode, nodes: Iterable[int], view: View) -> Placement | None:
-    """The mode on the first devices of these nodes; its ranks lie rack by rack."""
+    """Place the mode on the first devices of these nodes, ranks in rack order."""
     return view.first(mode, among=sum(1 << node for node in dict.fromkeys(nodes)))

@@ -1,6 +1,6 @@
 """Placements that weigh all resources of a node: `dot_product`, `pack`, `spread`.
 
-Cores, host memory and GPUs count alike, each as a fraction; memory without a limit does not count.
+Cores, host memory and GPUs have equal weight, each as a fraction; memory without a limit does not count.
 Cost: a few NumPy operations over the nodes that fit.
 """
 
@@ -33,7 +33,7 @@ from hetsim_policies.placement_rules.common.published import (
 
 
 class _Weighing:
-    """A rule that knows what its cluster has in all."""
+    """Base of rules that use the cluster's total resources."""
 
     pick: Pick | None = None
 
@@ -52,13 +52,13 @@ class _Weighing:
 class DotProduct(ScoredRule, _Weighing):
     """The node with the largest dot product of free resources and the task's demand.
 
-    smallest: the least dot product instead, so that nodes with little left of what the task wants go first.
-    scores: "published": as the simulator of Weng et al.: the least dot product of cores and GPUs, as a whole score,
-    ties by the drawn names of nodes.
+    smallest: use the smallest dot product instead, which prefers nodes with little left of the demanded resources.
+    scores: "published": as the simulator of Weng et al.: the smallest dot product of cores and GPUs, as an integer
+        score, ties by the random names of nodes.
 
     Reference: Panigrahy, Talwar, Uyeda, Wieder, Heuristics for Vector Bin Packing (2011); Grandl et al.,
     Multi-Resource Packing for Cluster Schedulers (Tetris, SIGCOMM 2014).  Both are scaled by the largest node.
-    Weakness: likes empty nodes, as worst_fit, and is blind to which GPU of a node a fraction takes (the fullest).
+    Weakness: it prefers empty nodes, as worst_fit, and does not choose the GPU of a fraction (it takes the fullest).
     """
 
     published = PublishedDotProduct
@@ -82,8 +82,8 @@ class DotProduct(ScoredRule, _Weighing):
 class Pack(_Weighing):
     """The node that would be fullest, averaged over cores, memory and GPUs.
 
-    Reference: `MostAllocated` of the Kubernetes scheduler.  Leaves whole nodes free, for gangs or to switch off.
-    Weakness: a node full of cores and empty of GPUs looks half full, and its GPUs are out of reach.
+    Reference: `MostAllocated` of the Kubernetes scheduler.  It leaves whole nodes free, for gangs or to switch off.
+    Weakness: a node with all cores but no GPUs in use counts as half full, although its GPUs cannot be used.
     """
 
     def keys(self, mode: Mode, nodes: np.ndarray, totals: Totals, view: View) -> Sequence[np.ndarray]:
@@ -91,10 +91,10 @@ class Pack(_Weighing):
 
 
 class Spread(_Weighing):
-    """The node that would be emptiest; a fraction goes to its emptiest GPU.
+    """The node that would be emptiest; a fraction is placed on its emptiest GPU.
 
-    Reference: `LeastAllocated` of the Kubernetes scheduler.  Least interference, and least lost with a node.
-    Weakness: leaves no node whole, so wide gangs wait.
+    Reference: `LeastAllocated` of the Kubernetes scheduler.  Least interference, and least work lost with a node.
+    Weakness: it leaves no node whole, so wide gangs wait.
     """
 
     @staticmethod
@@ -110,7 +110,7 @@ class Spread(_Weighing):
 
 
 def _allocated(mode: Mode, nodes: np.ndarray, totals: Totals, view: View) -> np.ndarray:
-    """The allocated part of each node with the mode, averaged over its resources."""
+    """Allocated fraction of each node with the mode, averaged over its resources."""
     there = totals.all(nodes)
     has = there > 0
     rest = np.maximum(totals.free(nodes, view) - demand(mode)[:, None], 0.0)
@@ -125,13 +125,13 @@ class GpuPacking(ScoredRule):
     """GPU packing: fractions on used GPUs, then idle GPUs of used nodes.
 
     Reference: the packing of Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale
-    Heterogeneous GPU Clusters (NSDI 2022); a yardstick of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
-    Keeps whole GPUs and whole nodes for those that need them.  Weakness: blind to which remainders the workload can
-    use.
+    Heterogeneous GPU Clusters (NSDI 2022); a baseline of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
+    It keeps whole GPUs and whole nodes for tasks that need them.  Weakness: it ignores which remainders the workload
+    can use.
     Cost: NumPy operations over the GPUs of the nodes that fit.
 
-    scores: "published": as the simulator of Weng et al., with whole scores, ties by the drawn names of nodes, where a
-    task without a GPU has the same score everywhere.
+    scores: "published": as the simulator of Weng et al., with integer scores, ties by the random names of nodes; a task
+        without a GPU has the same score everywhere.
     """
 
     published = PublishedGpuPacking
@@ -154,15 +154,16 @@ def _keys(mode: Mode, nodes: np.ndarray, view: View) -> Sequence[np.ndarray]:
 
 
 class GpuClustering(ScoredRule):
-    """GPU clustering: tasks with equal GPU demands go on the same nodes.
+    """GPU clustering: tasks with equal GPU demands are placed on the same nodes.
 
     Reference: the grouping of jobs by their number of GPUs in Xiao et al., Gandiva: Introspective Cluster Scheduling
-    for Deep Learning (OSDI 2018); a yardstick of Weng et al., Beware of Fragmentation (USENIX ATC 2023).  What leaves
-    makes room for another of its kind.  Weakness: many kinds of request need many nodes before any is full.
-    Cost: linear in the nodes that fit; it keeps the running tasks it has placed, by node.
+    for Deep Learning (OSDI 2018); a baseline of Weng et al., Beware of Fragmentation (USENIX ATC 2023).  A task that
+    ends makes room for another one of equal demand.  Weakness: many kinds of request need many nodes before any is
+    full.
+    Cost: linear in the nodes that fit; it stores the running tasks it has placed, by node.
 
-    scores: "published": as the simulator of Weng et al., with whole scores by the kinds of tasks on a node, of which
-    all fractions are one, ties by the drawn names of nodes.
+    scores: "published": as the simulator of Weng et al., with integer scores by the kinds of tasks on a node (all
+        fractions are one kind), ties by the random names of nodes.
     """
 
     published = PublishedGpuClustering

@@ -1,18 +1,17 @@
-"""Workload prediction: small parts that learn from what came and say what comes.
+"""Workload prediction: small predictors that learn from observations of a series.
 
-A predictor of a series (a rate, a load) is told what was measured and asked what will be:
+A predictor of a series (a rate, a load) has two methods and a flag:
 
-    observe(time, value)     the series had this value at this time; times ascend, about equally far apart
+    observe(time, value)     the series had this value at this time; times ascend, about equally spaced
     forecast(horizon)        the value expected `horizon` seconds after the last observation
-    own                      true if it forecasts by its own method by now, not by its stated fall-back
+    own                      True once it forecasts by its own method, False while it uses its fallback
 
-Every one answers from the first moment on with a finite number: 0 before anything was observed, and by its stated
-fall-back until it has seen as much as its method needs.  `DurationHistory` predicts how long a job will take from
-those that its user has run.  `prediction_error` says how far forecasts were from what came, `Score` does so in passing,
-`backtest` for a series that is known as a whole.
+Every predictor returns a finite number at any time: 0 before any observation, and its documented fallback until it has
+enough observations for its method.  `DurationHistory` predicts the duration of a job from earlier jobs of its user.
+`prediction_error` measures forecast errors, `Score` does so incrementally, `backtest` for a complete series.
 A scenario names a predictor, `predictor: ewma`, or gives a mapping with its parameters,
-`predictor: {name: holt_winters, season: 24 h}`.  They are a kind of policy, derived from `hetsim.policy.Predictor`:
-`hetsim.register("mine", Mine, kind="predictor")` adds one.
+`predictor: {name: holt_winters, season: 24 h}`.  Predictors are a kind of policy, derived from
+`hetsim.policy.Predictor`: `hetsim.register("mine", Mine, kind="predictor")` adds one.
 """
 
 from hetsim_policies.prediction.durations import (

@@ -1,12 +1,12 @@
 """Expected times of jobs, from ended jobs of the same user and class.
 
-A mean in which recent jobs weigh more, or a quantile of the last ones; blended with the mean, or the quantile, of all
-jobs while the user has little history.
+The prediction is a mean with larger weights of recent jobs, or a quantile of the last ones; it is blended with the
+mean, or the quantile, of all jobs while the user has little history.
 Reference: Tsafrir, Etsion, Feitelson, Backfilling Using System-Generated Predictions Rather than User Runtime Estimates
-(2007), where the mean of a user's last two jobs does better than what users say; Hu et al., Characterization and
+(2007), where the mean of a user's last two jobs is better than users' estimates; Hu et al., Characterization and
 Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters (2021) for rolling means by user and name.
-Fall-back: `default` while nothing has ended at all.
-Cost: O(1) a job for means; O(window) for quantiles.
+Fallback: `default` before any job has ended.
+Cost: O(1) per job for means; O(window) for quantiles.
 """
 
 import math
@@ -25,8 +25,8 @@ class DurationHistory:
 
     decay: weight of the history against the latest job in a user's mean.
     trust: number of a user's jobs at which the mean of all jobs and the user's own mean have equal weight.
-    default: predicted while nothing has ended.
-    quantile: predict this quantile of the last `window` durations; none: the mean.
+    default: prediction before any job has ended.
+    quantile: predict this quantile of the last `window` durations; none: predict the mean.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class DurationHistory:
     ):
         self.decay, self.trust, self.default, self.quantile = decay, trust, default, quantile
         self.window = window
+        # By user and class: number of ended jobs, and their mean duration
         self._means: dict[tuple[str, str], tuple[int, float]] = {}
-        """By user and class: how many have ended, and their mean duration."""
         self._all = (0, 0.0)
         self._recent: dict[tuple[str, str], RunningQuantile] = {}
         self._recent_all = RunningQuantile(10 * window)
@@ -72,7 +72,7 @@ class DurationHistory:
 class RunningQuantile:
     """Quantiles of the last `window` values.
 
-    Cost: O(window) a value, O(1) a quantile.
+    Cost: O(window) per value, O(1) per quantile.
     """
 
     def __init__(self, window: int):
@@ -87,7 +87,7 @@ class RunningQuantile:
         insort(self._sorted, value)
 
     def at(self, quantile: float) -> float:
-        """The smallest value that this share does not exceed (inverse CDF)."""
+        """Return the smallest value that this share of values does not exceed."""
         last = len(self._sorted) - 1
         return self._sorted[min(last, max(0, math.ceil(quantile * (last + 1) - 1e-9) - 1))]
 
@@ -109,15 +109,13 @@ class PredictionError:
     count: int
     mape: float
     pinball: float
-    bias: float
-    """Mean of forecast - actual."""
-    zeros: int
-    """Actual values of 0, which `mape` leaves out."""
+    bias: float  # mean of forecast - actual
+    zeros: int  # number of actual values of 0, which `mape` excludes
     quantile: float = 0.5
 
 
 class Score:
-    """Forecast errors computed on the fly: O(1) per forecast, nothing stored."""
+    """Forecast errors computed incrementally: O(1) per forecast, without a history."""
 
     def __init__(self, quantile: float = 0.5):
         if not 0 < quantile < 1:
@@ -157,7 +155,7 @@ class Score:
 
 
 def prediction_error(actual: Iterable[float], forecast: Iterable[float], quantile: float = 0.5) -> PredictionError:
-    """The error of forecasts, one for each value.
+    """Return the error of forecasts, one for each value.
 
     >>> prediction_error([10, 20, 0], [12, 15, 1])
     PredictionError(count=3, mape=0.225, pinball=1.3333333333333333, bias=-0.6666666666666666, zeros=1, quantile=0.5)
@@ -172,7 +170,7 @@ def prediction_error(actual: Iterable[float], forecast: Iterable[float], quantil
 
 
 def error_notes(name: str, error: PredictionError, **more: Any) -> dict[str, Any]:
-    """Errors as notes of a policy (`hetsim.results.one_run.plans`); no NaN."""
+    """Return errors as notes of a policy, without NaN."""
     notes = {"count": error.count, "mape": error.mape, "pinball": error.pinball, "quantile": error.quantile, **more}
     return {f"{name}_{key}": value for key, value in notes.items() if value == value}
 
@@ -185,10 +183,10 @@ def backtest(
     quantile: float = 0.5,
     skip: int = 0,
 ) -> PredictionError:
-    """The error of a new predictor over a series, some observations ahead.
+    """Return the error of a new predictor over a series, `steps` observations ahead.
 
-    Each forecast is asked for exactly the time of the value it is held against.  skip: forecasts of this number of
-    first values do not count (a season to learn, say).
+    Each forecast is for exactly the time of the value that it is compared with.  skip: number of first values whose
+    forecasts do not count (a season to learn, for example).
     """
     came, at = [float(value) for value in values], [float(time) for time in times]
     if len(came) != len(at):

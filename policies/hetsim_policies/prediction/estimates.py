@@ -1,15 +1,15 @@
 """Reliability of time estimates, from the times of tasks that have ended.
 
-Among the tasks of a class the logarithm of time / estimate is taken for a line over the logarithm of the estimate, with
-one slope for all classes.  Slope -1: estimates tell nothing within a class, each task is expected to take what its
-class takes; 0: they are right but for a factor.  In between an estimate is believed in part: among the tasks that are
-estimated to be short, more were underestimated than overestimated.  This is the regression to the mean of Galton
-(1886); with normal logarithms it is Bayes' rule.  What the line leaves are ratios again, to draw times to come from.
-The slope is that of least squares within classes; from fewer than `ENOUGH_FOR_SLOPE` tasks it is what it would be if
-errors were independent of what is estimated: -(variance of the ratios) / (variance of the estimates).  The factor of a
-class leans towards that of all, by as much as `LEANING` tasks weigh.
-Fall-back: below `ENOUGH` tasks nothing is known, and errors are drawn from `DOUBTS`.
-Cost: O(1) an observation; O(window) a fit, and O(rows of the table) its use.
+Among the tasks of a class the logarithm of time / estimate is modeled as linear in the logarithm of the estimate, with
+one slope for all classes.  Slope -1: estimates are uninformative within a class, each task is expected to take the
+class's typical time; 0: they are right except for a factor.  In between, an estimate is trusted in part: among tasks
+with short estimates, more were underestimated than overestimated.  This is the regression to the mean of Galton
+(1886); with normal logarithms it is Bayes' rule.  The residuals are ratios again, from which future times are drawn.
+The slope is by least squares within classes; with fewer than `ENOUGH_FOR_SLOPE` tasks it is the slope for errors that
+are independent of the estimates: -(variance of the ratios) / (variance of the estimates).  The factor of a class is
+shrunk towards that of all classes, with the weight of `LEANING` tasks.
+Fallback: with fewer than `ENOUGH` tasks errors are drawn from `DOUBTS`.
+Cost: O(1) per observation; O(window) per fit, and O(rows of the table) per use.
 """
 
 import math
@@ -22,22 +22,15 @@ import numpy as np
 from hetsim.model.task import Task
 from hetsim.model.tasks import Tasks
 
-ENOUGH = 5
-"""Tasks that have ended, below which nothing is said."""
-ENOUGH_FOR_SLOPE = 20
-"""Tasks, beyond the first of each class, from which on the slope is fitted."""
-LEANING = 4
-"""Tasks of the whole that a class is thought to have besides its own."""
+ENOUGH = 5  # minimum number of ended tasks for a fit
+ENOUGH_FOR_SLOPE = 20  # minimum number of tasks, beyond the first of each class, for a fitted slope
+LEANING = 4  # weight of all classes in the factor of a class, in tasks
+# Ratios before any fit: about those of lognormal errors with a coefficient of variation of 0.5
 DOUBTS = np.exp(0.5 * np.array([-1.5, -0.9, -0.5, -0.16, 0.16, 0.5, 0.9, 1.5]))
-"""Ratios before anything is known: about those of lognormal errors with a cv of 0.5."""
-SHORTEST = 1e-9
-"""Seconds for which an estimate of less counts."""
-ALIKE = 1e-6
-"""Logarithms of ratios below which estimates are exact."""
-ENOUGH_ARRIVALS = 20
-"""Arrivals below which nothing is drawn: the mean gap of fewer is known to no better than a quarter."""
-MAX_DRAWN = 1000
-"""Tasks of one sample."""
+SHORTEST = 1e-9  # minimum estimate in seconds
+ALIKE = 1e-6  # logarithm of a ratio below which an estimate is exact
+ENOUGH_ARRIVALS = 20  # Minimum number of arrivals for a model: with fewer, the mean gap has an error above a quarter
+MAX_DRAWN = 1000  # maximum number of tasks of one sample
 
 
 @dataclass(frozen=True)
@@ -55,7 +48,7 @@ class Believed:
     def parts(self, tasks: Tasks) -> np.ndarray:
         """Expected (median) time of each row, divided by its estimate.
 
-        Estimates are compared with those of all tasks of the class that have come.
+        Estimates are compared with those of all tasks of the class that have arrived.
         """
         estimate = np.log(np.maximum(tasks.computing(tasks.estimate).min(axis=1), SHORTEST))
         usable = np.isfinite(estimate) & np.isfinite(tasks.arrival)
@@ -81,7 +74,7 @@ class EstimateHistory:
         self._wrong = 0  # number of these tasks whose time was not their estimate
 
     def observe(self, task: Task, ratio: float) -> None:
-        """Add a task's time, divided by its estimate (above 0)."""
+        """Add a task's time divided by its estimate (above 0)."""
         if len(self._last) == self._last.maxlen:
             self._wrong -= abs(self._last[0][2]) > ALIKE
         shortest = min(map(task.estimate_at, range(len(task.modes))))  # of the whole task, in its fastest mode
@@ -148,7 +141,7 @@ class ArrivalHistory:
         self._last.append(task)
 
     def sample(self, now: float, until: float, random: np.random.Generator) -> list[tuple[float, Task]]:
-        """Draw times in [now, until), each with an earlier task like it."""
+        """Draw arrivals in [now, until), each with an earlier task as template."""
         if not self.enough:
             return []
         gaps = np.diff(np.array([task.arrival for task in self._last]))

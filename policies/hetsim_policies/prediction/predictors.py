@@ -1,4 +1,4 @@
-"""Predictors of a series, from its last value to its seasons, and the truth."""
+"""Predictors of a series: last value, means, seasons, and the true rate."""
 
 import math
 from collections import deque
@@ -17,9 +17,10 @@ from hetsim_policies.prediction.recent import FadingSum
 class LastValue(Predictor):
     """Last value: the forecast is the present value.
 
-    The yardstick of all forecasts (the random walk's best one), and what autoscalers do that react to a measurement.
+    It is the baseline of all forecasts (optimal for a random walk), and the method of autoscalers that react to a
+    measurement.
     Reference: Hyndman, Athanasopoulos, Forecasting: Principles and Practice (2021), ch. 5.2 (the naive method).
-    Weakness: late by the whole horizon when the load moves, and as noisy as the measurement.
+    Weakness: late by the whole horizon when the load changes, and as noisy as the measurement.
     Cost: O(1).
     """
 
@@ -35,11 +36,11 @@ class LastValue(Predictor):
 class Ewma(Predictor):
     """EWMA: the exponentially weighted mean of observations.
 
-    An observation counts 1/e after `memory` seconds.
+    The weight of an observation falls to 1/e after `memory` seconds.
 
-    Weights are divided by their sum, so that the first value does not weigh more than its age allows.
+    Weights are divided by their sum, so that the first value has no more weight than its age allows.
     Reference: Brown, Statistical Forecasting for Inventory Control (1959); Holt (1957), reprinted 2004.
-    Weakness: the forecast is flat: late by about `memory` when the load moves.
+    Weakness: the forecast is flat: late by about `memory` when the load changes.
     Cost: O(1).
     """
 
@@ -66,20 +67,19 @@ class Ewma(Predictor):
         return self._values.total / self._weights.total
 
 
-MAX_STEPS = 10_000
-"""Maximum steps of a forecast: beyond, a stable fit has long converged."""
+MAX_STEPS = 10_000  # maximum steps of a forecast: beyond, a stable fit has long converged
 
 
 class Autoregressive(Predictor):
     """AR: the next value as a weighted sum of the last few, by least squares.
 
-    x[t] = c + a1 x[t-1] + ... + ap x[t-p]; a forecast further ahead feeds forecasts back in, a step after the other.
+    x[t] = c + a1 x[t-1] + ... + ap x[t-p]; a forecast further ahead uses forecasts as inputs, step by step.
     Reference: Box, Jenkins, Time Series Analysis (1970), ch. 7; for servers' load Dinda, O'Hallaron, Host Load
-    Prediction Using Linear Models (2000), which finds AR(16) enough a few seconds ahead.  Fall-back: the mean of what
-    is known, until least squares have twice as many equations as weights (3 x order + 2 observations); a fit that
-    explodes is kept within the window's range, widened by as much again on each side.
-    Weakness: knows no season longer than its order; far ahead it tends to the mean.
-    Cost: least squares of window x order every `refit` observations, O(order) a step of a forecast.
+    Prediction Using Linear Models (2000), which finds AR(16) enough a few seconds ahead.  Fallback: the mean of the
+    observations, until least squares have twice as many equations as weights (3 x order + 2 observations); an unstable
+    fit is limited to the window's range, widened by its size on each side.
+    Weakness: it has no season longer than its order; far ahead it tends to the mean.
+    Cost: least squares of window x order every `refit` observations, O(order) per step of a forecast.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Autoregressive(Predictor):
         return 2.0 * max(self._values, default=0.0)
 
     def _pass_over(self, count: int, time: float) -> None:
-        """The window is all zeros, and so are its weights once they are fitted to it."""
+        """Add `count` zeros; after a fit to a window of zeros, all weights are 0."""
         self._values.extend([0.0] * min(count, self._values.maxlen or 0))
         again = (self.seen + count) // self.refit > self.seen // self.refit
         if len(self._values) >= 3 * self.order + 2 and (again or not self._weights):
@@ -139,38 +139,37 @@ class Autoregressive(Predictor):
 
 Weight = Annotated[float, Field(ge=0, le=1)]
 
-Cells = dict[tuple[int, int], tuple[int, float]]
-"""By slots of day and week: how many observations there were, and their sum."""
+Cells = dict[tuple[int, int], tuple[int, float]]  # by slots of day and week: number and sum of observations
 
-MAX_SLOTS = 1_000_000
-"""Maximum slots of a season: more are a wrong unit, and could not be learned."""
+MAX_SLOTS = 1_000_000  # Maximum slots of a season: more indicate a wrong unit, and could not be learned
 
 
 class HoltWinters(Predictor):
     """Holt-Winters: level, trend, and effects of the time of day and of the week.
 
-    Additive exponential smoothing with one season or two: an observation y at a time of day k and of the week w moves
+    Additive exponential smoothing with one season or two: an observation y in slot k of the day and slot w of the week
+    moves
 
         level   toward  y - day[k] - week[w]             by alpha
         trend   toward  the change of the level          by beta
         day[k]  toward  y - level - week[w]              by gamma
         week[w] toward  y - level - day[k]               by delta
 
-    and the forecast is level + trend × horizon + day + week at the time asked for.  Time is cut into slots, in each of
-    which the season adds the same.  The weights are those of a whole slot of observations (of `week_slot` for delta):
-    one that stands for a part f of a slot counts 1 - (1 - weight)^f.  So it hardly matters how often is measured, and
-    with one observation a slot this is the method as books have it.
+    and the forecast is level + trend × horizon + day + week at the forecast time.  Time is divided into slots, in each
+    of which the season adds a constant.  The weights are those of a whole slot of observations (of `week_slot` for
+    delta): an observation of a fraction f of a slot has weight 1 - (1 - weight)^f.  So the measuring interval hardly
+    matters, and with one observation per slot this is the textbook method.
     Reference: Winters, Forecasting Sales by Exponentially Weighted Moving Averages (1960); with two seasons Taylor,
-    Short-Term Electricity Demand Forecasting Using Double Seasonal Exponential Smoothing (2003).  Fall-back: until a
-    whole season has been observed the mean of the last hour or so (`ewma`); the first season sets the level and the
-    day.  Until a whole week has been observed there is no second season; then its mean is the level, the mean of its
-    days the day, and what remains the week.
-    Weakness: seasons that add do not grow with the level; a day unlike the others is forecast as one of them; a slot in
-    which nothing was ever observed, as where it is shorter than the interval, is forecast without its season.
-    Cost: O(1) an observation; memory of one number a slot, and during the first week of one for each pair of slots met.
+    Short-Term Electricity Demand Forecasting Using Double Seasonal Exponential Smoothing (2003).  Fallback: until a
+    whole season has been observed, the mean of about the last hour (`ewma`); the first season sets level and day.
+    Until a whole week has been observed there is no second season; then its mean is the level, the mean of its days the
+    day, and the rest the week.
+    Weakness: additive seasons do not grow with the level; an unusual day is forecast as a usual one; a slot without any
+    observation, because it is shorter than the interval, is forecast without its season.
+    Cost: O(1) per observation; memory of one number per slot, and during the first week of one per pair of slots.
 
     season: seconds after which the pattern repeats; week: those of a second, longer season; none: there is none.
-    slot, week_slot: seconds in which the season, and the second one, add the same.
+    slot, week_slot: seconds in which the season, and the second one, add a constant.
     alpha, beta, gamma, delta: weights of one slot's observations in level, trend, day and week.  beta 0: no trend.
     """
 
@@ -230,9 +229,9 @@ class HoltWinters(Predictor):
                 _note(self._first_day, k, 0, value)
 
     def ceiling(self) -> float:
-        """An upper bound of forecasts without trend and week after zeros.
+        """Upper bound of forecasts after zeros, without trend and week; else inf.
 
-        A zero brings the level towards -day[k], and -day[k] towards the level: all of them stay between the minimum and
+        A zero moves the level towards -day[k], and -day[k] towards the level: all of them stay between the minimum and
         the maximum, and a forecast is the difference of two.
         """
         if self._young is not None or self.week is not None or self.beta:
@@ -241,14 +240,14 @@ class HoltWinters(Predictor):
         return max(self.level, -min(ever)) - min(self.level, -max(ever))
 
     def _slots_at(self, time: float) -> tuple[int, int]:
-        """Slots of the day and of the week; 0 where there is none."""
+        """Return the slots of the day and of the week; 0 without a week."""
         k = int(time % self.season / self.slot)
         return k, 0 if self.week is None else int(time % self.week / self.week_slot)
 
     def _begin(self, cells: Cells) -> None:
         """End the first season or week: its mean is the level, its slots the seasons.
 
-        Every pair of slots counts the same, however often it was observed.
+        Every pair of slots has the same weight, however often it was observed.
         """
         means = [(k, w, total / count) for (k, w), (count, total) in cells.items()]
         self.level = sum(mean for _, _, mean in means) / len(means)
@@ -279,12 +278,12 @@ class HoltWinters(Predictor):
 
 
 def _slots(season: float, slot: float) -> int:
-    """Slots of a season, the last perhaps shorter, with one more for rounding."""
+    """Number of slots of a season, the last perhaps shorter, plus one for rounding."""
     return int(season / slot) + 1
 
 
 def _part(weight: float, slots: float) -> float:
-    """The weight of observations that stand for this number of slots."""
+    """Weight of observations that stand for this number of slots."""
     return 1.0 - (1.0 - weight) ** slots
 
 
@@ -294,7 +293,6 @@ def _note(cells: Cells, k: int, w: int, value: float) -> None:
 
 
 def _means(values: list[tuple[int, float]], slots: int) -> list[float]:
-    """The mean by slot; 0 where there is none."""
     counts, sums = [0] * slots, [0.0] * slots
     for slot, value in values:
         counts[slot] += 1
@@ -303,15 +301,14 @@ def _means(values: list[tuple[int, float]], slots: int) -> list[float]:
 
 
 class Oracle(Predictor):
-    """Oracle: the true rate, as a yardstick for a perfect forecast of the load.
+    """Oracle: the true rate, as a baseline of perfect load forecasts.
 
-    Forecasts: the load that the arrival rates of the scenario make on average at that time; not the arrivals
-    themselves, which stay random.  It is the one predictor that is told the truth (`knows_rates`), and no other policy
-    gets it.
+    Forecasts: the mean load by the arrival rates of the scenario at that time; not the arrivals themselves, which
+    remain random.  It is the only policy that is given the truth (`knows_rates`).
     Reference: Raiffa, Schlaifer, Applied Statistical Decision Theory (1961), ch. 4 (the value of perfect information).
-    Weakness: no real system has it.  A run is refused in which a rate is not certain: traces, closed loops, bursts, and
-    rates that change at random.  What an arrival asks for is the mean of its class so far; rejected ones count.
-    Cost: O(classes) a forecast.
+    Weakness: no real system has it.  Runs whose rates are uncertain are refused: traces, closed loops, bursts, and
+    rates that change at random.  The demand per arrival is the mean of its class so far; rejected arrivals count.
+    Cost: O(classes) per forecast.
     """
 
     knows_rates = True

@@ -1,19 +1,16 @@
-"""The mean load of the last minutes, or of longer where too few arrivals came.
+"""The mean load of the last minutes, or of longer if arrivals were few.
 
-Several exponentially weighted means are kept, each over twice the time of the one before; the shortest that holds
-`ENOUGH` arrivals counts, or the longest.  So a busy series is followed at once, and one with an arrival an hour does
-not jump with each of them.
-Cost: O(1).
+Several exponentially weighted means are updated, each over twice the time of the one before; the shortest with at least
+`ENOUGH` arrivals is used, or the longest.  So a busy series is followed at once, and one with an arrival an hour does
+not jump with each of them.  Cost: O(1).
 """
 
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-ENOUGH = 8
-"""Arrivals that a mean holds before it is believed."""
-MEMORIES = 7
-"""Means that are kept: the longest is over 64 times the time of the shortest."""
+ENOUGH = 8  # minimum number of arrivals of a mean
+MEMORIES = 7  # number of means: the longest is over 64 times the time of the shortest
 
 
 class Mean(NamedTuple):
@@ -21,8 +18,7 @@ class Mean(NamedTuple):
 
     value: float
     expected: float
-    error: float
-    """Standard error of the value, as a part of it, where arrivals are Poisson's and all alike."""
+    error: float  # relative standard error of the value, for Poisson arrivals of equal size
 
 
 class Recent:
@@ -65,12 +61,11 @@ class Recent:
 
 @dataclass(eq=False, slots=True)
 class FadingSum:
-    """A sum of amounts that fade with time."""
+    """A sum of amounts that decay exponentially with time."""
 
     memory: float
     time: float = 0.0
-    total: float = 0.0
-    """As it stood at `time`."""
+    total: float = 0.0  # the sum at `time`
 
     def add(self, time: float, amount: float) -> None:
         """Add an amount at a time, in ascending order."""
@@ -78,7 +73,7 @@ class FadingSum:
         self.time = time
 
     def add_often(self, count: int, time: float, amount: float) -> None:
-        """Add an amount `count` times at equal intervals, up to a time."""
+        """Add an amount `count` times, at equal intervals up to a time."""
         kept = math.exp(-(time - self.time) / self.memory)
         each = math.exp(-(time - self.time) / count / self.memory)
         self.total = kept * self.total + amount * (1.0 - kept) / (1.0 - each)

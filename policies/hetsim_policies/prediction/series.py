@@ -1,18 +1,18 @@
 """A measured load with its forecasts, their errors, and the capacity to prepare.
 
-What is noted between two instants counts as the rate of that interval, at its middle.  Forecasts are for the coming
-intervals, up to the lead: their greatest is what must be ready for, and their mean is held against what came, when the
-lead is over.  (A single short interval would be held against little but chance.)
+Amounts recorded between two instants count as the rate of that interval, at its middle.  Forecasts are for the coming
+intervals, up to the lead: their maximum is the capacity to prepare, and their mean is compared with the actual load at
+the end of the lead.  (A comparison for a single short interval would mostly measure chance.)
 
-`demand` takes its level from what is measured now and from the forecast what is going to change:
+`demand` takes its level from the present measurement and its changes from the forecast:
 
-    rise     the greatest forecast less what the predictor expected of the time that the measured mean is over;
-             nothing if it is no more than twice the error of the forecasts of late
-    demand   measured + rise, or the greatest forecast where that is more, by at most `NOISE` standard errors
+    rise     the maximum forecast less the predictor's expectation for the time of the measured mean;
+             0 if at most twice the recent forecast error
+    demand   measured + rise, or the maximum forecast if larger, by at most `NOISE` standard errors
 
-So a day that breaks with the rhythm is met as by an autoscaler that reacts: demand is never less than what is measured,
-what does not come is made ready for once, for about one lead, and forecasts that have erred are not believed.  On a
-day like those before it is the forecast, which does not jump with chance as the measured mean does.
+So on an unusual day the series behaves as a reactive autoscaler: demand is never less than the measured load, a rise
+that does not occur is prepared for once, for about one lead, and forecasts with errors are not trusted.  On a usual day
+it is the forecast, which is less noisy than the measured mean.
 """
 
 import math
@@ -23,24 +23,19 @@ from hetsim_policies.prediction.durations import Score
 from hetsim_policies.prediction.predictors import Ewma
 from hetsim_policies.prediction.recent import Recent
 
-MAX_ASKED = 12
-"""Times within the lead at which a forecast is asked for its peak."""
-NOTHING = 1e-9
-"""Devices, below which a load is none."""
-NOISE = 0.5
-"""Standard errors by which what is measured may fall short of the load by chance."""
-DOUBTFUL = 2.0
-"""Times the mean error of the forecasts of late that a rise must exceed."""
-LEADS = 10
-"""Leads over which that error is averaged."""
+MAX_ASKED = 12  # number of times within the lead at which a forecast is evaluated for its peak
+NOTHING = 1e-9  # load in devices below which it counts as 0
+NOISE = 0.5  # standard errors by which the measurement may be below the load by chance
+DOUBTFUL = 2.0  # factor of the recent mean forecast error that a rise must exceed
+LEADS = 10  # number of leads over which that error is averaged
 
 
 class Series:
     """A predictor fed with measured intervals.
 
-    interval: seconds between measurements.  lead: how far ahead it is asked, in seconds.
-    score: where the errors of forecasts are noted; perhaps that of several series.
-    memory: seconds of which the mean is what is measured now, more while too few arrivals came.
+    interval: seconds between measurements.  lead: seconds ahead that are forecast.
+    score: record of forecast errors, perhaps shared by several series.
+    memory: seconds over which the present load is averaged, more if arrivals are few.
     """
 
     def __init__(self, predictor: Predictor, interval: float, lead: float, score: Score, memory: float = 300.0):
@@ -55,10 +50,9 @@ class Series:
         self._arrivals = 0.0
         self._steps = max(1, math.ceil(lead / interval - 1e-9))
         count = min(MAX_ASKED, self._steps)
+        # Seconds from the middle of the last interval to the middles of the forecast ones
         self._ahead = [interval * math.ceil(self._steps * (k + 1) / count) for k in range(count)]
-        """Seconds from the middle of the last interval to the middles of those that are forecast."""
-        self._said: deque[tuple[float, float]] = deque()
-        """Last forecasts: the sum of all loads until then, and the mean expected."""
+        self._said: deque[tuple[float, float]] = deque()  # last forecasts: (sum of all loads until then, expected mean)
         self._sum = 0.0
         self._recent = Recent(memory)
         self._error = Ewma(LEADS * lead)  # absolute error of the forecast mean over a lead
@@ -104,7 +98,7 @@ class Series:
     def skip(self, count: int, end: float) -> None:
         """Skip empty intervals up to a time; only if the series is settled.
 
-        The same as `measure` for each but for what is below `NOTHING`.  Cost: O(1) in the count.
+        It equals `measure` for each, except for loads below `NOTHING`.  Cost: O(1) in the count.
         """
         self.predictor.skip(count, end - self.interval / 2)
         self.score.skip(count)
@@ -116,7 +110,7 @@ class Series:
         self._arrivals = 0.0
 
     def _demanded(self, end: float, value: float) -> float:
-        """The demand from measurement and forecast, as the head of this file says."""
+        """Demand from measurement and forecast, as the module's docstring defines."""
         self._recent.observe(end, value, max(0.0, self.predictor.forecast(0.0)), self._arrivals)
         measured, expected, error = self._recent.mean
         if (rise := self.peak - expected) <= DOUBTFUL * self._error.forecast(0.0):

@@ -1,7 +1,7 @@
-"""Policies that plan before the clock starts, one family of algorithms a file.
+"""Policies that plan before the run starts, one family of algorithms per file.
 
 Lists, task by task:
-    lists                 Lists: tasks in an order, each to a lane, for good
+    lists                 Lists: tasks in an order, each assigned to a lane once
     greedy_best_fit       Greedy best fit by memory and compute: most demanding first, in tightest places
     insertion             Insertion planners: one task after the other, into gaps (HEFT, CPOP, PEFT, ...)
 

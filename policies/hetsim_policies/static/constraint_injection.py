@@ -1,35 +1,34 @@
 """Constraint injection: a linear program assigns, an optimizer adds constraints.
 
 Decides where and in which order, for sequential tasks with or without a task graph, with data moved over links.
-The assignment program of `assignment` counts work and knows nothing of transfers.  `sharing` looks at what is not
-linear in the assignment: an input that several tasks read is uploaded once if they sit on one device, what one task
-writes for another does not move at all, uploads compete for links and switches, equal kernels are better launched one
-after the other.  It proposes a tree of constraints: children refine their parent, siblings are alternatives in order
-of preference.  `walk` gives the program the constraints from the root to a node; where that has no solution it drops
-to the next sibling, else it goes on to the children.  Every solution becomes a plan, and the one that ends first when
-the engine simulates it on the estimates is taken; the plans of linear_program and integer_program, without any
-constraint, are always among them, so that nothing can be lost against these two (on the estimates).
+The assignment program of `assignment` counts work and ignores transfers.  `sharing` considers effects that are not
+linear in the assignment: an input that several tasks read is uploaded once if they are on one device, data that one
+task writes for another need not move there, uploads compete for links and switches, equal kernels are better launched
+one after the other.  It proposes a tree of constraints: children refine their parent, siblings are alternatives in
+order of preference.  `walk` solves the program with the constraints from the root to a node; if infeasible, it tries
+the next sibling, otherwise the children.  Every solution becomes a plan, and the plan that ends first in a simulation
+on the estimates is chosen; the plans of linear_program and integer_program, without constraints, are always candidates,
+so the result is never worse than these two (on the estimates).
 
 Reference: Bastoul, Zhang, Razanajato, Lossing, Susungi et al., Optimizing GPU Deep Learning Operators with Polyhedral
 Scheduling Constraint Injection (CGO 2022).
-*Carried over*: the split between a linear scheduler and a non-linear optimizer that only talk through constraints; the
-tree of constraints with refinement downwards and alternatives sideways, and the way in which it is walked; grouping of
-what a vector unit or a memory line takes together (there load/store vectorization) as a constraint, here `Fuse`.
-*Analogy only*: there the program finds affine loop schedules for the statements of one operator, dimension by
-dimension, and legality comes from dependence polyhedra; here it assigns whole tasks to devices.  Coalesced and vector
-loads there are inputs that are uploaded once here.  There the first feasible branch is the answer; here the walk goes
-on to further branches while the budget lasts, and the simulation judges.
-`Fuse` puts equal kernels on one device, one after the other; where their work is known they are launched as one (at
-most `max_fused`), so that one launch is paid and inputs in common are read once.  The best plan is tried once more with
-each kernel launched together with the only one that uses its result, which then stays inside (`fused`).
-What is called non-linear could be made linear with a binary variable for every item and device; the program would grow
-by that and still not see queues on links.
+*Carried over*: the split between a linear scheduler and a non-linear optimizer that only communicate by constraints;
+the tree of constraints with refinement downwards and alternatives sideways, and its traversal; grouping of what a
+vector unit or a memory line takes together (there load/store vectorization) as a constraint, here `Fuse`.  *Analogy
+only*: there the program finds affine loop schedules for the statements of one operator, dimension by dimension, and
+legality comes from dependence polyhedra; here it assigns whole tasks to devices.  Coalesced and vector loads there are
+inputs that are uploaded once here.  There the first feasible branch is the answer; here the traversal continues while
+the budget lasts, and the simulation decides.  `Fuse` puts equal kernels on one device, one after the other; if their
+work is known they are launched as one (at most `max_fused`), so that one launch is paid and common inputs are read
+once.  The best plan is tried once more with each kernel fused with the only one that uses its result, which is then not
+stored (`fused`).  The non-linear part could be made linear with a binary variable for every item and device; the larger
+program would still ignore queues on links.
 
-No ratio is proven; the bound is that of integer_program, which knows of no transfers and may be far below.
-Weakness: groups are built greedily; what moves between groups counts where they are dealt out to devices (`parts`),
-not in the program; memory is not looked at, so that what is grouped may be evicted.  The simulated plans are only as
+No ratio is proven; the bound is that of integer_program, which ignores transfers and may be far below.
+Weakness: groups are built greedily; transfers between groups count when groups are assigned to devices (`parts`),
+not in the program; memory is ignored, so that grouped items may be evicted.  The simulated plans are only as
 good as the estimates.
-Cost: one program of tasks × sites and one simulation a candidate; the groups O((n + pairs with common data) log n).
+Cost: one program of tasks × sites and one simulation per candidate; groups O((n + pairs with common data) log n).
 """
 
 import heapq
@@ -75,24 +74,22 @@ from hetsim_policies.task_graphs import graph_of, topological
 NODES = 50
 GAP = 0.01
 FRUGAL = 0.05
-LEVELS = (0.25, 0.5, 1.0)
-"""How much work a group may hold, in parts of the makespan without constraints."""
-CROWD = 32
-"""Of more readers of an item only neighbors in the table are looked at as pairs."""
+LEVELS = (0.25, 0.5, 1.0)  # maximum work of a group, in fractions of the makespan without constraints
+CROWD = 32  # if an item has more readers, only neighbors in the table form pairs
 
+# Data that bind tasks together: all, written by one for another, or common inputs
 View = Literal["all", "flow", "inputs"]
-"""Which data bind tasks together: all, what one writes for another, or inputs in common."""
 
 
 class ConstraintInjection(PlannedScheduler):
-    """Assignment by a linear program with injected constraints, judged by simulation.
+    """Assignment by a linear program with injected constraints, chosen by simulation.
 
-    candidates: plans that are simulated at most, the two without constraints included; the best is tried again with
+    candidates: maximum number of simulated plans, including the two without constraints; the best is tried again with
         chains of kernels launched as one, and with prefetches.
-    max_fused: kernels of known work that are launched as one at most; 1: none are.
-    patterns: classes of tasks in their order for which there is a kernel that does them all, such as
-        [[conv, norm, act]]: no others are launched as one; none given: any.
-    node_limit, max_variables: as in integer_program, for each constrained program; larger ones are relaxed, rounded.
+    max_fused: maximum number of kernels of known work that are launched as one; 1: none.
+    patterns: sequences of classes of tasks for which a fused kernel exists, such as [[conv, norm, act]]: no others are
+        launched as one; default: any.
+    node_limit, max_variables: as in integer_program, for each constrained program; larger ones are relaxed and rounded.
     """
 
     def __init__(
@@ -148,9 +145,10 @@ class ConstraintInjection(PlannedScheduler):
         return finished(instance, plan, judged=True)
 
     def _constrain(self, race: "_Race", instance: Instance, near: float, free: Sequence[Plan]) -> None:
-        """Let plans under transfer constraints compete; none without transfers.
+        """Add plans under transfer constraints as candidates; none without transfers.
 
-        near: seconds of the best plan so far, or the bound.  free: the unconstrained plans, which compete already.
+        near: seconds of the best plan so far, or the bound.  free: the unconstrained plans, which are candidates
+            already.
         """
         problem, tasks = race.problem, race.problem.tasks
         if (traffic := traffic_of(instance, graph_of(tasks))) is None:
@@ -188,11 +186,10 @@ class _Race:
     best: Plan
     makespan: float
     tried: int
-    won: str = ""
-    """The constraints under which the best one was made."""
+    won: str = ""  # constraints of the best plan
 
     def enter(self, plan: Plan, constraints: str | None = None) -> None:
-        """Simulate one more; `constraints`: those it was made under, None for a change."""
+        """Simulate one more plan; `constraints`: its constraints, None if only modified."""
         self.tried += 1
         if (makespan := simulated(self.problem, plan)) < self.makespan:
             self.best, self.makespan = plan, makespan
@@ -204,7 +201,7 @@ class _Race:
 
 @dataclass(frozen=True)
 class ConstraintNode:
-    """Constraints for this subtree; `children` refine them, by preference."""
+    """Constraints for this subtree; `children` refine them, in order of preference."""
 
     name: str
     constraints: tuple[Constraint, ...]
@@ -214,10 +211,10 @@ class ConstraintNode:
 def walk(
     siblings: Sequence[ConstraintNode], solve: Any, above: tuple[Constraint, ...] = (), names: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Name and solution of each solvable node: a node, its children, siblings.
+    """Yield name and solution of each feasible node: a node, its children, siblings.
 
-    `solve(constraints)` gives None where they are infeasible; nothing below such a node is tried, as it has all its
-    constraints and more.
+    `solve(constraints)` returns None if infeasible; no node below is then tried, since it has the same constraints and
+    more.
     """
     for node in siblings:
         constraints = (*above, *node.constraints)
@@ -231,9 +228,9 @@ def assigned(
     instance: Instance, sites: Sequence[LaneSite], constraints: Sequence[Constraint], unit: float,
     node_limit: int = NODES, max_variables: int = MAX_VARIABLES,
 ) -> np.ndarray | None:  # fmt: skip
-    """The site of every task under these constraints; None if none is found.
+    """Return the site of every task under these constraints; None if none is found.
 
-    unit: seconds near the makespan to expect.
+    unit: seconds near the expected makespan.
     """
     tasks, counts = instance.problem.tasks, [len(site.lanes) for site in sites]
     times = times_at(instance, sites)
@@ -258,25 +255,21 @@ def _together(groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
 
 @dataclass
 class _Merging:
-    """Groups of tasks by number: what each is, takes and shares with others."""
+    """Groups of tasks by number: members, work, and data shared with other groups."""
 
     members: dict[int, list[int]]
-    work: dict[int, np.ndarray]
-    """Seconds of each group on each site, those of merged ones as well."""
-    items: dict[int, dict[int, None]]
-    """Items that each group reads."""
-    flow: dict[int, dict[int, float]]
-    """Seconds to move what one group writes for another, both ways."""
-    cost: np.ndarray
-    """Seconds to move each item."""
+    work: dict[int, np.ndarray]  # seconds of each group on each site, former (merged) groups included
+    items: dict[int, dict[int, None]]  # items that each group reads
+    flow: dict[int, dict[int, float]]  # seconds to move what one group writes for another, both directions
+    cost: np.ndarray  # seconds to move each item
 
     def saved(self, one: int, other: int) -> float:
-        """Seconds of transfers that two groups at one site save."""
+        """Seconds of transfers that two groups save at one site."""
         few, many = sorted((self.items.get(one, {}), self.items.get(other, {})), key=len)
         return self.flow[one].get(other, 0.0) + sum(float(self.cost[item]) for item in few if item in many)
 
     def merge(self, one: int, other: int) -> int:
-        """Make one group of two; its number, which no other group had."""
+        """Merge two groups; return the new group's number."""
         new = len(self.work)
         self.members[new] = self.members.pop(one) + self.members.pop(other)
         self.work[new] = self.work[one] + self.work[other]
@@ -291,7 +284,7 @@ class _Merging:
 
 
 class SharingTree:
-    """The nonlinear part: groups of tasks with common data, as a tree."""
+    """A tree of constraints for what the program ignores: groups with common data."""
 
     def __init__(self, instance: Instance, sites: Sequence[LaneSite], traffic: Traffic, makespan: float):
         self.instance = instance
@@ -300,8 +293,8 @@ class SharingTree:
         self.traffic = traffic
         self.makespan = makespan
         self.times = times_at(instance, sites)
+        # Place of each site, as numbered in `traffic`
         self.place = [int(traffic.place[instance.first_lane[site.kind] + site.lanes[0]]) for site in sites]
-        """The place, in the numbers of `traffic`, of each site."""
         self.depth: dict[int, int] = {}  # by task: the tasks on the longest path to it
         before = graph_of(self.tasks)
         for task in topological(before):
@@ -320,9 +313,9 @@ class SharingTree:
     # The tree
 
     def tree(self) -> list[ConstraintNode]:
-        """Alternatives that bind tasks to groups; below, growing groups.
+        """Return alternatives that bind tasks to groups; below each, growing groups.
 
-        Where tasks are better off next to their data, that comes first, as a constraint above the others.
+        If tasks are better placed next to their data, that constraint comes first, above the others.
         """
         alone = [(task,) for task in range(self.instance.size)]
         chains = [
@@ -335,7 +328,7 @@ class SharingTree:
         return [ConstraintNode("beside data", pins, tuple(chains)), *chains] if pins else chains
 
     def _view(self, name: str, groups: list[tuple[int, ...]]) -> ConstraintNode:
-        """Groups; below, their parts, then larger groups with the limits on uploads."""
+        """Build a node of groups; its children are smaller parts, then larger groups."""
         below = [*self._parts(groups), ConstraintNode("uploads", self._uploads(groups), tuple(self._orders(groups)))]
         for level in LEVELS[1:]:
             if (larger := self.groups("all", level * self.makespan, groups)) != groups:
@@ -344,9 +337,9 @@ class SharingTree:
         return ConstraintNode(name, _together(groups), tuple(below))
 
     def _parts(self, groups: list[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """The groups that gain by an accelerator, dealt out to all of them.
+        """Yield the groups that gain by an accelerator, divided among all accelerators.
 
-        What the program may still choose is which part goes where, and the place of all other tasks.
+        The program still chooses the device of each part, and the place of all other tasks.
         """
         sites = self.devices
         if len(sites) < 2:
@@ -369,7 +362,7 @@ class SharingTree:
             yield ConstraintNode(name, constraints, tuple(self._orders(parts)))
 
     def _facts(self, groups: Sequence[tuple[int, ...]]) -> Groups:
-        """Groups and accelerators as the search for parts knows them."""
+        """Return groups and accelerators as data of the search for parts."""
         places = [self.place[site] for site in self.devices]
         own = self.times[:, self.devices] + self.traffic.extra[:, places]
         work = [own[list(group)].sum(axis=0) for group in groups]
@@ -392,7 +385,7 @@ class SharingTree:
         return place
 
     def _orders(self, groups: Sequence[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Refinements of equal groups: equal kernels in a row, short uploads first, ..."""
+        """Yield refinements of equal groups: equal kernels in a row, short uploads first."""
         if fused := tuple(Fuse(row) for group in groups for row in self._equal_kernels(group)):
             yield ConstraintNode("fuse", fused)
         if rows := tuple(pair for group in groups for pair in self._one_chain_after_the_other(group)):
@@ -405,7 +398,7 @@ class SharingTree:
             yield ConstraintNode("apart", (Apart(tuple(group[0] for group in heavy)),))
 
     def _beside_their_data(self) -> tuple[Constraint, ...]:
-        """Pin tasks to cores whose own transfers outweigh any accelerator's gain."""
+        """Pin tasks to cores if their own transfers exceed any accelerator's gain."""
         if not self.cores or not self.devices:
             return ()
         own = self.times + self.traffic.extra[:, self.place]
@@ -417,7 +410,7 @@ class SharingTree:
     # Groups
 
     def groups(self, view: View, limit: float, given: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Merge groups by saved transfer seconds, while one site has time."""
+        """Merge groups by saved transfer seconds, up to `limit` seconds of work at a site."""
         merging = _Merging(
             {number: list(group) for number, group in enumerate(given)},
             {number: self.times[list(group)].sum(axis=0) for number, group in enumerate(given)},
@@ -447,7 +440,7 @@ class SharingTree:
         return dict.fromkeys(item for task in group for item in self.traffic.firsts[task])
 
     def _flow(self, given: Sequence[tuple[int, ...]]) -> dict[int, dict[int, float]]:
-        """Seconds to move what one group writes for another, both ways."""
+        """Seconds to move what one group writes for another, both directions."""
         group_of = {task: number for number, group in enumerate(given) for task in group}
         flow: dict[int, dict[int, float]] = {number: {} for number in range(len(given))}
         for reader, sources in enumerate(self.traffic.sources):
@@ -460,7 +453,7 @@ class SharingTree:
         return flow
 
     def _neighbors(self, items: dict[int, dict[int, None]]) -> Iterator[tuple[int, int]]:
-        """Pairs of groups that read an item in common."""
+        """Yield pairs of groups that read a common item."""
         for numbers in grouped((item, number) for number, used in items.items() for item in used).values():
             reach = len(numbers) if len(numbers) <= CROWD else 2
             for place, one in enumerate(numbers):
@@ -476,10 +469,10 @@ class SharingTree:
         return shared + float(self.traffic.private[list(group), place].sum())
 
     def _uploads(self, groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
-        """Every accelerator and switch must finish its transfers within the makespan.
+        """Constrain accelerators and switches to finish transfers within the makespan.
 
-        Linear only because the groups are settled: each counts its inputs once, at its first task.  With one stream
-        an accelerator computes and transfers in turn, so both together have to fit.
+        This is linear only for fixed groups: each counts its inputs once, at its first task.  With one stream an
+        accelerator computes and transfers in turn, so the sum of both must fit.
         """
         constraints: list[Constraint] = []
         behind: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
@@ -504,7 +497,7 @@ class SharingTree:
         return tuple(constraints)
 
     def _equal_kernels(self, group: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """Rows of equal, mutually unordered tasks, by shape, times and common inputs."""
+        """Yield rows of equal, unordered tasks, by shape, times and common inputs."""
         firsts, times = self.traffic.firsts, self.times
         reading = [task for task in group if firsts[task]]
         alike = [(int(self.tasks.shape[task]), firsts[task], tuple(times[task].tolist())) for task in reading]
@@ -513,10 +506,10 @@ class SharingTree:
                 yield tuple(row)
 
     def _one_chain_after_the_other(self, group: Sequence[int]) -> Iterator[Before]:
-        """A chain of tasks joined by data is finished before the next of its kind begins.
+        """Order chains of tasks joined by data one after the other, within equal chains.
 
-        By ranks alone a device goes through all first operators, then all second ones, and a task on another device
-        that waits for the last of them waits for all.
+        By ranks alone a device would run all first operators, then all second ones, and a task on another device that
+        waits for the last of them would wait for all.
         """
         chain_of: dict[int, int] = {task: task for task in group}
 
@@ -537,10 +530,10 @@ class SharingTree:
             yield from (Before(one[-1], other[0]) for one, other in zip(rows, rows[1:], strict=False))
 
     def _short_uploads_first(self, group: Sequence[int]) -> Iterator[Before]:
-        """Johnson's rule for link and device (1954), where uploads overlap computing.
+        """Johnson's rule for link and device (1954), if uploads overlap computing.
 
-        Of tasks with data of their own, those that upload for less time than they compute go by increasing upload,
-        then the others by decreasing time of computing.
+        Among tasks with private data, those whose upload is shorter than their compute come by increasing upload, then
+        the others by decreasing compute.
         """
         if self.tasks.predecessors is not None or len(group) < 2 or not self.devices:
             return

@@ -1,29 +1,29 @@
 """Minimum energy before a deadline: lanes and frequencies from a convex program.
 
-Decides where tasks run and how fast each device does; the cores of a node have one frequency in common.  At
-frequency f work takes 1/f of its time and its dynamic power (busy - idle) is f³ times what it is, so work W on a
-device costs W f² of what it draws above idle: as slow as the deadline lets it is best.  Idle power is drawn until
-the deadline whatever is decided, as no device is put to sleep.
-Independent tasks: on L lanes of one type, work W (seconds at full speed, all at one time) costs at least δ W max(W / (L
-D), f)² until the deadline D, where f is the lowest frequency, by Jensen's inequality, also if frequencies change on the
-way.  The sum over types is convex in the loads W, and these are linear in the fractions of tasks that each type
-gets.  Its least value, found by tangents from below (Kelley, The Cutting-Plane Method for Solving Convex Programs,
-1960), is a lower bound on the dynamic energy of every schedule.  The integer assignment is relaxed there, then
-*rounded*: each task to the type with its greatest fraction, the longest first to lanes, then single tasks move while
-that saves energy.  There is no ratio for the rounding; the plan's notes give both figures, planned and bound.
-Task graphs: lanes and order are those of `heft`, and only the frequencies come from a convex program, the least sum
-of δ W / s² over devices for slownesses s = 1/f such that no path is longer than the deadline, again by tangents and
-by paths added as they are found to be too long.
-Never more energy than the fast planner's schedule (greedy_dual or mct, heft for graphs) at full speed, idle until
-the deadline: that one, slowed down, is among the candidates.  Another policy's full-speed schedule may need less.
+Decides where tasks run and the frequency of each device; the cores of a node have one common frequency.  At
+frequency f work takes 1/f of its time and the dynamic power (busy - idle) is multiplied by f³, so work W on a
+device costs W f² times its dynamic power: the lowest frequency that meets the deadline is best.  Idle power is drawn
+until the deadline in any case, as no device is put to sleep.
+Independent tasks: on L lanes of one type with dynamic power δ, work W (seconds at full speed, all present at once)
+costs at least δ W max(W / (L D), f)² until the deadline D, where f is the lowest frequency, by Jensen's inequality,
+also if frequencies vary.  The sum over types is convex in the loads W, and these are linear in the fractions of tasks
+that each type gets.  Its minimum, found by tangents from below (Kelley, The Cutting-Plane Method for Solving Convex
+Programs, 1960), is a lower bound on the dynamic energy of every schedule.  The integer assignment is relaxed there,
+then *rounded*: each task to the type with its largest fraction, the longest first to lanes, then single tasks move
+while that saves energy.  There is no ratio for the rounding; the plan's notes give planned energy and bound.  Task
+graphs: lanes and order are those of `heft`, and only the frequencies come from a convex program: the minimum sum of δ W
+/ s² over devices for slownesses s = 1/f such that no path is longer than the deadline, again by tangents, and with
+paths added when they are found to be too long.  Never more energy than the fast planner's schedule (greedy_dual or mct,
+heft for graphs) at full speed, idle until the deadline: that schedule, slowed down, is a candidate.  Another policy's
+full-speed schedule may need less.
 Reference: Yao, Demers, Shenker, A Scheduling Model for Reduced CPU Energy (1995), for the cube law and why one speed
 is best; Li, Energy and Time Constrained Task Scheduling on Multiprocessor Computers with Discrete Speed Levels
 (2008) and Pruhs, van Stee, Uthaisombut, Speed Scaling of Tasks with Precedence Constraints (2008) for several.
-Weakness: one frequency a device for the whole run, so a node's cores are as fast as the most loaded one needs;
-deadlines of single tasks are not looked at; where estimates are too low the deadline passes.  Where data move or
-memory is short, plans are tried on the engine, with the deadline of the program brought forward until they fit.
-Cost: some five linear programs of n variables a type, then O(n lanes) a round of moves; graphs: some tens of linear
-programs of one variable a device, each with O(n + edges) for the longest path.
+Weakness: one frequency per device for the whole run, so a node's cores are as fast as the most loaded one needs;
+deadlines of single tasks are ignored; if estimates are too low the deadline is missed.  If data move or memory is
+short, plans are simulated on the engine, with an earlier deadline in the program until they are in time.
+Cost: about five linear programs of n variables per type, then O(n lanes) per round of moves; graphs: some tens of
+linear programs of one variable per device, each with O(n + edges) for the longest path.
 """
 
 from collections.abc import Callable
@@ -47,18 +47,16 @@ from hetsim_policies.static.common.ranks import traffic_of
 from hetsim_policies.static.common.search import bound_together, seed_of
 from hetsim_policies.task_graphs import graph_of
 
-ROUNDING = 1e-9
-"""Frequencies are this part higher than needed, so that the last task ends before the deadline and not upon it."""
-TRIALS = 12
-"""Bisection steps where plans are tried on the engine."""
+ROUNDING = 1e-9  # frequencies are higher by this fraction, so that the last task ends before the deadline
+TRIALS = 12  # number of bisection steps if plans are simulated on the engine
 
 
 class ConvexEnergy(PlannedScheduler):
     """Minimum energy for a deadline, for sequential tasks, graphs included.
 
     deadline: seconds from the first arrival to the last finish.
-    slack: instead, a factor over the makespan at full speed (1.5 where neither is given).
-    min_frequency: the lowest frequency that devices can be set to, as a part of full speed.
+    slack: instead, a factor on the makespan at full speed (1.5 if neither is given).
+    min_frequency: the lowest frequency of devices, as a fraction of full speed.
     """
 
     def __init__(
@@ -113,7 +111,7 @@ class ConvexEnergy(PlannedScheduler):
 
 
 def _moves_data(problem: PlanProblem) -> bool:
-    """Return True if a run does more than compute."""
+    """Return True if tasks transfer data or need memory or host cores."""
     tasks = problem.tasks
     if any(column is not None for column in (tasks.bytes_in, tasks.bytes_out, tasks.reads, tasks.writes)):
         return True
@@ -136,7 +134,7 @@ def _too_late(shortest: float, bound: float, deadline: float) -> ScenarioError:
 def _in_time(
     make: Callable[[float], Plan], trial: Callable[[Plan], float], plan: Plan, full: Plan, deadline: float
 ) -> Plan:
-    """A plan in time on the engine: its deadline is advanced until it is."""
+    """Return a plan that is in time on the engine, by advancing its deadline."""
     plan.makespan = trial(plan)
     if plan.makespan <= deadline:
         return plan
@@ -164,19 +162,15 @@ def _in_time(
 
 @dataclass
 class Machine:
-    """Lanes and devices, and time and energy of work on them."""
+    """Lanes and devices, with time and energy of work on them."""
 
     instance: Instance
     devices: list[Device]
-    device: np.ndarray
-    """The device of each lane: the cores of a node are one."""
-    watts: np.ndarray
-    """Dynamic power of each device (of a core) at full speed."""
+    device: np.ndarray  # device of each lane; the cores of a node are one
+    watts: np.ndarray  # dynamic power of each device (of a core) at full speed
     type_watts: np.ndarray
-    start: float
-    """The first arrival."""
-    together: bool
-    """True if all arrive at once."""
+    start: float  # first arrival
+    together: bool  # True if all tasks arrive at once
 
     @classmethod
     def from_instance(cls, instance: Instance) -> "Machine":
@@ -197,10 +191,9 @@ class Machine:
         return self.instance.time[np.arange(self.instance.size), self.instance.lane_kind[lanes]]
 
     def frequencies(self, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
-        """Minimum frequency of each device that meets the deadline.
+        """Minimum frequency of each device that meets the deadline; above 1 if impossible.
 
-        A lane must do, from every arrival on, all its work of this and later tasks until the deadline.  Above 1
-        where that cannot be.
+        From every arrival on, a lane must do its work of this and later tasks until the deadline.
         """
         arrival, needs = self.instance.problem.tasks.arrival, self.times(lanes)
         order = np.lexsort((arrival, lanes))[::-1]
@@ -225,7 +218,7 @@ class Machine:
         return float((self.watts * work * np.minimum(frequencies, 1.0) ** 2).sum())
 
     def frugal(self) -> np.ndarray:
-        """Each task entirely where it costs least at full speed."""
+        """Assignment of each task to the type where it costs least at full speed."""
         possible = np.isfinite(self.instance.time)
         joules = np.where(possible, np.where(possible, self.instance.time, 0.0) * self.type_watts, np.inf)
         return np.eye(len(self.type_watts))[joules.argmin(axis=1)]
@@ -235,7 +228,7 @@ class Machine:
         return by_arrival(self.instance, lanes, self.times(lanes) / frequencies[self.device[lanes]])
 
     def named(self, frequencies: np.ndarray, lanes: np.ndarray) -> dict[str, float]:
-        """Frequencies by name of devices with work that are not at full speed."""
+        """Return frequencies below full speed by name of devices with work."""
         work = np.bincount(self.device[lanes], self.times(lanes), minlength=len(self.devices)).tolist()
         rows = zip(self.devices, frequencies.tolist(), work, strict=True)
         return {device.name: value for device, value, load in rows if value < 1 and load > 0}
@@ -254,7 +247,7 @@ class Machine:
 
 
 def _settled(frequencies: np.ndarray) -> np.ndarray:
-    """A little higher than needed, full speed at most."""
+    """Raise frequencies slightly against rounding, up to full speed."""
     return np.minimum(1.0, frequencies * (1 + ROUNDING))
 
 
@@ -262,9 +255,9 @@ def _settled(frequencies: np.ndarray) -> np.ndarray:
 
 
 def planned_loads(machine: Machine, seed: Schedule, min_frequency: float, deadline: float) -> Plan:
-    """The best of three assignments after single moves.
+    """Return the best of three assignments after single moves.
 
-    The rounded program, all tasks where they cost least, and the seed.
+    They are the rounded program, all tasks where they cost least, and the seed.
     """
     fractions, bound = relaxed(machine, deadline, min_frequency)
     candidates = [machine.lanes_of(seed), rounded(machine, machine.frugal())]
@@ -284,9 +277,9 @@ def planned_loads(machine: Machine, seed: Schedule, min_frequency: float, deadli
 
 
 def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np.ndarray | None, float]:
-    """Fractions of tasks on types in the convex program, and its joules.
+    """Return fractions of tasks on types in the convex program, and its joules.
 
-    Loads are in deadlines and joules in those of the thirstiest type for one deadline, so that numbers are near 1.
+    Loads are in deadlines, and joules in those of the most power-hungry type per deadline, so that numbers are near 1.
     """
     instance = machine.instance
     size, kinds = instance.time.shape
@@ -328,7 +321,7 @@ def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np
 def _tangents(
     points: list[np.ndarray], lanes: np.ndarray, watts: np.ndarray, min_frequency: float, count: int
 ) -> tuple[csr_array, np.ndarray]:
-    """Cost of a type ≥ its tangents: of δ W max(W / L, min)² at the loads of points."""
+    """Tangents of each type's cost δ W max(W / L, min)² at the loads of `points`."""
     kinds = len(lanes)
     at = np.concatenate(points)
     kind = np.tile(np.arange(kinds), len(points))
@@ -343,7 +336,7 @@ def _tangents(
 
 
 def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
-    """A lane for each task: on its type of largest fraction, longest first."""
+    """Assign a lane to each task: on its type of largest fraction, longest first."""
     kind = fractions.argmax(axis=1)
     lanes = np.empty(machine.instance.size, dtype=np.int64)
     for number, count in enumerate(machine.instance.counts):
@@ -357,8 +350,8 @@ def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
 def descended(machine: Machine, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
     """Move each task, the largest first, to its cheapest lane, a few times.
 
-    For tasks that arrive together.  A lane that exceeds the deadline is charged for its length, so that moves repair
-    it.
+    This is for tasks that arrive together.  A lane beyond the deadline costs a penalty by its length, so that moves
+    repair it.
     """
     instance, kind, device, watts = machine.instance, machine.instance.lane_kind, machine.device, machine.watts
     lanes, needs = lanes.copy(), machine.times(lanes)
@@ -396,8 +389,7 @@ def descended(machine: Machine, lanes: np.ndarray, deadline: float, min_frequenc
     return lanes
 
 
-LATE = 1e12
-"""Joules for each second that is too late: more than anything real."""
+LATE = 1e12  # joules per second of lateness: more than anything real
 
 
 # Task graphs ------------------------------------------------------------------------------------------------------
@@ -411,7 +403,7 @@ def planned_graph(machine: Machine, seed: Schedule, min_frequency: float, deadli
 
 
 def slownesses(machine: Machine, schedule: Schedule, min_frequency: float, deadline: float) -> np.ndarray:
-    """Slowness of each device for minimum energy with all paths in time."""
+    """Slowness (1 / frequency) of each device for minimum energy, all paths in time."""
     lanes = machine.lanes_of(schedule)
     number = len(machine.devices)
     joules = machine.watts * np.bincount(machine.device[lanes], machine.times(lanes), minlength=number)
@@ -449,7 +441,7 @@ def slownesses(machine: Machine, schedule: Schedule, min_frequency: float, deadl
 def _slowest(
     cost: np.ndarray, points: list[np.ndarray], paths: list[np.ndarray], limits: list[float], min_frequency: float
 ) -> tuple[np.ndarray, float]:
-    """Minimum sum of tangents of cost / s², no known path too long; with slownesses."""
+    """Minimize the sum of tangents of cost / s² with known paths in time; slownesses."""
     number = len(cost)
     rows, right = [], []
     for point in points:
@@ -470,7 +462,7 @@ def _slowest(
 def _overrun(
     machine: Machine, schedule: Schedule, slow: np.ndarray, deadline: float
 ) -> tuple[float, np.ndarray, float]:
-    """The excess of the longest path, its work by device, and its seconds."""
+    """Return the excess of the longest path, its work by device, and its seconds."""
     finish, cause = finishes(machine, schedule, slow)
     last = int(finish.argmax())
     work = np.zeros(len(slow))
@@ -487,7 +479,7 @@ def _overrun(
 
 
 def finishes(machine: Machine, schedule: Schedule, slow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """End of each task in lane order without transfers, and what it waits for."""
+    """Return each task's end in lane order without transfers, and what it waits for."""
     tasks = machine.instance.problem.tasks
     lanes = machine.lanes_of(schedule)
     needs = (machine.times(lanes) * slow[machine.device[lanes]]).tolist()

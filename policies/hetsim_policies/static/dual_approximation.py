@@ -1,30 +1,30 @@
 """Dual approximation for independent tasks on m CPUs and k GPUs, by bisection.
 
-Decides for every task the CPU or the GPU side and its lane, and proves how far from optimal the result can be.
+Decides the CPU or the GPU side and the lane of every task, and proves how far from optimal the result can be.
 Reference: Kedad-Sidhoum, Monna, Mounié and Trystram, Scheduling Independent Tasks on Multi-cores with GPU
 Accelerators (HeteroPar 2013; Concurrency and Computation 2015).
 
 For a guess λ either a schedule of length (4/3)λ is built or none of length λ exists.  A task is *long* on a side if
 it takes more than 2λ/3 there, *medium* if more than λ/3, else *small*.  In a schedule of length λ a device runs at
 most one long or two medium tasks, the CPUs are busy for at most mλ and the GPUs for at most kλ.  A dynamic program
-finds the assignment of least CPU area with ½·medium + long ≤ m on the CPUs, the same with k on the GPUs (k ≥ 2), and
-GPU area at most kλ in units of δ = λ/(3n), every task rounded down.  CPU area above mλ: no schedule of length λ.
-Else longest-processing-time first on each side is the schedule.
+finds the assignment of minimum CPU area with ½·medium + long ≤ m on the CPUs, the same with k on the GPUs (k ≥ 2), and
+GPU area at most kλ in units of δ = λ/(3n), every task rounded down.  If its CPU area is above mλ, there is no schedule
+of length λ.  Otherwise longest-processing-time first on each side is the schedule.
 
 Ratio 4/3 for every k (published: 4/3 + 1/(3k) for k ≥ 2).  Long and medium tasks come first, at most one long or two
-medium ones to a device, so they end by 4λ/3.  A small task s goes to the least loaded GPU when the GPUs' area without
+medium ones per device, so they end by 4λ/3.  A small task s is put on the least loaded GPU when the GPUs' area without
 it is at most kλ + nδ - s = kλ + λ/3 - s, as rounding hides less than nδ, hence that GPU has at most
 (kλ + λ/3 - s)/k.  So it ends by λ + λ/(3k) + s(1 - 1/k), which is at most 4λ/3 for s ≤ λ/3; on the CPUs the area is
 exact and the same holds a fortiori, and a single GPU ends with its area, by λ + λ/3.
 With units c times as coarse, nδ = cλ/3 and the last sentence gives 4/3 + (c - 1)/(3k).
 
-What makes it quick, and never weakens the proof: the linear relaxation (`bounds.relaxation`) refuses most impossible
-guesses and fixes most tasks of the others, so that n counts the free tasks alone; a cut by p/q within 4λ/3 accepts
-most possible guesses; the program is first solved in coarse units, where a refusal is still a proof and a schedule
-within 4λ/3 is still a schedule, and refined only when neither comes out.
-What makes it better than its ratio: guesses are also refused by counting tasks of more than λ/2, λ/3, ... (`counts`),
-and the best schedule, begun with those of list scheduling, is improved by moving and exchanging tasks (`descend`).
-Cost: O(n log n) and some O(n) passes a guess where the cut or the relaxation settles it, else O(n² m k²) for k ≥ 2
+Speedups that keep the proof: the linear relaxation (`bounds.relaxation`) refuses most impossible guesses and fixes most
+tasks of the others, so that n counts only the free tasks; a cut by p/q within 4λ/3 accepts most possible guesses; the
+program is first solved in coarse units, where a refusal is still a proof and a schedule within 4λ/3 is still a
+schedule, and refined only if neither results.
+Improvements beyond the ratio: guesses are also refused by counting tasks of more than λ/2, λ/3, ... (`counts`), and the
+best schedule, also of list scheduling, is improved by moving and exchanging tasks (`descend`).
+Cost: O(n log n) and some O(n) passes per guess if the cut or the relaxation decides, else O(n² m k²) for k ≥ 2
 and O(n² m) for k = 1, n free tasks.  A program of more than `LARGEST` cells is coarsened; the ratio then proven is in
 the plan's notes.
 """
@@ -48,18 +48,13 @@ from hetsim_policies.static.common.instance import Instance, instance_of, list_s
 from hetsim_policies.static.common.outcome import planned
 
 RATIO = 4 / 3
-FIRST_UNITS = 64
-"""GPU area units of the first, coarse program."""
-LARGEST = 30_000_000
-"""Cells (tasks × states) of the largest program: about 0.15 s."""
-COUNTS = 6
-"""Counting inequalities on each side."""
-LINEAR_TOLERANCE = 1e-6
-"""Devices by which a linear program has to fail: ten times what the solver takes for nothing."""
+FIRST_UNITS = 64  # GPU area units of the first, coarse program
+LARGEST = 30_000_000  # maximum cells (tasks × states) of a program: about 0.15 s
+COUNTS = 6  # number of counting inequalities on each side
+LINEAR_TOLERANCE = 1e-6  # Number of devices by which a linear program must fail: ten times the solver's tolerance
+# Maximum number of free tasks for the linear program of counts; with more, areas are nearly as good
 LARGEST_LINEAR = 2_000
-"""Free tasks beyond which the linear program of counts is left out: the areas alone are close then."""
-PAIRS = 5_000_000
-"""Pairs of tasks that one descent looks at: some 50 ms."""
+PAIRS = 5_000_000  # maximum number of task pairs of one descent: about 50 ms
 
 
 @dataclass(frozen=True)
@@ -76,9 +71,9 @@ class TwoSidedSchedule:
 class Solution:
     """A schedule and a proven bound: no schedule is shorter than `bound`.
 
-    `guess` is the least λ accepted, the one of the shelves; the schedule's makespan is at most `guarantee` times it.
-    `guarantee` is the ratio that the algorithm promised, above the one asked for where the program was too large;
-    `ratio`, which the schedule and the bound prove together, is at most that.  `guesses` counts them.
+    `guess` is the smallest accepted λ, used for the shelves; the schedule's makespan is at most `guarantee` times it.
+    `guarantee` is the ratio of the algorithm, above the requested one if the program was too large; `ratio`, which
+    schedule and bound prove together, is at most that.  `guesses` is the number of guesses.
     """
 
     schedule: TwoSidedSchedule
@@ -93,21 +88,21 @@ class Solution:
 
     @property
     def ratio(self) -> float:
-        """Bound on makespan / optimum."""
+        """Upper bound of makespan / optimum."""
         return self.makespan / self.bound if self.bound > 0 else 1.0
 
 
 class DualApproximation(PlannedScheduler):
     """Dual approximation of independent tasks on CPUs and one GPU type.
 
-    Kedad-Sidhoum, Monna, Mounié, Trystram (2013).
+    The algorithm is that of Kedad-Sidhoum, Monna, Mounié, Trystram (2013).
 
-    Plans as if all tasks were there at time 0; where tasks arrive one after the other, each lane waits for its next
-    one, the bound holds, and no ratio is guaranteed; nor is one in mid-run (`two_types_rest`).  On accelerators with
-    one stream and links of their own, uploads and downloads are in the times, and ratio and bound hold with them;
-    with several streams the plan goes by the engine that a task needs longest, and no ratio is guaranteed.
-    ratio: what is proven of the makespan against the optimum, 4/3 or more; more is coarser and faster.
-    tolerance: the bisection stops when the guess is known to this relative precision.
+    It plans as if all tasks were present at time 0; if tasks arrive at different times, each lane waits for its next
+    task, the bound is valid, and no ratio is guaranteed; the same holds in mid-run (`rest_of_two_types`).  On
+    accelerators with one stream and their own links, uploads and downloads are part of the times, and ratio and bound
+    hold with them; with several streams the plan uses the time of a task's busiest engine, and no ratio is guaranteed.
+    ratio: proven ratio of makespan to optimum, 4/3 or more; larger is coarser and faster.
+    tolerance: the bisection stops at this relative precision of the guess.
     """
 
     def __init__(
@@ -153,8 +148,8 @@ class DualApproximation(PlannedScheduler):
 def solve(p: np.ndarray, q: np.ndarray, m: int, k: int, ratio: float = RATIO, tolerance: float = 1e-3) -> Solution:
     """Bisect on the guess λ; keep the best schedule and the largest λ refuted.
 
-    Acceptance is not monotone in λ, so `high` is the least guess accepted; the result is within ratio·(1 + tolerance)
-    of the optimum, as it is within `ratio` of `high` and no schedule is shorter than `low`.
+    Acceptance is not monotone in λ, so `high` is the smallest accepted guess; the result is within ratio·(1 +
+    tolerance) of the optimum, as it is within `ratio` of `high` and no schedule is shorter than `low`.
     """
     p, q = _checked(p, q, m, k)
     _check_parameters(ratio, tolerance)
@@ -180,9 +175,9 @@ def solve(p: np.ndarray, q: np.ndarray, m: int, k: int, ratio: float = RATIO, to
 def attempt(
     p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, ratio: float, order: np.ndarray, known: TwoSidedSchedule
 ) -> TwoSidedSchedule | None:
-    """A schedule within `ratio` of the guess, or None if it is refuted.
+    """Return a schedule within `ratio` of the guess, or None if it is refuted.
 
-    The schedule may be longer where the program is too large for fine units.
+    The schedule may be longer if the program is too large for fine units of area.
     """
     relaxed = relaxation(p, q, m, k=k, guess=guess, order=order)
     if relaxed is None or counting_refuses(p, q, m, k=k, guess=guess, relaxed=relaxed):
@@ -205,7 +200,7 @@ def attempt(
 def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, relaxed: Relaxation) -> bool:
     """Return True if `relaxation` with `counts` on both sides has no solution.
 
-    A stronger refusal than the areas' where tasks are long: three tasks of 0.4 λ fill two devices, not 1.2.
+    This refuses more than areas if tasks are long: three tasks of 0.4 λ fill two devices, not 1.2.
     """
     free, limit = relaxed.free, guess * (1 + TOLERANCE)
     if len(free) > LARGEST_LINEAR:
@@ -229,7 +224,7 @@ def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float,
 def counts(part: np.ndarray, s: int) -> np.ndarray:
     """⌊(s+1)x⌋/s for tasks with fraction x of a device's time, just below if whole.
 
-    In sum at most 1 for the tasks of one device: the floors are whole and sum to less than s + 1, so to at most s.
+    The sum over the tasks of one device is at most 1: the floors are integers with a sum below s + 1, so at most s.
     s = 1 counts the tasks of more than λ/2; s = 2 is the shelves' ½·medium + long.  (Dual feasible functions: Fekete
     and Schepers, New Classes of Fast Lower Bounds for Bin Packing Problems, 2001.)
     """
@@ -240,8 +235,8 @@ class Shelves:
     """The dynamic program of one guess, over tasks whose side is still open.
 
     State: (CPU shelf weight, GPU shelf weight, GPU area units) available to the tasks so far; a long task weighs 2,
-    a medium one 1 (½·medium + long ≤ m is medium + 2·long ≤ 2m, one axis).  Value: least CPU area, inf if there is
-    no assignment.  An axis that cannot bind is left out.
+    a medium one 1 (½·medium + long ≤ m is medium + 2·long ≤ 2m, one axis).  Value: minimum CPU area, inf if there is
+    no assignment.  An axis that cannot limit is omitted.
     """
 
     def __init__(self, p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, relaxed: Relaxation):
@@ -271,7 +266,7 @@ class Shelves:
         return max(1, math.ceil(3 * len(self.free) * self.gpu_area / (self.guess * coarseness)))
 
     def assignment(self, units: int) -> np.ndarray | None:
-        """The set of GPU tasks with minimum CPU area; None refutes the guess."""
+        """Return the set of GPU tasks with minimum CPU area; None refutes the guess."""
         if min(self.cpu_weight, self.gpu_weight, self.gpu_area) < 0:
             return None
         unit = self.gpu_area / units
@@ -294,7 +289,7 @@ class Shelves:
         return None if best[-1, -1, -1] > self.cpu_area else self._back(chosen, area, best.shape)
 
     def _back(self, chosen: list[np.ndarray], area: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Walk the choices from the last task to the first."""
+        """Trace the choices back from the last task to the first; return the GPU tasks."""
         gpu = self.fixed_gpu.copy()
         u, v, n = (size - 1 for size in shape)
         for i in range(len(chosen) - 1, -1, -1):
@@ -327,7 +322,7 @@ def longest_first(p: np.ndarray, q: np.ndarray, m: int, k: int, on_gpu: np.ndarr
 
 
 def shortest(schedules: Iterable[TwoSidedSchedule]) -> TwoSidedSchedule:
-    """The schedule of least makespan, the first of ties."""
+    """Return the schedule of minimum makespan, the first of ties."""
     return min(schedules, key=lambda schedule: schedule.makespan)
 
 
@@ -336,7 +331,7 @@ def descend(
 ) -> TwoSidedSchedule:
     """Move or exchange tasks of the longest lane while that shortens it.
 
-    Ends at a local optimum, at a makespan that is `enough` or after `PAIRS` pairs of tasks were looked at.
+    It ends at a local optimum, at a makespan that is `enough`, or after `PAIRS` pairs of tasks.
     """
     n = len(p)
     if schedule.makespan <= enough:
@@ -385,7 +380,7 @@ def descend(
 
 
 def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSidedSchedule:
-    """The schedule of tasks on lanes (CPUs', then GPUs'), longest first."""
+    """Return the schedule of tasks on given lanes (CPUs, then GPUs), longest first."""
     on_gpu = lane >= m
     time = np.where(on_gpu, q, p)
     order = np.lexsort((-time, lane))
@@ -414,7 +409,7 @@ def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndar
 
 
 def rivals(p: np.ndarray, q: np.ndarray, m: int, k: int) -> list[TwoSidedSchedule]:
-    """Cheap starting schedules: earliest finish by shortest time, mean, acceleration."""
+    """Return cheap initial schedules: earliest finish by three orders of tasks."""
     shortest_time = np.minimum(p, q)
     mean = (m * p if m else 0.0) + (k * q if k else 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -472,9 +467,9 @@ def rest_of_two_types(
 
 
 def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int, count: int) -> np.ndarray | None:
-    """Lanes of one side's tasks, renamed so that running tasks keep their lanes.
+    """Rename lanes of one side's tasks so that running tasks keep their lanes.
 
-    Running tasks are the rows from `first` on.  None if two of them share a lane.
+    Running tasks are the rows from `first` on.  Return None if two of them share a lane.
     """
     names = lanes[first : first + len(busy)]
     if len(np.unique(names)) < len(names):
@@ -490,7 +485,7 @@ def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int,
 def _spread(
     need: np.ndarray, tasks: np.ndarray, since: np.ndarray, arrival: np.ndarray, lanes: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Starts, lanes and end of one side's tasks, longest first, on lanes as given."""
+    """Return starts, lanes and end of one side's tasks, longest first, on given lanes."""
     order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
     if lanes is None:
         starts, lanes = list_schedule(need, len(since), order, ready=arrival, since=since)
@@ -513,7 +508,6 @@ def _check_parameters(ratio: float, tolerance: float) -> None:
 
 
 def _checked(p: np.ndarray, q: np.ndarray, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The times as floats, inf without devices; ScenarioError naming what is wrong."""
     p, q = np.array(p, dtype=float), np.array(q, dtype=float)
     if p.ndim != 1 or p.shape != q.shape or m < 0 or k < 0:
         raise ScenarioError([f"{p.shape} CPU times, {q.shape} GPU times, {m} CPUs, {k} GPUs do not go together"])

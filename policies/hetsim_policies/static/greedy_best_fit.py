@@ -1,18 +1,19 @@
 """Greedy best fit by memory and compute: most demanding first, in tightest places.
 
-Decides where, and the order on each device: that of placing.  Every device has two budgets.  Memory is what it has;
-a task takes what its mode holds there (on an accelerator its own memory, for the cores that of their node) and the
-items it reads and writes, each once a device, and keeps it, so that models and data could stay where they are used.
-Compute is the area bound of the instance, the least time in which all lanes together could do all work; a task takes
-its time there.  Tasks go by decreasing demand, the greatest part of a budget that they take where it is least; each
-goes to the lane on which both budgets suffice and the sum of what is left of them, as parts, is least.  Where only
-compute is short everywhere, it goes where it ends first among the lanes with memory for it; where memory is short
-everywhere, among all that could hold it alone: it then waits for memory in the run, or replaces what lies there.
+Decides where, and the order on each device: that of placing.  Every device has two budgets.  The memory budget is its
+memory; a task uses what its mode occupies there (on an accelerator its own memory, for cores that of their node) and
+the items it reads and writes, each once per device, and keeps it, so that models and data can stay where they are used.
+The compute budget is the area bound of the instance, the minimum time in which all lanes together could do all work; a
+task uses its time there.  Tasks are ordered by decreasing demand, the largest fraction of a budget that they use on the
+device where it is smallest; each is placed on the lane where both budgets suffice and the sum of their remaining
+fractions is smallest.  If only compute is short everywhere, it is placed where it ends first among the lanes with
+memory for it; if memory is short everywhere, among all that could hold it alone: it then waits for memory in the run,
+or replaces data there.
 Reference: Johnson, Demers, Ullman, Garey, Graham, Worst-Case Performance Bounds for Simple One-Dimensional Packing
 Algorithms (1974), for best fit by decreasing size, at most 11/9 of the fewest bins and a few; Panigrahy, Talwar,
 Uyeda, Wieder, Heuristics for Vector Bin Packing (2011), for several dimensions.  No ratio for the makespan.
 Weakness: best fit fills one device before it begins the next, so that few tasks leave others idle until the budget is
-reached; it takes a slow device gladly if it is tight; transfers are not counted.
+reached; it chooses a slow device if it is tight; transfers are not counted.
 Cost: O(n lanes), vectorized over the lanes; with items, O(n (lanes + items of a task × places)).
 """
 
@@ -49,18 +50,12 @@ class MemoryRoom:
     A *place* is an accelerator, or the host of a node's cores.
     """
 
-    place: np.ndarray
-    """The place of each lane."""
-    capacity: np.ndarray
-    """Bytes of each place; inf: not limited."""
-    need: np.ndarray
-    """`need[j, t]`: bytes that task j's mode holds on type t."""
-    items: list[tuple[int, ...]]
-    """Items that each task reads or writes."""
-    size: np.ndarray
-    """Bytes of each item."""
-    hosts: dict[tuple[int, int], np.ndarray]
-    """By shape and position of a mode: the lanes that have all that it needs, if idle."""
+    place: np.ndarray  # place of each lane
+    capacity: np.ndarray  # bytes of each place; inf: not limited
+    need: np.ndarray  # `need[j, t]`: bytes that task j's mode occupies on type t
+    items: list[tuple[int, ...]]  # items that each task reads or writes
+    size: np.ndarray  # bytes of each item
+    hosts: dict[tuple[int, int], np.ndarray]  # by shape and position of a mode: lanes that could run it if idle
 
     @classmethod
     def from_instance(cls, instance: Instance) -> "MemoryRoom":
@@ -90,7 +85,7 @@ class MemoryRoom:
         )
 
     def able(self, instance: Instance, task: int, kind_of: np.ndarray) -> np.ndarray:
-        """Lanes that could run a task, items aside."""
+        """Mask of the lanes that could run a task, items aside."""
         able = np.isfinite(instance.time[task, kind_of])
         shape = int(instance.problem.tasks.shape[task])
         for kind, position in enumerate(instance.mode[task].tolist()):
@@ -100,7 +95,7 @@ class MemoryRoom:
 
 
 def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
-    """Place every task on its lane, in order of placing."""
+    """Place every task on a lane, in order of placing."""
     tasks = instance.problem.tasks
     kind_of = instance.lane_kind
     lane_of = np.concatenate([np.arange(count) for count in instance.counts])
@@ -136,7 +131,7 @@ def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
 def _choose(
     time: np.ndarray, needs: np.ndarray, free: np.ndarray, capacity: np.ndarray, load: np.ndarray, budget: float
 ) -> int:
-    """The lane of the tightest fit, or of the first end where nothing fits."""
+    """Return the lane of the tightest fit, or of the first end if nothing fits."""
     roomy = np.isfinite(time) & (needs <= free)
     fits = roomy & (load + time <= budget * (1 + TOLERANCE))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -148,7 +143,7 @@ def _choose(
 
 
 def ordered(instance: Instance, room: MemoryRoom, budget: float) -> list[int]:
-    """Tasks by descending demand; graphs depth first, predecessors before."""
+    """Return tasks by descending demand; graphs depth first, predecessors before."""
     size = instance.size
     largest = np.zeros(len(instance.types))
     np.maximum.at(largest, instance.lane_kind, room.capacity[room.place])

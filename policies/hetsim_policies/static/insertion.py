@@ -1,9 +1,9 @@
 """Insertion planners: one task after the other, into gaps (HEFT, CPOP, PEFT).
 
-All three go through the tasks of a graph in an order of priority, each task after those it waits for, and place each
-on a lane for good; between tasks that were placed before, lanes have gaps, into which later tasks may go.  They
-differ in the order and in what is least on the lane that is chosen.
-Cost of all: O((n + edges) lanes), vectorized over the lanes, and a look at the gaps of lanes that have one long enough.
+All three visit the tasks of a graph in an order of priority, each task after its predecessors, and place each once on
+a lane; later tasks may be placed into gaps between earlier ones.  The planners differ in the order and in the quantity
+that the chosen lane minimizes.
+Cost of all: O((n + edges) lanes), vectorized over the lanes, and a search of gaps on lanes that have one long enough.
 """
 
 from bisect import insort
@@ -22,27 +22,26 @@ from hetsim_policies.static.common.parallel import in_order, listed, parallel, w
 from hetsim_policies.static.common.ranks import Needs, Traffic, by_key, needs, ranking, traffic_of, ways
 from hetsim_policies.task_graphs import Graph, Ways, downward, graph_of, topological, upward
 
+# Chooses a task's lane, given its finish on each; ties: the first type and lane
 Choice = Callable[[int, np.ndarray], int]
-"""The lane of a task, given when it would finish on each; ties go to the first type and lane."""
 
 
 def first_finish(task: int, finish: np.ndarray) -> int:
-    """The lane on which the task finishes first."""
+    """Return the lane on which the task finishes first."""
     return int(finish.argmin())
 
 
 class InsertionPlanner(PlannedScheduler):
     """Base of planners that place one task after the other.
 
-    insertion: a task may go into a gap before tasks that were placed earlier.
-    overlap: data move while the lane still works on the task before, as in the papers; false: once it is free, as when
-        the plan is followed.
-    Where data move, the note `schedule_length` is the length of the schedule as the papers count it, over links that
-    are idle and while lanes work; the planned makespan is that of the plan as it is followed.
+    insertion: a task may be placed into a gap before tasks that were placed earlier.
+    overlap: data move while the lane still runs the previous task, as in the papers; false: once the lane is free, as
+        when the plan is followed.
+    If data move, the note `schedule_length` is the length of the schedule as in the papers, over idle links and while
+    lanes work; the planned makespan is that of the plan as it is followed.
     """
 
-    name: ClassVar[str]
-    """As the planner is called in messages."""
+    name: ClassVar[str]  # name of the planner in messages
 
     def __init__(self, insertion: bool = True, overlap: bool = True):
         super().__init__()
@@ -62,12 +61,12 @@ class InsertionPlanner(PlannedScheduler):
 
     @classmethod
     def placed(cls, lanes: "Insertion") -> Schedule:
-        """Place all tasks on lanes that are empty at first."""
+        """Place all tasks on initially empty lanes."""
         return lanes.fill(*cls.priorities(lanes))
 
     @classmethod
     def priorities(cls, lanes: "Insertion") -> tuple[list[int], Choice]:
-        """The tasks in placing order, and the function that chooses each one's lane."""
+        """Return the tasks in placing order, and the function that chooses their lanes."""
         raise NotImplementedError
 
 
@@ -79,19 +78,18 @@ class Heft(InsertionPlanner):
     Heterogeneous earliest finish time: tasks by their distance from the end, each where it finishes first.
 
     Decides where and in which order, for task graphs.  The upward rank of a task is its mean time over the lanes that
-    can run it, its own transfers included, plus the most, over the tasks that wait for it, of their rank and the mean
-    time to move what they read of it.  In descending order of rank each task goes to the lane on which it finishes
-    first, into a gap between tasks placed before if one is long enough (insertion).
+    can run it, its own transfers included, plus the maximum, over its successors, of their rank and the mean time to
+    move what they read from it.  In descending order of rank each task is placed on the lane where it finishes first,
+    into a gap between tasks placed before if one is long enough (insertion).
     Reference: Topcuoglu, Hariri, Wu, Performance-Effective and Low-Complexity Task Scheduling for Heterogeneous
-    Computing (2002).  No ratio is proven for graphs; the plan carries a certified lower bound (`graph_bounds`).
+    Computing (2002).  No ratio is proven for graphs; the plan has a certified lower bound (`graph_bounds`).
     Without a graph, arrivals and transfers it is longest mean time first and at most m times the least makespan on m
-    unlike lanes, 4/3 - 1/(3m) times on equal ones (Graham, 1969).
-    Transfers are those of items between the places where they are written and read, over idle links, hop by hop, and
-    start when the writer has finished.  What lies on a host at the start, `bytes_in`, `bytes_out`, items that no later
-    task reads, and stages given as durations lengthen the task that reads or writes them; what lies there at the start
-    moves to each device once.
-    Weakness: it looks one task ahead, and means over unlike devices say little; contention on links, limited memory and
-    copies made for other readers are not seen; a plan with `overlap` expects data that its lane will have to wait for.
+    unrelated lanes, 4/3 - 1/(3m) times on equal ones (Graham, 1969).
+    Transfers are those of items between the places where they are written and read, over idle links, hop by hop, from
+    the end of the writer.  Initial items on a host, `bytes_in`, `bytes_out`, items that no later task reads, and stages
+    given as durations lengthen the task that reads or writes them; initial items are moved to each device once.
+    Weakness: it looks one task ahead, and means over unlike devices are uninformative; it ignores contention on links,
+    limited memory and copies made for other readers; with `overlap` it assumes data for which a lane will have to wait.
     """
 
     spreads = frozenset({"gpus", "cores", "nodes"})
@@ -109,19 +107,19 @@ class Heft(InsertionPlanner):
 class Cpop(InsertionPlanner):
     """CPOP, for sequential tasks with or without a task graph.
 
-    Critical path on a processor: the longest path of the graph stays on one lane, the rest goes where it finishes
+    Critical path on a processor: the longest path of the graph stays on one lane, other tasks run where they finish
     first.
 
     Decides where and in which order, for task graphs.  The priority of a task is the length of the longest path
     through it, with mean times over the lanes and the mean time to move data (upward plus downward rank).  The path
-    with the highest priority is the critical one; all its tasks go to the one lane on which they take least in sum.
-    Of the tasks with all predecessors placed the one with the highest priority is next; off the critical path it goes
-    where it finishes first, into a gap if one is long enough.
+    with the highest priority is the critical path; all its tasks are placed on the lane with their minimum total time.
+    Of the tasks with all predecessors placed the one with the highest priority is next; off the critical path it is
+    placed where it finishes first, into a gap if one is long enough.
     Reference: Topcuoglu, Hariri, Wu, Performance-Effective and Low-Complexity Task Scheduling for Heterogeneous
-    Computing (2002), which introduces `heft` as well.  No ratio is proven.  What moving data costs is counted as in
-    `heft`.  Where no lane runs every task of the critical path, the one that runs most of them is taken, and the rest
-    of them go where they finish first.
-    Weakness: one lane for the critical path costs much where its tasks are fast on different types: on published
+    Computing (2002), which introduces `heft` as well.  No ratio is proven.  Transfers are counted as in `heft`.  If no
+    lane can run every task of the critical path, the lane that can run most of them is used, and the rest of them are
+    placed where they finish first.
+    Weakness: one lane for the critical path costs much if its tasks are fast on different types: on published
     Cholesky and LU graphs without transfers, on 16 cores and 4 GPUs, it takes up to 3.6 times as long as `heft`.
     """
 
@@ -144,20 +142,19 @@ class Cpop(InsertionPlanner):
 class Peft(InsertionPlanner):
     """PEFT, for sequential and parallel tasks with or without a task graph.
 
-    Predict earliest finish time: each task where it and the shortest way from there to the end finish first.
+    Predict earliest finish time: each task where it and the shortest path from there to the end finish first.
 
-    Decides where and in which order, for task graphs.  The optimistic cost of a task on a lane is the longest of the
-    shortest ways from there to the end: the most, over the tasks that wait for it, of the least, over their lanes, of
-    their time, their own optimistic cost, and the mean time to move the data unless they stay where they are.  Of the
-    tasks with all predecessors placed the one with the highest mean optimistic cost is next (the longest of those with
-    the same, as all independent tasks are), and goes to the lane on which its finish plus its optimistic cost is least,
-    into a gap if one is long enough.
+    Decides where and in which order, for task graphs.  The optimistic cost of a task on a lane is the maximum, over its
+    successors, of the minimum, over their lanes, of their time, their own optimistic cost, and the mean time to move
+    the data if the lane differs.  Of the tasks with all predecessors placed the one with the highest mean optimistic
+    cost is next (ties, such as all independent tasks: the longest), and is placed on the lane where its finish plus its
+    optimistic cost is lowest, into a gap if one is long enough.
     Reference: Arabnejad, Barbosa, List Scheduling Algorithm for Heterogeneous Systems by an Optimistic Cost Table
-    (2014).  No ratio is proven.  What moving data costs is counted as in `heft`.  Lanes of one host share their data
-    here, so nothing moves between them; without any transfers the optimistic cost is the same on every lane, and only
-    the order differs from that of `heft`.  For parallel tasks it is of their shortest options, and no gap is filled.
-    Weakness: the table knows of no lane that is busy, so on graphs that are wider than the cluster it looks ahead to
-    lanes that others will have taken.
+    (2014).  No ratio is proven.  Transfers are counted as in `heft`.  Lanes of one host share their data here, so
+    nothing moves between them; without any transfers the optimistic cost is the same on every lane, and only the order
+    differs from that of `heft`.  For parallel tasks it is that of their shortest options, and no gap is filled.
+    Weakness: the table ignores that lanes are busy, so on graphs that are wider than the cluster it assumes lanes that
+    others will occupy.
     """
 
     spreads = frozenset({"gpus", "cores", "nodes"})
@@ -176,7 +173,7 @@ class Peft(InsertionPlanner):
 
 
 def critical_tasks(up: Sequence[float], before: Ways) -> list[int]:
-    """One critical path from its first task to the end; ties: table order."""
+    """Return one critical path from its first task to the end; ties: table order."""
     after: list[dict[int, float]] = [{} for _ in before]
     for task, earlier in enumerate(before):
         for writer, seconds in earlier.items():
@@ -191,7 +188,7 @@ def critical_tasks(up: Sequence[float], before: Ways) -> list[int]:
 
 
 def lane_of_path(need: Needs, path: Sequence[int], free: np.ndarray) -> int:
-    """The lane that can run most of a path's tasks, then the fastest."""
+    """Return the lane that can run most of a path's tasks, then the fastest."""
     seconds = need.seconds[list(path)]
     usable = np.isfinite(seconds)
     order = np.lexsort((np.where(usable, seconds, 0.0).sum(axis=0), -usable.sum(axis=0)))
@@ -203,7 +200,7 @@ def lane_of_path(need: Needs, path: Sequence[int], free: np.ndarray) -> int:
 
 
 def optimistic_costs(need: Needs, before: Ways) -> np.ndarray:
-    """Minimum time after each task, per place, if all lanes are idle."""
+    """Minimum time after each task, by place, if all lanes are idle."""
     ahead = np.zeros(need.seconds.shape)
     for task in reversed(topological([tuple(earlier) for earlier in before])):
         here = np.where(need.lanes > 0, need.seconds[task] + ahead[task], np.inf)
@@ -216,7 +213,7 @@ def optimistic_costs(need: Needs, before: Ways) -> np.ndarray:
 class Insertion:
     """A partial schedule on `counts[t]` lanes by type; see `InsertionPlanner`.
 
-    since: when each lane of each type is free at first; None: at 0.
+    since: when each lane of each type is first free; None: at 0.
     """
 
     def __init__(
@@ -232,17 +229,17 @@ class Insertion:
         self.insertion = insertion
         self.overlap = overlap
         self.kind = np.repeat(np.arange(len(counts)), np.asarray(counts, dtype=np.int64))  # type of each lane
+        # Number of each lane among those of its type
         self.number = np.concatenate([np.empty(0, dtype=np.int64), *(np.arange(count) for count in counts)])
-        """Number of each lane among those of its type."""
+        # When each lane has done its last task so far
         self.free = np.concatenate([np.empty(0), *since]) if since else np.zeros(len(self.kind))
-        """When each lane has done its last task so far."""
         self._gaps: list[list[tuple[float, float]]] = [[] for _ in self.kind]
         self._widest = np.zeros(len(self.kind))  # gap
         self._place_of_task = [0] * len(times)
         self._brought = None if traffic is None else np.zeros(traffic.first_cost.shape, dtype=bool)
 
     def needs_and_ways(self) -> tuple[Needs, Ways]:
-        """Lane times and predecessors of tasks, before placing."""
+        """Return lane times and predecessors of tasks, before placing."""
         return needs(self.times, self.counts, self.traffic), ways(self.predecessors, self.traffic)
 
     def fill(self, order: Sequence[int], choice: Choice = first_finish) -> Schedule:
@@ -252,7 +249,7 @@ class Insertion:
         return self.schedule
 
     def offer(self, task: int) -> tuple[np.ndarray, np.ndarray]:
-        """Begin and occupied seconds of a task on each lane."""
+        """Return begin and occupied seconds of a task on each lane."""
         schedule = self.schedule
         cost = self.times[task, self.kind]
         there = max([float(self.ready[task]), *(float(schedule.finish[p]) for p in self.predecessors[task])])
@@ -270,7 +267,7 @@ class Insertion:
         return begin, cost
 
     def _transfers(self, task: int, starts: np.ndarray) -> np.ndarray:
-        """Seconds of transfers that occupy each lane; raises `starts` for those before."""
+        """Seconds of transfers that occupy each lane; raise `starts` for earlier ones."""
         traffic, brought = self.traffic, self._brought
         assert traffic is not None and brought is not None
         more = traffic.extra[task].copy()
@@ -286,7 +283,7 @@ class Insertion:
         return more[traffic.place]
 
     def place(self, task: int, lane: int, begin: np.ndarray, cost: np.ndarray) -> None:
-        """Place a task on one of the lanes offered."""
+        """Place a task on one of the offered lanes."""
         start, tail = float(begin[lane]), float(self.free[lane])
         finish = self.schedule.put(
             task, start, float(cost[lane]), kind=int(self.kind[lane]), lane=int(self.number[lane])
@@ -315,22 +312,23 @@ class Prioritized(PlannedScheduler):
     """Priorities: tasks in a given order, each in the first free interval.
 
     For sequential and parallel tasks, with or without a task graph.
-    Decides where and when.  `by: deadline` takes the earliest deadline first (those without last), `demand` the longest
-    task first (by its time on its fastest device), `importance` the highest priority first, then the greatest weight.
-    Ties go by arrival, then as in the table; in a task graph a task is next once its predecessors have been placed.  It
-    goes where it ends first, into a gap between tasks placed before if one is long enough (parallel tasks fill none;
-    moldable ones are as wide as it takes to end first), and these never move: what comes first is served first, and no
-    later task can delay it.
+    Decides where and when.  `by: deadline` places the earliest deadline first (tasks without one last), `demand` the
+    longest task first (by its time on its fastest device), `importance` the highest priority first, then the largest
+    weight.  Ties are by arrival, then in table order; in a task graph a task is next once its predecessors have been
+    placed.  It is placed where it ends first, into a gap between tasks placed before if one is long enough (parallel
+    tasks fill none; moldable ones take the width that ends first), and earlier tasks never move: no later task can
+    delay an earlier one.
     Reference: Liu and Layland, Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment (1973), for
     deadlines; Graham, Bounds on Multiprocessing Timing Anomalies (1969), for the longest first; Coffman (ed.), Computer
     and Job-Shop Scheduling Theory (1976), for both.
-    On one lane, when all arrive together, the order by deadline has the least greatest lateness (Jackson's rule, 1955);
-    the longest first is at most 4/3 - 1/(3m) times the least makespan on m equal lanes.  On unlike lanes neither holds.
-    Deadlines that the plan will miss do not stop it: its notes tell how many there are, and by how much at most.
-    Weakness: it sees one task at a time; a lane is kept for a task that cannot start yet; transfers are not counted.
-    Cost: O(n lanes), vectorized over the lanes, and a look at the gaps of lanes that have one long enough.
+    On one lane, if all tasks arrive together, the order by deadline minimizes the maximum lateness (Jackson's rule,
+    1955); the longest first is at most 4/3 - 1/(3m) times the least makespan on m equal lanes.  On unlike lanes neither
+    holds.  Deadlines that the plan misses do not stop it: its notes have their number and maximum lateness.
+    Weakness: it considers one task at a time; a lane is kept for a task that cannot start yet; transfers are not
+    counted.
+    Cost: O(n lanes), vectorized over the lanes, and a search of gaps on lanes that have one long enough.
 
-    by: what goes first; the earliest `deadline`, the greatest `demand` of time, or the highest `importance`.
+    by: order of tasks: the earliest `deadline`, the largest `demand` of time, or the highest `importance` first.
     """
 
     spreads = frozenset({"gpus", "cores", "nodes"})
@@ -375,7 +373,7 @@ def missed(finish: np.ndarray, tasks: Tasks) -> dict[str, float]:
 
 
 def by_criterion(tasks: Tasks, times: np.ndarray, by: Criterion) -> list[int]:
-    """Tasks in placing order, each after its predecessors."""
+    """Return tasks in placing order, each after its predecessors."""
     blank = np.zeros(len(tasks))
     if by == "deadline":
         deadline = blank if tasks.deadline is None else tasks.deadline

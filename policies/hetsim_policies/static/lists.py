@@ -1,4 +1,4 @@
-"""Lists: tasks in an order, each to a lane, for good."""
+"""Lists: tasks in an order, each assigned to a lane once."""
 
 import heapq
 from collections.abc import Sequence
@@ -22,18 +22,18 @@ class Graham(PlannedScheduler):
     """List scheduling: an idle device takes the first listed task that can run on it.
 
     For sequential and parallel tasks, with or without a task graph.
-    Decides where and when, from a given list; no device stays idle by choice, however slow it is.
-    Reference: Graham, Bounds for Certain Multiprocessing Anomalies (1966).  On m equal lanes the makespan is at most
-    2 - 1/m times the least possible, for every list, task graphs included; with the longest tasks first and without a
-    graph at most 4/3 - 1/(3m) (Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
-    Weakness: on unlike devices there is no such ratio, not even that of the largest speed-up: with one CPU and one
-    GPU and the tasks (CPU time, GPU time) = (x, 1) and (1, x + 1) both start on the wrong one, x + 1 times the least.
-    Transfers are not counted.
+    Decides where and when, from a given list; no device is idle by choice, however slow it is.
+    Reference: Graham, Bounds for Certain Multiprocessing Anomalies (1966).  On m equal lanes the makespan is at most 2
+    - 1/m times the minimum, for every list, task graphs included; with the longest tasks first and without a graph at
+    most 4/3 - 1/(3m) (Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
+    Weakness: on unlike devices there is no such ratio, not even one by the largest speedup: with one CPU and one GPU
+    and the tasks (CPU time, GPU time) = (x, 1) and (1, x + 1) both start on the wrong device, x + 1 times the minimum
+    makespan.  Transfers are not counted.
     Cost: O((n + lanes) (log n + sets)) for n tasks, where sets is the number of different sets of device types that
     tasks can run on.
 
-    order: the list; `given` is by arrival, then as in the table, `longest` and `shortest` go by the time on each
-    task's fastest device.
+    order: of the list; `given` is by arrival, then table order; `longest` and `shortest` are by the time on each task's
+        fastest device.
     """
 
     spreads = frozenset({"gpus", "cores", "nodes"})
@@ -51,13 +51,13 @@ class Graham(PlannedScheduler):
         return plan_of(instance, schedule, graph_bound(*given, graph_of(tasks), tasks.arrival))
 
     def list(self, shortest: np.ndarray) -> Sequence[int]:
-        """Tasks in the order of the list, by the shortest time of each."""
+        """Return tasks in the order of the list, given the shortest time of each."""
         keys = {"given": np.zeros(len(shortest)), "longest": -shortest, "shortest": shortest}
         return np.argsort(keys[self.order], kind="stable").tolist()
 
 
 class _WaitingTasks:
-    """Tasks that can start, in list order, by the types of lanes that are `usable`."""
+    """Tasks that can start, in list order, by the lane types that can run them."""
 
     def __init__(self, usable: np.ndarray, order: Sequence[int]):
         groups, group_of = np.unique(usable, axis=0, return_inverse=True)
@@ -72,13 +72,12 @@ class _WaitingTasks:
         heapq.heappush(self._heap_of[task], (self._position[task], task))
 
     def take(self, kind: int) -> int | None:
-        """The first of the list that can run on a type of lane; None if none waits."""
+        """Return the first listed task that can run on a lane type; None if none waits."""
         heaps = [heap for heap in self._served[kind] if heap]
         return heapq.heappop(min(heaps, key=lambda heap: heap[0]))[1] if heaps else None
 
 
-OPENS, ENDS, COMES = -1, 0, 1
-"""What happens, in this order at one time: a lane is free at first, a task ends, a task can start."""
+OPENS, ENDS, COMES = -1, 0, 1  # Events, in this order at one time: a lane is first free, a task ends, a task can start
 
 
 def graham(
@@ -88,7 +87,7 @@ def graham(
     """List schedule of tasks with `times[j, t]` on the `counts[t]` lanes of each type.
 
     The first idle lane (types in order, then lanes) chooses first.
-    since: when each lane of each type is free at first; None: at 0.
+    since: when each lane of each type is first free; None: at 0.
     """
     size, kinds = times.shape
     schedule = Schedule.empty(size)
@@ -130,16 +129,15 @@ class Mct(PlainPlanner):
     """Minimum completion time: one task after the other to its earliest lane.
 
     For sequential and parallel tasks, with or without a task graph.
-    Decides where, in the order of the list: by arrival, then as in the table; a task of a graph comes when its
-    predecessors have been placed.  A device is chosen although it is busy, if it is fast enough to be worth waiting
-    for.
+    Decides where, in the order of the list: by arrival, then table order; a task of a graph is placed after its
+    predecessors.  A busy device is chosen if it is fast enough to be worth waiting for.
     Reference: Armstrong, Hensgen, Kidd, The Relative Performance of Various Mapping Algorithms Is Independent of
     Sizable Variances in Run-Time Predictions (1998); Ibarra and Kim, Heuristic Algorithms for Scheduling Independent
-    Tasks on Nonidentical Processors (1977), with the proof that on m unlike lanes it is at most m times the least
+    Tasks on Nonidentical Processors (1977), with the proof that on m unrelated lanes it is at most m times the least
     makespan, without a graph and arrivals; on equal lanes it is then list scheduling, at most 2 - 1/m.
-    Weakness: it sees one task at a time, so that a task that gains little takes the device that a later one would need;
-    a lane is kept for a task that cannot start yet; transfers are not counted.
-    Cost: O(n (types + log lanes)): of equal lanes only the one that is free first is looked at.
+    Weakness: it considers one task at a time, so a task that gains little takes the device that a later task needs; a
+    lane is kept for a task that cannot start yet; transfers are not counted.
+    Cost: O(n (types + log lanes)): of equal lanes only the one that is free first is considered.
     """
 
     spreads = frozenset({"gpus", "cores", "nodes"})
@@ -159,9 +157,7 @@ def mct(
 ) -> Schedule:  # fmt: skip
     """Place each task where it finishes first, in an order that respects the graph.
 
-    Ties go to the first type and lane.
-
-    since: when each lane of each type is free at first; None: at 0.
+    Ties: the first type and lane.  since: when each lane of each type is first free; None: at 0.
     """
     schedule = Schedule.empty(len(times))
     free = [free_lanes(count, since[kind] if since else None) for kind, count in enumerate(counts)]
@@ -184,7 +180,7 @@ Between = Literal["lanes", "types"]
 
 
 class _InRounds(PlainPlanner):
-    """Base of planners that place the task of the greatest value, one at a time."""
+    """Base of planners that place the task of the largest value, one at a time."""
 
     spreads = frozenset({"gpus", "cores", "nodes"})
     name: ClassVar[str]
@@ -211,14 +207,13 @@ def _longest(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 class MinMin(_InRounds):
     """Min-min, for independent sequential and parallel tasks.
 
-    Repeatedly: of all remaining tasks, the one with the earliest completion goes to the lane that gives it.
-    Decides where, and in which order: short tasks come first.
+    Repeatedly: of all remaining tasks, the one with the earliest completion is placed on its lane of that completion.
+    Decides where, and in which order: short tasks first.
     Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
-    algorithm D: at most m times the least makespan on m unlike lanes.  Often good in practice (Braun et al., A
+    algorithm D: at most m times the least makespan on m unrelated lanes.  It is often good in practice (Braun et al., A
     Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks, 2001).
-    Weakness: the long tasks come last and stand out at the end, while other lanes are empty.  Transfers are not
-    counted.
-    Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is looked at.
+    Weakness: long tasks are placed last and run at the end, while other lanes are empty.  Transfers are not counted.
+    Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is considered.
     """
 
     name = "min_min"
@@ -229,13 +224,13 @@ class MaxMin(_InRounds):
     """Max-min, for independent sequential and parallel tasks.
 
     Place next the task with the latest earliest completion time.
-    Decides where, and in which order: long tasks come first, each where it is complete first.
+    Decides where, and in which order: long tasks first, each where it completes first.
     Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
-    algorithm E: at most m times the least makespan on m unlike lanes.  On equal lanes it is longest processing time
-    first, at most 4/3 - 1/(3m) (Graham, 1969).  Good where few tasks are long and many are short.
-    Weakness: where most tasks are long, they take the fast devices from those that gain most there (Braun et al., 2001,
-    find it much behind min-min then).  Transfers are not counted.
-    Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is looked at.
+    algorithm E: at most m times the least makespan on m unrelated lanes.  On equal lanes it is longest processing time
+    first, at most 4/3 - 1/(3m) (Graham, 1969).  It is good if few tasks are long and many are short.
+    Weakness: if most tasks are long, they take the fast devices from tasks that gain most there (Braun et al., 2001,
+    find it much worse than min-min then).  Transfers are not counted.
+    Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is considered.
     """
 
     name = "max_min"
@@ -247,17 +242,17 @@ class Sufferage(_InRounds):
 
     Repeatedly: the task that would lose most without its best lane gets that lane.
     Decides where, and in which order.  The sufferage of a task is the difference between its completion on the best and
-    on the second best lane, lanes of one type included; a task that only one lane can run suffers without limit.  The
-    second best of a parallel task are as many other lanes.
+    on the second best lane, lanes of one type included; the sufferage of a task that only one lane can run is infinite.
+    The second best place of a parallel task is as many other lanes.
     Reference: Maheswaran, Ali, Siegel, Hensgen, Freund, Dynamic Mapping of a Class of Independent Tasks onto
-    Heterogeneous Computing Systems (1999); placing one task a round, as here, Casanova et al., Heuristics for
+    Heterogeneous Computing Systems (1999); placing one task per round, as here, Casanova et al., Heuristics for
     Scheduling Parameter Sweep Applications in Grid Environments (2000).  No ratio is proven.
     Weakness: with two or more equal lanes that are free at the same time the sufferage of every task is 0, and ties
-    decide (Casanova et al. propose the difference between clusters of lanes for that: `between: types`).  Transfers are
-    not counted.
-    Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is looked at.
+    decide (for this case Casanova et al. propose the difference between clusters of lanes: `between: types`).
+    Transfers are not counted.
+    Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is considered.
 
-    between: what is second best: another lane, or a lane of another type of device (XSufferage).
+    between: the second best place: another lane, or a lane of another device type (XSufferage).
     """
 
     name = "sufferage"
@@ -268,12 +263,12 @@ class Sufferage(_InRounds):
 
 
 def min_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
-    """Min-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
+    """Schedule by min-min on `counts[t]` lanes per type; ties: first task, type, lane."""
     return rounds(times, counts, ready, choice=_shortest, since=since)
 
 
 def max_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
-    """Max-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
+    """Schedule by max-min on `counts[t]` lanes per type; ties: first task, type, lane."""
     return rounds(times, counts, ready, choice=_longest, since=since)
 
 
@@ -299,7 +294,7 @@ def rounds(
 ) -> Schedule:
     """Repeatedly place the task with the highest value where it ends first.
 
-    since: when each lane of each type is free at first; None: at 0.
+    since: when each lane of each type is first free; None: at 0.
     """
     size = len(times)
     schedule = Schedule.empty(size)
@@ -310,7 +305,7 @@ def rounds(
     first, second = np.empty_like(need), np.empty_like(need)
 
     def renew(kind: int) -> None:
-        """Completion on the two lanes of a type that are free first."""
+        """Update completion times on the two lanes of a type that are free first."""
         lanes = free[kind]
         first[kind] = np.maximum(lanes[0][0], there) + need[kind]
         next_free = min((lane[0] for lane in lanes[1:3]), default=np.inf)  # of a heap the second is one of these
@@ -335,16 +330,15 @@ class LoadBalance(PlannedScheduler):
     """Load balancing: each task to the lane with least projected load per speed.
 
     For sequential tasks, with or without a task graph.
-    Decides where, in the order of the list: by arrival, then as in the table; a task of a graph comes after its
-    predecessors.  Devices have one speed, whatever the task: that of a type is the geometric mean, over the tasks that
-    can run on all types, of how many times faster than the slowest type it is.  The work of a task is its time times
-    the speed of the type, on average over the types that can run it, and the load of a lane its work divided by its
-    speed.
-    Reference: Cho and Sahni, Bounds for List Schedules on Uniform Processors (1980).  Where times are work divided by
-    speed, all arrive together and there is no graph, the makespan is at most (1 + √5)/2 times the least on two lanes
-    and 1 + √(2m - 2)/2 times on m > 2.
-    Weakness: one speed a device hides which tasks gain from it, which is most of what unlike devices offer, and then
-    there is no ratio; deadlines, memory and transfers are not looked at.
+    Decides where, in the order of the list: by arrival, then table order; a task of a graph is placed after its
+    predecessors.  Each type has one speed for all tasks: the geometric mean, over the tasks that can run on all types,
+    of its speedup over the slowest type.  The work of a task is its time times the speed of the type, averaged over the
+    types that can run it, and the load of a lane is its work divided by its speed.
+    Reference: Cho and Sahni, Bounds for List Schedules on Uniform Processors (1980).  If times are work divided by
+    speed, all tasks arrive together and there is no graph, the makespan is at most (1 + √5)/2 times the least on two
+    lanes and 1 + √(2m - 2)/2 times on m > 2.
+    Weakness: one speed per device ignores which tasks gain from it, the main benefit of unlike devices, and without
+    that model there is no ratio; deadlines, memory and transfers are ignored.
     Cost: O(n (types + log lanes)).
     """
 
@@ -358,10 +352,7 @@ def load_balance(
     times: np.ndarray, counts: Sequence[int], order: Sequence[int], ready: np.ndarray | None = None,
     predecessors: Graph | None = None,
 ) -> Schedule:  # fmt: skip
-    """Place each task on the least loaded lane, respecting the graph.
-
-    Ties go to the first type and lane.
-    """
+    """Place each task on the least loaded lane after its predecessors; ties: first."""
     schedule = Schedule.empty(len(times))
     speed = speeds(times)
     usable = np.isfinite(times)
@@ -383,7 +374,7 @@ def load_balance(
 
 
 def speeds(times: np.ndarray) -> np.ndarray:
-    """The speed of each type relative to the slowest; all 1 without common tasks."""
+    """Speed of each type relative to the slowest; all 1 without common tasks."""
     common = times[np.isfinite(times).all(axis=1) & (times > 0).all(axis=1)]
     if not len(common):
         return np.ones(times.shape[1])

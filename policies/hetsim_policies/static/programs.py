@@ -26,30 +26,30 @@ from hetsim_policies.static.vertices import RATIO, lst
 from hetsim_policies.static.vertices import roundings as vertex_roundings
 from hetsim_policies.task_graphs import Graph, graph_of, topological, upward
 
-WHOLE = 1 - 1e-6
-"""A task with more than this of it in one place is not split."""
+WHOLE = 1 - 1e-6  # a task with more than this share in one place is not split
 
 
 class LinearProgram(DescendingPlanner):
     """The relaxed assignment program: split over types, then rounded to whole tasks.
 
     Decides where and in which order, for sequential tasks with or without a task graph and arrivals.  One linear
-    program (`assignment`, with the lanes of each type as one site) gives the least T; split tasks are made whole; then
-    every type takes its tasks by list scheduling, the longest way to the end first (of independent tasks the longest).
+    program (`assignment`, with the lanes of each type as one site) gives the minimum T; split tasks are made whole;
+    then every type schedules its tasks as a list, the longest path to the end first (of independent tasks the longest).
 
-    Independent tasks that are all there at once.  The optimum is a vertex, so with K types at most K - 1 tasks are
-    split, and they can be matched to types of theirs, each to another one (Lenstra, Shmoys, Tardos, Approximation
-    Algorithms for Scheduling Unrelated Parallel Machines, 1990).  So a type with c lanes has at most cT of whole tasks
-    and one task of length t more, and a list schedule takes at most (cT + t)/c + (1 - 1/c) t', t' being its last task:
-    *the makespan is at most T plus the longest task as placed*.  That is not a constant ratio, as T may be far below
-    the longest task; `lst` leaves out the pairs that are too long and has ratio 2 for it.  Each split task where most
-    of it is, is tried too, and the shorter schedule is taken; the descent starts from both.  With a graph each task is
-    whole on the type that has most of it, at least 1/K, so that work and paths grow by K at most and the list schedule
-    is within K(K + 1) times the optimum, as for `hlp`, which solves the same program.
+    Independent tasks that are all present at once.  The optimum is a vertex, so with K types at most K - 1 tasks are
+    split, and they can be matched to types with a share of them, each to another type (Lenstra, Shmoys, Tardos,
+    Approximation Algorithms for Scheduling Unrelated Parallel Machines, 1990).  So a type with c lanes has at most cT
+    of whole tasks and one more task of length t, and a list schedule takes at most (cT + t)/c + (1 - 1/c) t', with t'
+    its last task: *the makespan is at most T plus the longest task as placed*.  That is not a constant ratio, as T may
+    be far below the longest task; `lst` excludes the pairs that are too long and therefore has ratio 2.  The rounding
+    of each split task to its largest share is tried too, and the shorter schedule is used; the descent starts from
+    both.  With a graph each task is whole on the type that has its largest share, at least 1/K, so that work and paths
+    grow by K at most and the list schedule is within K(K + 1) times the optimum, as for `hlp`, which solves the same
+    program.
     Reference: Lenstra, Shmoys and Tardos as above; for graphs Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with
     Precedence Constraints on Hybrid Multi-core Machines (2015).
     `Plan.bound` is T, certified by its prices, or that of paths and areas (`graph_bounds`) if it is larger.
-    Weakness: transfers and shared data are not seen, and data stay on no device in particular.
+    Weakness: it ignores transfers and shared data, and keeps data on no particular device.
     Cost: one linear program of tasks × types variables.
     """
 
@@ -60,13 +60,13 @@ class LinearProgram(DescendingPlanner):
 
 
 def linear_program(instance: Instance) -> tuple[Schedule, float]:
-    """The schedule, and a lower bound on all makespans from the first arrival."""
+    """Return the schedule, and a lower bound on all makespans from the first arrival."""
     schedules, bound = roundings(instance)
     return schedules[0], bound
 
 
 def roundings(instance: Instance) -> tuple[list[Schedule], float]:
-    """Schedules of both roundings, the shorter first, and the lower bound."""
+    """Return schedules of both roundings, the shorter first, and the lower bound."""
     if not instance.size:
         return [Schedule.empty(0)], 0.0
     tasks, sites = instance.problem.tasks, by_type(instance)
@@ -85,7 +85,7 @@ def roundings(instance: Instance) -> tuple[list[Schedule], float]:
 
 
 def rounded(share: np.ndarray, matched: bool) -> np.ndarray:
-    """A site for every task: its largest share, or one matched to it alone."""
+    """Return a site for every task: its largest share, or a matched one."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
@@ -104,7 +104,7 @@ def all_at_once(instance: Instance) -> bool:
 
 
 def by_completion(instance: Instance) -> Schedule:
-    """A `mct` schedule: long tasks first, or in order of graph and arrival."""
+    """Return a `mct` schedule: long tasks first, or in order of graph and arrival."""
     tasks = instance.problem.tasks
     if any(tasks.predecessors or ()):
         order = topological(graph_of(tasks))
@@ -122,38 +122,36 @@ def span(instance: Instance, schedule: Schedule) -> float:
 
 Whole = Annotated[int, Field(ge=1, strict=True)]
 
-EFFORT = 20_000_000
-"""Nodes × variables² at most, where no limit is given."""
+EFFORT = 20_000_000  # maximum nodes × variables² if no limit is given
 MIN_NODES = 10
-MAX_ROUNDS = 5000
-"""Above this number of tasks max_min, which has quadratic cost, is not tried."""
+MAX_ROUNDS = 5000  # maximum number of tasks for max_min, which has quadratic cost
 MAX_VARIABLES = 2000
 
 
 class IntegerProgram(DescendingPlanner):
     """The integer assignment program: R||Cmax of independent sequential tasks.
 
-    Decides where and in which order.  Independent tasks that are all there at once: every lane is a site of the program
-    of `assignment`, and what the solver proves optimal is optimal (to 1e-6).  Equal lanes may be renumbered, so the
-    i-th of the tasks, longest first, is allowed on the first i lanes of a type only.  Pairs longer than the best
-    schedule known are left out.  The solver takes no schedule to start from, so the best of mct, max_min,
-    linear_program, lst and (on cores and one type of GPU) dual_approximation is compared with what it finds, and the
-    better one is the plan.  With a graph or arrivals it is *not exact*: the program chooses a type for each task, with
-    the load of each type and the paths of the graph as rows, and list scheduling by upward ranks gives the order.  Its
-    bound still holds.  Transfers and shared data are not seen.  Limits: a search that ends at one returns its best
-    plan, with `optimal: false` and `gap` among the notes and in the warnings of the result; `Plan.bound` is then the
-    solver's bound.  `node_limit`, the default, and `max_variables` give the same plan on every machine; a `time_limit`
-    does not, and the root of the search is not cut short by nodes.  Programs of more than `max_variables` are not
-    tried: the best of the rivals is returned with the linear bound.
+    Decides where and in which order.  Independent tasks that are all present at once: every lane is a site of the
+    program of `assignment`, and what the solver proves optimal is optimal (to 1e-6).  Equal lanes may be renumbered, so
+    the i-th of the tasks, longest first, is allowed on the first i lanes of a type only.  Pairs longer than the best
+    known schedule are excluded.  The solver takes no initial schedule, so the best of mct, max_min, linear_program, lst
+    and (on cores and one type of GPU) dual_approximation is compared with its result, and the better one is the plan.
+    With a graph or arrivals it is *not exact*: the program chooses a type for each task, with the load of each type and
+    the paths of the graph as rows, and list scheduling by upward ranks gives the order.  Its bound is still valid.
+    Transfers and shared data are ignored.  Limits: a search that ends at one returns its best plan, with `optimal:
+    false` and `gap` among the notes and in the warnings of the result; `Plan.bound` is then the solver's bound.
+    `node_limit`, the default, and `max_variables` give the same plan on every machine; a `time_limit` does not, and
+    nodes do not limit the root of the search.  Programs of more than `max_variables` are not tried: the best of the
+    other schedules is returned with the linear bound.
     Reference: the problem is that of Horowitz and Sahni, Exact and Approximate Algorithms for Scheduling Nonidentical
     Processors (1976); the search is branch and bound with cuts by HiGHS (Huangfu and Hall, Parallelizing the Dual
     Revised Simplex Method, 2018), through scipy.optimize.milp.
-    Cost: exponential in the worst case; in practice up to some 100 tasks on ten lanes in seconds.
+    Cost: exponential in the worst case; in practice up to about 100 tasks on ten lanes in seconds.
 
-    node_limit: nodes of the search tree at most; without one, as many as make nodes × variables²
-        is 20 million (1,400 for 20 tasks on 6 lanes), and 10 at least.
-    time_limit: seconds of search at most; the plan then depends on the machine.
-    gap: a plan proven to be within this part of the optimum is good enough.
+    node_limit: maximum nodes of the search tree; by default nodes × variables² is 20 million (1,400 nodes for 20 tasks
+        on 6 lanes), with at least 10 nodes.
+    time_limit: maximum seconds of search; the plan then depends on the machine.
+    gap: a plan proven to be within this fraction of the optimum is good enough.
     max_variables: larger programs are not tried.
     """
 
@@ -185,7 +183,7 @@ def integer_program(
     instance: Instance, node_limit: int | None = None, time_limit: float | None = None, gap: float = 0.0,
     max_variables: int = MAX_VARIABLES,
 ) -> tuple[Schedule, float]:  # fmt: skip
-    """The schedule, and a lower bound on all makespans."""
+    """Return the schedule, and a lower bound on all makespans."""
     if not instance.size:
         return Schedule.empty(0), 0.0
     relaxed, bound = linear_program(instance)
@@ -214,7 +212,7 @@ def integer_program(
 
 
 def rivals(instance: Instance) -> Iterator[Schedule]:
-    """Schedules of quick planners for the same tasks."""
+    """Yield schedules of fast planners for the same tasks."""
     tasks, times, counts = instance.problem.tasks, instance.time, instance.counts
     yield by_completion(instance)
     if any(tasks.predecessors or ()):
@@ -228,7 +226,7 @@ def rivals(instance: Instance) -> Iterator[Schedule]:
 
 
 def by_dual_approximation(instance: Instance, sides: Sequence[bool]) -> Schedule:
-    """The schedule of `dual_approximation` as one of this module."""
+    """Convert the schedule of `dual_approximation` to a Schedule of this instance."""
     nowhere = np.full(instance.size, np.inf)
     p, q = (instance.time[:, sides.index(cpu)] if cpu in sides else nowhere for cpu in (True, False))
     m, k = (instance.counts[sides.index(cpu)] if cpu in sides else 0 for cpu in (True, False))
@@ -243,9 +241,9 @@ def by_dual_approximation(instance: Instance, sides: Sequence[bool]) -> Schedule
 
 
 def beyond_first(times: np.ndarray, kinds: Sequence[int]) -> np.ndarray:
-    """Pairs that some optimum avoids: the i-th longest task beyond its i-th lanes.
+    """Mask of pairs that some optimum avoids: the i-th longest task beyond i lanes.
 
-    Any schedule can be renumbered so that the lanes of a type stand in the order of their longest task.
+    Any schedule can be renumbered so that the lanes of a type are in the order of their longest task.
     """
     shortest = times.min(axis=1)
     rank = np.empty(len(times), dtype=int)
@@ -255,10 +253,9 @@ def beyond_first(times: np.ndarray, kinds: Sequence[int]) -> np.ndarray:
     return np.asarray(number[None, :] > rank[:, None])
 
 
-ROOM = 1 + 1e-6
-"""By so much the program may be longer than a schedule that is there, lest the solver's rounding make it impossible."""
+ROOM = 1 + 1e-6  # Factor by which the program may exceed a known schedule, against the solver's rounding
+# Weight ε of the mean work of a lane in addition to λ: prefers optima without wasted work off the longest path
 FRUGAL = 1e-3
-"""Weight ε of the mean work of a lane besides λ: of many optima, those that do not waste work off the longest path."""
 
 
 class Hlp(PlannedScheduler):
@@ -267,19 +264,19 @@ class Hlp(PlannedScheduler):
     For sequential tasks, with or without a task graph.
     Decides where and in which order, for task graphs on any number Q of device types.  The program (`assignment`)
     splits tasks over types so that neither a path nor the work of a type is longer than λ, and minimizes λ; each task
-    goes to the type that has the largest share of it (for two types: rounding at 1/2).  Then list scheduling, with the
-    longest way to the end first, on the types as chosen.
+    is placed on the type that has its largest share (for two types: rounding at 1/2).  Then follows list scheduling on
+    the chosen types, with the longest path to the end first.
     Reference: Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with Precedence Constraints on Hybrid Multi-Core
     Machines (2015), for two types, ratio 6; Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling
     Applications on Hybrid Multi-Core Machines (2017), for Q types and with the order by distance from the end.
-    Ratio Q(Q + 1)(1 + ε), so 6 on two types but for a small ε, without transfers.  The program minimizes λ + εW with W
-    the mean work of a lane; W ≤ λ, so its λ is at most 1 + ε times the least one, which is at most the least makespan.
-    The largest share of a task is at least 1/Q, so rounding makes its time, the length of a path with the arrival
-    before it, and the work of a type at most Q times what they are in the program.  Go back from the task that ends
-    last to whatever let it begin, predecessor or arrival: between that and its start every lane of its type is busy.
-    So the makespan is at most one such path, Qλ, and for each type its work per lane, Qλ: in all Q(Q + 1)λ.  The plan
-    carries a certified bound.
-    Weakness: what the ratio allows; the program does not know that few tasks are ready at a time; transfers are not
+    Ratio Q(Q + 1)(1 + ε), so 6(1 + ε) on two types, without transfers.  The program minimizes λ + εW with W the mean
+    work of a lane; W ≤ λ, so its λ is at most 1 + ε times the minimum, which is at most the least makespan.  The
+    largest share of a task is at least 1/Q, so rounding makes its time, the length of a path with the arrival before
+    it, and the work of a type at most Q times what they are in the program.  From the task that ends last, go back to
+    the event that allowed it to begin, a predecessor's end or its arrival, and so on: between that event and its start
+    every lane of its type is busy.  So the makespan is at most one such path, Qλ, and for each type its work per lane,
+    Qλ: in all Q(Q + 1)λ.  The plan has a certified bound.
+    Weakness: makespans up to the ratio; the program ignores that few tasks are ready at a time; transfers are not
     counted.
     Cost: the program, n (Q + 1) variables and n + edges rows: 0.1 s for 1,000 tasks, 0.5 s for 3,000.
     """
@@ -294,7 +291,7 @@ class Hlp(PlannedScheduler):
 def hlp(
     times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[Schedule, float]:
-    """The schedule, and a lower bound on the makespan from the first arrival."""
+    """Return the schedule, and a lower bound on the makespan from the first arrival."""
     share, bound = graph_linear_program(times, counts, predecessors, ready)
     rows = np.arange(len(times))
     kind = share.argmax(axis=1) if len(times) else np.empty(0, dtype=np.int64)
@@ -309,12 +306,12 @@ def hlp(
 def graph_linear_program(
     times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None
 ) -> tuple[np.ndarray, float]:
-    """Share of each task on each type, and a certified makespan bound.
+    """Return the share of each task on each type, and a certified makespan bound.
 
         Minimize λ + εW over x_jt ≥ 0 and starts s_j ≥ r_j with  Σ_t x_jt = 1,  Σ_j p_jt x_jt ≤ c_t λ,
         s_i + Σ_t p_it x_it ≤ s_j for i before j,  s_j + Σ_t p_jt x_jt ≤ λ.
 
-    The last rows are left out for independent tasks on single lanes, where the tasks' own work is all that counts.
+    The last rows are omitted for independent tasks on single lanes, where only the tasks' own work matters.
     """
     allowed = allowed_times(times, counts)
     if not len(times):
@@ -333,41 +330,36 @@ def graph_linear_program(
 Part = Annotated[float, Field(ge=0, lt=1)]
 Limit = Annotated[Seconds, Field(gt=0)]
 
-SHARE = 0.011
-"""Part of the makespan, over the number of lanes, that the reduced cost of a pair may have."""
-FEW = 600
-"""Pairs up to which a program needs no limit but the one that loses nothing."""
-LANES = 16
-"""Lanes of a program at most."""
-MAX_PAIRS = 10_000
-"""Larger programs are not tried: they take minutes to get to their first node."""
-GUESS_ROOM = 1.01
-"""A solution may be longer than the schedule there is by this factor: the descent may make it shorter."""
+SHARE = 0.011  # maximum reduced cost of a pair, in makespans over the number of lanes
+FEW = 600  # number of pairs up to which only the lossless limit is used
+LANES = 16  # maximum number of lanes of a program
+MAX_PAIRS = 10_000  # larger programs are not tried: they take minutes to reach their first node
+GUESS_ROOM = 1.01  # factor by which a solution may exceed the known schedule, as the descent may shorten it
 
 
 class ColumnPricing(PlannedScheduler):
     """Column pricing: an integer program over few pairs, chosen by LP prices.
 
     For independent sequential tasks.
-    Decides where, for independent tasks on any number of device types that are all there at once.  The program of `lst`
-    gives prices w of lanes, with sum 1, and a lower bound; its plan is the first schedule, U long.  The reduced cost of
-    task j on lane s is w_s p_js - min_r w_r p_jr.  No schedule shorter than U has a pair that costs more than U - Σ_j
-    min_r w_r p_jr.  Of the others, those remain that cost at most `SHARE` of U over the lanes' number, and the `FEW`
-    cheapest at least.  The integer program over them is solved to `gap`, and a descent follows.  With more than `LANES`
-    lanes, `restarts` programs follow each other, each of the longest and of random lanes.
+    Decides where, for independent tasks on any number of device types that are all present at once.  The program of
+    `lst` gives prices w of lanes, with sum 1, and a lower bound; its plan is the first schedule, of length U.  The
+    reduced cost of task j on lane s is w_s p_js - min_r w_r p_jr.  No schedule shorter than U has a pair that costs
+    more than U - Σ_j min_r w_r p_jr.  Of the other pairs, those are kept that cost at most `SHARE` × U / lanes, and at
+    least the `FEW` cheapest.  The integer program over them is solved to `gap`, and a descent follows.  With more than
+    `LANES` lanes, `restarts` programs follow each other, each of the longest and of random lanes.
     Reference: Gogos, Valouxis, Alefragis, Goulas, Voros, Housos, Scheduling Independent Tasks on Heterogeneous
     Processors Using Heuristics and Column Pricing (FGCS 60, 2016); limits on pairs and lanes, descent and restarts are
-    ours.
+    additions of hetsim.
     Ratio 2, as the plan is never longer than that of `lst`; the certified bound is that of the linear program.
     Weakness: with arrivals, shared items or more than `MAX_PAIRS` pairs in a program, it is the plan of `lst`.
     Cost: `restarts` integer programs of at most `node_limit` nodes (HiGHS), a few seconds each for 512 tasks on 16
     lanes.  The same plan on every machine, unless `time_limit` ends a search: nodes do not limit the solver's own
     heuristics.
 
-    gap: a plan within this part of the lower bound is good enough, as is a program's solution within it of its own.
-    restarts: programs at most, where there are more than 16 lanes.
-    node_limit: nodes of the search tree of a program at most.
-    time_limit: seconds of all searches together at most; the plan then depends on the machine.
+    gap: a plan within this fraction of the lower bound is good enough, as is a program's solution within it of its own.
+    restarts: maximum number of programs if there are more than 16 lanes.
+    node_limit: maximum nodes of the search tree of a program.
+    time_limit: maximum seconds of all searches together; the plan then depends on the machine.
     """
 
     def __init__(self, gap: Part = 0.004, restarts: Whole = 12, node_limit: Whole = 100, time_limit: Limit = 60.0):
@@ -385,7 +377,7 @@ class ColumnPricing(PlannedScheduler):
         return finished(instance, min(plans, key=lambda plan: plan.makespan or 0.0))
 
     def _repriced(self, instance: Instance, schedule: Schedule, bound: float) -> Schedule:
-        """The schedule after the programs."""
+        """Return the schedule improved by the integer programs."""
         sites = by_lane(instance)
         times, kind = times_at(instance, sites), np.array([site.kind for site in sites])
         lane = np.searchsorted(kind, schedule.kind) + schedule.lane
@@ -414,7 +406,7 @@ class ColumnPricing(PlannedScheduler):
         self, times: np.ndarray, lane: np.ndarray, lanes: np.ndarray, since: np.ndarray, prices: np.ndarray,
         seconds: float,
     ) -> np.ndarray:  # fmt: skip
-        """The lane of each task after the program of some lanes, unchanged without one."""
+        """Return each task's lane after the program of some lanes, unchanged without one."""
         tasks = np.flatnonzero(np.isin(lane, lanes))
         own, at = times[np.ix_(tasks, lanes)], np.searchsorted(lanes, lane[tasks])
         makespan = float(loads(times, lane, since)[lanes].max())
@@ -438,9 +430,9 @@ def loads(times: np.ndarray, lane: np.ndarray, since: np.ndarray) -> np.ndarray:
 
 
 def cheap_pairs(times: np.ndarray, prices: np.ndarray, since: np.ndarray, makespan: float) -> np.ndarray:
-    """Pairs of task and lane with small reduced cost, by lane prices.
+    """Mask of (task, lane) pairs with small reduced cost, by lane prices.
 
-    If no pair is left out but by `makespan`, every shorter schedule consists of pairs that remain.
+    If only `makespan` excludes pairs, every shorter schedule consists of remaining pairs.
     """
     worth = prices / prices.sum() if prices.sum() > 0 else np.full(len(prices), 1 / max(1, len(prices)))
     allowed = np.isfinite(times)

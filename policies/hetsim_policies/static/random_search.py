@@ -35,29 +35,23 @@ from hetsim_policies.static.common.search import (
 from hetsim_policies.static.common.timing import Placed, timing
 from hetsim_policies.task_graphs import graph_of, successors
 
-RIVALS = 3
-"""Tournament size: the best of this number of random draws becomes a parent."""
-COLDEST = 1e-3
-"""The temperature at the end, as a part of that at the start."""
-HOTTEST = 0.02
-"""The threshold at the start, as a part of the best makespan."""
-FALSE_HOPE = 1.02
-"""A change with a timetable above this times the former one is not simulated."""
-HOPES = 200
-"""This number of changes in a row that are not simulated ends the search."""
+RIVALS = 3  # tournament size: the best of this number of random candidates becomes a parent
+COLDEST = 1e-3  # temperature at the end, as a fraction of that at the start
+HOTTEST = 0.02  # threshold at the start, as a fraction of the best makespan
+FALSE_HOPE = 1.02  # a change whose timetable exceeds the former one by this factor is not simulated
+HOPES = 200  # this number of consecutive changes that are not simulated ends the search
 
 
 class BudgetedSearch(DescendingPlanner):
     """Base of planners that search until a budget is spent.
 
-    evaluations: number of schedules evaluated (makespan computed) before it ends; of parallel tasks, where each takes
-        longer, a tenth of them.
-    seconds: instead, wall-clock seconds after which it ends; two runs with one seed then need not give the same plan,
-        and its notes say that it is not deterministic.
+    evaluations: number of schedules evaluated (makespan computed); for parallel tasks, whose evaluation takes longer, a
+        tenth of it.
+    seconds: instead, wall-clock seconds of the search; two runs with one seed then need not give the same plan, and its
+        notes say that it is not deterministic.
     """
 
-    name: ClassVar[str]
-    """As the planner is called in messages."""
+    name: ClassVar[str]  # name of the planner in messages
 
     def __init__(self, evaluations: int, seconds: float | None, descent: bool):
         super().__init__(descent)
@@ -74,7 +68,7 @@ class BudgetedSearch(DescendingPlanner):
         return search.finished(search.landscape.schedule(*self.best(search)))
 
     def best(self, search: Search) -> tuple[np.ndarray, np.ndarray]:
-        """Lanes and keys of the best schedule within the budget."""
+        """Return lanes and keys of the best schedule within the budget."""
         raise NotImplementedError
 
 
@@ -83,23 +77,23 @@ class Genetic(BudgetedSearch):
 
     Schedules are recombined and changed at random, the better ones more often.
     Decides where tasks run (which lane), and for task graphs, or tasks that read items, also in which order (a key for
-    each task, list scheduling by keys).  Each generation is born from the one before: two parents, each the best of
-    three drawn at random, give each task's lane and key with equal chance; then some tasks get a new lane or key, drawn
-    at random, or the lane of another task.  The best few live on as they are.
+    each task, list scheduling by keys).  Each generation is made from the previous one: two parents, each the best of
+    three random candidates, contribute each task's lane and key with equal probability; then some tasks get a random
+    new lane or key, or the lane of another task.  The best few remain unchanged.
     Reference: Holland, Adaptation in Natural and Artificial Systems (1975); for this problem the GA of Braun et al., A
     Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous Distributed
     Computing Systems (2001), and for graphs Wang, Siegel, Roychowdhury, Maciejewski, Task Matching and Scheduling in
     Heterogeneous Computing Environments Using a Genetic-Algorithm-Based Approach (1997), the source of the two strings.
-    No ratio of its own: the first generation holds a fast planner's schedule and its changes (the better of greedy_dual
-    and mct for independent tasks, heft's for graphs), and the planned makespan is never above that one's.
-    Weakness: many evaluations for little; a uniform crossover tears apart lanes that go well together.  Of independent
-    tasks transfers are not counted; of others as in `heft`.
-    Of parallel tasks the options (device type and width) and keys are searched, from the better of heft and mct.
-    Cost: an evaluation is O(n), with arrivals O(n log n), of graphs O(n × most predecessors of a task); all schedules
-    of a generation are evaluated together; of parallel tasks one by one, some 10 us a task.
+    No ratio of its own: the first generation has a fast planner's schedule and changes of it (the better of greedy_dual
+    and mct for independent tasks, heft's for graphs), and the planned makespan is never above that schedule's.
+    Weakness: many evaluations for little gain; a uniform crossover separates lanes that fit well together.  Transfers
+    of independent tasks are not counted; others count as in `heft`.  For parallel tasks the options (device type and
+    width) and keys are searched, from the better of heft and mct.
+    Cost: O(n) per evaluation, with arrivals O(n log n), for graphs O(n × maximum predecessors of a task); all schedules
+    of a generation are evaluated together; for parallel tasks one by one, about 10 us per task.
 
-    population: schedules of a generation.
-    mutation: tasks of a child that change at random, on average.
+    population: number of schedules per generation.
+    mutation: mean number of tasks of a child that change at random.
     """
 
     spreads = frozenset({"gpus", "cores", "nodes"})
@@ -145,29 +139,29 @@ class Genetic(BudgetedSearch):
 class SimulatedAnnealing(BudgetedSearch):
     """Simulated annealing, for sequential and parallel tasks with or without a graph.
 
-    One schedule is changed move by move; what makes it longer is accepted ever more rarely.
-    Decides where tasks run (which lane), and for task graphs, or tasks that read items, also in which order (a key for
-    each task, list scheduling by keys).  A move gives a task another lane, exchanges two tasks or, where there are
-    keys, draws a new one; every other move concerns a task of the lane that ends last.  `moves` of them are evaluated
-    at once from the same schedule; each passes with probability min(1, exp(-Δ/T)), and the first that passes is made,
-    as if the others after it had not been drawn: Metropolis' rule.  T falls geometrically while the budget is spent.
-    What is to fall is the makespan plus the root mean square of the ends of the lanes: most moves leave the makespan as
-    it is, and the second term tells which of them lead anywhere.
+    One schedule is changed move by move; moves that make it longer are accepted ever more rarely.  Decides where tasks
+    run (which lane), and for task graphs, or tasks that read items, also in which order (a key for each task, list
+    scheduling by keys).  A move assigns another lane to a task, exchanges two tasks or, with keys, draws a new key;
+    every other move concerns a task of the lane that ends last.  `moves` of them are evaluated at once from the same
+    schedule; each passes with probability min(1, exp(-Δ/T)), and the first that passes is made, as if the later ones
+    had not been drawn: Metropolis' rule.  The temperature T falls geometrically while the budget is spent.  The
+    objective is the makespan plus the root mean square of the ends of the lanes: most moves do not change the makespan,
+    and the second term measures their progress.
     Reference: Kirkpatrick, Gelatt, Vecchi, Optimization by Simulated Annealing (1983); for this problem the SA of Braun
     et al., A Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous
     Distributed Computing Systems (2001).
     No ratio of its own: it begins with a fast planner's schedule (the better of greedy_dual and mct for independent
-    tasks, heft's for graphs), and the planned makespan is never above that one's.
-    Weakness: while it is hot most of the moves evaluated together are in vain; to be sure of an optimum in the limit,
-    it would have to cool far more slowly (Hajek, Cooling Schedules for Optimal Annealing, 1988).  Of independent tasks
-    transfers are not counted; of others as in `heft`.
-    Of parallel tasks the options (device type and width) and keys are searched, from the better of heft and mct.
-    Cost: a move of independent tasks is O(lanes), with arrivals O(n log n); of graphs O(n × most predecessors of a
-    task); of parallel tasks some 10 us a task.
+    tasks, heft's for graphs), and the planned makespan is never above that schedule's.
+    Weakness: at high temperature most of the moves evaluated together are wasted; convergence to an optimum would need
+    much slower cooling (Hajek, Cooling Schedules for Optimal Annealing, 1988).  Transfers of independent tasks are not
+    counted; others count as in `heft`.  For parallel tasks the options (device type and width) and keys are searched,
+    from the better of heft and mct.
+    Cost: O(lanes) per move of independent tasks, with arrivals O(n log n); for graphs O(n × maximum predecessors of a
+    task); for parallel tasks about 10 us per task.
 
-    evaluations: moves that are evaluated before it ends.
-    moves: evaluated at once.
-    temperature: at the start, as a part of the mean time of a task in the seed schedule.
+    evaluations: number of moves evaluated.
+    moves: number of moves evaluated at once.
+    temperature: at the start, as a fraction of the mean time of a task in the seed schedule.
     """
 
     spreads = frozenset({"gpus", "cores", "nodes"})
@@ -235,7 +229,7 @@ def mutate(
 class Moves:
     """Possible changes of one schedule.
 
-    `task` gets `lane` and `key`, and `other` (-1: none) gets `back`, the lane it had.
+    `task` gets `lane` and `key`, and `other` (-1: none) gets `back`, the former lane of `task`.
     """
 
     task: np.ndarray
@@ -254,7 +248,7 @@ class Moves:
 
 
 def _height(ends: np.ndarray) -> np.ndarray:
-    """The objective to minimize, for each row of completion times."""
+    """Objective to minimize, for each row of lane ends."""
     return ends.max(axis=1) + np.sqrt(np.square(ends).mean(axis=1))
 
 
@@ -280,7 +274,7 @@ def propose(
 
 
 def ends_after(landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, ends: np.ndarray, moves: Moves) -> np.ndarray:
-    """Ends of all lanes after each move."""
+    """Return the ends of all lanes after each move."""
     count = len(moves.task)
     every = np.arange(count)
     swapped = moves.other >= 0
@@ -303,20 +297,20 @@ def ends_after(landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, ends: 
 class LocalSearch(BudgetedSearch):
     """Local search on the simulated makespan, for sequential tasks, graphs included.
 
-    Decides where, in which order and what is brought ahead.  It begins with the plans of fast planners and of dmda
-    and dmdas, rehearsed on the estimates, and simulates each, as it is and with prefetches (what the next task of a
-    GPU reads moves while the one before computes).  From the best it tries changes, each simulated by the engine
-    with contention, memory and prefetches: a task moves to another lane, to another place in the order between its
-    predecessors and successors, or both.  A change with a much longer timetable on idle links (`timing`) is not
-    simulated.  One that ends later than the best by more than a threshold is undone; the threshold falls to 0 while
-    the budget is spent.
+    Decides where, in which order, and which inputs are prefetched.  It begins with the plans of fast planners and of
+    dmda and dmdas, rehearsed on the estimates, and simulates each, unchanged and with prefetches (inputs of a GPU's
+    next task are transferred while the task before it computes).  From the best it tries changes, each simulated by the
+    engine with contention, memory and prefetches: a task is moved to another lane, to another position in the order
+    between its predecessors and successors, or both.  A change with a much longer timetable on idle links (`timing`) is
+    not simulated.  A change that ends later than the best by more than a threshold is undone; the threshold falls to 0
+    while the budget is spent.
     Reference: threshold accepting is that of Dueck, Scheuer, Threshold Accepting: A General Purpose Optimization
     Algorithm Appearing Superior to Simulated Annealing (1990).
     No ratio: the simulated makespan is never above that of any of its seeds, on the estimates.
-    Weakness: every evaluation is a run; it knows nothing of errors of the estimates.
-    Cost: a simulation an evaluation, some 10 ms for 100 tasks.
+    Weakness: every evaluation is a run; it ignores errors of the estimates.
+    Cost: one simulation per evaluation, about 10 ms for 100 tasks.
 
-    evaluations: plans that are simulated before it ends, seeds included.
+    evaluations: number of simulated plans, seeds included.
     """
 
     name = "local_search"
@@ -349,12 +343,11 @@ class Found:
     plan: Plan
     makespan: float
     seed: str
-    ahead: bool
-    """True if the inputs of the next task of each GPU are prefetched."""
+    ahead: bool  # True if the inputs of the next task of each GPU are prefetched
 
 
 class Climb:
-    """One local search."""
+    """A local search from several seed plans."""
 
     def __init__(self, instance: Instance, budget: SearchBudget, random: np.random.Generator, bound: float):
         self.enough = bound * (1 + 1e-9) if not instance.problem.in_mid_run else 0.0
@@ -391,7 +384,7 @@ class Climb:
                 yield name, plan
 
     def _tried(self, plan: Plan, seed: str, ahead: bool | None) -> Found | None:
-        """A seed simulated with its own copies (None), with none, or with prefetches."""
+        """Simulate a seed with its own copies (None), without, or with prefetches."""
         if (ahead and not self.moves_items) or (not self.budget.spend(1) and self.seeded < np.inf):
             return None
         rows = tuple((step.task, *self.number[step.devices[0]]) for step in plan.steps)
@@ -429,11 +422,10 @@ class Climb:
         return best
 
     def _idle(self, rows: Sequence[Placed]) -> float:
-        """Time at which the rows are done on idle links."""
         return float(timing(self.instance, rows).finish.max())
 
     def _changed(self, rows: list[Placed]) -> list[Placed]:
-        """The rows with one task on another lane, at another place in the order, or both."""
+        """Return the rows with one task on another lane, at another position, or both."""
         place = int(self.random.integers(len(rows)))
         task, kind, lane = rows.pop(place)
         low, high = self._between(rows, task)
@@ -449,7 +441,7 @@ class Climb:
         return kind, int(self.random.integers(self.instance.counts[kind]))
 
     def _between(self, rows: list[Placed], task: int) -> tuple[int, int]:
-        """The first and the last position at which a task can stand."""
+        """Return the first and the last position at which a task may be placed."""
         low, high = 0, len(rows)
         before, after = dict.fromkeys(self.graph[task]), dict.fromkeys(self.after[task])
         for position, (other, _, _) in enumerate(rows):

@@ -18,26 +18,25 @@ from hetsim_policies.dynamic.heteroprio import HeteroPrio
 from hetsim_policies.static.common.outcome import rehearsed
 
 MOMENTS: tuple[Moment, ...] = get_args(Moment)
-MAX_PROBLEMS = 100
-"""Problems of a plan named one by one; the rest is counted."""
+MAX_PROBLEMS = 100  # problems of a plan that are named; the rest is counted
 
 
 class Replay(PlannedScheduler):
     """A static plan from a file: each task's mode and place, by device order.
 
-    Decides nothing that the plan does not say.  A task starts when it heads the queues of all its devices, they are
+    Decides nothing beyond the plan.  A task starts when it is at the head of the queues of all its devices, they are
     free and its predecessors are done; the plan fixes no times.  Its makespan on the estimates it was made for is the
-    planner's; off them, an order that waits for a late task leaves devices empty that a dynamic policy would use.
-    A plan in which orders and predecessors form a cycle could never end and is refused when it is loaded.
+    planner's; with other times, an order that waits for a late task leaves devices idle that a dynamic policy would
+    use.  A plan in which orders and predecessors form a cycle could never end and is refused when it is loaded.
     Reference: none; the plan is the user's.
-    Weakness: it knows nothing but the plan, and waits for what is late.
-    Cost: O(devices of the step) a task, and one look at each device queue's head that does not fit a round.
+    Weakness: it uses only the plan, and waits for late tasks.
+    Cost: O(devices of the step) per task, and a check per round of each device queue's head that does not fit.
 
-    plan: CSV or Parquet with one row a task and the columns task (its id), mode (name, or position counted from
-    0), device (names joined by +; cores are named n0/cpu0, n0/cpu1, ...) and order (ascending on every device).
-        Rows with the same text in the column launch are launched as one kernel; blank: by itself.
-        A row with something in the column item is a copy: mode is fetch or drop, task the one that it waits for
-        (blank: none), and the column after says for what of it: ready, start or finish.
+    plan: CSV or Parquet with one row per task and the columns task (its id), mode (name, or position counted from
+        0), device (names joined by +; cores are named n0/cpu0, n0/cpu1, ...) and order (ascending on every device).
+        Rows with the same text in the column launch are launched as one kernel; blank: launched alone.
+        A row with text in the column item is a copy: mode is fetch or drop, task is the task that it waits for
+        (blank: none), and the column after names the event of that task: ready, start or finish.
     """
 
     spreads = Scheduler.spreads
@@ -58,7 +57,7 @@ class Replay(PlannedScheduler):
 
 
 def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
-    """Read a plan from a table; ScenarioError lists what makes it impossible."""
+    """Read a plan from a table; ScenarioError lists all problems of the plan."""
     problems: list[Problem] = []
 
     def complain(text: str, line: int | None = None) -> None:
@@ -112,7 +111,7 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
 
 
 def _copy(row: Mapping[str, str], row_of: Mapping[str, int], item_of: Mapping[str, int]) -> Copy | str:
-    """The copy that a row says, or what is wrong with it."""
+    """Return the copy that a row describes, or the error as text."""
     if row["mode"] not in ("fetch", "drop"):
         return f"item {row['item']} is copied in mode {shown(row['mode'])}; fetch or drop is meant"
     if row["item"] not in item_of:
@@ -132,7 +131,7 @@ def _copy(row: Mapping[str, str], row_of: Mapping[str, int], item_of: Mapping[st
 
 
 def _rows(path: Path) -> Iterator[tuple[int | None, dict[str, str]]]:
-    """The table as rows of text, with line numbers; ScenarioError if it is none."""
+    """Yield the table as rows of text, with line numbers; ScenarioError if unreadable."""
     header: list[str] | None = None
     for line, cells in _parquet(path) if path.suffix == ".parquet" else _csv(path):
         if header is None:
@@ -181,7 +180,7 @@ def _parquet(path: Path) -> Iterator[tuple[None, list[str]]]:
 
 
 def _text(cell: Any) -> str:
-    """A cell as in a CSV file: 1.0 in a column of numbers is 1, lists joined by +."""
+    """Format a cell as in a CSV file: 1.0 in a numeric column is 1, lists joined by +."""
     if hasattr(cell, "__len__") and not isinstance(cell, str):
         return "+".join(map(str, cell))
     if cell is None or cell != cell:
@@ -198,7 +197,7 @@ def _number(text: str) -> float | None:
 
 
 def _mode(text: str, shape: Shape) -> int | None:
-    """Position of a mode by its name, or by position where no mode has that name."""
+    """Return the position of a mode given by its name, or else by its position."""
     names = [mode.name for mode in shape.modes]
     if names.count(text) == 1:
         return names.index(text)
@@ -207,7 +206,7 @@ def _mode(text: str, shape: Shape) -> int | None:
 
 
 def _scattered(plan: Plan, tasks: Tasks, cluster: Cluster) -> Iterator[str]:
-    """Steps over several nodes with a mode that has to stay on one node."""
+    """Yield problems of steps over several nodes with a mode for one node."""
     lanes = lane_names(cluster)
     for step in plan.steps:
         mode = tasks.shapes[tasks.shape[step.task]].modes[step.mode]
@@ -220,18 +219,18 @@ class AsPlanned(PlannedScheduler):
     """Any scheduler as a plan: rehearse it on estimates, then follow its starts.
 
     Decides nothing of its own: mode, devices and the order on each device are those of the rehearsal, in which every
-    task takes as long as estimated.  With exact estimates the run is the scheduler's own, unless that stopped tasks: a
-    plan runs each once, where the scheduler started it last, which may end sooner or, where tasks went on with their
-    work elsewhere (round_robin, srtf), much later.  The difference between `as_planned` of a scheduler and the
-    scheduler itself is what deciding late is worth when estimates are wrong.
+    task takes as long as estimated.  With exact estimates the run is the scheduler's own, unless the scheduler stopped
+    tasks: a plan runs each task once, where the scheduler started it last, which may end sooner or, if tasks continued
+    their work elsewhere (round_robin, srtf), much later.  The difference between `as_planned` of a scheduler and
+    the scheduler itself is the value of deciding late when estimates are wrong.
     Reference: Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? A Case Study on Cholesky
     Factorization (2016), where such plans are followed strictly and loosely.  Prefetches and drops are part of the
     plan, in the round in which the scheduler made them.
-    Weakness: that of every plan: an order that waits for a late task leaves devices empty.  What else the scheduler
-    does besides placing tasks (sleep, frequencies) is not in the plan; batches cannot be planned.
-    Cost: two more runs: the rehearsal, and one of its plan for the times that a plan without idle waits has.
+    Weakness: that of every plan: an order that waits for a late task leaves devices idle.  Other decisions of the
+    scheduler (sleep, frequencies) are not in the plan; batches cannot be planned.
+    Cost: two more runs: the rehearsal, and one of its plan for the times of a plan without idle waits.
 
-    base: that scheduler, by name or as a mapping with its parameters; none given: heteroprio.
+    base: that scheduler, by name or as a mapping with its parameters; default: heteroprio.
     """
 
     spreads = Scheduler.spreads

@@ -15,9 +15,9 @@ from hetsim_policies.static.common.outcome import DescendingPlanner, PlainPlanne
 
 
 def two_types(instance: Instance, planner: str) -> tuple[np.ndarray, list[int]]:
-    """Times and lanes of two types, the second possibly without lanes.
+    """Return times and lanes of two types, the second possibly without lanes.
 
-    ScenarioError if there are more.
+    ScenarioError if there are more types.
     """
     if len(instance.types) > 2:
         names = ", ".join(kind.name for kind in instance.types)
@@ -28,39 +28,37 @@ def two_types(instance: Instance, planner: str) -> tuple[np.ndarray, list[int]]:
 
 
 def by_speed_up(times: np.ndarray) -> np.ndarray:
-    """Tasks by descending ratio of the first time to the second, ties in table order."""
+    """Return tasks by descending ratio of first to second time; ties: table order."""
     p, q = times[:, 0], times[:, 1]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where((q == 0) & (p == 0), 1.0, p / q)
     return np.argsort(-ratio, kind="stable")
 
 
-TOLERANCE = 1e-12
-"""Sums that exceed a limit by less than this part do not: towards YES, which a schedule then shows."""
+TOLERANCE = 1e-12  # a sum may exceed a limit by this fraction: a guess is then accepted, and a schedule shows it
 
 
 class GreedyDual(DescendingPlanner):
-    """Greedy dual approximation: for a guess λ, fill accelerators by speed-up.
+    """Greedy dual approximation: for a guess λ, fill accelerators by speedup.
 
     For independent sequential tasks on at most two types of device.
     Decides where, for two types of devices (CPU times p on m cores, GPU times q on k GPUs).  For a guess λ, a task with
-    p > λ must run on a GPU and one with q > λ on a CPU; the others go to the GPUs in descending order of p/q while the
-    GPUs' work is less than kλ, then to the CPUs.  The guess is refused if a task is longer than λ on both, if the tasks
-    that must run on GPUs need more than kλ there, or if those on CPUs need more than mλ.  Longest processing time first
-    makes a schedule of each side, bisection finds the least guess that is accepted.
+    p > λ must run on a GPU and one with q > λ on a CPU; the others are put on the GPUs in descending order of p/q while
+    the GPUs' work is less than kλ, then on the CPUs.  The guess is refused if a task is longer than λ on both, if the
+    tasks that must run on GPUs need more than kλ there, or if those on CPUs need more than mλ.  Longest processing time
+    first makes a schedule of each side, bisection finds the smallest accepted guess.
     Reference: Kedad-Sidhoum, Monna, Mounié, Trystram, Scheduling Independent Tasks on Multi-Cores with GPU Accelerators
     (2013), where it precedes the better algorithm.
-    Ratio 2 (1 + precision) without arrivals.  A refusal is right: the GPUs hold at least kλ of work, chosen so that a
-    second there saves as much CPU work as it can (a fractional knapsack), hence no schedule of length λ has less CPU
-    work.
-    YES is right: with s the task that ends last on its side and L the work of the side, s ends by (L - s)/lanes + s;
-    on the CPUs L is at most mλ, on the GPUs at most kλ plus the last task, and no task there is longer than λ: at most
-    2λ.  With arrivals the schedule waits for each task in its turn and there is no ratio.
-    The plan carries the largest rejected guess as a certified lower bound.  Weakness: up to half of what a better
+    Ratio 2 (1 + precision) without arrivals.  A refusal is right: the GPUs have at least kλ of work, chosen so that a
+    second there saves as much CPU work as possible (a fractional knapsack), hence no schedule of length λ has less CPU
+    work.  An acceptance is right: with s the task that ends last on its side and L the work of the side, s ends by
+    (L - s)/lanes + s; on the CPUs L is at most mλ, on the GPUs at most kλ plus the last task, and no task there is
+    longer than λ: at most 2λ.  With arrivals the schedule waits for each task in its turn and there is no ratio.  The
+    plan has the largest rejected guess as a certified lower bound.  Weakness: it loses up to half of what a better
     program gains (see `dual_approximation`); transfers are not counted.
     Cost: O(n log n) once, and for each of about log(1 / precision) guesses O(n), plus O(n log n) if it is accepted.
 
-    precision: bisection stops when the least accepted guess is within this part of the largest rejected one.
+    precision: bisection stops when the smallest accepted guess is within this fraction of the largest rejected one.
     """
 
     def __init__(self, precision: Annotated[float, Field(gt=0, le=1)] = 1e-3, descent: bool = True):
@@ -77,9 +75,9 @@ class GreedyDual(DescendingPlanner):
 def greedy_dual(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, precision: float = 1e-3
 ) -> tuple[Schedule, float]:
-    """The best schedule over all guesses, and a lower bound on the makespan.
+    """Return the best schedule over all guesses, and a lower bound on the makespan.
 
-    `times[j, 0]` on the `counts[0]` lanes of one type, `times[j, 1]` on the `counts[1]` of the other, inf: cannot.
+    `times[j, 0]` on the `counts[0]` lanes of one type, `times[j, 1]` on the `counts[1]` of the other, inf: impossible.
     """
     allowed = np.where(np.asarray(counts) > 0, times, np.inf)
     shortest = allowed.min(axis=1, initial=np.inf)
@@ -105,7 +103,7 @@ def greedy_dual(
 
 
 def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: float) -> np.ndarray | None:
-    """Tasks for the second type, none longer than the guess; None: refuted."""
+    """Mask of tasks for the second type, none longer than the guess; None: refuted."""
     limit = guess * (1 + TOLERANCE)
     p, q = times[:, 0], times[:, 1]
     second = p > limit
@@ -120,22 +118,22 @@ def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: flo
 
 
 class BalancedMakespan(DescendingPlanner):
-    """Balanced makespan: favorite types first, then the overloaded type gives tasks.
+    """Balanced makespan: favorite types first, then tasks of the overloaded type move.
 
     For independent sequential tasks on at most two types of device.
-    Decides where, for two types of devices.  Tasks start on the type on which they are shorter.  From the type with
-    more work a lane they move to the other in the order of what that costs (the ratio of their two times), until the
-    work is balanced; tasks longer than a limit on the other type stay.  Every limit that can matter is tried, and of
-    the partitions just before and just after balance the one with the shortest schedule is kept, with longest
-    processing time first on either side.
+    Decides where, for two types of devices.  Tasks are first put on the type where they are shorter.  From the type
+    with more work per lane they are moved to the other in ascending order of cost (the ratio of their two times), until
+    the work is balanced; tasks longer than a limit on the other type are not moved.  Every limit that can matter is
+    tried, and of the partitions just before and just after balance the one with the shortest schedule is kept, with
+    longest processing time first on either side.
     Reference: Canon, Marchal, Vivien, Low-Cost Approximation Algorithms for Scheduling Independent Tasks on Hybrid
-    Platforms (2017).  Theirs looks for a task that dominates after each move and moves it back; here the limit does
-    that, which makes the proof short.
-    Ratio 2 without arrivals.  Let λ be the least makespan and the limit the longest of the times up to λ.  No task is
-    then longer than λ where it runs, and moving in that order is the best fractional way to balance the work if what is
-    longer than the limit must stay.  So just before balance the lanes of the type that receives have at most λ of work
-    each, those of the other at most λ each and the one task that moves next, no longer than λ.  As for `greedy_dual`,
-    longest processing time first ends by 2λ.  With arrivals there is no ratio.  Transfers are not counted.
+    Platforms (2017).  The original algorithm moves a dominating task back after each move; here the limit prevents such
+    moves, which makes the proof short.  Ratio 2 without arrivals.  Let λ be the least makespan and the limit the
+    longest of the times up to λ.  No task is then longer than λ where it runs, and moving in that order is the best
+    fractional way to balance the work if tasks longer than the limit must stay.  So just before balance the lanes of
+    the receiving type have at most λ of work each, and those of the other type at most λ each plus the task that moves
+    next, no longer than λ.  As for `greedy_dual`, longest processing time first ends by 2λ.  With arrivals there is no
+    ratio.  Transfers are not counted.
     Weakness: it tries few partitions, all of them along one order.
     Cost: O(n log n), and O(n) for each limit between a lower bound and the first schedule found, at most n; then
     O(n log n) for each partition with less work per lane than the best makespan.
@@ -148,7 +146,7 @@ class BalancedMakespan(DescendingPlanner):
 
 
 def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
-    """The best schedule on `counts[0]` and `counts[1]` lanes of two types."""
+    """Return the best schedule on `counts[0]` and `counts[1]` lanes of two types."""
     allowed = np.where(np.asarray(counts) > 0, times, np.inf)
     on_second = allowed[:, 1] < allowed[:, 0]
     best = longest_first(times, counts, on_second, ready)
@@ -164,8 +162,7 @@ def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarra
     low = float(max(shortest.max(initial=0.0), shortest.sum() / sum(counts)))
     limits = np.unique(allowed[movers, light])
     limits = np.concatenate([[low], limits[(limits > low) & (limits <= best.makespan)]])
-    partitions: list[tuple[float, float, int]] = []
-    """(work a lane, limit, tasks moved)"""
+    partitions: list[tuple[float, float, int]] = []  # (work per lane, limit, tasks moved)
     for limit in limits.tolist():
         able = movers[allowed[movers, light] <= limit]
         kept = (work[heavy] - np.cumsum(allowed[able, heavy])) / counts[heavy]
@@ -192,8 +189,8 @@ class Clb2c(PlainPlanner):
     end is tried on the least loaded lane of its better type.  The task that would complete first is placed.
     Reference: Cheriere and Saule, Considerations on Distributed Load Balancing for Fully Heterogeneous Machines: Two
     Particular Cases (2015).  At most 2 times the least makespan if no task is longer than that on either type, without
-    arrivals.  Weakness: without that condition no ratio holds, as the last tasks left may be long ones on their worse
-    type; transfers are not counted.
+    arrivals.  Weakness: without that condition no ratio holds, as the last tasks may be long ones on their worse type;
+    transfers are not counted.
     Cost: O(n log n).
     """
 
@@ -204,7 +201,7 @@ class Clb2c(PlainPlanner):
 
 
 def clb2c(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
-    """CLB2C on `counts[0]` and `counts[1]` lanes; ties go to the second type."""
+    """Schedule by CLB2C on the lanes of two types; ties: the second type."""
     schedule = Schedule.empty(len(times))
     free = [[(0.0, lane) for lane in range(count)] for count in counts]  # heaps
     order = by_speed_up(np.where(np.asarray(counts) > 0, times, np.inf)).tolist()

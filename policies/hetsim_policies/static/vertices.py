@@ -14,10 +14,8 @@ from hetsim_policies.static.common.parallel import PoolLanes, WideTasks, wide, w
 from hetsim_policies.static.common.unrelated import SAMPLE, Split, allowed_times, good_prices, priced, split
 
 RATIO = 2.0
-TOLERANCE = 1e-9
-"""Relative slack of comparisons with a deadline, always so that it is possible rather than not."""
-WHOLE = 1 - 1e-6
-"""A share that is a whole task but for the solver's rounding."""
+TOLERANCE = 1e-9  # Relative slack of comparisons with a deadline, so that rounding never makes one impossible
+WHOLE = 1 - 1e-6  # a share above this is a whole task, up to the solver's rounding
 
 
 class Lst(DescendingPlanner):
@@ -26,20 +24,20 @@ class Lst(DescendingPlanner):
     For independent sequential tasks on any types of device.
     Decides where, for independent tasks on any number of device types.  For a deadline T a task may run only on types
     where it alone takes no longer; the program splits tasks over those types so that no type has more than T of work a
-    lane (`unrelated`).  The least T that it allows is found by bisection.  A vertex splits few tasks, and each of those
-    can be matched to a type of its own that has a share of it: it goes there whole.  Longest processing time first on
-    the lanes of each type.  Two other roundings of the vertex (`roundings`) are tried too; the shortest schedule is
-    taken, and the descent starts from each of them.
+    lane (`unrelated`).  The minimum feasible T is found by bisection.  A vertex splits few tasks, and each of those can
+    be matched to a different type that has a share of it: it is placed there whole.  Then follows longest processing
+    time first on the lanes of each type.  Two other roundings of the vertex (`roundings`) are tried too; the shortest
+    schedule is used, and the descent starts from each of them.
     Reference: Lenstra, Shmoys, Tardos, Approximation Algorithms for Scheduling Unrelated Parallel Machines (1990).
     Their program has a variable for each task and lane.  Lanes of one type are equal, so here it has one for each task
     and type: for 1,000 tasks on 24 lanes of three types 3,000 variables instead of 24,000.
-    Ratio 2 without arrivals.  The least T is at most the least makespan, as the schedule of least makespan satisfies
+    Ratio 2 without arrivals.  The minimum T is at most the least makespan, as the schedule of least makespan satisfies
     the program.  A type of c lanes has at most cT of tasks that are not split, and at most one task more, e.  Let s end
     last; it starts when every lane of the type is busy, so it ends by (cT + e - s)/c + s = T + e/c + s(1 - 1/c), at
-    most 2T, as no task is longer than T where it runs.  With one lane a type that is their proof.  The program changes
-    only where T passes the time of a task, so bisection over those times finds its least T exactly, and the plan
-    carries it as a certified bound.  With arrivals the bound holds, the ratio does not.  Transfers are not counted.
-    Weakness: the program sees no lanes, only areas; on two types `dual_approximation` is better and faster.
+    most 2T, as no task is longer than T where it runs.  With one lane per type that is their proof.  The program
+    changes only where T passes the time of a task, so bisection over those times finds its minimum T exactly, and the
+    plan has it as a certified bound.  With arrivals the bound is valid, the ratio is not.  Transfers are not counted.
+    Weakness: the program considers areas, not lanes; on two types `dual_approximation` is better and faster.
     Cost: a linear program of n times types variables for each of at most log2(n types) deadlines, often one.
     """
 
@@ -53,7 +51,7 @@ class Lst(DescendingPlanner):
 def lst(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[Schedule, float]:
-    """The schedule, and the program's lower bound on any makespan."""
+    """Return the schedule, and the program's lower bound on any makespan."""
     schedules, bound = roundings(times, counts, ready, since)
     return schedules[0], bound
 
@@ -61,9 +59,9 @@ def lst(
 def roundings(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[list[Schedule], float]:
-    """Schedules of the rounded vertex, shortest first, and the program's bound.
+    """Return schedules of the rounded vertex, shortest first, and the program's bound.
 
-    A descent from the longer ones often ends lower: `spread` puts tasks where they end first and so adds work.
+    A descent from the longer ones often ends lower: `spread` places tasks where they end first and so adds work.
     """
     bound, share = min_deadline(times, counts)
     largest = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
@@ -73,7 +71,7 @@ def roundings(
 
 
 def min_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.ndarray]:
-    """Minimum T with a solvable program, certified by prices, and a vertex."""
+    """Return the minimum T with a feasible program, and a vertex of the program."""
     allowed = allowed_times(times, counts)
     if not len(times):
         return 0.0, allowed
@@ -100,10 +98,10 @@ def min_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.nd
 
 
 def first_solvable(levels: Sequence[float], at: Callable[[float], tuple[Split, float]]) -> tuple[float, Split]:
-    """Minimum length with a solvable program, and its vertex, by halving.
+    """Return the minimum length with a feasible program, and its vertex, by bisection.
 
-    levels: between two of them the program is the same; the last is possible, as nothing is left out there and the
-        first has room for all.  at: the vertex of a level's program, and the area that it needs a lane.
+    levels: between two of them the program is the same; the last is feasible, as it excludes nothing and the first has
+        room for all.  at: function that returns the vertex of a level's program, and the area that it needs per lane.
     """
     first, last = 0, len(levels) - 1
     middle = 0  # mostly possible
@@ -120,9 +118,9 @@ def first_solvable(levels: Sequence[float], at: Callable[[float], tuple[Split, f
 
 
 def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """Type of each task; split ones, longest first, where a lane ends first.
+    """Return the type of each task; split ones, longest first, by earliest lane end.
 
-    No ratio is proven of it, but it leaves less to mend than `rounded`.
+    No ratio is proven, but it leaves less for the descent than `rounded`.
     """
     kind = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
     lanes = np.maximum(np.asarray(counts, dtype=float), 1.0)
@@ -137,7 +135,7 @@ def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.nd
 
 
 def rounded(share: np.ndarray) -> np.ndarray:
-    """Type of each task; split ones where no other one goes, by largest share."""
+    """Return the type of each task; split ones matched to different types, by share."""
     kind = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
     if len(parts := np.flatnonzero(share.max(axis=1, initial=0.0) < WHOLE)):
         from scipy.sparse import csr_array
@@ -151,8 +149,8 @@ def rounded(share: np.ndarray) -> np.ndarray:
     return kind
 
 
+# Multiples of the smallest guess whose allotments are listed too: narrower, with less waste
 WIDER = (1.0, 1.1, 1.25, 1.5)
-"""Multiples of the least guess for which allotments are listed too: they are narrower and waste less."""
 
 
 class MoldableDual(PlannedScheduler):
@@ -160,21 +158,22 @@ class MoldableDual(PlannedScheduler):
 
     For rigid and moldable tasks, without a task graph.
     Decides on how many lanes of which type each task runs, where and when, for independent rigid and moldable tasks on
-    cores and gangs of GPUs.  For a guess λ, a task takes on each type the option of least area (width × seconds) of at
-    most λ seconds, and a linear program deals the areas out to the types.  A guess without a solution is below every
-    makespan: a schedule of length λ uses options of at most λ, of no less area, and solves the program.  The least
-    guess that has one is the certified bound and the start of the schedule: a vertex splits fewer tasks than there are
-    types, each goes whole to a type that takes no other, and the tasks of every type are listed, the longest or the
-    widest first.
+    cores and gangs of GPUs.  For a guess λ, a task takes on each type the option of minimum area (width × seconds) of
+    at most λ seconds, and a linear program divides the areas over the types.  A guess without a solution is below every
+    makespan: a schedule of length λ uses options of at most λ, of no less area, and solves the program.  The smallest
+    guess with a solution is the certified bound and the start of the schedule: a vertex splits fewer tasks than
+    there are types, each is placed whole on a type that gets no other, and the tasks of every type are listed, the
+    longest or the widest first.
     Reference: the guesses are those of Hochbaum and Shmoys, Using Dual Approximation Algorithms for Scheduling Problems
-    (1987); allotments of least area and the list after them are those of Turek, Wolf, Yu, Approximate Algorithms for
+    (1987); allotments of minimum area and the list after them are those of Turek, Wolf, Yu, Approximate Algorithms for
     Scheduling Parallelizable Tasks (1992); the vertex is that of `lst`.
-    Ratio: 2 on one type of device, 3 on several, where the lanes of each type stand on one node or no option is wider
-    than one lane.  Proof: let A be the area of what the program gives a type of m lanes whole, A ≤ mλ, and no task
-    longer than λ.  If its list ended after 2λ, at no moment t < λ could what started after t have been put next to what
-    ran at t, so t and t + λ together keep more than m lanes busy, and A > mλ.  A task that was split comes after that:
+    Ratio: 2 on one type of device, 3 on several, if the lanes of each type are on one node or no option is wider
+    than one lane.  Proof: let A be the area of whole tasks on a type of m lanes by the program, A ≤ mλ, and no task
+    longer than λ.  If its list ended after 2λ, at no moment t < λ could tasks started after t have run next to those
+    running at t, so t and t + λ together keep more than m lanes busy, and A > mλ.  A split task is placed after that:
     3λ.
-    Weakness: gangs that must find their lanes on one of several nodes carry no ratio; arrivals are kept to, no more.
+    Weakness: gangs that must find their lanes on one of several nodes have no ratio; arrivals are respected without a
+    ratio.
     Cost: O(log n) linear programs of n × types variables, and some lists of O(n lanes).
     """
 
@@ -191,7 +190,7 @@ class MoldableDual(PlannedScheduler):
 
 
 def guaranteed(instance: WideTasks) -> float | None:
-    """The proven ratio for the instance, or None."""
+    """Return the proven ratio for the instance, or None."""
     together = float(np.ptp(instance.problem.tasks.arrival)) == 0 and not instance.problem.in_mid_run
     fits = all(instance.gathered) or int(instance.width.max()) == 1
     able = np.isfinite(instance.min_areas()).any(axis=0).sum()
@@ -199,9 +198,9 @@ def guaranteed(instance: WideTasks) -> float | None:
 
 
 def min_guess(instance: WideTasks) -> tuple[float, Split]:
-    """Minimum makespan with a solvable program, and a vertex of it.
+    """Return the minimum makespan with a feasible program, and a vertex of it.
 
-    Between two lengths of options the program is the same, so guesses are such lengths, halved.
+    Between two option lengths the program is the same, so guesses are such lengths, by bisection.
     """
     counts = instance.counts
 
@@ -215,7 +214,7 @@ def min_guess(instance: WideTasks) -> tuple[float, Split]:
 
 
 def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[PoolLanes]:
-    """Lists of a guess's allotments, given by a vertex (None: computed here)."""
+    """Return lists of a guess's allotments, given by a vertex (None: computed here)."""
     areas = instance.min_areas(guess * (1 + 1e-9))
     share = (found or split(areas, instance.counts, divisible=True)).share
     made = []
@@ -233,14 +232,14 @@ def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[Po
 
 
 def _options(instance: WideTasks, kind: np.ndarray, guess: float) -> np.ndarray:
-    """Each task's option of minimum area on its type within the guess; ties: first."""
+    """Choose each task's option of minimum area on its type within the guess."""
     right = (instance.kind == kind[instance.task]) & (instance.seconds <= guess * (1 + 1e-9))
     area = np.where(right, instance.area, np.inf)
     return np.lexsort((area, instance.task))[instance.first[:-1]]
 
 
 def _list(instance: WideTasks, chosen: np.ndarray, order: np.ndarray, late: Sequence[int]) -> PoolLanes:
-    """The chosen options in list order; no task begins before its arrival."""
+    """Place the chosen options in list order; no task begins before its arrival."""
     allowed = np.zeros(len(instance.task), dtype=bool)
     allowed[chosen] = True
     lanes = wide_graham(instance, allowed, order.tolist())

@@ -1,1 +1,1 @@
-"""Experiments: scenarios run once, replicated, compared and swept."""
+"""Experiments: functions that run, replicate, compare and sweep scenarios."""

@@ -1,12 +1,12 @@
-"""The digest of an object with all the code and data that it reaches.
+"""Digest of an object with all the code and data that it references.
 
-It is what a policy of the user's adds to a run's name.  The digest is of values in memory, not of the text of files: of
-a function its byte code, constants, defaults, closure and the globals that it names, with what these name in turn; of
-an object its state; of a class what is in it and its bases.  Modules of Python and of hetsim count by name and packages
-by version; a package that is installed from a local folder, or that nothing has installed, is the user's own code.
-Equal objects have equal digests in every process.
+The digest of a user's policy is part of the key under which its runs are stored.  It covers values in memory, not the
+text of files: of a function the byte code, constants, defaults, closure and the globals that the code names; of an
+object the state; of a class the members and bases.  Modules of Python and of hetsim are covered by their names, and
+packages by their versions; a package that is installed from a local folder, or not installed at all, is the user's
+code.  Equal objects have equal digests in every process.
 
-What decides a run and is not such a value (files that are opened, the environment, a state in C) is told as a reason.
+Inputs of a run that are not such values (opened files, the environment, state in C) are reported as reasons.
 """
 
 import builtins
@@ -49,10 +49,10 @@ OURS = ("hetsim", "hetsim_policies", "hetsim_scenarios")
 _MISSING = "no such name"
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+# A call whose result is only used as a key: `rows[id(x)]`, `id(x) in rows`.
 _KEY = re.compile(r"\S+( (?!CALL)\S+)* CALL ((STORE|BINARY|DELETE)_SUBSCR|LOAD_\w+( LOAD_ATTR)* CONTAINS_OP)\b")
-"""The steps of a call that gives a key and nothing else: `rows[id(x)]`, `id(x) in rows`."""
+# Instructions after a dict that look up a key and do not iterate over it.
 _LOOKED_UP = re.compile(r"(LOAD_\w+ )*((BINARY|STORE|DELETE)_SUBSCR|CONTAINS_OP)")
-"""The steps after a dict that do not go through it in its order."""
 _SCALARS = (bool, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
 _CONTAINERS = (dict, list, tuple, set, frozenset, str, bytes, int, float)
 _BUILT_IN = "built in"
@@ -78,31 +78,32 @@ _REACHES |= dict.fromkeys((
     time.process_time, time.process_time_ns, time.thread_time, time.localtime, time.gmtime,
 ), "reads the clock")  # fmt: skip
 _REACHES |= {getattr(os, name): "starts processes" for name in dir(os) if name.startswith(("spawn", "exec", "posix_"))}
+# Modules and packages that read something outside this process.
 _OUTSIDE = frozenset((
     "socket", "_socket", "ssl", "http", "urllib", "ftplib", "smtplib", "subprocess", "ctypes", "sqlite3", "dbm",
     "shelve", "mmap", "secrets", "multiprocessing", "configparser", "linecache", "fileinput", "shutil", "tempfile",
     "glob", "zipfile", "tarfile", "runpy", "pkgutil", "platform", "locale", "xml", "resource", "requests",
     "httpx", "urllib3", "aiohttp", "h5py", "netCDF4", "duckdb", "psutil",
 ))  # fmt: skip
-"""Modules of Python, and packages, that read what is outside this process."""
+# Attributes that read files, of any object.
 _READING = frozenset((
     "open", "read_text", "read_bytes", "loadtxt", "genfromtxt", "fromfile", "memmap", "urlopen", "iterdir", "glob",
     "rglob", "exists", "is_file", "is_dir", "isfile", "isdir", "stat", "getmtime", "getsize", "lexists", "get_data",
 ))  # fmt: skip
-"""Attributes that look at files, of whatever object."""
 _READS = dict.fromkeys(_READING, "opens files") | dict.fromkeys(("__doc__", "__annotations__"), "reads descriptions")
 _OF_PACKAGES = re.compile(r"load|read|open|fetch|download|scan|memory_map|(im|mm|wav)read$"
                           r"|(\w*File|netcdf_file|HDFStore)$|(Parquet|parquet_)?[dD]ataset$")  # fmt: skip
+# Names of functions and classes that open files: of packages, and of Python.
 _OF_PYTHON = re.compile(rf"(Path\.)?({'|'.join(sorted(_READING))}|FileIO|[A-Z]\w*File|getsource\w*)$")
-"""What the names of functions and classes begin with that do, of packages and of Python."""
 _NOW = ("now", "today", "utcnow")
+# Generators that draw a seed from the operating system if none is given.
 _SEEDED = (random.Random, np.random.default_rng, np.random.RandomState, np.random.SeedSequence,
            *np.random.BitGenerator.__subclasses__())  # fmt: skip
-"""Generators that draw a seed from the system if they are given none."""
+# Attributes of a function of `functools.singledispatch`.
 _DISPATCH = ("registry", "dispatch", "register", "_clear_cache", "__wrapped__")
-"""Attributes of a function of `functools.singledispatch`."""
+# Packages whose functions count with a policy's code where the user has replaced them.
 _PATCHED = ("numpy", "scipy", "random", "math", "time", "simpy", *OURS)
-"""Packages of which a function that the user has put in place of theirs counts with the code of a policy."""
+# Attributes that make up objects of Python's own types.
 _PARTS: dict[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel"), staticmethod: ("__func__",), classmethod: ("__func__",),
     functools.cached_property: ("func",), functools._lru_cache_wrapper: ("__wrapped__",),
@@ -111,27 +112,27 @@ _PARTS: dict[type, tuple[str, ...]] = {
     types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
     types.GetSetDescriptorType, types.MemberDescriptorType,
 ), ("__name__", "__objclass__"))  # fmt: skip
-"""Of objects of Python the attributes that they consist of."""
+# Attributes of a class that only describe it.
 _DESCRIBING = frozenset((
     "_abc_impl", "__abstractmethods__", "__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__",
     "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__", "__static_attributes__",
     "__weakref__",
 ))  # fmt: skip
-"""Attributes of a class that only describe it."""
 
 
 def stated_identity(item: Any) -> str | None:
-    """The text `identity` by which an object identifies itself."""
+    """Return an object's own `identity` text, or None if it has none."""
     said = vars(item if inspect.isclass(item) else type(item)).get("identity")
     said = getattr(item, "__dict__", {}).get("identity", said)
     return said if isinstance(said, str) and said is not _MISSING else None
 
 
 def code_digest(item: Any, own: str = "") -> tuple[str, tuple[str, ...]]:
-    """Digest of an object and the code that it reaches; reasons of what is left out.
+    """Compute the digest of an object and the code that it references.
 
     own: a package whose code counts as the user's, even where it is installed.
-    UsageError if the source of a function is not what was imported.
+    Returns the digest and the reasons why it may be incomplete.
+    UsageError if the source file of a function has changed since the import.
     """
     if (said := stated_identity(item)) is not None:
         return hashlib.sha256(f"identity {said}".encode()).hexdigest(), ()
@@ -145,7 +146,7 @@ def code_digest(item: Any, own: str = "") -> tuple[str, tuple[str, ...]]:
 
 
 def _patched() -> dict[str, Any]:
-    """Functions of the user's code that are attributes of libraries, by their places."""
+    """Functions of the user's code that replace attributes of libraries, by name."""
     patched: dict[str, Any] = {}
     own: dict[int, bool] = {}
     for name, module in list(sys.modules.items()):
@@ -161,10 +162,10 @@ def _patched() -> dict[str, Any]:
 
 
 class _Walk:
-    """A walk over all that an object reaches; `reasons` has what cannot be hashed."""
+    """A walk over all that an object references; `reasons` lists what has no digest."""
 
     def __init__(self, own: str = "", reasons: dict[str, None] | None = None, place: str = "") -> None:
-        """place: the function or class at which the walk is, for reasons."""
+        """`place` is the function or class being walked, for the texts of reasons."""
         self.hash, self.own, self.place = hashlib.sha256(), own, place
         self.reasons: dict[str, None] = {} if reasons is None else reasons
         # The objects too: one that is gone would leave its number in memory to another.
@@ -180,7 +181,6 @@ class _Walk:
         self.reasons[f"{self.place or 'it'} {what}"] = None
 
     def alone(self, value: Any) -> bytes:
-        """The digest of a value by itself: the order of sets and dicts."""
         inner = _Walk(self.own, self.reasons, self.place)
         inner.value(value)
         return inner.hash.digest()
@@ -242,7 +242,6 @@ class _Walk:
             self.unknown(_REACHES[function])
 
     def _mapping(self, value: Mapping[Any, Any]) -> None:
-        """Items sorted by key, or in their order if all keys are whole numbers."""
         self.put(len(value))
         in_order = all(type(key) is int for key in value)
         pairs = ((b"" if in_order else self.alone(key), key) for key in value)
@@ -288,7 +287,7 @@ class _Walk:
         self.value((function.__defaults__, function.__kwdefaults__, function.__dict__))
 
     def _names(self, code: types.CodeType, names: Mapping[str, Any], around: Mapping[str, Any] | None = None) -> None:
-        """The globals that code names, and its imports; `around`: modules and classes."""
+        """Hash the globals and imports that code names; `around` has modules and classes."""
         steps, bound, imported = list(dis.get_instructions(code)), dict(around or {}), None
         for at, step in enumerate(steps):
             if step.opname in _GLOBAL:
@@ -318,7 +317,7 @@ class _Walk:
                 self._names(inner, names, bound)
 
     def _attributes(self, value: Any, steps: list[dis.Instruction], at: int) -> None:
-        """A value that is named; of a module those of its attributes that are asked for."""
+        """Hash a named value; of a module only the attributes that the code reads."""
         asked = steps[at - 2].argval if at > 1 and steps[at - 2].opname in _GLOBAL else None
         while isinstance(value, types.ModuleType) and at < len(steps) and steps[at].opname in _ATTRIBUTE:
             self.put("attribute", steps[at].argval)
@@ -349,7 +348,7 @@ class _Walk:
         self.value(value)
 
     def _first_argument(self, function: Any, text: Any) -> None:
-        """Follow a function that does what its first argument says (None: computed)."""
+        """Check a function such as `attrgetter` by its first argument (None: computed)."""
         if function is operator.methodcaller or function is operator.attrgetter:
             if text is None:
                 self.unknown("asks objects for computed names")
@@ -359,7 +358,7 @@ class _Walk:
             self.unknown("reads the clock")
 
     def _import(self, name: str, level: int, wanted: Any, names: Mapping[str, Any]) -> types.ModuleType | None:
-        """Walk what code imports when it runs; the module that a name gets."""
+        """Hash what an import statement loads; return the module that it binds, if any."""
         try:
             full = importlib.util.resolve_name("." * level + name, names.get("__package__") or "") if level else name
             of_package = _origin(full, self.own) not in ("", "python", "hetsim")
@@ -419,7 +418,7 @@ class _Walk:
             self._reduced(value, kind)
 
     def _reduced(self, value: Any, kind: type) -> None:
-        """Walk the state that `copy` and `pickle` take for the object."""
+        """Hash the state that `copy` and `pickle` read from the object."""
         try:
             made = copyreg.dispatch_table[kind](value) if kind in copyreg.dispatch_table else value.__reduce_ex__(4)
         except Exception:
@@ -436,7 +435,7 @@ class _Walk:
         self.value([list(made[3] or ()), pairs if kind.__name__ == "OrderedDict" else dict(pairs)])
 
     def _method(self, value: Any) -> None:
-        """A method of an object; a function in C has its module as the object, or none."""
+        """Hash a method with its object; a C function's object is its module or None."""
         owner = value.__self__
         self.put(value.__name__)
         if owner is random._inst or owner is np.random.mtrand._rand:
@@ -452,7 +451,7 @@ class _Walk:
             self.value(getattr(value, "__func__", None))
 
     def _named(self, module: str, name: str) -> bool:
-        """Put a name by its module (and version); False if that does not determine it."""
+        """Hash a name with its module and version; return False if that is not enough."""
         if origin := _origin(module, self.own):
             self.put("named", module, name, origin)
         if origin and module.partition(".")[0] in _OUTSIDE:
@@ -463,12 +462,11 @@ class _Walk:
 
 
 def _is_key(code: types.CodeType, steps: list[dis.Instruction]) -> bool:
-    """Return True if the call that begins with these steps only serves to look up."""
+    """Return True if the call that begins at these steps only computes a key."""
     return "__hash__" in code.co_qualname.split(".") or _KEY.match(_words(steps)) is not None
 
 
 def _words(steps: list[dis.Instruction]) -> str:
-    """The names of steps, as before Python 3.14, which has BINARY_OP."""
     return " ".join("BINARY_SUBSCR" if step.argrepr == "[]" else step.opname for step in steps[:20])
 
 
@@ -476,7 +474,7 @@ def _words(steps: list[dis.Instruction]) -> str:
 
 
 def _origin(module: Any, own: str) -> str:
-    """`python`, `hetsim`, or a package with its version; empty for the user's code."""
+    """Return `python`, `hetsim`, a package with version, or "" for the user's code."""
     if not isinstance(module, str):  # of some classes in C
         return "python"
     top = module.partition(".")[0]
@@ -486,7 +484,7 @@ def _origin(module: Any, own: str) -> str:
 
 
 def _file(top: str) -> str:
-    """The file of a module; `built in` if it has none, empty without such a module."""
+    """Return a module's file, `built in` if it has none, or "" if there is no module."""
     if (module := sys.modules.get(top)) is not None:
         return getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), _BUILT_IN)
     try:
@@ -513,10 +511,7 @@ _distributions = cache(metadata.packages_distributions)
 
 
 def _check_source(function: types.FunctionType, module: str) -> None:
-    """Raise UsageError if a function's file has changed since it was imported.
-
-    Only where Python's own loader made the module: others change code.
-    """
+    """Raise UsageError if a function's source file has changed since its import."""
     loaded = sys.modules.get(module)
     file = getattr(loaded, "__file__", None)
     if file != function.__code__.co_filename or type(getattr(loaded, "__loader__", None)) is not SourceFileLoader:
@@ -534,7 +529,7 @@ def _check_source(function: types.FunctionType, module: str) -> None:
 
 @cache
 def _codes_in(file: str, size: int, changed: int) -> frozenset[bytes]:
-    """Digests of all code in a file, which is read again when it has changed."""
+    """Digests of all code objects in a file; the cache key includes its size and time."""
     todo, digests = [compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)], set()
     while todo:
         code = todo.pop()

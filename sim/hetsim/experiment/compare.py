@@ -1,4 +1,4 @@
-"""Comparisons: policies that meet the same arrivals, sizes and faults."""
+"""Comparisons of policies under the same arrivals, task sizes and faults."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,10 +28,10 @@ Policies = Iterable[PolicyLike] | Mapping[str, PolicyLike]
 
 @dataclass
 class Refusals:
-    """Policies that refuse the scenario before its clock starts.
+    """Policies that cannot run the scenario, with the errors that say why.
 
-    `add` raises where it is the baseline, with which all others were to be compared; `require_others` where too few
-    are left.
+    `add` raises ScenarioError if the refusing policy is the baseline; `require_others` raises it if too few policies
+    are left to compare.
     """
 
     baseline: str | None = None
@@ -49,7 +49,7 @@ class Refusals:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """The messages, without the policy's name."""
+        """Error messages by policy, without the policy's name."""
         return {
             label: "; ".join(": ".join(filter(None, (one.key, one.message))) for one in error.problems)
             for label, error in self.errors.items()
@@ -70,27 +70,26 @@ def compare(
     by: str | Iterable[str] = (),
     **options: Unpack[StudyKeywords],
 ) -> Comparison:
-    """Compare policies: a table, paired differences, and which is better by how much.
+    """Compare policies: a table, paired differences, and the better one of each pair.
 
-    A policy that refuses the scenario before its clock starts is in `Comparison.refused`, with its reason, and the
-    others are compared.
+    A policy that cannot run the scenario is listed in `Comparison.refused` with the reason; the others are compared.
 
     Parameters:
         scenario: as for `run`.
         policies: names, mappings or classes as in `run`, or a mapping of labels to these.
-        metrics: those compared, or names of sets of them (usual, cluster, all), of which those are that tell something
-            here; without them the usual ones.
-        by: class, gpus or user: to keep of replications what `Comparison.by` tells of these groups.
-        baseline: the label with which every other is compared; without it every pair is.
-        confidence: of the intervals.
-        best: a metric by which to select the best policy with the stated `probability`, unless another is within
-            `delta` of it: as many replications are made as that takes (`hetsim.results.many_runs.selection`), at least
-            those asked for (without: 10).  The result is in `Comparison.selection`.
-        probability, delta: of a selection; delta is a share of the mean.
+        metrics: metrics to compare, or names of sets (usual, cluster, all), of which the metrics that apply here are
+            compared; without it the usual ones.
+        by: class, gpus or user: also keep the metrics of these groups of tasks, for `Comparison.by`.
+        baseline: the label of the policy with which every other one is compared; without it every pair is.
+        confidence: confidence level of the intervals.
+        best: a metric by which to select the best policy with the stated `probability`, unless another one is within
+            `delta` of it.  As many replications are run as the selection needs (`hetsim.results.many_runs.selection`),
+            at least those asked for (10 if no number is given).  `Comparison.selection` has the result.
+        probability, delta: parameters of the selection; delta is a share of the mean.
         options: those of every study.
-    Returns: what was found, and the runs behind it.
+    Returns: the comparison with the runs that it is made from.
     Raises:
-        ScenarioError: all policies refuse, or the baseline does, or one is written wrongly (an unknown parameter).
+        ScenarioError: the baseline or all policies cannot run the scenario, or a policy has an unknown parameter.
         RunError: a run failed, which ends the comparison.
     """
     names = None if metrics is None else listed(metrics)
@@ -119,7 +118,7 @@ def asked_for(
     metrics: Iterable[str] | None, by: str | Iterable[str], best: str | None = None, probability: float | None = None,
     delta: float | None = None, replications: int | Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """`Comparison.asked`, without what was left out."""
+    """Build `Comparison.asked`: the given arguments of the comparison."""
     asked: dict[str, Any] = {"metrics": list(metrics or ()), "by": [by] if isinstance(by, str) else list(by)}
     if best is not None:
         asked |= {"best": best, "probability": probability, "delta": delta, "replications": replications}
@@ -138,10 +137,10 @@ def select_best(
     by: str | Iterable[str] = (),
     refusals: Refusals | None = None,
 ) -> tuple[dict[str, Replications], Selection]:
-    """The best policy by one metric, and its and the other runs; see `compare`.
+    """Select the best policy by one metric; return all runs and the selection.
 
-    The replications of `options` are those of the first stage.  `refusals`: as in `run_policies`; two policies have to
-    be left.
+    `options.replications` is the number of the first stage (see `compare`).  `refusals`: as in `run_policies`; at least
+    two policies must be able to run.
     """
     replications = options.replications
     if isinstance(replications, Mapping):
@@ -190,12 +189,11 @@ def run_policies(
     by: str | Iterable[str] = (),
     refusals: Refusals | None = None,
 ) -> dict[str, Result | Replications]:
-    """Run each policy; the runs by label, which `compare` evaluates.
+    """Run each policy and return the runs by label, which `compare` evaluates.
 
-    Where replications are given as a precision, each policy has as many as it needs; a comparison takes those
-    that all have.
-    refusals: takes in the policies that refuse the scenario before its clock starts, which have no run; without it the
-    first one that does ends all.
+    With a precision instead of a number of replications, each policy is replicated until it reaches the precision; the
+    comparison uses the replications that all policies have.
+    refusals: collects the policies that cannot run the scenario; without it the first such policy raises ScenarioError.
     """
     values = named_policies(policies)
     if len(values) < 2:
@@ -214,7 +212,7 @@ def prepared(
     scenario: str | Path | Mapping[str, Any] | Scenario, values: Mapping[str, Any], options: StudyOptions,
     refusals: Refusals | None,
 ) -> dict[str, Case]:  # fmt: skip
-    """The scenario under each policy, without those that lack a required parameter."""
+    """Load the scenario under each policy, except those that lack a parameter."""
     cases, mistakes = {}, dict[Problem | str, None]()
     for label, value in values.items():
         try:
@@ -236,7 +234,7 @@ def prepared(
 def groups_to_keep(
     cases: Mapping[str, Case], metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions
 ) -> list[str]:
-    """`to_keep` of the first case that can be built; all share the workload."""
+    """Return `to_keep` of the first case that can be built; all have one workload."""
     refusal: ScenarioError | None = None
     for case in cases.values():
         try:

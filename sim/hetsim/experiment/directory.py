@@ -1,18 +1,18 @@
-"""Directories of experiments: one run, replications, or a comparison.
+"""Directories of results: one run, replications, or a comparison.
 
-The tables are written whole or not at all.  The pictures are drawn once these are safe: one that fails is a warning
-that names it (`hetsim.results.panels`), and the tables stay.
+The tables are written completely or not at all.  Pictures are drawn after the tables are written; a picture that
+fails gives a warning with its name (`hetsim.results.panels`), and the tables remain.
 
-One run         what `Result.save` writes (tables, summary.json, scenario.yaml, run.json)
-replications    run.json, scenario.yaml, summary.json, replications.parquet (a row each, a column a metric),
+One run         the files of `Result.save` (tables, summary.json, scenario.yaml, run.json)
+replications    run.json, scenario.yaml, summary.json, replications.parquet (a row a replication, a column a metric),
                 and replication-0/: the first run in full
 comparison      run.json, comparison.json, comparison.csv (means and half-widths), pairs.csv, by_class.csv, by_gpus.csv
-                and by_user.csv where there are several groups of these, and a directory per policy; where a policy
-                has a plan also plans.csv, and the policies' pictures are Gantt charts
+                and by_user.csv where there are several of these groups, and one directory for each policy; if a
+                policy has a plan also plans.csv, and the policies' pictures are Gantt charts
 
-Each has a picture, picture.png, unless told otherwise; a comparison besides distributions.png (response, wait and
-slowdown), over_time.png (GPUs, queue and fragmentation; both of the first runs) and one for each by_*.csv.  A run has
-the by_*.csv that were asked for.  The tables of a run that failed lie in its `partial`.
+Each directory has a picture (picture.png) by default; a comparison also has distributions.png (response, wait and
+slowdown) and over_time.png (GPUs, queue and fragmentation), both of the first runs, and a picture for each by_*.csv.
+The directory of one run has the by_*.csv that were requested.  The tables of a failed run are in its `partial`.
 """
 
 import os
@@ -41,15 +41,13 @@ from hetsim.results.panels import drawn, write_picture
 from hetsim.scenario.scenario import Overrides, Scenario
 from hetsim.scenario.scenario import load as load_scenario
 
+# Grouping (class, gpus, user) -> table of `hetsim.results.many_runs.groups.table_of_groups`.
 Groups = Mapping[str, pd.DataFrame]
-"""By what tasks are grouped -> the table of `hetsim.results.many_runs.groups.table_of_groups`."""
 
 PICTURE = "picture.png"
-PARTIAL = "partial"
-"""Where a run that failed keeps its tables up to then."""
+PARTIAL = "partial"  # Subdirectory with the tables of a failed run up to its failure.
 
-MAX_BARS = 20_000
-"""Launches beyond which a Gantt chart shows nothing that the default picture does not."""
+MAX_BARS = 20_000  # Maximum number of launches in a Gantt chart; above it the default picture is drawn.
 
 
 def folder_name(text: str) -> str:
@@ -59,7 +57,7 @@ def folder_name(text: str) -> str:
 def save(
     outcome: Result | Replications, directory: str | Path, *, picture: bool = True, groups: Groups | None = None
 ) -> Path:
-    """Write the directory of a Result or of Replications, with tables of `groups`."""
+    """Write the directory of a Result or Replications, with tables by group."""
 
     def write(folder: Path) -> None:
         _write(outcome, folder)
@@ -74,7 +72,7 @@ def save(
 
 
 def check_target(directory: str | Path) -> Path:
-    """Check that a directory can be written; UsageError now, not after the run."""
+    """Raise UsageError if a directory cannot be written, before the run starts."""
     target = Path(directory)
     try:
         if os.access(target, os.F_OK) or target.is_symlink() or target.exists():
@@ -94,12 +92,10 @@ def check_target(directory: str | Path) -> Path:
 
 
 def save_partial(result: Result, directory: str | Path) -> Path:
-    """Save the tables of a failed run in `partial` of its directory."""
     return result.save(Path(directory) / PARTIAL)
 
 
 def _drop_partial(target: Path) -> None:
-    """Empty a directory that only a failed run wrote to."""
     partial = target / PARTIAL
     if target.is_dir() and [inner.name for inner in target.iterdir()] == [PARTIAL] and (partial / MARK).is_file():
         shutil.rmtree(partial)
@@ -113,7 +109,7 @@ def save_comparison(
     picture: bool = True,
     groups: Groups | None = None,
 ) -> Path:
-    """Write the directory of a comparison and of its runs, with tables of `groups`."""
+    """Write the directory of a comparison and of its runs, with tables by group."""
 
     def write(folder: Path) -> None:
         for label, outcome in runs.items():
@@ -165,19 +161,18 @@ def _whole_runs(outcome: Result | Replications) -> list[Result]:
 
 
 def _without_clock(plans: pd.DataFrame) -> pd.DataFrame:
-    """The plans without planning times, which differ from run to run."""
     return plans.drop(columns="planning_s")
 
 
 def comparison_json(
     comparison: Comparison, runs: Mapping[str, Result | Replications], groups: Groups | None = None
 ) -> dict[str, Any]:
-    """{"scenario", "seed", "policies": {label: summary}, "differences", ...}.
+    """Build the JSON of a comparison: {"scenario", "seed", "policies", ...}.
 
-    Where a policy has a plan, "plans": {label: {planned_makespan, makespan, lower_bound, ratio}} besides, and with
-    tables of groups "groups": {by: {label: {group: {metric: value, or {mean, half_width, n}}}}} and
-    "group_differences": {by: [...]}, which are like "differences" with the group besides.  Policies that refused the
-    scenario are in "refused": {label: reason} alone.
+    "policies" maps labels to summaries.  If a policy has a plan, "plans" is {label: {planned_makespan, makespan,
+    lower_bound, ratio}}.  With tables of groups, "groups" is {by: {label: {group: {metric: value, or {mean, half_width,
+    n}}}}}, and "group_differences" is {by: [...]}, as "differences" with the group added.  Policies that cannot run the
+    scenario are only in "refused": {label: reason}.
     """
     first = next(iter(runs.values()))
     plans = {
@@ -213,16 +208,16 @@ def load(source: Mapping[str, Any], overrides: Overrides = ()) -> Scenario: ...
 @overload
 def load(source: str | Path, overrides: Overrides = ()) -> Any: ...
 def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Any:
-    """Load a scenario, to look at, change and run; or the results in a folder.
+    """Load a scenario to inspect, change and run, or the results in a folder.
 
     For type checkers, `Scenario.load`, `Result.load`, `Replications.load`, `Comparison.load` and `Sweep.load` have one
-    type each.
+    return type each.
 
     Parameters:
-        source: the scenario, as `run` takes it: a file, the name of a shipped scenario, or a mapping; or a folder that
-            `--out` or `save` wrote.
+        source: the scenario, as `run` accepts it: a file, the name of a shipped scenario, or a mapping; or a folder
+            that `--out` or `save` wrote.
         overrides: values of the scenario to change.
-    Returns: the scenario, or what the folder holds.
+    Returns: the scenario, or the results in the folder.
     Raises:
         ScenarioError: the scenario is invalid.
         UsageError: there is no such scenario, or the folder is damaged.
@@ -236,7 +231,7 @@ def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> A
 
 
 def load_any(directory: str | Path) -> Result | Replications | Comparison | Sweep:
-    """Load the results in a directory, whichever verb wrote it."""
+    """Load the results in a directory, whichever command wrote them."""
     return (_kind_of(Path(directory)) or Result).load(directory)
 
 
@@ -246,7 +241,7 @@ def _kind_of(folder: Path) -> type[Result | Replications | Comparison | Sweep] |
 
 
 def first_run(directory: str | Path) -> Result:
-    """The run in a directory; of replications the first."""
+    """Load the run in a directory, or the first of its replications."""
     folder = _not_comparison(Path(directory))
     return Result.load(folder / FIRST if (folder / REPLICATIONS).is_file() else folder)
 
@@ -264,7 +259,6 @@ def _not_comparison(folder: Path) -> Path:
 
 
 def _write(outcome: Result | Replications, folder: Path) -> None:
-    """The files of an outcome, into a folder that need not exist."""
     if not isinstance(outcome, Replications):
         outcome.save(folder)
         return
@@ -289,7 +283,7 @@ def _write(outcome: Result | Replications, folder: Path) -> None:
 
 
 def _draw(outcome: Result | Replications, path: Path, until: float | None = None) -> None:
-    """Draw the picture that suits an outcome; `until`: a Gantt chart up to there."""
+    """Draw the default picture, or a Gantt chart whose time axis ends at `until`."""
     runs = _whole_runs(outcome)
     if until is None or not runs or len(runs[0].launches) > MAX_BARS:
         _save_figure("default", outcome, path)

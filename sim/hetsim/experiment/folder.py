@@ -1,15 +1,15 @@
-"""The directory of a sweep: its mark, finished runs, and at the end tables.
+"""The directory of a sweep: its mark, finished runs and final tables.
 
-    sweep.json              what is swept: keys, points, policies, replications, versions, the digests of the rows
+    sweep.json              the mark: keys, points, policies, replications, versions, digests of the rows
     scenario.yaml           the scenario behind all points
     runs/                   finished runs (`hetsim.experiment.store`), unless another cache was named
-    table.parquet           the tables, once all runs are there
+    table.parquet           the tables, written when all runs are finished
     replications.parquet
-    tables.json             digests of the other files: written last
+    tables.json             digests of the other files; written last
 
-Each file appears whole or not at all, so that a sweep that was killed at any moment goes on where it was, and one that
-was changed since is made again.  Nothing in it tells when or where it was made: the same sweep gives the same bytes,
-however often it was interrupted.
+Each file is written completely or not at all, so a sweep that was killed at any moment can be resumed, and a changed
+file is written again.  No file records when or where it was made: the same sweep gives the same bytes, however often
+it was interrupted.
 """
 
 import os
@@ -28,8 +28,7 @@ from hetsim.results.many_runs.sweep_tables import SweepTables
 from hetsim.results.stored_files import digests, open_stored, sealed, unsealed
 
 RUNS = "runs"
-MAX_INDENTED = 10_000
-"""Points of a sweep whose mark is to be read by people too."""
+MAX_INDENTED = 10_000  # Maximum number of points for which the mark is indented, to be readable.
 _PARTS = {
     "scenario": "the scenario",
     "points": "the points",
@@ -43,7 +42,7 @@ _PARTS = {
 
 
 class Directory:
-    """The directory of a sweep, held by this process.  Made by `claim`."""
+    """The directory of a sweep, locked by this process; `claim` makes it."""
 
     def __init__(self, folder: Path, handle: int | None):
         self.folder, self._handle = folder, handle
@@ -69,10 +68,10 @@ def mark_of(about: Mapping[str, Any]) -> str:
 
 
 def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *, resume: bool, fresh: bool) -> str:
-    """Return `new`, `same`, `extended` (some runs of another fit) or `replaced`.
+    """Return `new`, `same`, `extended` (some stored runs can be used) or `replaced`.
 
-    mark: the contents that `sweep.json` is to have.
-    UsageError if the directory is not to be used for this sweep, and why; nothing is written.
+    mark: the contents that `sweep.json` should have.
+    UsageError if the directory cannot be used for this sweep, with the reason; nothing is written.
     """
     folder = Path(target)
     names = _contents(folder, target)
@@ -112,7 +111,6 @@ def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *
 
 
 def _contents(folder: Path, target: str | Path) -> list[str]:
-    """The names in a folder, if it is there; UsageError if they cannot be read."""
     try:
         there = os.access(folder, os.F_OK) or folder.is_symlink() or folder.exists()
         names = [inner.name for inner in folder.iterdir()] if there and folder.is_dir() else []
@@ -124,13 +122,12 @@ def _contents(folder: Path, target: str | Path) -> list[str]:
 
 
 def _row_text(about: Mapping[str, Any]) -> str:
-    """The digests of the rows as one text; once they were a list."""
+    """The digests of the rows as one text; older marks have a list of them."""
     rows = about.get("rows")
     return "".join(map(str, rows)) if isinstance(rows, list) else str(rows)
 
 
 def _rows(about: Mapping[str, Any]) -> set[str]:
-    """The digests of the rows, of 64 digits each."""
     text = _row_text(about)
     return {text[at : at + 64] for at in range(0, len(text), 64)}
 
@@ -149,10 +146,10 @@ def _differences(there: Mapping[str, Any], about: Mapping[str, Any]) -> list[str
 def claim(
     target: str | Path, about: Mapping[str, Any], scenario: str, *, resume: bool, fresh: bool, shared: bool = False
 ) -> Directory:
-    """Prepare the directory for the runs of a sweep, and hold it.
+    """Prepare and lock the directory for the runs of a sweep.
 
-    UsageError, and nothing touched, if that cannot be.
-    shared: others may be at work on the same sweep there.  What they write has the same names and contents.
+    UsageError, with nothing changed, if the directory cannot be used.
+    shared: other processes may write to the directory at the same time; their files have the same names and contents.
     """
     mark = mark_of(about)
     state = check_folder(target, about, mark, resume=resume, fresh=fresh)
@@ -179,7 +176,6 @@ def claim(
 
 
 def _ensure(path: Path, text: str) -> None:
-    """Write a text, unless it is there."""
     if not _has(path, text):
         write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), durable=True)
 
@@ -194,7 +190,6 @@ def _has(path: Path, text: str) -> bool:
 
 
 def _lock(folder: Path) -> int | None:
-    """A lock that the system releases when this process dies; None without locks."""
     try:
         import fcntl
     except ImportError:

@@ -1,10 +1,10 @@
-"""The digest of all that decides the outcome of a run.
+"""The digest of everything that determines the outcome of a run.
 
-A run is kept under it, and a worker verifies it first.  The digest covers the resolved scenario, the contents of the
-files it names, seed and replication, the versions of Python, hetsim and the libraries that it uses, hetsim's own source
-code, and all code and data that policies, trace readers and arrival processes of the user's reach
-(`hetsim.experiment.code_digest`).  What only names or arranges runs (`name`, `description`, `sweep`, `replications`) is
-left out.
+A finished run is stored under this digest, and a worker compares the digest before it starts.  The digest covers the
+resolved scenario, the contents of its files, seed and replication, the versions of Python, hetsim and its libraries,
+hetsim's own source code, and all code and data that the user's policies, trace readers and arrival processes
+reference (`hetsim.experiment.code_digest`).  Keys that only name or arrange runs (`name`, `description`, `sweep`,
+`replications`) are not part of it.
 """
 
 import ast
@@ -27,18 +27,17 @@ from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.policy import PolicySpec
 
 FORMAT = 3
+# Keys that do not affect a run, and the seed, which is added for each run.
 _NO_PART = ("name", "description", "sweep", "replications", "seed")
-"""Keys that decide nothing of a run; the seed is added for each."""
-UNKNOWN = "unknown inputs of "
-"""How the names of parts begin that say what the digest of a code leaves out."""
+UNKNOWN = "unknown inputs of "  # Prefix of the names of parts that list what the digest of a code does not cover.
 
+# Path, size and time of the last change; the contents count as equal while these are equal.
 Signature = tuple[Path, int, int]
-"""A file, its size and the time of its last change: as long as they are the same, so are the contents."""
 
 
 @cache
 def fingerprint() -> dict[str, str]:
-    """Versions and a digest of hetsim's source: if equal, figures are the same."""
+    """Versions, and a digest of hetsim's source; equal ones give equal results."""
     digest = hashlib.sha256()
     for name in OURS:
         digest.update(_tree(Path(str(__import__(name).__file__)).parent))
@@ -46,7 +45,7 @@ def fingerprint() -> dict[str, str]:
 
 
 def _tree(folder: Path) -> bytes:
-    """A digest of a package's source; of hetsim itself, of its data too."""
+    """Digest of a package's source files; for hetsim also of its data files."""
     digest = hashlib.sha256()
     suffixes = {".py", ".json", ".parquet", ".yaml"} if folder.name == OURS[0] else {".py"}
     for path in sorted(path for path in folder.rglob("*") if path.suffix in suffixes):
@@ -55,32 +54,31 @@ def _tree(folder: Path) -> bytes:
 
 
 class Identity:
-    """Computes digests of runs; each file is read once, and again after a change."""
+    """Computes digests of runs; a file is read once, and again after a change."""
 
     def __init__(self, check: bool = False) -> None:
         self.check = check
         self._files: dict[Signature, str] = {}
         self._first: dict[Path, str] = {}  # digests of files when they were first asked for
+        # (object, kept so that its id is not reused; its digest; what that omits)
         self._sources: dict[tuple[str, str, int], tuple[Any, str, tuple[str, ...]]] = {}
-        """The object (so that its number stays its own), its digest, and what that leaves out."""
         self.named: dict[str, str] = {}  # digests of the files and code of all scenarios so far
-        self.unknown: dict[str, str] = {}
-        """Why the digest of a scenario does not cover all that decides its runs, by the digest, where it does not."""
+        self.unknown: dict[str, str] = {}  # Digest of a scenario -> why it does not cover all inputs of its runs.
 
     def parts(self, scenario: Scenario) -> dict[str, str]:
-        """Digests by part of all that decides runs besides seed and replication."""
+        """Digests, by part, of all inputs of a scenario's runs but seed and replication."""
         values = {key: value for key, value in scenario.raw.items() if key not in _NO_PART}
         self.named |= (inputs := self.inputs(scenario))
         return {**fingerprint(), "scenario": plain_digest([FORMAT, values, self.check]), **inputs}
 
     def inputs(self, scenario: Scenario) -> dict[str, str]:
-        """Digests of files that a scenario names, and of code outside of hetsim."""
+        """Digests of the files that a scenario names, and of code outside hetsim."""
         files = {f"file {os.path.relpath(path, scenario.base)}": self._file(path) for path in scenario.files}
         program = scenario.document.program
         return {**files, **self._sources_of(scenario), **({} if program is None else program.inputs(UNKNOWN))}
 
     def scenario(self, scenario: Scenario) -> str:
-        """Digest of a scenario without seed and replication."""
+        """Digest of a scenario, without seed and replication."""
         parts = self.parts(scenario)
         digest = plain_digest(parts)
         unknown = {name.removeprefix(UNKNOWN): why for name, why in parts.items() if name.startswith(UNKNOWN)}
@@ -89,7 +87,6 @@ class Identity:
         return digest
 
     def run(self, scenario: str, seed: int, replication: int) -> str:
-        """Digest of one run of a scenario whose digest is given."""
         return hashlib.sha256(f"{scenario} {seed} {replication}".encode()).hexdigest()
 
     def _file(self, path: Path) -> str:
@@ -104,7 +101,7 @@ class Identity:
         return self._files[key]
 
     def _sources_of(self, scenario: Scenario) -> dict[str, str]:
-        """Digests of code that is not hetsim's, as first asked for, and what they omit."""
+        """Digests of code outside hetsim (computed once), and what they do not cover."""
         parts = {}
         for kind, name, item in _named(scenario):
             if isinstance(item, str) and item.partition(".")[0] in OURS:
@@ -121,7 +118,7 @@ class Identity:
         return parts
 
     def at_first(self, scenario: Scenario) -> dict[str, str]:
-        """The parts, with files as they were when first read."""
+        """Return `parts`, with the digests of files as they were when first read."""
         first = {f"file {os.path.relpath(path, scenario.base)}": self._first.get(path) for path in scenario.files}
         return {**self.parts(scenario), **{name: digest or "none" for name, digest in first.items()}}
 
@@ -157,7 +154,7 @@ def differences(here: Mapping[str, str], there: Mapping[str, str], where: tuple[
 
 
 def _named(scenario: Scenario) -> list[tuple[str, str, Any]]:
-    """Kind, name and reference of all that other packages may have brought."""
+    """Kind, name and reference of all policies and other code that a scenario names."""
     named = [(spec.kind, spec.name, registry.reference(spec.kind, spec.name)) for spec in _specs(scenario)]
     own = {kind: registry.third_party(kind) for kind in ("traces", "arrivals", "clusters")}
     if any(own.values()):
@@ -168,10 +165,7 @@ def _named(scenario: Scenario) -> list[tuple[str, str, Any]]:
 
 
 def undeclared(scenario: Scenario, opened: InputFiles) -> str:
-    """A warning about files that a run opened and no digest covers.
-
-    Empty where all code of the user's states its identity, and so what it reads.
-    """
+    """Warning about opened files without a digest; "" if all code has `identity`."""
     warning = scenario.undeclared(opened)
     theirs = [item for _, _, item in _named(scenario)
               if not (isinstance(item, str) and item.partition(".")[0] in OURS)] if warning else []  # fmt: skip
@@ -180,7 +174,7 @@ def undeclared(scenario: Scenario, opened: InputFiles) -> str:
 
 
 def _watched(kind: str, item: Any, digest: str, reasons: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """The digest and reasons; opening files is none where runs are watched for others."""
+    """Drop the reason "opens files" of code whose opened files are watched instead."""
     annotations = [one.annotation for one in registry.parameters(item).values()]
     kinds = [inner for one in annotations for inner in (one, *get_args(one))]
     if ExistingFile not in kinds and ExistingFolder not in kinds and kind in registry.POLICY_KINDS:
@@ -217,7 +211,6 @@ def packages_of(module: str) -> dict[str, str]:
 
 @cache
 def _imported(module: str) -> tuple[str, ...]:
-    """Modules that the statements of a module import, at any depth."""
     spec = find_spec(module)
     steps: list[ast.AST] = [ast.parse(b"" if spec is None or spec.origin is None else Path(spec.origin).read_bytes())]
     for node in steps:  # it grows; an expression imports nothing
@@ -228,7 +221,7 @@ def _imported(module: str) -> tuple[str, ...]:
 
 
 def _specs(scenario: Scenario) -> list[PolicySpec]:
-    """All policies of a scenario, those inside others too."""
+    """All policies of a scenario, including those that are parameters of others."""
     policies = scenario.policies
     first = [policies.scheduler, policies.admission, policies.batching, policies.routing, policies.eviction]
     todo = [*first, *policies.of_service.values(), *policies.routing_of.values(), *policies.scale_of.values()]

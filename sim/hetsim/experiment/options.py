@@ -1,8 +1,8 @@
-"""The options of a study, each declared once for commands and functions.
+"""Options of a study, each declared once for commands and functions.
 
-`StudyOptions` goes from every front door to the runner as one object.  The keyword classes say, for type checkers,
-which of them a function takes as `**options`; `with_options` shows these in its signature and docstring, and
-`hetsim.cli.options` makes those of a command.
+A `StudyOptions` object carries the options from a command or function to the code that runs the study.  The keyword
+classes list, for type checkers, the options that a function accepts as `**options`; `with_options` adds these to its
+signature and docstring, and `hetsim.cli.options` makes the options of a command.
 """
 
 from __future__ import annotations
@@ -32,28 +32,29 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _option(default: Any, **about: Any) -> Any:
-    """A field; about: flag, metavar, help; python: for functions; low, high: bounds.
+    """Declare an option.
 
-    An option without a flag is one of functions only; without `python` the help serves both.
+    about: `flag`, `metavar` and `help` of the command's option; `python`, its description for functions, if not `help`;
+    the bounds `low` and `high`.  An option without `flag` belongs to functions only.
     """
     return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions:
-    """The options of a study; UsageError for values out of bounds or in conflict."""
+    """Options of a study; UsageError if values are out of bounds or conflict."""
 
     overrides: Overrides = _option(
         (), flag="--set", metavar="KEY.PATH=VALUE",
         help="Change a value of the scenario (repeatable); the value is written as in the file.",
-        python='further values of the scenario, `{"cluster.nodes.0.count": 4}` or `["cluster.nodes.0.count=4"]`; '
+        python='values of the scenario to change, `{"cluster.nodes.0.count": 4}` or `["cluster.nodes.0.count=4"]`; '
         "applied after policy.",
     )  # fmt: skip
     seed: int | None = _option(None, flag="--seed", low=0, help="Replaces the scenario's seed.")
     replications: int | Mapping[str, Any] | None = _option(
         None, flag="--replications", metavar="N", low=1, high=100_000, help="Number of runs; adds intervals.",
-        python="independent runs, instead of the scenario's: a number, or {precision, metric, max, confidence}: then "
-        "as many as the precision needs, at least ten.",
+        python="independent runs, in place of the scenario's: a number, or {precision, metric, max, confidence}, with "
+        "which as many runs as the precision needs are made, at least ten.",
     )  # fmt: skip
     workers: int | None = _option(
         1, flag="--workers", metavar="N", low=1, high=1000,
@@ -64,17 +65,17 @@ class StudyOptions:
         None, flag="--dask", metavar="ADDRESS", help="Run on a Dask cluster instead: tcp://HOST:8786."
     )
     executor: Executor | None = _option(
-        None, python="any `concurrent.futures.Executor` to run on instead, with `workers` at a time."
+        None, python="a `concurrent.futures.Executor` that runs `workers` jobs at a time, in place of processes."
     )
     cache: str | Path | None = _option(
         None, flag="--cache", metavar="DIR", help="Store and reuse finished runs in DIR.",
-        python="a folder for finished runs (of `replicate` and `compare` all replications but the first, which stays "
-        "whole); none that is there is made again, unless `fresh`.",
+        python="a folder for finished runs (in `replicate` and `compare` all but the first, which is kept completely); "
+        "stored runs are not run again, unless `fresh`.",
     )  # fmt: skip
     shard: str | None = _option(
         None, flag="--shard", metavar="I/N", help="Run only the I-th of N parts of the runs, into a folder that all "
         "parts share; the same command without --shard makes the tables.",
-        python='"2/8": only make that part of the runs, into the cache, and raise ShardOver with a report.',
+        python='"2/8": run only that part of the runs, into the cache, and raise ShardOver with a report.',
     )  # fmt: skip
     fresh: bool = _option(
         False, flag="--fresh", help="Repeat every run, also those in --cache.",
@@ -121,7 +122,7 @@ class StudyOptions:
 
     @property
     def program(self) -> ExternalProgram | None:
-        """The external scheduler, which only these options name."""
+        """The external scheduler that the options name, or None."""
         from hetsim.policy.external import ExternalProgram  # help is to be quick
 
         return ExternalProgram.given(self.external, self.exchange)
@@ -140,7 +141,7 @@ class RunKeywords(TypedDict, total=False):
 
 
 class LocalKeywords(TypedDict, total=False):
-    """Options of functions that make runs on this machine only."""
+    """Options of functions that run on this machine only."""
 
     overrides: Overrides
     workers: int | None
@@ -148,7 +149,7 @@ class LocalKeywords(TypedDict, total=False):
 
 
 class SearchKeywords(LocalKeywords, total=False):
-    """Options of studies that choose their number of replications."""
+    """Options of studies that choose their own number of replications."""
 
     seed: int | None
     dask: str | None
@@ -170,16 +171,16 @@ class StudyKeywords(SearchKeywords, total=False):
 
 
 def declared_options(names: Iterable[str]) -> dict[str, Field[Any]]:
-    """The options of these names, in order of declaration."""
+    """Return the fields of these options, in the order of their declaration."""
     wanted = set(names)
     return {one.name: one for one in fields(StudyOptions) if one.name in wanted}
 
 
 def with_options(keywords: type) -> Callable[[Function], Function]:
-    """A decorator that shows what `**options` are in `help` and the reference.
+    """Make a decorator that documents the `**options` of a function.
 
-    They are one of the classes of keywords. They stand in the signature, and in the docstring in place of the line
-    `options: ...`, but for those of which the docstring says something itself. Other keywords are a TypeError.
+    The decorated function has the options of `keywords` in its signature, and in its docstring in place of the line
+    `options: ...` (except options that the docstring describes itself).  Other keywords raise TypeError.
     """
     options = declared_options(keywords.__annotations__)
 

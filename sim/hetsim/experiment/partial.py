@@ -1,4 +1,4 @@
-"""The finished part of a sweep that is still being made, read from its directory."""
+"""Tables of a sweep that is still running, read from its directory."""
 
 import warnings
 from itertools import product
@@ -18,9 +18,9 @@ from hetsim.scenario.file.document import parse_value
 
 
 def planned_again(folder: Path) -> SweepPlan:
-    """Plan the sweep that a directory is of, from its own files.
+    """Rebuild the plan of a sweep from the files in its directory.
 
-    Raises: UsageError: they do not say what was swept: a policy or an input is known in Python alone.
+    Raises: UsageError: the files do not describe the sweep completely: a policy or an input exists only in Python.
     """
     about = unsealed(folder / MARK)
     rows = [[parse_value(one) if isinstance(one, str) else one for one in values] for values in about["points"]]
@@ -43,7 +43,7 @@ def planned_again(folder: Path) -> SweepPlan:
 
 
 def so_far(plan: SweepPlan, folder: Path) -> Sweep | None:
-    """The points of a sweep all of whose runs have ended, None without any."""
+    """The sweep with the points whose runs are all finished; None if there are none."""
     study = Study(plan.setup, Workers(), store=Store(folder / RUNS, trust=True), identity=plan.identity)
     blocks = OpenBlocks(len(plan.rows), len(plan.rows), lambda _, rows: None)
     with warnings.catch_warnings(action="ignore"):  # the program that makes the runs has them

@@ -1,4 +1,4 @@
-"""The points of a sweep: a grid, a list or samples, each under all policies."""
+"""The points of a sweep (a grid, a list or samples), each under all policies."""
 
 import csv
 import math
@@ -23,8 +23,7 @@ from hetsim.scenario.schema.whole import ScenarioModel
 
 SAMPLES = ("grid", "random", "latin_hypercube", "sobol")
 
-MAX_ROWS = 1_000_000
-"""Points × policies of one sweep: more are a mistake, and no table to look at."""
+MAX_ROWS = 1_000_000  # Maximum number of rows (points × policies) of one sweep.
 
 _UNSWEPT = {
     "replications": "it holds for all points: give replications (--replications)",
@@ -33,10 +32,8 @@ _UNSWEPT = {
     "description": "it describes the scenario and changes nothing",
 }
 
-MAX_CASES, MAX_PARTS = 100_000, 2_000
-"""What is kept of points while they are checked: facts of scenarios, and scenarios."""
-PARTS_TEXT = 10_000_000
-"""Characters of these scenarios together, at most; in memory each takes some fifteen times as much."""
+MAX_CASES, MAX_PARTS = 100_000, 2_000  # Maximum numbers of cached facts of scenarios, and of cached scenarios.
+PARTS_TEXT = 10_000_000  # Maximum number of characters of these scenarios; in memory each takes about 15 times as much.
 _SEED = TypeAdapter(Seed)
 _SCALARS = {str, int, float, bool, type(None)}
 
@@ -46,7 +43,7 @@ Points = Iterable[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class PointRow:
-    """A point under a policy: `values` as written, and `overrides` of the scenario."""
+    """A point under one policy: `values` as written, `overrides` of the scenario."""
 
     point: int
     values: dict[str, Any]
@@ -55,13 +52,12 @@ class PointRow:
 
     @property
     def label(self) -> str:
-        """Name of the row in messages: `point 3 (cluster.nodes.0.count=8, sjf)`."""
         parts = [f"{key}={shown_value(value)}" for key, value in self.values.items()]
         return f"point {self.point} ({', '.join([*parts, *([self.policy] if self.policy else [])])})"
 
 
 class PointValues:
-    """The values of the points of a sweep, one mapping each."""
+    """The values of a sweep's points: one mapping of keys to values for each point."""
 
     def __init__(self, points: Sequence[dict[str, Any]]):
         self.points = points
@@ -73,12 +69,12 @@ class PointValues:
         return self.points[point]
 
     def column(self, key: str, convert: Callable[[list[Any]], list[Any]]) -> list[Any]:
-        """The values of a key at all points, converted as a list by `convert`."""
+        """Return the values of one key at all points, converted as a list by `convert`."""
         return convert([self.at(point)[key] for point in range(len(self))])
 
 
 class GridValues(PointValues):
-    """All combinations of some values; those of the last key change fastest."""
+    """Points of a grid: all combinations of values; the last key varies fastest."""
 
     def __init__(self, lists: Mapping[str, list[Any]]):
         self.lists = lists
@@ -102,7 +98,7 @@ class GridValues(PointValues):
 
 
 class SampledValues(PointValues):
-    """Points of the unit cube, on the axes of keys."""
+    """Sampled points: points of the unit cube, mapped to the range of each key."""
 
     def __init__(self, axes: Mapping[str, Axis], shares: np.ndarray):
         self.axes, self.shares = axes, shares
@@ -117,7 +113,7 @@ class SampledValues(PointValues):
 
 
 class PointRows(Sequence[PointRow]):
-    """The rows of a sweep, point by point under every policy, each made when read."""
+    """The rows of a sweep: each point under every policy, built when accessed."""
 
     def __init__(self, points: PointValues, policies: Mapping[str | None, Any]):
         self.points, self.policies = points, list(policies.items())
@@ -137,7 +133,7 @@ class PointRows(Sequence[PointRow]):
 
 
 def shown_value(value: Any) -> Any:
-    """A value for tables and messages; a mapping or list as a short text."""
+    """Format a value for tables and messages; a mapping or list as a short text."""
     if isinstance(value, Mapping) and ("name" in value or "scheduler" in value):
         return named_policy(value)[0]
     if isinstance(value, Mapping | list | tuple):
@@ -169,10 +165,7 @@ def parse_over(text: str) -> tuple[str, Any]:
 
 
 def read_points(path: str | Path) -> list[dict[str, Any]]:
-    """Read points from a CSV file: a header of keys, and rows of values.
-
-    UsageError, with the line, for what is not such a table and for a point that is there twice.
-    """
+    """Read points from a CSV file with a header of keys; UsageError with the line."""
     point_list: list[dict[str, Any]] = []
     lines: dict[str, int] = {}
     try:
@@ -207,7 +200,7 @@ def read_points(path: str | Path) -> list[dict[str, Any]]:
 
 
 def _same(point: Mapping[str, Any]) -> str:
-    """The values of a point, however they are written, as a key."""
+    """Return a text that is equal for equal points, in whatever units they are."""
     return repr(
         [
             (key, named_policy(value)[0] if key == "policy" else _as_number(value))
@@ -217,7 +210,7 @@ def _same(point: Mapping[str, Any]) -> str:
 
 
 def _as_number(value: Any) -> Any:
-    """A text with a unit as number and dimension, rounded; anything else as it is."""
+    """Return a quantity as (number, dimension), rounded; other values unchanged."""
     if not isinstance(value, str):
         return int(value) if isinstance(value, float) and value.is_integer() else value
     try:
@@ -237,9 +230,10 @@ def rows(
     n: int | None = None,
     sample_seed: int = 0,
 ) -> tuple[list[str], Sequence[PointRow]]:
-    """The keys that are swept besides `policy`, and a row for every point and policy.
+    """Return the swept keys (without `policy`), and one row for each point and policy.
 
-    Without `over` and `points`: the scenario's `sweep`.  Its `policy` and that of `over` are the policies.
+    Without `over` and `points`, the scenario's `sweep` is used.  Its key `policy`, or that of `over`, lists the
+    policies.
     """
     if points is not None:
         if over or sample != "grid" or n is not None:
@@ -277,7 +271,6 @@ def rows(
 def _with_own_policies(
     base: Scenario, keys: list[str], found: list[dict[str, Any]]
 ) -> tuple[list[str], list[PointRow]]:
-    """Points that name their policy; those equal but for it are one point."""
     keys = [key for key in keys if key != "policy"]
     _check_keys(base, keys)
     numbers: dict[str, int] = {}
@@ -290,7 +283,7 @@ def _with_own_policies(
 
 
 def is_sampled(over: Mapping[str, Any]) -> bool:
-    """Return True if there is a range without steps, of which no grid can be made."""
+    """Return True if a range has no steps, so that it cannot be part of a grid."""
     axes = [_axis(key, value) for key, value in over.items()]
     return any(isinstance(axis, Range) and axis.steps is None for axis in axes)
 
@@ -362,7 +355,6 @@ def _steps(key: str, axis: Axis) -> list[Any]:
 
 
 def _shares(sample: str, n: int, dimensions: int, seed: int) -> np.ndarray:
-    """n points of the unit cube."""
     random = np.random.default_rng(np.random.SeedSequence(seed))
     if sample == "random":
         return random.random((n, dimensions))
@@ -406,9 +398,10 @@ def check_all(
     base: Scenario, given: Sequence[PointRow], facts: Callable[[Scenario], Any],
     each: Callable[[PointRow, int, Any], None],
 ) -> None:
-    """Call `each(row, seed, facts(scenario))`; ScenarioError names invalid points.
+    """Validate all rows; call `each(row, seed, facts(scenario))` for each of them.
 
-    facts: those that the seed does not change.  Rows that differ by their seeds alone are validated once.
+    facts: a function of the scenario whose result does not depend on the seed.  Rows that differ only in their seed are
+    validated once.  ScenarioError lists all invalid points.
     """
     wrong: dict[tuple[str, str], list[PointRow]] = {}
     parts: dict[tuple, Scenario | list[Problem] | None] = {}
@@ -440,9 +433,10 @@ def check_all(
 def _changed(
     base: Scenario, changes: Mapping[str, Any], parts: dict[tuple, Scenario | list[Problem] | None], max_parts: int
 ) -> Scenario | list[Problem]:
-    """The scenario with changes, joined of `parts` where it can be; or problems.
+    """Apply changes to the scenario; return the scenario, or the list of problems.
 
-    A part is kept from the second time on that it comes; of the first there is its key.
+    The scenario is joined from cached `parts` (changes of one top-level key) where possible.  A part is cached when it
+    occurs the second time; at the first only its key is stored.
     """
     alone: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():
@@ -475,7 +469,7 @@ def _tried(base: Scenario, changes: Mapping[str, Any]) -> Scenario | list[Proble
 
 
 def _identical(changes: Mapping[str, Any]) -> tuple:
-    """A key of values that are equal to the bit, as long as the points are in memory."""
+    """Return a key that is equal for identical values, while the points are in memory."""
     return *changes, *(
         (type(value), repr(value) if type(value) is float else value) if type(value) in _SCALARS else id(value)
         for value in changes.values()
@@ -490,7 +484,7 @@ def _whose(which: list[PointRow], count: int) -> str:
 
 
 def column_of(values: Sequence[Any]) -> list[Any]:
-    """The values of a key as a column: numbers in base units if all are, else texts."""
+    """A key's values as a column: numbers in base units if all are, else texts."""
     if all(isinstance(value, bool) for value in values):
         return list(values)
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):

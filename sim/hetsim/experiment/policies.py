@@ -1,4 +1,4 @@
-"""Policies of an experiment: `sjf`, `sjf + predicted_wait`, a mapping, or a class."""
+"""Policies given to a study: `sjf`, `sjf + predicted_wait`, a mapping or a class."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -8,18 +8,18 @@ from hetsim import registry
 from hetsim.errors import ScenarioError, UnknownName, UsageError, several
 from hetsim.scenario.schema.policy import long_form
 
+# A text, a mapping as under `policy:` in a scenario, or a scheduler class or order key.
 PolicyLike = str | Mapping[str, Any] | Callable[..., Any]
-"""A text, a mapping as under `policy:` in a scenario, or a scheduler class or order key."""
 
 _BESIDE = registry.POLICY_PARTS[1:]
 
 
 def named_policy(policy: PolicyLike) -> tuple[str, Any]:
-    """A label for people, and the value for `policy:` in a scenario.
+    """Return a policy's label, and its value for `policy:` in a scenario.
 
-    In a text the first name is the scheduler; those after a `+` are a placement or an admission
-    policy, whichever knows the name.  A text that begins with `{` is a mapping in YAML.
-    A class or function is registered under its own name; UsageError if another policy has that name.
+    In a text, the first name is the scheduler; the names after `+` are placement, admission, batching or routing
+    policies.  A text that begins with `{` is a YAML mapping.  A class or function is registered under its own name;
+    UsageError if another policy has that name.
     """
     if isinstance(policy, str):
         return _from_text(policy)
@@ -39,10 +39,7 @@ def named_policy(policy: PolicyLike) -> tuple[str, Any]:
 
 
 def named_policies(policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) -> dict[str, Any]:
-    """Label -> value for `policy:`, in order; UsageError for a label given twice.
-
-    "all" stands for every scheduler that is registered.
-    """
+    """Map labels to values for `policy:`; "all" is every scheduler."""
     if isinstance(policies, str):
         policies = [policies]
     if isinstance(policies, Mapping):
@@ -58,7 +55,7 @@ def named_policies(policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) ->
 
 
 def written(label: str, value: Any = None) -> str | None:
-    """The text of `--policy` for a label, or for a value; None if there is none."""
+    """Return the `--policy` text of a label or value; None if there is none."""
     try:
         meant = named_policy(label)[1]
     except (UsageError, UnknownName):
@@ -73,7 +70,7 @@ def written(label: str, value: Any = None) -> str | None:
 
 
 def _from_label(label: str) -> dict[str, Any] | None:
-    """The mapping behind a label such as `fcfs_skip (placement: best_fit) + sla`."""
+    """Parse a label such as `fcfs_skip (placement: best_fit) + sla` into a mapping."""
     import yaml
 
     value: dict[str, Any] = {}
@@ -91,7 +88,7 @@ def _from_label(label: str) -> dict[str, Any] | None:
 
 
 def _redefined(known: Any, policy: Any) -> bool:
-    """Return True for the same definition run again, as in a notebook."""
+    """Return True if both are the same definition, executed twice as in a notebook."""
     places = [(one.__module__, one.__qualname__) for one in (known, policy) if not isinstance(one, str)]
     return len(places) == 2 and places[0] == places[1]
 
@@ -129,7 +126,7 @@ def _from_text(text: str) -> tuple[str, Any]:
 
 
 def _label(value: Any) -> str:
-    """A short name for a mapping: its names, and the parameters given."""
+    """Build a label from a mapping: its names and the parameters that are given."""
     parts = long_form(dict(value) if isinstance(value, Mapping) else value)
     if not isinstance(parts, dict):
         return str(value)
@@ -142,7 +139,7 @@ def _label(value: Any) -> str:
 
 
 def _short(given: Any) -> str:
-    """`dmda (prefetch: false)`, also of a policy inside another."""
+    """Format a policy with its parameters: `dmda (prefetch: false)`."""
     if not isinstance(given, Mapping) or "name" not in given:
         return str(given)
     inside = ", ".join(f"{key}: {_short(inner)}" for key, inner in given.items() if key != "name")

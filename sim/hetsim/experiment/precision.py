@@ -1,4 +1,4 @@
-"""Costs of studies: a precision, from a pilot; a sweep, from a few of its runs."""
+"""Cost estimates: of a precision, from a pilot; of a sweep, from a few runs."""
 
 import math
 import time
@@ -36,19 +36,18 @@ from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
 
 PILOT = 10
-LONGER = (4, 16)
-"""Further lengths to try, as multiples of that of the scenario."""
-LEVEL = 0.8
-"""Of the range that the pilot leaves for the number: its variance is known but roughly."""
+LONGER = (4, 16)  # Run lengths to estimate too, as multiples of the scenario's length.
+LEVEL = 0.8  # Confidence level of the range of `replications`: a pilot's variance is only an estimate.
 
 
 @dataclass(frozen=True)
 class PrecisionPlan:
-    """Replications that a precision takes.
+    """The number of replications that a precision needs, estimated from a pilot.
 
-    `replications` are expected, `low` to `high` where the pilot's variance leaves room (an 80 % interval); `longer`:
-    a multiple of the run's length -> replications of that length, as variance falls in proportion to it once runs
-    are long relative to their congestion.  `spent`: seconds of wall clock for one replication of the pilot.
+    `replications` is the expected number, with the 80 % interval `low` to `high` from the uncertainty of the pilot's
+    variance.  `longer` maps a multiple of the run's length to the number of replications of that length; the variance
+    falls in proportion to the length once runs are long relative to their congestion.  `spent`: wall-clock seconds of
+    one replication of the pilot.
     """
 
     metric: str
@@ -97,7 +96,7 @@ class PrecisionPlan:
         return f"about {seconds(float(f'{total:.2g}'))} with {by}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return all figures but the time, which depends on the machine."""
+        """Return all fields but the times, which depend on the machine."""
         return {
             "metric": self.metric, "precision": self.precision, "confidence": self.confidence, "mean": self.mean,
             "half_width": self.half_width, "pilot": self.pilot, "replications": self.replications, "low": self.low,
@@ -117,17 +116,17 @@ def plan_precision(
     seed: int | None = None,
     **options: Unpack[LocalKeywords],
 ) -> PrecisionPlan:
-    """Estimate from a pilot the replications and the time that a precision takes.
+    """Estimate, from a pilot, the replications and the time that a precision needs.
 
     Parameters:
         scenario, policy, seed: as for `run`.
         precision: half-width of the interval as a share of the mean, such as 0.05.
-        metric, confidence: what the interval is for, and its level.
-        pilot: its replications, made in this process.
-        workers: processes for which the time is stated, None for one a core.
+        metric, confidence: the metric of the interval, and its confidence level.
+        pilot: number of replications of the pilot, which run in this process.
+        workers: number of processes for which the time is stated; None for one per core.
         options: those of every study.
-    Returns: the number of replications with its uncertainty, and what longer runs would save.
-    Raises: UsageError: a share that is none, a pilot below 5, or a metric without an interval.
+    Returns: the number of replications with its uncertainty, and the saving by longer runs.
+    Raises: UsageError: a share is not between 0 and 1, `pilot` is below 5, or the metric has no interval.
     """
     known(metric)
     for what, share in (("precision", precision), ("confidence", confidence)):
@@ -164,7 +163,7 @@ def plan_precision(
 
 
 def needed(spread: float, mean: float, precision: float, confidence: float, metric: str = "") -> int:
-    """The minimum number of replications (ten or more) for a precision."""
+    """Minimum number of replications (at least 10) that reaches a precision."""
     if not spread:
         return MIN_FOR_PRECISION
 
@@ -181,7 +180,7 @@ def needed(spread: float, mean: float, precision: float, confidence: float, metr
 
 
 def _pilot(case: Case, metric: str, pilot: int, progress: Progress | bool | None) -> tuple[Replications, float]:
-    """The replications, and the wall clock of one, made in this process."""
+    """Run the pilot; return its replications, and the wall-clock seconds of one."""
     setup = Setup((case.scenario,), (metric,))
     with Meter(progress, pilot) as meter, Study(setup, Workers(), meter=meter) as study:
         (warmup,), remarks, warnings = cut_warmup(study, [case], [pilot])
@@ -195,15 +194,17 @@ def _pilot(case: Case, metric: str, pilot: int, progress: Progress | bool | None
 
 
 SAMPLES = 3
-LONGEST = 3.0
-"""Seconds that one of them may take; of a longer run the rest is estimated from the share done."""
-START = 1.5
-"""Seconds until worker processes are there."""
+LONGEST = 3.0  # Maximum seconds to time one run; the time of a longer run is extrapolated from its progress.
+START = 1.5  # Seconds until worker processes have started.
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Numbers of runs to make and already `there`, and the seconds of those tried."""
+    """Estimated cost of a sweep.
+
+    `runs`: number of runs to make (a lower bound if `is_bound`); `there`: finished runs that are stored; `spent`:
+    seconds of the runs that were timed.
+    """
 
     runs: int
     there: int
@@ -213,7 +214,7 @@ class Estimate:
 
     @property
     def total(self) -> float:
-        """Seconds of the minimum number of runs; NaN if none could be tried."""
+        """Estimated seconds of all runs to make; NaN if none could be timed."""
         if not self.spent:
             return float("nan")
         each = sum(self.spent) / len(self.spent)
@@ -240,7 +241,7 @@ class Estimate:
 
 
 def estimate(jobs: Sequence[RunJob], there: int, setup: Setup, workers: int, is_bound: bool = False) -> Estimate:
-    """Time the first, the middle and the last job; `is_bound`: there may be more."""
+    """Time the first, the middle and the last job; `is_bound`: more may be needed."""
     chosen = sorted({0, len(jobs) // 2, len(jobs) - 1}) if jobs else []
     spent = []
     for number in chosen[:SAMPLES]:

@@ -1,4 +1,4 @@
-"""Progress of a study: to a function, or as a bar on a terminal or in a notebook."""
+"""Progress of a study, reported to a function or shown as a bar."""
 
 import math
 import shutil
@@ -16,20 +16,16 @@ from hetsim.results.formatting import seconds
 if TYPE_CHECKING:
     from hetsim.engine.simulation import Simulation
 
-Progress = Callable[[float], None]
-"""Called with the share of all work that is done, 0 to 1."""
+Progress = Callable[[float], None]  # Called with the finished share of all work, 0 to 1.
 
-POLL = 0.2
-"""Seconds between two reports of progress."""
+POLL = 0.2  # Seconds between two reports of progress.
 
-EVERY = 0.5
-"""Seconds between two updates of a notebook."""
-PATIENCE = 2.0
-"""Seconds before a bar appears on a terminal: shorter runs need none."""
+EVERY = 0.5  # Seconds between two updates of a notebook.
+PATIENCE = 2.0  # Seconds before a bar appears on a terminal; shorter studies show none.
 
 
 class NotebookBar:
-    """A progress line in a notebook's output, replaced as it goes on."""
+    """A progress line in a notebook's output, which is updated in place."""
 
     def __init__(self) -> None:
         from IPython.display import display
@@ -46,7 +42,6 @@ class NotebookBar:
 
     @staticmethod
     def text(share: float, passed: float) -> str:
-        """The text after this number of seconds."""
         remaining = f", about {seconds(float(f'{passed * (1 - share) / share:.2g}'))} left" if 0 < share < 1 else ""
         return f"{100 * share:.0f} % done, {seconds(float(f'{passed:.2g}'))} passed{remaining}"
 
@@ -56,7 +51,7 @@ class NotebookBar:
 
 
 class TerminalBar:
-    """A bar on stderr, from the third second on; a function of the share done."""
+    """A progress bar on stderr, which appears after `PATIENCE` seconds."""
 
     def __init__(self) -> None:
         self.begin = time.monotonic()
@@ -85,7 +80,7 @@ class TerminalBar:
 
 @contextmanager
 def reporting(progress: Progress | bool | None) -> Iterator[Progress | None]:
-    """The function to report progress to; True: a bar, where one can be shown."""
+    """Yield the function to report progress to; True: a bar, if one can be shown."""
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise UsageError(f"progress must be True, or a function of the share done, not {progress!r}")
     bar = None
@@ -101,13 +96,13 @@ def reporting(progress: Progress | bool | None) -> Iterator[Progress | None]:
 
 
 class Meter:
-    """The progress of a study, reported from a thread, to a function or on a bar."""
+    """The progress of a study, reported from a thread to a function or a bar."""
 
     def __init__(self, progress: Progress | bool | None, runs: int = 0):
         self._bar = reporting(progress)
         self.progress: Progress | None = None
+        # called when a case has all its replications, in the order of the cases
         self.tell_case: Callable[[str], None] | None = getattr(progress, "case", None)
-        """Told of each case that has its replications, in the order in which they were asked for."""
         self.runs, self.done, self.ahead = runs, 0, 0
         self._told = 0.0
         self.simulation: Simulation | None = None  # the run that is made in this process
@@ -115,14 +110,14 @@ class Meter:
         self._thread: threading.Thread | None = None
 
     def expect(self, runs: int) -> None:
-        """Expect this number of runs more, or fewer if negative."""
+        """Add `runs` to the number of expected runs; a negative number reduces it."""
         self.runs += runs
 
     def finished(self) -> None:
         self.done += 1
 
     def share(self) -> float:
-        """The share that is done of expected runs and those `ahead`; it never decreases."""
+        """Finished share of expected and predicted (`ahead`) runs; never decreases."""
         all_runs = max(self.runs, 1) + max(self.ahead, 0)
         self._told = max(self._told, min(1.0, (self.done + run_share(self.simulation)) / all_runs))
         return self._told
@@ -149,7 +144,7 @@ class Meter:
 
 
 def run_share(simulation: "Simulation | None") -> float:
-    """The progress of a run, by ended tasks or by time, whichever is further."""
+    """Progress of a run, 0 to 1: by finished tasks or by time, whichever is higher."""
     if simulation is None:
         return 0.0
     ended = simulation.state.ended / max(len(simulation.input.tasks), 1)
@@ -158,7 +153,7 @@ def run_share(simulation: "Simulation | None") -> float:
 
 
 def in_notebook() -> bool:
-    """Return True if an IPython kernel shows what is displayed."""
+    """Return True if this process is an IPython kernel, as in a notebook."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and hasattr(shell, "kernel")

@@ -1,4 +1,4 @@
-"""Run a scenario once, or several times with independent randomness."""
+"""Functions that run a scenario once, or in independent replications."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,17 +35,17 @@ def run(
 ) -> Result:
     """Run a scenario once.
 
-    Of a scenario that asks for replications the first is made, and a warning of the result says so.
+    If the scenario asks for replications, only the first is run, and the result has a warning about it.
 
     Parameters:
         scenario: a file, the name of a shipped scenario, a mapping, or a Scenario.
-        policy: in place of the scenario's whole policy: a name (`"sjf"`, `"sjf + best_fit"`), a mapping as under
-            `policy:`, or a scheduler class or order key of your own.
+        policy: replaces the scenario's whole policy: a name (`"sjf"`, `"sjf + best_fit"`), a mapping as under
+            `policy:`, or your own scheduler class or order key.
         options: those of every study.
     Returns: the tables, metrics and warnings of the run.
     Raises:
-        ScenarioError: the scenario is invalid; it lists everything that is wrong.
-        RunError: the run failed; its `result` has the tables up to then.
+        ScenarioError: the scenario is invalid; the error lists all problems.
+        RunError: the run failed; its `result` has the tables up to the failure.
     """
     study_options = StudyOptions(**options)
     loaded = prepare(scenario, policy, study_options.overrides, study_options.program)
@@ -71,16 +71,16 @@ def replicate(
 
     Parameters:
         scenario, policy: as for `run`.
-        metrics: to keep of every replication besides those of the summary (or sets of them: cluster, all).
-        by: class, gpus or user: to keep of every replication what `Replications.by` tells of these groups.
-        keep: keep the whole runs of replications, not only their metrics (one worker only).
+        metrics: metrics (or sets of them: cluster, all) to keep of every replication in addition to the summary.
+        by: class, gpus or user: also keep the metrics of these groups of tasks, for `Replications.by`.
+        keep: keep the complete runs of all replications, not only their metrics (one worker only).
         options: those of every study.
-    Returns: metrics of every replication, means with confidence intervals, and the first run as a whole.
+    Returns: metrics of every replication, means with confidence intervals, and the complete first run.
     Raises:
-        ScenarioError: the scenario is invalid; it lists everything that is wrong.
-        RunError: a run failed; its `result` has the tables up to then.
-        UsageError: options do not go together, or `replications` is not a number of them.
-        ShardOver: the shard that was asked for is made; its `report` says what was.
+        ScenarioError: the scenario is invalid; the error lists all problems.
+        RunError: a run failed; its `result` has the tables up to the failure.
+        UsageError: options conflict, or `replications` is not a valid number.
+        ShardOver: the requested shard is finished; its `report` has the counts.
     """
     study_options = StudyOptions(**options)
     loaded = prepare(scenario, policy, study_options.overrides, study_options.program)
@@ -93,7 +93,7 @@ def replicate(
 
 
 def one_run(scenario: Scenario, options: StudyOptions | None = None, most: int = 1) -> Result:
-    """The first of `most` replications, which share a detected warm-up."""
+    """Run the first of `most` replications, which share a detected warm-up."""
     options = options or StudyOptions()
     case = Case(scenario, seed=options.seed)
     with begun(options, Setup((scenario,), (), options.check, options.audit), 1) as study:
@@ -107,7 +107,7 @@ def one_run(scenario: Scenario, options: StudyOptions | None = None, most: int =
 
 @contextmanager
 def begun(options: StudyOptions, setup: Setup, runs: int = 0, identity: Identity | None = None) -> Iterator[Study]:
-    """A study with these options, and the number of runs as far as it is known."""
+    """Open a study with these options; `runs` is the expected number of runs."""
     pool = Workers(options.workers, options.dask, options.executor)
     if part_of(options) is not None and options.cache is None:
         raise UsageError("shards need a shared folder: give cache (--cache DIR)")
@@ -130,10 +130,10 @@ def run_cases(
     cases: list[Case], options: StudyOptions, metrics: str | Iterable[str] = (), keep: bool = False,
     on_refusal: Sequence[Refusal] | None = None, several: bool = False,
 ) -> list[Result | Replications]:  # fmt: skip
-    """The Result of each case, or its Replications where there are several.
+    """Run the cases; return a Result or Replications for each.
 
-    on_refusal: by case, what is told that it is refused before its clock starts; it has no result then.
-    several: Replications even where there is one run.
+    on_refusal: for each case, called with the error if the case is refused before its clock starts; it has no result.
+    several: return Replications even for a single run.
     """
     if keep and (options.workers != 1 or options.dask or options.executor):
         raise UsageError("keep=True keeps whole runs, which stay in the process that made them: use one worker")
@@ -162,14 +162,13 @@ def run_cases(
 def whole_series(
     case: Case, goal: int, *, keep: bool = False, most: int = 0, several: bool = False, **more: Any
 ) -> Replicates:
-    """Replications whose first run is kept entirely; with `keep` all are."""
+    """Replications whose first run is kept completely; with `keep` all runs are."""
     maximum = max(goal, most)
     runs = Replications() if several or maximum > 1 else None
     return Replicates(case, goal, most=maximum, whole=maximum if keep else 1, strict=True, runs=runs, **more)
 
 
 def tell_all(found: Iterable[Replicates], remarks: list[str], warnings: list[str]) -> None:
-    """Add the remarks and warnings of all cases to each."""
     for series in found:
         if series.runs is not None:
             series.runs.remarks[:0] = remarks
@@ -177,16 +176,13 @@ def tell_all(found: Iterable[Replicates], remarks: list[str], warnings: list[str
 
 
 def rehearse(scenario: Scenario) -> RunInput:
-    """Do everything that `run` does before its clock starts; return the input."""
+    """Do all that `run` does before the clock starts; return the run's input."""
     checked_amount(scenario, None)
     return scenario.begin().input
 
 
 def to_keep(scenario: Scenario, metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions) -> list[str]:
-    """The further metrics and groups for replications to keep.
-
-    Which users have a row of their own is decided by the workload of the first replication, for all of them.
-    """
+    """Names of further metrics, and of groups with several members, to keep."""
     # The usual ones are kept anyway.
     names, wanted = expanded(name for name in listed(metrics) if name != "usual"), checked(by)
     number = scenario.model.replications if options.replications is None else options.replications
@@ -200,7 +196,7 @@ def prepare(
     scenario: str | Path | Mapping[str, Any] | Scenario, policy: PolicyLike | None = None, overrides: Overrides = (),
     program: ExternalProgram | None = None,
 ) -> Scenario:  # fmt: skip
-    """The loaded scenario with another policy, other values and a program."""
+    """Load the scenario with another policy, other values or an external program."""
     if program is not None:
         loaded = prepare(scenario, policy, overrides).with_overrides(())  # a copy
         loaded.document.program = program

@@ -1,13 +1,13 @@
 """Files of finished runs: journals, and the sealed segments that replace them.
 
-A journal grows by a line of JSON a run, which has a checksum of its own.  A segment has the outcomes of a block of
-runs, ordered by their digests, so that its bytes follow from the runs alone, in whatever order they were made:
+A journal is appended one JSON line per run, with a checksum in each line.  A segment has the outcomes of a block of
+runs, ordered by their digests, so that its bytes depend only on the runs, not on the order in which they finished:
 
     MAGIC, then the length of the head (8 bytes)
-    head        JSON: the names of the columns, the sets of columns that runs have, and the notes (errors, warnings)
-    index       of each run its digest (32 bytes), and the checksum of its row (8 bytes)
-    checksum    SHA-256 of all above
-    rows        of each run the numbers of its set and of its note (4 bytes each), and 8 bytes a column
+    head        JSON: names of the columns, sets of columns that runs have, and notes (errors, warnings)
+    index       for each run its digest (32 bytes) and the checksum of its row (8 bytes)
+    checksum    SHA-256 of all of the above
+    rows        for each run the numbers of its set and its note (4 bytes each), and 8 bytes for each column
 """
 
 import hashlib
@@ -42,7 +42,7 @@ def plain(run: str, outcome: RunOutcome) -> dict[str, Any]:
 
 
 def outcome_of_plain(kept: Mapping[str, Any], values: Mapping[str, float] | None) -> RunOutcome:
-    """Read an outcome from plain data; TypeError or KeyError if it is not one."""
+    """Build an outcome from plain data; TypeError or KeyError if the data are not one."""
     if not all(isinstance(text, str) for text in (kept["error"], kept.get("unknown", ""), *kept["warnings"])):
         raise TypeError
     return RunOutcome(
@@ -52,12 +52,12 @@ def outcome_of_plain(kept: Mapping[str, Any], values: Mapping[str, float] | None
 
 
 def line_of(run: str, outcome: RunOutcome) -> bytes:
-    """The journal line of a run; alone, it is also the older file of one run."""
+    """Return the journal line of a run; older versions stored it as a file."""
     return sealed(plain(run, outcome)).encode()
 
 
 def parse_line(path: Path, text: bytes) -> tuple[str, RunOutcome]:
-    """Read a run and its outcome from a line; UsageError if the line was changed."""
+    """Parse a journal line into digest and outcome; DamagedFile if it was changed."""
     kept = unsealed_text(path, text)
     try:
         if (values := kept["values"]) is not None:
@@ -105,7 +105,7 @@ def _check(row: bytes) -> bytes:
 
 
 class Segment:
-    """A file of many runs: an index, then rows; DamagedFile for a bad index."""
+    """A segment file: its index, and rows read on demand; DamagedFile if invalid."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -141,7 +141,7 @@ class Segment:
         return bytes(self.index["run"][number]).hex()
 
     def load(self) -> list[int]:
-        """Read the rows; return those that are damaged."""
+        """Read the rows; return the numbers of the damaged ones."""
         if self._rows is None:
             with open_stored(self.path) as stream:
                 stream.seek(self._begin)
@@ -161,7 +161,7 @@ class Segment:
         return self._rows[self._size * number : self._size * (number + 1)]
 
     def outcome(self, number: int) -> RunOutcome:
-        """The outcome in a row, which must be loaded and undamaged."""
+        """Return the outcome in a row; the rows must be loaded, and this one undamaged."""
         row = self._row(number)
         own = int.from_bytes(row[:4], "little")
         note, places, names = self.notes[int.from_bytes(row[4:8], "little")], self.sets[own], self._names[own]

@@ -1,8 +1,8 @@
-"""Code that takes the members of a set in their order.
+"""Detection of code that depends on the order of a set's members.
 
-The order of texts differs between processes.  Seen are sets that the code makes on the spot: displays, comprehensions,
-calls of set() and frozenset(), and what |, &, - and ^ make of one.  A set with a name, and what another function makes
-of one, are not.
+The order of texts in a set differs between processes.  Only sets that the code builds in place are detected: displays,
+comprehensions, calls of set() and frozenset(), and results of |, &, - and ^ on these; not sets that have a name or are
+returned by other functions.
 """
 
 import ast
@@ -12,21 +12,18 @@ import types
 from collections.abc import Mapping
 from functools import cache
 
+# Calls whose result is independent of the order; with `key=` it is not, as keys may be equal.
 FREE = frozenset({"sorted", "any", "all", "len", "min", "max", "set", "frozenset"})
-"""Calls whose result does not depend on the order; with a key the order decides between equals."""
+# Calls whose result has the order of their argument.
 TAKING = frozenset({
     "list", "tuple", "iter", "join", "enumerate", "map", "filter", "zip", "fromkeys", "deque", "array", "chain",
 })  # fmt: skip
-"""Calls whose result has the order of what they are given."""
 
 _Above = Mapping[ast.AST, ast.AST]
 
 
 def takes_order(function: types.FunctionType) -> bool:
-    """Return True if code makes a set and uses the order of its members.
-
-    False, too, where no file has the code.
-    """
+    """Return True if code builds a set and uses the order; False without a source."""
     code = function.__code__
     with contextlib.suppress(SyntaxError):
         above, definitions = _above("".join(linecache.getlines(code.co_filename, function.__globals__)))
@@ -37,13 +34,13 @@ def takes_order(function: types.FunctionType) -> bool:
 
 @cache
 def _above(text: str) -> tuple[_Above, list[ast.AST]]:
-    """Each node of a file's tree with its parent; definitions of functions."""
+    """Map each node of a file's syntax tree to its parent; list function definitions."""
     above = {child: node for node in ast.walk(ast.parse(text)) for child in ast.iter_child_nodes(node)}
     return above, [one for one in above if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
 
 
 def _is_of(node: ast.AST, code: types.CodeType) -> bool:
-    """Return True if a node is the definition that code was made from."""
+    """Return True if the code object was compiled from this definition."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
         return node.name == code.co_name and first == code.co_firstlineno
@@ -61,7 +58,7 @@ def _is_set(node: ast.AST) -> bool:
 
 
 def _taken(node: ast.AST, above: _Above) -> bool:
-    """Return True if what stands around a set takes its members in their order."""
+    """Return True if the expression around a set uses the order of its members."""
     around = above.get(node)
     match around:
         case ast.For() | ast.AsyncFor():
@@ -81,7 +78,7 @@ def _taken(node: ast.AST, above: _Above) -> bool:
 
 
 def _counts(node: ast.AST, above: _Above) -> bool:
-    """Return True if the order of what a node makes can decide anything."""
+    """Return True if the order of the node's result can affect anything."""
     around = above.get(node)
     if isinstance(around, ast.comprehension) and around.iter is node:
         made = above[around]
@@ -90,10 +87,9 @@ def _counts(node: ast.AST, above: _Above) -> bool:
 
 
 def _frees(node: ast.AST) -> bool:
-    """Return True for a call whose result is the same in any order."""
+    """Return True for a call whose result does not depend on the order."""
     return isinstance(node, ast.Call) and _name(node) in FREE and not any(word.arg == "key" for word in node.keywords)
 
 
 def _name(call: ast.Call) -> str:
-    """The last part of what is called."""
     return str(getattr(call.func, "id", getattr(call.func, "attr", "")))

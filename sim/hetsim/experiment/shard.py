@@ -1,9 +1,9 @@
-"""A part of the runs of a study, for one of several machines: `--shard 2/8`.
+"""Shards: parts of a study's runs for several machines (`--shard 2/8`).
 
-The machines share a folder.  Which runs are in which part follows from their place in the study alone, so that shards
-need neither a server nor each other.  Only runs that are needed whatever the others give can be in a part: all of a
-fixed number of replications, the first of a precision, the first stage of a search.  The same command without a shard
-makes the other runs, and the tables.
+The machines share a folder.  The position of a run in the study alone determines its shard, so that shards need no
+server and no communication.  Only runs that are needed whatever the results of others can be in a shard: all of a
+fixed number of replications, the first ones of a precision, the first stage of a search.  The same command without a
+shard executes the other runs and writes the tables.
 """
 
 import re
@@ -21,14 +21,14 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Shard:
-    """The `index`-th of `count` parts, from 1."""
+    """Part `index` (from 1) of `count` parts."""
 
     index: int
     count: int
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
-        """Read `2/8`; UsageError if it is not a part."""
+        """Parse a text such as `2/8`; UsageError if it is not a shard."""
         match = re.fullmatch(r"\s*(\d{1,7})\s*/\s*(\d{1,7})\s*", text)
         index, count = (int(match[1]), int(match[2])) if match else (0, 0)
         if not 1 <= index <= count:
@@ -36,18 +36,17 @@ class Shard:
         return cls(index, count)
 
     def items_of(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Every count-th item."""
         return islice(items, self.index - 1, None, self.count)
 
 
 def part_of(options: StudyOptions) -> Shard | None:
-    """The shard that a study is asked for, or None."""
+    """Return the shard that the options ask for, or None."""
     return None if options.shard is None else Shard.parse(options.shard)
 
 
 @dataclass(frozen=True)
 class ShardReport:
-    """Counts of a shard: runs `made` now, and runs `there` before."""
+    """Counts of a shard's runs: `made` now, `there` before, and `failed` among these."""
 
     shard: Shard
     made: int
@@ -71,7 +70,7 @@ class ShardReport:
 
 
 class ShardOver(Exception):  # noqa: N818
-    """Ends a study of which only one part was asked for."""
+    """Raised when the requested shard of a study is finished."""
 
     def __init__(self, report: ShardReport):
         super().__init__(report.sentence)
@@ -79,7 +78,7 @@ class ShardOver(Exception):  # noqa: N818
 
 
 def make_part(study: Study, series: Iterable[Replicates], shard: Shard) -> ShardReport:
-    """Make the shard's part of the replications that are certain to be needed."""
+    """Run the shard's part of the replications that are needed in any case."""
     single = (
         Replicates(one.case, 1, begin=one.begin + number, warmup=one.warmup)
         for one in series for number in range(one.whole, one.goal)
@@ -88,7 +87,7 @@ def make_part(study: Study, series: Iterable[Replicates], shard: Shard) -> Shard
 
 
 def make_all(study: Study, series: list[Replicates], shard: Shard) -> ShardReport:
-    """Make these cases, which all belong to the shard."""
+    """Run these cases, which all belong to the shard."""
     before = study.found
     study.make(series)
     there = study.found - before

@@ -1,4 +1,4 @@
-"""When a case has enough replications, and where its warm-up ends."""
+"""Stopping rules: when a case has enough replications, where its warm-up ends."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ TOO_FEW = (
 
 @dataclass(frozen=True)
 class Amount:
-    """The number of replications: at most `maximum`, until a `precision` is reached."""
+    """Number of replications: `maximum`, or fewer if a `precision` is reached."""
 
     maximum: int
     precision: float | None = None
@@ -34,13 +34,13 @@ class Amount:
     confidence: float = 0.95
 
     def enough(self, runs: Replications) -> bool:
-        """Return True if the precision is reached; never without an interval."""
+        """Return True if the precision is reached; False while there is no interval."""
         if self.precision is None or len(runs) < MIN_FOR_PRECISION:
             return False
         return runs.identical or runs.relative_half_width(self.metric, self.confidence) <= self.precision
 
     def remark(self, runs: Replications) -> tuple[str, bool]:
-        """A sentence on the requested precision, and whether it is a warning."""
+        """Return a sentence on the requested precision, and whether it is a warning."""
         assert self.precision is not None
         wanted = f"± {100 * self.precision:g} %"
         level = f"{100 * self.confidence:g} % interval of {self.metric}"
@@ -61,13 +61,13 @@ class Amount:
 
     @property
     def first(self) -> int:
-        """The number of replications that are made in any case."""
+        """Number of replications that are run in any case."""
         return self.maximum if self.precision is None else min(MIN_FOR_PRECISION, self.maximum)
 
     def rule(self, study: Study) -> Callable[[Replicates], None] | None:
-        """A rule that asks for replications until enough of them count.
+        """Return a rule that requests replications until the precision is reached.
 
-        How many more there may be follows from the spread seen so far; after one that failed there are no more.
+        The spread so far determines how many replications workers may run ahead; after a failed one none is requested.
         """
         if (precision := self.precision) is None:
             return None
@@ -85,7 +85,7 @@ class Amount:
 
 
 def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
-    """Number of replications of a scenario, or `replications` instead."""
+    """Return the number of replications: `replications`, or else the scenario's."""
     wanted: Any = scenario.model.replications if replications is None else replications
     if isinstance(wanted, Mapping):
         from pydantic import ValidationError
@@ -104,7 +104,7 @@ def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) 
 
 
 def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
-    """As `amount_of`; ScenarioError if too small for `warmup: auto`."""
+    """As `amount_of`; ScenarioError if it is too small for `warmup: auto`."""
     amount = amount_of(scenario, replications)
     if replications is None and scenario.model.warmup == "auto" and amount.maximum < MIN_REPLICATIONS:
         raise ScenarioError(scenario.document.problem(("warmup",), TOO_FEW.format(MIN_REPLICATIONS)))
@@ -112,16 +112,15 @@ def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | N
 
 
 def select(study: Study, race: Race, series: Mapping[str, Replicates], first: int, most: int) -> None:
-    """Make as many replications of these cases as selecting the best takes.
+    """Run as many replications of these cases as the selection of the best needs.
 
-    most: the maximum of each case.
-    Those that are there count, in their order: what is selected depends neither on the workers nor on how many of a
-    case were made before.
+    most: maximum number of replications of each case.
+    Replications count in their order, so that the selection depends neither on the workers nor on runs made before.
     """
     entered = 0
 
     def look(_: Replicates | None = None) -> None:
-        """Take in what all that are left have; they need another until the race is over."""
+        """Add new replications of the remaining cases; request more until it is decided."""
         nonlocal entered
         while not (entered and race.over) and entered < most:
             wanted = entered + 1 if entered else first
@@ -156,7 +155,7 @@ def select(study: Study, race: Race, series: Mapping[str, Replicates], first: in
 
 
 def pilot_size(most: int) -> int:
-    """Replications of a pilot, out of `most`; UsageError if too few."""
+    """Number of replications of a pilot, of `most` in all; UsageError if too few."""
     if most < MIN_REPLICATIONS:
         raise UsageError(f"warmup: {TOO_FEW.format(MIN_REPLICATIONS)}")
     return min(PILOT, most)
@@ -166,7 +165,7 @@ Refusal = Callable[[ScenarioError], None]
 
 
 class Pilot(Replicates):
-    """The first replications of a case with `warmup: auto`: a `cut` or an `error`."""
+    """First replications of a case with `warmup: auto`, for a `cut` or an `error`."""
 
     def __init__(self, case: Case, size: int, *, strict: bool = False, on_refusal: Refusal | None = None):
         super().__init__(case, size, pilot=True, strict=strict, on_refusal=on_refusal)
@@ -177,7 +176,7 @@ class Pilot(Replicates):
         self._mean = WarmupSeries()
 
     def key(self, study: Study) -> str:
-        """The digest under which the store keeps the cut."""
+        """Digest under which the store keeps the cut."""
         return study.identity.run(f"{study.digest(self.case)} warmup", self.case.own_seed, self.size)
 
     def look(self) -> None:
@@ -215,7 +214,7 @@ class Pilot(Replicates):
 
 
 def missing(study: Study, pilots: Sequence[Pilot]) -> list[Pilot]:
-    """The pilots that must be made; others are read from the store."""
+    """Restore the pilots that the store has; return those that must be run."""
     to_make = []
     for pilot in pilots:
         kept = study.store.get(pilot.key(study)) if study.store.folder is not None else None
@@ -228,8 +227,6 @@ def missing(study: Study, pilots: Sequence[Pilot]) -> list[Pilot]:
 
 
 def find_cuts(study: Study, pilots: Sequence[Pilot]) -> None:
-    """Make the pilots, and store their cuts."""
-
     def look(pilot: Any) -> None:
         pilot.look()
         if pilot.done and study.store.folder is not None:
@@ -243,22 +240,22 @@ def find_cuts(study: Study, pilots: Sequence[Pilot]) -> None:
 
 @dataclass(frozen=True)
 class Warmup:
-    """The cut that the pilots of a point share, or why one of them has none."""
+    """The warm-up shared by a sweep point's cases, or the error of a failed pilot."""
 
     cut: WarmupCut | None
     lasting: RunOutcome | None = None
 
     def error_of(self, pilot: Pilot) -> str:
-        """Why a case has no replications; the empty text if it has."""
+        """Return why a case has no replications, or "" if it has."""
         if pilot.error is not None:
             return pilot.error.error
         return "" if self.lasting is None else f"the point has no warm-up yet: {self.lasting.error}"
 
 
 def shared(pilots: Sequence[Pilot]) -> Warmup:
-    """The longest cut: compared cases are measured over the same tasks.
+    """Return the longest cut, so that compared cases are measured over the same tasks.
 
-    A case with a pilot that fails for good has no part in it; of one that would be tried again nothing is known yet.
+    A case whose pilot fails permanently is ignored; if a pilot could succeed in another try, the cut is not known yet.
     """
     cuts = [pilot.cut for pilot in pilots if pilot.cut is not None]
     again = [pilot.error for pilot in pilots if pilot.error is not None and not pilot.error.lasting]
@@ -268,7 +265,7 @@ def shared(pilots: Sequence[Pilot]) -> Warmup:
 def cut_warmup(
     study: Study, cases: Sequence[Case], most: Sequence[int], on_refusal: Sequence[Refusal] | None = None
 ) -> tuple[list[float | None], list[str], list[str]]:
-    """Warm-ups of cases with `warmup: auto`, with remarks and warnings."""
+    """Find the warm-ups of cases with `warmup: auto`; also remarks and warnings."""
     auto = [number for number, case in enumerate(cases) if case.auto_warmup]
     if not auto:
         return [None] * len(cases), [], []

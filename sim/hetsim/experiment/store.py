@@ -1,16 +1,16 @@
-"""Finished runs, each kept under the digest of all that decides its outcome.
+"""Store of finished runs, by the digest of everything that determines the outcome.
 
-A run that has ended is a line of a journal.  Once all runs of a block are there (of a sweep a fixed range of points, of
-other studies all of them) they become a sealed segment, and the journal goes (`hetsim.experiment.segment`).  The
-segments of a study are the same bytes for any workers, and however often they were interrupted:
+A finished run is one line of a journal.  When all runs of a block are finished (in a sweep a fixed range of points, in
+other studies all runs), they become a sealed segment and the journal is deleted (`hetsim.experiment.segment`).  The
+segments of a study have the same bytes for any number of workers and interruptions:
 
     runs/SHA256.runs                    a segment, named by the digests of its runs
     runs/journal-HOST-PROCESS-1.jsonl   runs of a block that is not complete
-    runs/ab/abcdef….json                a run as it was kept before there were segments: it is read, and stays
+    runs/ab/abcdef….json                a run in the format of older versions; it is read, and not replaced
 
-What was changed, or is not whole (a disk that was full, a power cut), counts for nothing; the run is made again.
-So is one that is marked: its inputs were not all known, and may have been others.
-Failures that lie with the machine (no memory, a full disk, a missing module) are not kept.
+A file that was changed or is incomplete (full disk, power failure) is ignored, and its runs are executed again.  So is
+a run that is marked because some of its inputs are unknown.  Failures caused by the machine (no memory, full disk,
+missing module) are not stored.
 """
 
 import hashlib
@@ -32,34 +32,29 @@ from hetsim.experiment.work import RunOutcome
 from hetsim.model.files import host_digest, naming, remove_left, write_whole
 from hetsim.results.stored_files import read_stored
 
-LOADED = 4
-"""Segments whose rows are held at a time."""
+LOADED = 4  # Maximum number of segments whose rows are in memory.
 
 
 class Store:
-    """Stored outcomes, by digest of the run, in a folder; none without a folder.
-
-    damaged     files that were found and are not what was written
-    """
+    """Stored outcomes in a folder (or none), by digest; damaged: changed files."""
 
     def __init__(self, folder: Path | None, fresh: bool = False, trust: bool = False):
-        """fresh: ignore stored runs.  trust: also return those with unknown inputs."""
+        """fresh: ignore stored runs.  trust: also return runs with unknown inputs."""
         self.folder, self.fresh, self.trust = folder, fresh, trust
         self.damaged: list[Path] = []
         self._pending: dict[Hashable, dict[str, RunOutcome]] = {}  # outcomes of blocks that are not sealed, by block
         self._journals: dict[Hashable, io.FileIO] = {}
         self._journal_count = 0
-        self._incomplete: set[Hashable] = set()
-        """Blocks with runs that failed and are to be tried again: they are left to the next call."""
+        self._incomplete: set[Hashable] = set()  # blocks with failed runs to try again; the next call seals them
         self._sealed: set[Path] = set()
         self._files: _StoredFiles | None = None
 
     def get(
         self, run: str, metrics: Iterable[str] = (), block: Hashable = None, reduced: bool = False
     ) -> RunOutcome | None:
-        """The stored outcome of a run, with these metrics; None if not stored.
+        """Return the stored outcome of a run, if it has these metrics; otherwise None.
 
-        block: the one that an unsealed run is sealed with.  reduced: these metrics are enough.
+        block: block in which an unsealed run will be sealed.  reduced: accept an outcome reduced to these metrics.
         """
         if self.folder is None:
             return None
@@ -75,7 +70,7 @@ class Store:
         return None
 
     def kept(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """Stored outcomes of a run, each with whether this study need not seal it."""
+        """Yield stored outcomes of a run, each with False if this study must seal it."""
         for pending in self._pending.values():
             if run in pending:
                 yield pending[run], True
@@ -84,7 +79,7 @@ class Store:
 
     @property
     def files(self) -> "_StoredFiles":
-        """The files that lay in the folder when it was first read."""
+        """The files that the folder had when it was first read."""
         if self._files is None:
             assert self.folder is not None
             self._files = _StoredFiles(self.folder, self.damaged)
@@ -124,7 +119,7 @@ class Store:
                 return io.FileIO(path, "xb")
 
     def leave(self, block: Hashable) -> None:
-        """Leave a block unsealed: the next call makes runs of it."""
+        """Leave a block unsealed, since the next call will run some of it again."""
         self._incomplete.add(block)
 
     def seal(self, block: Hashable = None) -> None:
@@ -146,7 +141,7 @@ class Store:
             Path(str(journal.name)).unlink(missing_ok=True)
 
     def close(self, complete: bool) -> None:
-        """Release the files.  complete: no runs remain, so that all can be sealed."""
+        """Close the files.  complete: no runs remain, so that all can be sealed."""
         if complete:
             self.seal()
             if self._files is not None:
@@ -162,13 +157,13 @@ class Store:
 
 
 class _StoredFiles:
-    """The finished runs in a folder: segments, left journals, files of one run."""
+    """The finished runs in a folder: segments, old journals, files of one run."""
 
     def __init__(self, folder: Path, damaged: list[Path]):
         self.folder, self.damaged = folder, damaged
         self.segments: list[Segment] = []
+        # runs of journals and damaged segments, which their block seals again
         self.single: dict[str, tuple[RunOutcome, Path]] = {}
-        """Runs in journals and in damaged segments, which the block that they are part of is to seal again."""
         self._sources: dict[Path, int | None] = {}  # journals with their sizes, and damaged segments
         self._loaded: list[int] = []
         self._dropped: set[int] = set()
@@ -198,7 +193,7 @@ class _StoredFiles:
         self._sources[path] = None
 
     def _read(self, path: Path) -> None:
-        """Take in a journal; a last line without an end is one that was being written."""
+        """Read a journal; an incomplete last line is ignored."""
         text = read_stored(path)
         self._sources[path] = len(text)
         for line in text[: text.rfind(b"\n") + 1].splitlines(keepends=True):
@@ -210,7 +205,7 @@ class _StoredFiles:
             self.single[run] = outcome, path
 
     def outcomes(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """The stored outcomes of a run, and whether sealed; unknown inputs come last."""
+        """Yield a run's outcomes and whether sealed; those with unknown inputs last."""
         start, marked = np.uint64(int(run[:16], 16)), []
         at = int(self._starts.searchsorted(start))
         while at < len(self._starts) and self._starts[at] == start:
@@ -266,7 +261,7 @@ class _StoredFiles:
             self.damaged.append(path)
 
     def copy_segments(self, into: Store) -> int:
-        """Copy the segments of which no run is there, and count their runs."""
+        """Copy the segments whose runs `into` has not; return their number of runs."""
         copied = 0
         for number, segment in enumerate(self.segments):
             if self._load(number) and not any(True for row in range(len(segment)) for _ in into.kept(segment.run(row))):
@@ -290,12 +285,12 @@ class _StoredFiles:
                 yield path.stem, outcome
 
     def forget(self, runs: Iterable[str]) -> None:
-        """These are sealed now."""
+        """Remove runs that are sealed from `single`."""
         for run in runs:
             self.single.pop(run, None)
 
     def remove_superfluous(self, sealed: set[Path]) -> None:
-        """Remove unchanged journals and damaged segments that are sealed elsewhere."""
+        """Remove unchanged journals and damaged segments whose runs are sealed elsewhere."""
         needed = {path for _, path in self.single.values()} | sealed
         for path, size in self._sources.items():
             with suppress(FileNotFoundError):
@@ -304,7 +299,7 @@ class _StoredFiles:
 
 
 def open_cache(cache: str | Path | None) -> Path | None:
-    """The folder of a cache, made if it is not there."""
+    """Return the folder of a cache, created if missing."""
     if cache is None:
         return None
     folder = Path(cache).expanduser()
@@ -318,7 +313,7 @@ def open_cache(cache: str | Path | None) -> Path | None:
 
 @dataclass(frozen=True)
 class Merged:
-    """Result of `merge_stores`: runs `copied` and already `there`, `damaged` files."""
+    """Result of `merge_stores`: runs `copied`, runs already `there`, damaged files."""
 
     copied: int
     there: int
@@ -335,9 +330,9 @@ class Merged:
 def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
     """Copy finished runs from several caches or sweep directories into one.
 
-    Segments of which no run is there are copied as they are; other runs get into a journal.
-    UsageError if a folder has no runs, or two have different outcomes under one digest: one of the machines that made
-    them gives other figures from the same inputs.
+    A segment is copied as a file if the target has none of its runs; other runs are appended to a journal.
+    UsageError if a folder has no runs, or if two folders have different outcomes under one digest: then one of the
+    machines computes other results from the same inputs.
     """
     target = _runs_of(into)
     remove_left(target, "")
@@ -370,12 +365,11 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
 
 
 def _runs_of(folder: Path) -> Path:
-    """Folder of the runs in a cache, or in the directory of a sweep."""
     return folder / "runs" if (folder / "sweep.json").is_file() or (folder / "runs").is_dir() else folder
 
 
 def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
-    """Return True if an outcome has all of another, and no unknown inputs."""
+    """Return True if `one` has all values of `other`, and neither unknown inputs."""
     if one.unknown or other.unknown or one.reduced > other.reduced:
         return False
     same = (one.values is None, one.error) == (other.values is None, other.error)
@@ -383,7 +377,7 @@ def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
 
 
 def _same(one: RunOutcome, other: RunOutcome) -> bool:
-    """Return True if two outcomes agree where both have a value."""
+    """Return True if two outcomes agree in all values that both have."""
     if one.values is None or other.values is None:
         return one == other
     common = set(one.values) & set(other.values)

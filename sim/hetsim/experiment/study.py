@@ -1,10 +1,10 @@
-"""A study: cases (a scenario with its policy) × replications.
+"""A study: cases (a scenario with its policy), each with replications.
 
-A case has replications until a stopping rule has enough of them.  Every front door is a study: `run` of one case,
-`compare` and `sweep` of several, `tune` and `size` of cases chosen by what the ones before gave.  What comes out
-depends neither on the workers nor on the order in which runs end: a run depends on nothing but scenario, seed and
-replication; the replications of a case count in their order, and rules look only at those that count.  An outcome that
-the store has is not made again.
+A case is replicated until a stopping rule has enough replications.  All commands and functions are studies: `run` of
+one case, `compare` and `sweep` of several, `tune` and `size` of cases that depend on earlier results.  Results depend
+neither on the workers nor on the order in which runs finish: a run depends only on scenario, seed and replication;
+the replications of a case count in their order, and rules see only those that count.  A run whose outcome is stored is
+not executed again.
 """
 
 import warnings
@@ -35,14 +35,13 @@ from hetsim.results.many_runs.replications import Replications, replication_valu
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import Scenario
 
-MAX_TASK = 256
-"""Runs that a worker is sent at a time, at most."""
+MAX_TASK = 256  # Maximum number of runs in one job of a worker.
 LOST = "a worker process died in this run, and another when it was tried again (out of memory?)"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario with some values changed, and the digest of its result."""
+    """A scenario with changed values; `digest` is the digest of the changed scenario."""
 
     scenario: Scenario
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -61,15 +60,15 @@ class Case:
 class Replicates:
     """The replications of one case.
 
-    taken       the outcomes that count, in order
-    goal        replications that are needed, whatever they give; a rule may ask the study for more
-    likely      replications that may turn out to be needed: idle workers make them ahead
-    runs        what a rule or the front door wants of them together, if it does
-    results     the runs that are kept whole: the first `whole`, which are made in this process
-    strict      a run that fails ends the study
-    on_refusal  is told that the first replication was refused before its clock started: then there are no others
-    begin       the number of the first replication
-    block       the runs with which these are sealed
+    taken       outcomes that count, in their order
+    goal        number of replications that are needed in any case; a rule may request more from the study
+    likely      number of replications that may turn out to be needed; idle workers run these ahead
+    runs        metrics of the replications together, if a rule or the caller needs them
+    results     complete runs: the first `whole` ones, which are executed in this process
+    strict      a failed run ends the study
+    on_refusal  called if the first replication is refused before its clock starts; no other one is run then
+    begin       number of the first replication
+    block       the block of runs with which these are sealed
     """
 
     def __init__(
@@ -109,12 +108,11 @@ class Replicates:
             self.runs.results.append(first)
 
 
-Place = tuple[Replicates, int]
-"""A replication of a case, by its number."""
+Place = tuple[Replicates, int]  # A case and the number of one of its replications.
 
 
 class Study:
-    """A context that makes replications: here, by workers, or from the store."""
+    """Context manager that runs replications (here or on workers) or loads them."""
 
     def __init__(
         self, setup: Setup, workers: Workers, *, store: Store | None = None, meter: Meter | None = None,
@@ -132,8 +130,8 @@ class Study:
         self._ready: deque[Replicates] = deque()
         self._open: dict[int, Replicates] = {}
         self._local: deque[Place] = deque()
+        # cases in the order of their request, from the first that is not done
         self._untold: deque[Replicates] = deque()
-        """Cases in the order in which they were asked for, from the first that is not done."""
 
     def __enter__(self) -> "Study":
         return self
@@ -147,10 +145,10 @@ class Study:
     # What is needed ---------------------------------------------------------------------------------------------
 
     def make(self, wanted: Iterable[Replicates | None]) -> None:
-        """Make all replications of these cases that are needed.
+        """Run all replications that these cases need.
 
-        Cases are taken one by one, as there is room; None says that others are to end first.
-        UsageError if an input of a run is not what it was when the study began, here or where a worker is.
+        Cases are drawn from the iterable one by one, when workers are free; None means that running cases must finish
+        first. UsageError if an input of a run has changed since the study began, here or on a worker's machine.
         """
         try:
             self._make(wanted)
@@ -172,7 +170,7 @@ class Study:
             self._land(*here, self._here(*here))
 
     def more(self, series: Replicates, goal: int, likely: int = 0) -> None:
-        """Request (for rules) `goal` replications of a case, and perhaps `likely`."""
+        """Called by rules: set the goal of a case, and the number that is likely needed."""
         if goal > series.most:
             self.meter.expect(goal - series.most)
             series.most = goal
@@ -183,12 +181,12 @@ class Study:
             self._untold.extend([] if series in self._untold else [series])
 
     def outstanding(self, wanted: Iterable[Replicates | None]) -> list[Place]:
-        """Replications needed and not stored; stored ones are counted."""
+        """Return the replications that are needed and not stored; count the stored ones."""
         self._source = iter(wanted)
         return list(iter(self._next, None))
 
     def _next(self) -> Place | None:
-        """A replication that has to be made; None if there is none at present."""
+        """Return the next replication that must be run; None if there is none now."""
         while True:
             while self._ready:
                 series = self._ready[0]
@@ -204,7 +202,7 @@ class Study:
                 self._untold.append(new)
 
     def _ahead(self) -> Place | None:
-        """One that may turn out to be needed."""
+        """Return a replication that may turn out to be needed, or None."""
         going = [series for series in self._open.values() if series.sent < series.likely]
         while going:
             series = min(going, key=lambda one: one.sent - len(one.taken))
@@ -214,7 +212,7 @@ class Study:
         return None
 
     def _hand_out(self, series: Replicates) -> Place | None:
-        """The next replication of a case; None if the store has it."""
+        """Return the next replication of a case; None if it is stored (and counted)."""
         number = series.sent
         series.sent += 1
         outcome = None
@@ -270,7 +268,7 @@ class Study:
             self._tell_cases()
 
     def _tell_cases(self) -> None:
-        """Tell of the cases that are done, each after those that were asked for before it."""
+        """Report the finished cases to the meter, in the order of their request."""
         while self._untold and self._untold[0].done:
             series = self._untold.popleft()
             if self.meter.tell_case is not None and not series.pilot:
@@ -279,13 +277,13 @@ class Study:
                 self.meter.tell_case(f"{self._label(series.case)}: {text}")
 
     def _label(self, case: Case) -> str:
-        """The values that were changed, and the policy: they tell a case from the others."""
+        """Name a case by its changed values and its policy."""
         scenario = _scenario(case)
         parts = [f"{key}={value}" for key, value in case.overrides.items() if key.partition(".")[0] != "policy"]
         return ", ".join([*parts, scenario.policies.label])
 
     def key(self, series: Replicates, number: int) -> str:
-        """The digest under which a replication is stored."""
+        """Digest under which a replication is stored."""
         warmup = "" if series.warmup is None else f" warmup {series.warmup!r}"
         return self.identity.run(self.digest(series.case) + warmup, series.case.own_seed, series.begin + number)
 
@@ -345,7 +343,6 @@ class Study:
             return RunOutcome(None, error=str(error), refused=True)
 
     def _strictly(self, series: Replicates, number: int, job: RunJob) -> RunOutcome:
-        """Make a run in this process; what goes wrong is raised."""
         scenario = self._shelf.scenario(self.setup, "", job)
         if series.pilot:
             return outcome_of(self.setup, scenario, job, self.meter)
@@ -359,7 +356,7 @@ class Study:
         return RunOutcome(values, result.warnings, unknown=result.undeclared)
 
     def _spread(self, first: deque[Place]) -> None:
-        """Make what is needed on the workers; what has to be made here is, meanwhile."""
+        """Run replications on the workers, and the complete ones here meanwhile."""
         pool = self.workers.pool
         assert pool is not None
         flight = _Flight(self, pool, first)
@@ -379,10 +376,10 @@ class Study:
 
 
 class _Flight:
-    """The replications under way on the workers of a pool.
+    """The replications that are running on the workers of a pool.
 
-    A worker is sent several at a time where they are short.  A run is tried again, alone, if its worker died; if that
-    worker dies too, when it has nothing else to do, the outcome is the error.
+    A worker gets several short runs at a time.  If a worker dies, its run is tried again; if the worker dies again, the
+    run is tried with no other run at the same time; if that worker dies too, the outcome is an error.
     """
 
     def __init__(self, study: Study, pool: Any, first: deque[Place]):
@@ -396,7 +393,7 @@ class _Flight:
         self.alone = False  # True if the jobs under way were submitted as suspects
 
     def submit(self) -> bool:
-        """Submit what there is room for; False if the pool turned out to be broken."""
+        """Submit jobs up to the pool's limit; return False if the pool is broken."""
         if self.alone and self.tasks:
             return True
         self.alone = bool(self.suspects) and not self.tasks
@@ -422,7 +419,7 @@ class _Flight:
         return bool(self.deaths) and (id(place[0]), place[1]) in self.deaths
 
     def _needed(self) -> Place | None:
-        """A replication that is needed and need not be made here."""
+        """Return the next replication for a worker; store complete ones for this process."""
         while (place := self.again.popleft() if self.again else self.study._next()) is not None:
             if place[1] >= place[0].whole:
                 return place
@@ -430,7 +427,7 @@ class _Flight:
         return None
 
     def land(self) -> list[Place]:
-        """Wait a while for outcomes and take them; those whose worker died."""
+        """Wait briefly and add finished outcomes; return the runs whose worker died."""
         done, _ = wait(self.tasks, timeout=POLL, return_when=FIRST_COMPLETED)
         lost: list[Place] = []
         while done:
@@ -454,7 +451,7 @@ class _Flight:
             self.deaths[id(series), number] = self.deaths.get((id(series), number), 0) + 1
 
     def try_again(self, lost: list[Place]) -> None:
-        """Try runs again whose worker died, or give them the error."""
+        """Queue runs whose worker died again, or record the error."""
         if self.alone and lost:
             self.study._land(*lost.pop(), RunOutcome(None, error=LOST, lasting=False))
         self.alone = False
@@ -464,7 +461,7 @@ class _Flight:
             (self.again.appendleft if first else self.suspects.append)((series, number))
 
     def cancel(self) -> bool:
-        """Give up what was made ahead for nothing; return True if there was any."""
+        """Cancel runs that are not needed; return True if there were any."""
         for future in self.tasks:
             future.cancel()
         return bool(self.tasks)
@@ -475,7 +472,7 @@ def _scenario(case: Case) -> Scenario:
 
 
 def _outcomes(future: Future, sent: int) -> list[RunOutcome] | None:
-    """The outcomes of the first runs sent; None if the executor died with its worker."""
+    """Outcomes of the first runs of a job; None if the executor died with its worker."""
     try:
         return future.result()
     except BrokenExecutor:

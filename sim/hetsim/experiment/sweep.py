@@ -39,15 +39,11 @@ from hetsim.results.stored_files import read_frame
 from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
 
-MAX_RUNS = 1_000_000
-"""Of one sweep, replications counted."""
+MAX_RUNS = 1_000_000  # Maximum number of runs of one sweep, replications included.
 
-BLOCK = 4096
-"""Runs of a block, which are sealed together; one point may have more."""
-OPEN_BLOCKS = 8
-"""Blocks under way besides the one that is begun; what they have is in memory."""
-MANY_BLOCKS = 4
-"""Blocks of each shard from which on it makes whole ones."""
+BLOCK = 4096  # Number of runs that are sealed together; a block has whole points, so it may have more.
+OPEN_BLOCKS = 8  # Maximum number of unfinished blocks besides the current one; they are in memory.
+MANY_BLOCKS = 4  # Minimum number of blocks per shard for shards that consist of whole blocks.
 
 WARMUP_REMARK = (
     "warm-up: that of each point is found from a pilot (MSER-5 on the mean response of up to {runs} replications, by "
@@ -71,34 +67,36 @@ def sweep(
     resume: bool = False,
     **options: Unpack[StudyKeywords],
 ) -> Sweep:
-    """Run a scenario at every point under every policy, one row of the table each.
+    """Run a scenario at every point under every policy; each is a row of the table.
 
-    A run that fails is a row with its error.
+    A run that fails gives a row with its error.
 
     Parameters:
         scenario: as for `run`.
         over: key of the scenario -> list of values, or a range: `"10/s..1000/s log"` or {low, high, scale, integer,
-            steps}.  The key `policy` takes policies as in `compare`.  Without it and `points` the scenario's `sweep`.
+            steps}.  The key `policy` takes policies as in `compare`.  Without `over` and `points`, the scenario's
+            `sweep` is used.
         points: mappings of keys to values, in place of `over`.
-        policies: every point is run under each.
-        sample: "grid" (all combinations; ranges need `steps`), or "random", "latin_hypercube" or "sobol"; lists are
-            choices.
+        policies: policies under which every point is run.
+        sample: "grid" (all combinations; ranges need `steps`), or "random", "latin_hypercube" or "sobol", which draw a
+            value from each list or range.
         n, sample_seed: the number of points that are drawn, and the seed of drawing them.
-        replications: of every row, in place of the scenario's: a number, or {precision, metric, max, confidence}: then
-            each row has as many as its precision needs, at least ten.  Replication r meets the same arrivals, sizes and
-            faults at every point and under every policy, as far as the point itself does not change them.
-        metrics: to keep besides those of the summary; shown first.
-        keep: keep these and `metrics` alone, which takes less room where there are very many points.
-        out: a directory for finished runs (as they end) and tables; a sweep that was interrupted goes on there.
-        resume: there must be a sweep in `out`, which may be another that shares runs with this.
-        cache: keep finished runs there and not in `out`, for several sweeps together; none that is there is made again.
-        fresh: make all runs again; whatever sweep is in `out` goes.
-        shard: "2/8": make that part of the runs into out or cache, which all shards share.
+        replications: replications of every row, in place of the scenario's: a number, or {precision, metric, max,
+            confidence}, with which each row has as many as its precision needs, at least ten.  Replication r has the
+            same arrivals, sizes and faults at every point and under every policy, unless the point itself changes
+            these.
+        metrics: metrics to keep in addition to those of the summary; they are shown first.
+        keep: keep only these metrics and `metrics`, to save space in very large sweeps.
+        out: a directory for finished runs (written as they finish) and tables; an interrupted sweep is continued there.
+        resume: `out` must contain a sweep, either this one or one that shares runs with it.
+        cache: store finished runs there and not in `out`, for several sweeps; stored runs are not run again.
+        fresh: run everything again; a sweep in `out` is deleted.
+        shard: "2/8": run only that part, and store it in out or cache, which all shards share.
         options: those of every study.
     Returns: the tables of the sweep.
     Raises:
-        ScenarioError: points are invalid; it names all of them before anything is run.
-        ShardOver: the shard that was asked for is made.
+        ScenarioError: points are invalid; the error lists all of them before anything is run.
+        ShardOver: the requested shard is finished.
     """
     plan = plan_sweep(
         scenario, over, points=points, policies=policies, sample=sample, n=n, sample_seed=sample_seed, metrics=metrics,
@@ -108,7 +106,7 @@ def sweep(
 
 
 def sweep_plan(plan: SweepPlan, out: str | Path | None = None, resume: bool = False) -> Sweep:
-    """Make the runs of a sweep that has been planned; see `sweep`."""
+    """Run a planned sweep; see `sweep`."""
     options, part = plan.options, part_of(plan.options)
     if part is not None and options.fresh:
         raise UsageError("--shard cannot be combined with --fresh: it would discard the runs of the other shards")
@@ -130,7 +128,7 @@ def sweep_plan(plan: SweepPlan, out: str | Path | None = None, resume: bool = Fa
 
 
 class Checked:
-    """Columns of the planned rows, the only part of them kept in memory."""
+    """Columns of the planned rows: the only data of each row kept in memory."""
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
@@ -139,10 +137,7 @@ class Checked:
         self.pilots: dict[bytes, Pilot] = {}  # pilots of cases with `warmup: auto`, by the digest of their first run
 
     def add(self, label: str, scenario: str, run: str, seed: int, warmup: float) -> None:
-        """Add a row.
-
-        scenario, run: digests of its scenario, and of its first run.  warmup: NaN where a pilot finds it.
-        """
+        """Add a row; scenario, run: digests; warmup: NaN if a pilot will find it."""
         self.policy.append(self.names.setdefault(label, len(self.names)))
         self.scenarios += bytes.fromhex(scenario)
         self.runs += bytes.fromhex(run)
@@ -160,7 +155,7 @@ class Checked:
 
     @cached_property
     def same(self) -> np.ndarray:
-        """For each row the first one that has the same runs."""
+        """For each row the number of the first row that has the same runs."""
         digests = np.frombuffer(self.runs, dtype=">u8").reshape(-1, 4)
         _, first, which = np.unique(digests[:, 0], return_index=True, return_inverse=True)  # 20 times as fast
         if (digests[first[which]] != digests).any():
@@ -170,7 +165,7 @@ class Checked:
 
 @dataclass
 class SweepPlan:
-    """A sweep that has been checked and not yet run."""
+    """A sweep that has been validated and not yet run."""
 
     base: Scenario
     setup: Setup
@@ -200,7 +195,6 @@ class SweepPlan:
 
     @property
     def pilots(self) -> list[Pilot]:
-        """The pilots of all rows, each once."""
         return list(self.checked.pilots.values())
 
     @property
@@ -209,14 +203,14 @@ class SweepPlan:
 
     @cached_property
     def block(self) -> int:
-        """The rows of a block of whole points; the last may be shorter."""
+        """Number of rows in a block, which has whole points; the last may be shorter."""
         if not isinstance(self.rows, PointRows):
             return max(1, len(self.rows))  # of a list of points that name their policies, in any order
         policies, amount = len(self.rows.policies), self.amount
         return policies * max(1, BLOCK // (policies * (amount.maximum if amount.precision is None else amount.first)))
 
     def make(self, study: Study, tables: SweepTables) -> None:
-        """Make the replications of every row; a finished block goes into the tables."""
+        """Run the replications of every row; add each finished block to the tables."""
         find_cuts(study, self.pilots)
 
         def finish(number: int, made: list[RowRuns]) -> None:
@@ -225,7 +219,7 @@ class SweepPlan:
         self._make_blocks(study, range(len(self.rows)), finish)
 
     def _make_blocks(self, study: Study, numbers: Iterable[int], finish: Callable[[int, list[RowRuns]], None]) -> None:
-        """Make entire blocks, seal each, and give `finish` its number and rows."""
+        """Run and seal whole blocks; call `finish` with the number and rows of each."""
 
         def seal(number: int, made: list[RowRuns]) -> None:
             if not all(one.lasting for one in made):
@@ -238,7 +232,7 @@ class SweepPlan:
         blocks.settle()
 
     def make_part(self, study: Study, part: Shard) -> ShardReport:
-        """Make the runs of a shard: every n-th block or run, or point if runs depend."""
+        """Run every n-th block or run, or every n-th point if runs depend on results."""
         if self.amount.precision is None and not self.pilots:
             if len(self.rows) >= MANY_BLOCKS * self.block * part.count:
                 return self._make_part_of_blocks(study, part)
@@ -265,10 +259,10 @@ class SweepPlan:
     def wanted(
         self, study: Study, numbers: Iterable[int], blocks: OpenBlocks | None = None
     ) -> Iterator[Replicates | None]:
-        """The replications of these rows, each made when it is asked for.
+        """Yield the replications of these rows, or None while too many blocks are open.
 
-        Rows that are the same have the same.  None where too many blocks are open.
-        blocks: take the runs of each row, also of one that has none.
+        Rows with the same runs share one object.
+        blocks: each row's runs are added to these, also those of a row that has an error instead.
         """
         cuts, rule = self._cuts(), self.amount.rule(study)
         earlier: dict[tuple[int, float | None], Replicates] = {}
@@ -346,7 +340,6 @@ class SweepPlan:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Point, values as written and policy of every row."""
         values = [[shown_value(row.values[key]) for key in self.keys] for row in self.rows]
         frame = pd.DataFrame(values, columns=pd.Index(self.keys), dtype=object)
         frame.insert(0, "point", [row.point for row in self.rows])
@@ -354,7 +347,7 @@ class SweepPlan:
         return frame
 
     def tables(self, directory: Directory | None = None, only: Sequence[int] | None = None) -> SweepTables:
-        """Empty tables, of `only` these rows; if large, they grow in the directory."""
+        """Create empty tables of all rows (or `only` these); large ones grow on disk."""
         on_disk = directory is not None and len(self.rows) > self.block
         columns = {key: self._column(key) for key in self.keys}
         return SweepTables(
@@ -364,7 +357,7 @@ class SweepPlan:
         )  # fmt: skip
 
     def result(self, tables: SweepTables, directory: Directory | None = None) -> Sweep:
-        """Finish the tables, write them to the directory if any; the sweep."""
+        """Finish the tables, write them to the directory if any, and return the sweep."""
         columns = self._points()
         count = len(columns[self.keys[0]]) if self.keys else 1
         points = pd.DataFrame(columns, index=range(count), columns=pd.Index(self.keys), dtype=object)
@@ -401,10 +394,10 @@ class SweepPlan:
 
 
 class OpenBlocks:
-    """The blocks of a sweep under way, finished in order."""
+    """Unfinished blocks of a sweep; they are finished in order."""
 
     def __init__(self, size: int, rows: int, finish: Callable[[int, list[RowRuns]], None]):
-        """size: rows of a block, of `rows` in all; finish: is given its number and rows."""
+        """size: rows per block, of `rows` in all; finish(number, rows) is called for each."""
         self.size, self.rows, self.finish = size, rows, finish
         self._open: deque[tuple[int, list[RowRuns]]] = deque()
         self._done = 0  # rows of the first one that are known to be done
@@ -417,7 +410,6 @@ class OpenBlocks:
 
     @property
     def first(self) -> list[RowRuns]:
-        """The rows so far of the first block under way."""
         return self._open[0][1] if self._open else []
 
     @property
@@ -427,7 +419,6 @@ class OpenBlocks:
         return len(self._open) > OPEN_BLOCKS
 
     def settle(self) -> None:
-        """Finish the blocks whose runs are done."""
         while self._open:
             number, rows = self._open[0]
             while self._done < len(rows) and rows[self._done].done:
@@ -441,7 +432,7 @@ class OpenBlocks:
 
 @dataclass(slots=True)
 class RowRuns:
-    """The replications of a row, or why it has none."""
+    """The replications of a row, or the error that explains why it has none."""
 
     series: Replicates | None = None
     error: str = ""
@@ -455,7 +446,7 @@ class RowRuns:
 
 
 def _cut(pilot: Pilot, found: Warmup) -> RowRuns:
-    """The beginning of a row with a pilot."""
+    """Begin a row of a point with pilots: its warm-up, or the pilot's error."""
     if error := found.error_of(pilot):
         return RowRuns(error=error, lasting=found.lasting is None)
     if found.cut is None:  # of a plan that is only looked at
@@ -476,7 +467,7 @@ def plan_sweep(
     keep: str | Iterable[str] = (),
     **options: Unpack[StudyKeywords],
 ) -> SweepPlan:
-    """Plan a sweep: check all points, make no runs."""
+    """Plan a sweep: validate all points without running any."""
     study_options = StudyOptions(**options)
     seed = study_options.seed
     base = prepare(scenario, None, study_options.overrides, study_options.program).moved()
@@ -555,7 +546,7 @@ def _place(plan: SweepPlan, out: str | Path | None, resume: bool) -> Iterator[tu
 
 
 def estimate_sweep(plan: SweepPlan, out: str | Path | None, resume: bool) -> Estimate:
-    """Estimate the cost of the remaining runs (a bound for precisions)."""
+    """Estimate the time of the remaining runs (a lower bound if a precision is set)."""
     options = plan.options
     folder = None if options.cache is None else Path(options.cache).expanduser()
     if out is not None:

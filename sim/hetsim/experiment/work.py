@@ -1,4 +1,4 @@
-"""One run: what a worker is sent, what it makes of it, and what it sends back."""
+"""One run as a job: what a worker receives, executes and returns."""
 
 import gc
 import hashlib
@@ -26,27 +26,20 @@ from hetsim.results.one_run.estimands import weight_of
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import Scenario
 
-LARGE = 100_000
-"""Tasks of a run whose memory is worth the tenth of a second that it takes to give it back at once."""
-SPAN = 1.0
-"""Seconds of work that a worker keeps to itself at most, besides the run that it has begun."""
-SHELF = 4
-"""Scenarios, and traces, that a worker keeps for the next job."""
+LARGE = 100_000  # Tasks above which a run's memory is freed at once, which takes a tenth of a second.
+SPAN = 1.0  # Seconds after which a worker starts no further run of its job.
+SHELF = 4  # Number of scenarios, and of traces, that a worker caches.
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The common part of a study's runs: scenarios, further metrics, checks.
-
-    audit: workers watch what runs open; this process does since it was asked to.
-    """
+    """Common data of a study's runs; audit: watch the files that runs open."""
 
     scenarios: tuple[Scenario, ...]
     metrics: tuple[str, ...] = ()
     check: bool = False
     audit: bool = False
-    keep: tuple[str, ...] = ()
-    """Figures that are kept alone; empty for all."""
+    keep: tuple[str, ...] = ()  # the only metrics that are kept; empty: all
 
     def __post_init__(self) -> None:
         if not self.keep:  # a run that was stored before one of these was declared lacks it
@@ -55,10 +48,10 @@ class Setup:
 
 @dataclass(frozen=True)
 class RunJob:
-    """One run: its scenario, the changes to it, its seed and its replication.
+    """One run: scenario number, changes to the scenario, seed and replication.
 
-    `warmup` (s) in place of the scenario's; `pilot`: only its arrivals and responses are wanted, to find the warm-up.
-    `digest`: that of the scenario, which must be the same where the run is made; empty where that needs no check.
+    `warmup` (s) replaces the scenario's; `pilot`: the run only yields arrivals and response times, to find the warm-up.
+    `digest`: digest that the scenario must have where the run executes; empty if that is not checked.
     """
 
     scenario: int
@@ -71,7 +64,7 @@ class RunJob:
 
 
 class OtherInputs(Exception):
-    """The inputs of a job differ on the worker, or cannot be read there."""
+    """Raised if the inputs of a job differ on the worker, or are unreadable there."""
 
     def __init__(self, job: RunJob, parts: Mapping[str, str], problem: str = "", host: str = ""):
         self.job, self.parts, self.problem, self.host = job, dict(parts), problem, host or platform.node()
@@ -83,11 +76,11 @@ class OtherInputs(Exception):
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The figures of a run; if it failed, `values` is None and `error` says why.
+    """Metrics of a run; if the run failed, `values` is None and `error` says why.
 
-    `series`: arrivals and responses, of a pilot.  `lasting`: another try would fail in the same way.  `refused`: the
-    checks of the scenario did, before anything ran.  `unknown`: what decided it and is in no digest.  `reduced`:
-    only the figures that were to be kept are there.
+    `series`: arrivals and response times of a pilot.  `lasting`: the failure would occur again.  `refused`: the
+    scenario's checks failed before anything ran.  `unknown`: inputs that the run's digest does not cover.  `reduced`:
+    `values` has only the metrics that were to be kept.
     """
 
     values: Mapping[str, float] | None
@@ -100,13 +93,13 @@ class RunOutcome:
     reduced: bool = False
 
     def packed(self) -> "RunOutcome":
-        """The outcome in a tenth of the memory, for studies of a million."""
+        """Return the outcome in a tenth of the memory, for studies of a million runs."""
         if not self.values or isinstance(self.values, Packed):
             return self
         return replace(self, values=Packed(self.values))
 
     def only(self, figures: Sequence[str]) -> "RunOutcome":
-        """The outcome with only these figures and what their estimates need."""
+        """Return the outcome with only these metrics and what their estimates need."""
         if not figures or self.values is None:
             return self
         wanted = needed_for(figures)
@@ -116,7 +109,7 @@ class RunOutcome:
 
 
 class Packed(Mapping[str, float]):
-    """Numbers by name; outcomes with the same names share them."""
+    """Read-only mapping of names to numbers; mappings with equal names share them."""
 
     __slots__ = ("_at", "_names", "numbers")
 
@@ -155,16 +148,16 @@ def _positions(names: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, int]]
 
 @lru_cache(16)
 def needed_for(figures: Sequence[str]) -> frozenset[str]:
-    """Names of all that must be kept of a run for these figures."""
+    """Names of all values of a run that estimates of these metrics need."""
     return frozenset({*figures, *(weight_of(name) or "" for name in figures), *ALWAYS})
 
 
 def simulate(
     scenario: Scenario, job: RunJob, *, check: bool = False, meter: Meter | None = None, described: bool = True
 ) -> Result:
-    """Make one run; a RunError carries the tables up to then as `result`.
+    """Execute one run; a RunError has the tables up to the failure as `result`.
 
-    described: the result has its scenario as text and the digests of its inputs, which take longer than a short run.
+    described: add the scenario's text and the digests of its inputs to the result, which takes longer than a short run.
     """
     same = {"name": scenario.name, "seed": job.seed, "replication": job.replication, "policy": scenario.policies.label}
 
@@ -206,7 +199,7 @@ def outcome_of(setup: Setup, scenario: Scenario, job: RunJob, meter: Meter | Non
 
 
 def outcome_or_error(setup: Setup, shelf: "Shelf", digest: str, job: RunJob, meter: Meter | None = None) -> RunOutcome:
-    """The figures of a run, or why it failed."""
+    """Execute a run; return its metrics, or the error as an outcome."""
     try:
         return outcome_of(setup, shelf.scenario(setup, digest, job), job, meter)
     except OtherInputs:
@@ -221,12 +214,12 @@ def outcome_or_error(setup: Setup, shelf: "Shelf", digest: str, job: RunJob, met
 
 
 def described(error: BaseException) -> str:
-    """An error on one line, as in `OSError: the disk is full`."""
+    """Format an error on one line: `OSError: the disk is full`."""
     return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
 
 
 def of_environment(error: BaseException | None) -> bool:
-    """Return True if the machine is the cause (full disk, no memory, ...)."""
+    """Return True if the machine caused the error (full disk, no memory, ...)."""
     while error is not None:
         if isinstance(error, OSError | MemoryError | ImportError):
             return True
@@ -235,7 +228,7 @@ def of_environment(error: BaseException | None) -> bool:
 
 
 class Shelf:
-    """Scenarios and traces of recent jobs, which the next ones often share."""
+    """Cache of the scenarios and traces of recent jobs."""
 
     def __init__(self) -> None:
         self.scenarios: OrderedDict[str, Scenario] = OrderedDict()
@@ -245,7 +238,7 @@ class Shelf:
         self.lock = threading.Lock()
 
     def scenario(self, setup: Setup, digest: str, job: RunJob) -> Scenario:
-        """The scenario of a job; OtherInputs if its digest differs here."""
+        """Return the scenario of a job; OtherInputs if its digest differs here."""
         key = hashlib.sha256(f"{digest} {job.scenario} {job.overrides!r}".encode()).hexdigest()
         with self.lock:
             if (scenario := self.scenarios.get(key)) is None:
@@ -270,7 +263,7 @@ class Shelf:
         self._keep(self.verified, job.digest, [signature(path) for path in scenario.files])
 
     def _unchanged(self, digest: str) -> bool:
-        """Return True if the files are those that were verified."""
+        """Return True if the scenario's files have not changed since verification."""
         try:
             return all(signature(one[0]) == one for one in self.verified[digest])
         except (OSError, KeyError):
@@ -290,9 +283,9 @@ _setups: OrderedDict[str, Setup] = OrderedDict()  # the setups of the last jobs,
 
 
 def work(packed: bytes, jobs: Sequence[RunJob]) -> list[RunOutcome]:
-    """Run the first of some jobs, and those after it that begin within `SPAN`.
+    """Run the first of some jobs, and further ones until `SPAN` seconds have passed.
 
-    UsageError if this worker is not like the machine that sent them, OtherInputs if its files are not.
+    UsageError if this worker has other code or libraries than the sender, OtherInputs if its files differ.
     """
     digest = hashlib.sha256(packed).hexdigest()
     if digest not in _setups:

@@ -1,7 +1,7 @@
 """Workers: this process, processes of this machine, or a Dask cluster.
 
 All code uses the interface of `concurrent.futures.Executor`.  A `GivenPool` wraps an executor and adds what that
-interface lacks: how many jobs keep it busy, what to do after a worker has died, and how to close it.
+interface lacks: the number of jobs that keeps it busy, recovery after a worker has died, and how to close it.
 """
 
 import logging
@@ -26,25 +26,22 @@ from hetsim.experiment.identity import differences, fingerprint
 
 GUARD = 'A script that asks for workers needs its own code under `if __name__ == "__main__":`.'
 
-PATIENCE = 60.0
-"""Seconds until a worker of a cluster must have answered."""
+PATIENCE = 60.0  # Seconds within which a worker of a cluster must answer.
 
-STARTS = 4
-"""Number of pools started in a row whose workers all died before their first job; then the study fails."""
+STARTS = 4  # Number of consecutive pools whose workers all die before their first job; then the study fails.
 
-ROSTER = 5.0
-"""Seconds after which the workers of a cluster are counted again: some may have joined or left."""
+ROSTER = 5.0  # Seconds after which the workers of a cluster are counted again, since their number may change.
 
 
+# Modules that are imported once, with their imports, for all workers.
 TAKEN_BY_RUNS = [
     "hetsim.experiment.run", "hetsim.scenario.building.run_input", "hetsim.engine.simulation",
     "hetsim.results.many_runs.replications",
 ]  # fmt: skip
-"""Modules that are imported once for all workers, with what they import."""
 
 
 class _Processes(ProcessPoolExecutor):
-    """A pool whose processes start without signals, so that none leaves an empty pipe."""
+    """A pool whose processes start with signals blocked, so that no pipe breaks."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future:
         try:
@@ -81,11 +78,11 @@ def signals_held() -> Iterator[None]:
 
 
 def process_pool(workers: int, initializer: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:
-    """A pool of processes on this machine, which share no state with this process.
+    """Start a pool of processes on this machine that share no state with this one.
 
-    On Linux they are forked from a server that has imported what a run takes and does nothing else: a worker then
-    starts in milliseconds, and all of them share the memory of the libraries.  Elsewhere each starts by itself, since
-    the libraries of other platforms do not all bear to be forked.
+    On Linux the workers are forked from a server that has imported what a run needs and does nothing else: a worker
+    starts in milliseconds, and all share the memory of the libraries.  On other platforms, where forking is not safe
+    for all libraries, each worker starts separately.
     """
     if sys.platform != "linux":
         return _Processes(workers, mp_context=get_context("spawn"), initializer=initializer, initargs=arguments)
@@ -100,7 +97,7 @@ def process_pool(workers: int, initializer: Callable[..., None], *arguments: Any
 
 
 def close_pool(pool: ProcessPoolExecutor, *, at_once: bool) -> None:
-    """End a pool's processes; `at_once` does not wait for runs under way."""
+    """End a pool's processes; `at_once` does not wait for running jobs."""
     if at_once:
         for process in list((getattr(pool, "_processes", None) or {}).values()):
             process.terminate()
@@ -108,7 +105,7 @@ def close_pool(pool: ProcessPoolExecutor, *, at_once: bool) -> None:
 
 
 def as_worker() -> None:
-    """Make this process a worker: ignore interrupts, end with the parent."""
+    """Make this process a worker: ignore interrupts, exit with the parent process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if (parent := parent_process()) is not None:
         threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
@@ -116,10 +113,7 @@ def as_worker() -> None:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Defer Ctrl-C for a block; processes started in it never see it.
-
-    One that is still importing would answer it with a traceback.
-    """
+    """Defer Ctrl-C for a block; processes started in it never receive it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -131,7 +125,7 @@ def interrupts_held() -> Iterator[None]:
 
 
 def packed(setup: Any) -> bytes:
-    """Pickle the setup and the policies registered here; UsageError if one cannot be."""
+    """Pickle the setup and the registered policies; UsageError if that fails."""
     try:
         return pickle.dumps((registry.to_send(), setup))
     except (pickle.PicklingError, AttributeError, TypeError) as problem:
@@ -141,7 +135,7 @@ def packed(setup: Any) -> bytes:
 
 
 def unpacked(sent: bytes) -> Any:
-    """Unpickle the setup in a worker, and register its policies there."""
+    """Unpickle the setup in a worker, and register the policies there."""
     registered, setup = pickle.loads(sent)
     registry.receive(registered)
     return setup
@@ -150,33 +144,31 @@ def unpacked(sent: bytes) -> Any:
 class GivenPool:
     """A pool around the caller's executor, which stays open."""
 
-    elsewhere = True
-    """Its workers may have other code or libraries than this process."""
+    elsewhere = True  # its workers may have other code or libraries than this process
 
-    unwanted = False
-    """Runs are under way that are not needed any more."""
+    unwanted = False  # some running jobs are not needed any more
 
     def __init__(self, executor: Executor, workers: int):
         self.executor, self.workers = executor, workers
 
     @property
     def room(self) -> int:
-        """Number of jobs in flight that keeps every worker supplied."""
+        """Number of submitted jobs that keeps every worker busy."""
         return 2 * self.workers + 2
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
         return self.executor.submit(function, *arguments)
 
     def renew(self) -> None:
-        """Replace the executor after a worker's death broke it."""
+        """Replace an executor that a worker's death broke."""
         raise RunError("the executor is broken: a worker of it died")
 
     def close(self, *, at_once: bool) -> None:
-        """Close the pool after all jobs, or (`at_once`) drop them."""
+        """Close the pool after its jobs are done, or (`at_once`) drop them."""
 
 
 class Processes(GivenPool):
-    """Worker processes of this machine; when one dies, all are started again."""
+    """Worker processes of this machine; if one dies, all are started again."""
 
     elsewhere = False
 
@@ -214,7 +206,6 @@ class Processes(GivenPool):
 
     @property
     def _processes(self) -> list[Any]:
-        """Processes of the pool, including those that have ended."""
         return list((getattr(self._pool, "_processes", None) or {}).values())
 
     @property
@@ -283,10 +274,10 @@ class DaskCluster(GivenPool):
 
 
 class Workers:
-    """Place where runs execute: this process, worker processes, an executor or Dask."""
+    """Where runs execute: this process, worker processes, an executor or Dask."""
 
     def __init__(self, workers: int | None = 1, dask: str | None = None, executor: Executor | None = None):
-        """workers: None for one a core."""
+        """workers: number of workers; None for one per core."""
         here = dask is None and executor is None
         self.workers, self.dask, self.executor = workers or (cores() if here else 1), dask, executor
         self.pool: GivenPool | None = None
@@ -297,7 +288,7 @@ class Workers:
         return self.dask is not None or self.executor is not None
 
     def open(self, runs: int, likely: int = 0) -> bool:
-        """Open the pool for this number of runs; False: they execute in this process."""
+        """Open a pool for this number of runs; return False if they run in this process."""
         if self.pool is None and runs:
             if self.executor is not None:
                 self.pool = GivenPool(self.executor, self.workers if self.workers > 1 else cores())
@@ -313,7 +304,6 @@ class Workers:
 
 
 def cores() -> int:
-    """Number of cores of this machine that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,1 +1,1 @@
-"""Formulas that runs and plans use: links, collectives, training, pipelines."""
+"""Closed-form formulas of runs and plans: shared links, collectives, training."""

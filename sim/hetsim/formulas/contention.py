@@ -1,20 +1,23 @@
-"""Delays of jobs that share a link, in closed form: no message is an event.
+"""Delays of jobs that share a network link, in closed form without messages.
 
-Each of N jobs computes for `own` seconds and then sends for `spent` seconds if nothing delays it, again and again.  It
-can use the part `share` of the link, less than all where the link is wider than its network cards.  Jobs that send at
-once share the link equally, none above its share.  Times of a step, by how their phases meet:
+Each of N jobs alternates between `own` seconds of computing and sending, which takes `spent` seconds without
+contention.  A job can use the fraction `share` of the link (below 1 if the link is wider than the job's network cards).
+Jobs that send at the same time share the link equally, each up to its own `share`.  The rule says how the phases of
+jobs meet:
 
-- random: at random.  A closed product-form network of a delay and one station that serves `width` = 1 / share jobs at
-  full speed, exact for any distribution of both times (Baskett, Chandy, Muntz, Palacios, Open, Closed, and Mixed
-  Networks of Queues with Different Classes of Customers, JACM 1975): T_j = G(all) / G(all but j), G(S) =
-  Σ_k Π_{i <= k} max(1, i / width) [x^k] Π_{i in S} (own_i + spent_i x).
-- aligned: all need it at the same time, as jobs that were started together do until something tells them apart.
-- interleaved: phases are shifted so that they meet as little as can be (Rajasekaran, Ghobadi, Akella, CASSINI:
+- random: phases are independent.  A closed product-form network of a delay and one station that serves `width` =
+  1 / share jobs at full speed, exact for any distribution of both times (Baskett, Chandy, Muntz, Palacios, Open,
+  Closed, and Mixed Networks of Queues with Different Classes of Customers, JACM 1975).  A step of job j takes
+  T_j = G(all) / G(all but j) seconds; G(S) = Σ_k Π_{i <= k} max(1, i / width) [x^k] Π_{i in S} (own_i + spent_i x) is
+  the normalizing constant of a set S of jobs, and [x^k] takes the coefficient of x^k.
+- aligned: all jobs send at the same time, as jobs that were started together do.
+- interleaved: phases are shifted so that they overlap as little as possible (Rajasekaran, Ghobadi, Akella, CASSINI:
   Network-Aware Job Scheduling in Machine Learning Clusters, NSDI 2024).
-- none: as if each had the link to itself.
+- none: no contention, as if each job had the link to itself.
 
-Jobs of unlike shares, and jobs that other links limit, have no product form.  The number of senders is then that of the
-mean width, corrected so that each job sends as long as it takes; among them a job has its max-min fair rate.
+Jobs with different shares, and jobs that other links limit, have no product form.  The number of senders is then
+computed with the mean width and corrected so that each job sends as long as it needs; each sender gets its max-min fair
+rate.
 """
 
 import math
@@ -26,38 +29,35 @@ import numpy as np
 
 Contention = Literal["random", "aligned", "interleaved", "none"]
 
-ALIKE = 1e-9
-"""Shares of a link that differ by less are equal."""
-BLOCK = 1_000_000
-"""Maximum number of values that the search for fair rates has at once."""
-CLOSE = 1e-8
-"""Relative change of the work done at which the iteration ends."""
+ALIKE = 1e-9  # link shares that differ by less are treated as equal
+BLOCK = 1_000_000  # maximum number of array elements at a time in the search for fair rates
+CLOSE = 1e-8  # relative change of the work done at which the iteration ends
 SWEEPS = 500
 
 
 @dataclass(frozen=True)
 class LinkDelays:
-    """Delays of the jobs on a link as they begin to send.
+    """Delays of the jobs on a link, by the number of other jobs that send.
 
-    A row for each job, a column for each number of other jobs that send: its probability, and the seconds by which
-    sending takes longer among them."""
+    Rows are jobs, columns numbers of other senders.  `seen`: probability; `delays`: extra seconds of sending.
+    """
 
     seen: np.ndarray
     delays: np.ndarray
-    fair: np.ndarray
-    """Share of the link for a sender that its cards do not limit, on average over the jobs, for each such number."""
-    stretch: np.ndarray
-    """For each job how many times as long its sending takes in the product form."""
+    fair: np.ndarray  # by number of other senders: mean link share of a sender that its cards do not limit
+    stretch: np.ndarray  # for each job: sending time relative to its time alone, in the product form
 
 
 def delays(
     own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contention = "random",
     before: LinkDelays | None = None, more: np.ndarray | None = None, caps: np.ndarray | None = None,
 ) -> LinkDelays:  # fmt: skip
-    """Delays of jobs on a link; O(N³) simple operations for N jobs.
+    """Compute the delays of jobs on a link; O(N³) operations for N jobs.
 
-    before: a first pass, by which each job sends for `more` seconds longer than `spent`, other links included; caps:
-    share of the link that a job (row) can use among a number of others (column), where other links limit it."""
+    before: result of a first pass; more: seconds that each job sends in addition to `spent`, other links included;
+    caps: fraction of the link that a job (row) can use next to a number of other senders (column), if other links limit
+    it.
+    """
     count = len(own)
     if rule != "random" or count < 2:
         later = _apart(own, spent, share, rule)
@@ -90,7 +90,7 @@ def delays(
 
 
 def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contention) -> np.ndarray:
-    """Seconds by which a step of each job is longer where phases are not random."""
+    """Extra seconds of each job's step if phases are aligned or interleaved; else 0."""
     if rule == "interleaved":
         return np.maximum(0.0, spent @ share - own - spent)
     if rule == "aligned":  # max-min fair: the jobs with the smallest shares use them, the rest divide what is left
@@ -101,7 +101,7 @@ def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contenti
 
 
 def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
-    """Max-min fair share of a link for a job (row) among others (column)."""
+    """Max-min fair link share of each job (row) by number of other senders (column)."""
     count = len(share)
     others = np.arange(count)
     shares = np.empty((count, count))
@@ -123,9 +123,10 @@ def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
 
 
 def longest_delay(found: Sequence[tuple[np.ndarray, np.ndarray]], together: float) -> float:
-    """Expected delay of a job that sends over several links: the longest counts.
+    """Expected delay of a job that sends over several links: that of its slowest link.
 
-    found: probabilities and delays on each link, rising; together: the correlation of the numbers of senders."""
+    found: probabilities and ascending delays on each link; together: correlation of the links' numbers of senders.
+    """
     if len(found) < 2:
         return float(found[0][0] @ found[0][1]) if found else 0.0
     events = sorted((delay, link, part) for link, (seen, later) in enumerate(found)
@@ -141,9 +142,10 @@ def longest_delay(found: Sequence[tuple[np.ndarray, np.ndarray]], together: floa
 def step_times(
     own: Sequence[float], link: Sequence[float], rule: Contention = "random", width: float | Sequence[float] = 1.0
 ) -> np.ndarray:
-    """Seconds of a step of each job on one link.
+    """Seconds of each job's step when the jobs share one link.
 
-    link: seconds that a job alone sends; width: how many times what it can then send goes over the link."""
+    link: seconds that each job sends if alone; width: bandwidth of the link relative to the job's own maximum rate.
+    """
     alone, needs = np.asarray(own, dtype=float), np.asarray(link, dtype=float)
     some = needs > 0
     share = np.minimum(1.0, 1.0 / np.broadcast_to(np.asarray(width, dtype=float), needs.shape))[some]
@@ -163,9 +165,11 @@ def step_times(
 
 
 def stretches(own: np.ndarray, spent: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Time each job sends, as a multiple of its time alone; O(2^N) for N jobs.
+    """Sending time of each job relative to its time alone; O(2^N) for N jobs.
 
-    own, spent: seconds of computing (above 0) and of sending alone; share: part of a link (column) that a job uses."""
+    own, spent: seconds of computing (above 0) and of sending alone; share: fraction of each link (column) that a job
+    uses.
+    """
     count = len(own)
     sends = (np.arange(1 << count) >> np.arange(count)[:, None]) & 1 == 1
     speed = _speeds(sends, share)
@@ -194,7 +198,7 @@ def stretches(own: np.ndarray, spent: np.ndarray, share: np.ndarray) -> np.ndarr
 
 
 def _speeds(sends: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Max-min fair speeds of the jobs (rows) in all states, by rising levels."""
+    """Max-min fair speed of each job (row) in every set of senders (column)."""
     uses = [(jobs, share[jobs, at, None]) for at in range(share.shape[1]) for jobs in [np.flatnonzero(share[:, at])]]
     levels = [1.0 / np.maximum(1, sends[jobs].sum(axis=0)) for jobs, _ in uses]
     higher = True

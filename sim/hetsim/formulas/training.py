@@ -1,14 +1,13 @@
-"""Time, memory and traffic of parallel training of a transformer, closed form.
+"""Time, memory and traffic of parallel transformer training, in closed form.
 
-What a placement and its links make of tensor, pipeline and data parallelism: no step or message is an event.
-References: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM (SC 2021);
-Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models (2022).
-Two constants are fitted to measured steps: `efficiency`, the share of their peak that matrix products reach, and
-`passes`, how often the bytes of the stored activations pass through memory in element-wise kernels of a forward pass.
+Inputs are the degrees of tensor, pipeline and data parallelism and the links of a placement; steps and messages are not
+simulated.  References: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using
+Megatron-LM (SC 2021); Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models (2022).
+Two constants are fitted to measured steps: `efficiency`, the fraction of peak FLOP/s that matrix products reach, and
+`passes`, the number of times that element-wise kernels of a forward pass move the stored activations through memory.
 
-Times of collectives and messages are those on idle links, by the alpha-beta model.
-`ranks` take part with `size` bytes each; `rate` is the bus bandwidth of a rank's slowest hop in one direction, bytes
-a second; `latency` seconds a hop.
+Collectives and messages take their time on idle links, by the alpha-beta model: `ranks` take part with `size` bytes
+each, `rate` is the bus bandwidth of a rank's slowest hop in one direction (bytes/s), `latency` the seconds per hop.
 Reference: Thakur, Rabenseifner, Gropp, Optimization of Collective Communication Operations in MPICH (2005).
 """
 
@@ -23,39 +22,37 @@ from hetsim.model.exchange import Phase, StepPipeline
 from hetsim.model.tasks import OPTIONAL
 from hetsim.model.units import Degree
 
-Rate = float | BandwidthCurve
-"""Bytes per second of a link, or what was measured of it for each size."""
+Rate = float | BandwidthCurve  # bytes per second of a link, or its measured bandwidth curve by message size
 Pattern = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "ring"]
+# Passes of the data around a ring, by collective; a pass moves (N - 1) / N of the bytes among N ranks
 WAYS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
-"""Ring collectives: how often each byte but one part in N goes around N ranks."""
 
 
 def rate_at(rate: Rate, size: float) -> float:
-    """Bytes per second of a collective at this size."""
+    """Return the bandwidth of a collective at this message size, in bytes per second."""
     return rate if isinstance(rate, float | int) else rate.rate(size)
 
 
 def capped(rate: Rate, limit: float) -> Rate:
-    """A rate or measured curve, limited by a slower hop on the path."""
+    """Return a rate or bandwidth curve, limited by a slower hop of the path."""
     if isinstance(rate, BandwidthCurve):
         return BandwidthCurve(rate.sizes, tuple(min(one, limit) for one in rate.rates))
     return min(rate, limit)
 
 
 def message(size: float, rate: float, latency: float = 0.0) -> float:
-    """Seconds of a message from one rank to another."""
+    """Seconds of a message of `size` bytes from one rank to another."""
     return latency + size / rate
 
 
 def ring_over_nodes(
     ways: int, nodes: int, each: int, size: float, inside: Rate, latency: float = 0.0, latency_inside: float = 0.0
 ) -> tuple[float, float, float]:
-    """Needs of a ring collective among `each` ranks on each of some nodes.
+    """Cost of a ring collective among `each` ranks on each of `nodes` nodes.
 
-    Bytes that a node sends to the next, seconds of the links within nodes at the same time, and seconds of latencies.
-
-    ways: 2 for an all-reduce, 1 for a reduce-scatter or an all-gather.  The ring goes through all ranks, over all
-    cards of a node at once (as in NCCL), so that its bus bandwidth is the lower one of `inside` and of the cards.
+    Return the bytes that a node sends to the next, the seconds on the links within nodes (at the same time), and the
+    seconds of latency.  ways: 2 for an all-reduce, 1 for a reduce-scatter or an all-gather.  The ring visits all ranks
+    and uses all cards of a node at once (as in NCCL): its bus bandwidth is the lower one of `inside` and of the cards.
     """
     ranks = max(1, nodes * each)
     moved = ways * (ranks - 1) / ranks * size
@@ -66,49 +63,40 @@ def ring_over_nodes(
 Recomputation = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
 
-STATE = 18
-"""Bytes a parameter of mixed precision with Adam: weights and gradients of 2 and 4, master weights and two moments."""
-KEPT, SHARDED = 6, 12
-"""The bytes of STATE that every data-parallel rank keeps, and those that a sharded optimizer divides among ranks."""
-UPDATE = 30
-"""Bytes a parameter that an optimizer step reads and writes."""
+STATE = 18  # bytes per parameter, Adam in mixed precision: weights 2, gradients 4, master weights and two moments 12
+KEPT, SHARDED = 6, 12  # bytes of STATE on every data-parallel rank, and bytes that a sharded optimizer divides
+UPDATE = 30  # bytes per parameter that an optimizer step reads and writes
 
 
 @dataclass(frozen=True)
 class Block:
-    """A layer given by its matrices: grouped heads, a gate, experts."""
+    """A transformer layer given by its weight matrices (grouped heads, gate, experts)."""
 
-    shared: float
-    """Weights that every token is multiplied with."""
-    expert: float
-    """Weights of one expert; of a layer without experts those of its feed-forward block."""
+    shared: float  # weights applied to every token
+    expert: float  # weights of one expert, or of the feed-forward block if the layer has no experts
     experts: int
-    active: int
-    """Experts that a token needs."""
-    attention: float
-    """Width of all heads together."""
-    activations: float
-    """Bytes of activations of a token that tensor-parallel ranks divide."""
-    tied: bool
-    """True if the first and the last matrix of the vocabulary are one."""
+    active: int  # number of experts that each token uses
+    attention: float  # total width of all attention heads
+    activations: float  # bytes of activations per token that tensor-parallel ranks divide
+    tied: bool  # True if the input and output embeddings are one matrix
 
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """A decoder model given by its dimensions."""
+    """A decoder-only transformer given by its dimensions."""
 
     layers: Degree = field(metadata=OPTIONAL)
     """Number of layers."""
     hidden: Degree = field(metadata=OPTIONAL)
-    """Width of a layer, which has 12 hidden² weights."""
+    """Width of a layer, which has 12 hidden² weights (hidden size)."""
     heads: Degree = field(metadata=OPTIONAL)
-    """Attention heads of a layer."""
+    """Number of attention heads per layer."""
     sequence: Degree
-    """Tokens of a sample."""
+    """Tokens per sample."""
     vocabulary: Degree = field(metadata=OPTIONAL)
-    """Tokens that there are."""
+    """Number of tokens in the vocabulary."""
     block: Block | None = field(default=None, metadata=NO_KEY)
-    """What its layers are made of, where that is not 12 hidden² weights: a GPT."""
+    """Weight matrices of a layer that does not have the 12 hidden² weights of a GPT."""
 
     @property
     def parameters(self) -> float:
@@ -121,12 +109,12 @@ class Transformer:
 
     @property
     def expert_parameters(self) -> float:
-        """Parameters that belong to experts of which a token needs a few."""
+        """Number of parameters in experts; 0 if the layers have no experts."""
         block = self.block
         return self.layers * block.experts * block.expert if block is not None and block.experts > 1 else 0.0
 
     def of_a_layer(self, samples: int) -> float:
-        """Floating-point operations of a layer, forward."""
+        """Floating-point operations of the forward pass of one layer."""
         s, h = self.sequence, self.hidden
         if self.block is None:
             return 24 * samples * s * h**2 + 4 * samples * s**2 * h
@@ -135,12 +123,12 @@ class Transformer:
 
     @property
     def divided(self) -> float:
-        """Bytes of activations a token and layer that tensor-parallel ranks divide."""
+        """Bytes of activations per token and layer that tensor-parallel ranks divide."""
         return 24 * self.hidden if self.block is None else self.block.activations
 
     @property
     def largest(self) -> float:
-        """Share of the weights in the largest tensor."""
+        """Fraction of all weights that is in the largest tensor."""
         return max(self.vocabulary * self.hidden, 4 * self.hidden**2) / self.parameters
 
     def flops(self, samples: int, recomputation: Recomputation = "full") -> float:
@@ -154,32 +142,32 @@ class Transformer:
 
 @dataclass(frozen=True, slots=True)
 class ParallelPlan:
-    """Division of a step: degrees of parallelism, micro-batches, schedule."""
+    """How a training step is divided: parallel degrees, micro-batches, schedule."""
 
     batch: Degree
-    """Samples of a step, over all GPUs."""
+    """Samples per step, over all GPUs."""
     micro_batch: Degree = 1
-    """Samples that go through a pipeline at once."""
+    """Samples per micro-batch."""
     tensor: Degree = 1
     """Degree of tensor parallelism."""
     pipeline: Degree = 1
-    """Stages of the pipeline."""
+    """Number of pipeline stages."""
     data: Degree = field(default=1, metadata=OPTIONAL)
-    """Degree of data parallelism; what the GPUs leave unless given."""
+    """Degree of data parallelism; without it, the number of GPUs divided by `tensor` × `pipeline`."""
     schedule: Schedule = "1f1b"
     """Order of the micro-batches in the pipeline."""
     chunks: Degree = 1
-    """Parts of its layers that a stage of an interleaved pipeline has."""
+    """Number of chunks of layers on each stage of an interleaved pipeline."""
     recomputation: Recomputation = "none"
-    """Which activations are computed again for the backward pass."""
+    """Activations that the backward pass recomputes."""
     sequence_parallel: bool = False
     """True if tensor-parallel ranks also divide the remaining activations."""
     sharded_optimizer: bool = False
-    """True if data-parallel ranks divide the state of the optimizer."""
+    """True if data-parallel ranks divide the optimizer state."""
     experts: Degree = 1
     """Degree of expert parallelism: the number of data-parallel ranks that divide the experts."""
     buckets: Degree = 1
-    """Parts in which gradients are reduced, all but the last during the backward pass."""
+    """Number of buckets in which gradients are reduced; all but the last overlap the backward pass."""
 
     @property
     def gpus(self) -> int:
@@ -187,12 +175,12 @@ class ParallelPlan:
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches of a step through each pipeline."""
+        """Number of micro-batches per step in each pipeline."""
         return self.batch // (self.data * self.micro_batch)
 
     @property
     def in_flight(self) -> float:
-        """Number of micro-batches of which the first stage holds the activations at once."""
+        """Number of micro-batches whose activations the first stage stores at once."""
         p, m = self.pipeline, self.micro_batches
         if self.schedule == "gpipe":
             return m
@@ -201,7 +189,7 @@ class ParallelPlan:
 
 @dataclass(frozen=True)
 class TrainingMachine:
-    """GPUs and links: `each` GPUs per node with `cards`; bytes/s one way."""
+    """GPUs and links: `each` GPUs and `cards` network cards per node; one-way bytes/s."""
 
     flops: float
     bandwidth: float
@@ -213,48 +201,44 @@ class TrainingMachine:
     latency: float = 0.0
     efficiency: float = 1.0
     passes: float = 0.0
+    # Measured bus bandwidth between nodes, over all cards of a node; `card` is then the highest rate per card
     network: BandwidthCurve | None = None
-    """Measured bus bandwidth between nodes, all cards of a node together; `card` is then its highest rate a card."""
-    island: int | None = None
-    """Number of GPUs of a node that `inside` joins; all unless given."""
-    beyond: float = math.inf
-    """Rate from a GPU to one of another island of its node."""
+    island: int | None = None  # number of GPUs of a node that `inside` connects; None: all
+    beyond: float = math.inf  # bytes/s between GPUs of different islands of a node
 
     def within(self, span: int) -> Rate:
-        """Rate of a ring among some GPUs of a node: its slowest hop's."""
+        """Return the bandwidth of a ring over `span` GPUs of a node, by its slowest hop."""
         if self.island is None or span <= self.island or self.beyond == math.inf:
             return self.inside
         return capped(self.inside, self.beyond)
 
     def used(self, cards: int) -> float:
-        """Share of a node's network cards used by this number of GPUs."""
+        """Fraction of a node's network cards that this number of GPUs uses."""
         return min(cards, self.cards) / self.cards
 
     def excess(self, size: float) -> float:
-        """Extra seconds per byte to other nodes, in messages of this size."""
+        """Extra seconds per byte to other nodes for messages of this size."""
         return 0.0 if self.network is None else self.network.excess(size)
 
     @property
     def share(self) -> float:
-        """A rank's share of its node's cards while all ranks use them."""
+        """Network bandwidth per GPU (bytes/s) while all GPUs of the node send."""
         return self.card * min(self.cards, self.each) / self.each
 
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """Seconds of a step by cause (`compute`: the slowest stage), and bytes moved."""
+    """Seconds of a training step by cause, and bytes sent; `compute`: slowest stage."""
 
     compute: float
-    filling: float
-    """The bubble as far as it comes from computing; what is left of it, `waiting`, comes from communication."""
+    filling: float  # bubble caused by computing; `waiting` is the rest, caused by communication
     waiting: float
     tensor: float
     pipeline: float
     experts: float
     data: float
     update: float
-    network_bytes: float
-    """Bytes that one GPU sends to other nodes."""
+    network_bytes: float  # bytes that one GPU sends to other nodes
 
     @property
     def bubble(self) -> float:
@@ -270,7 +254,7 @@ class StepSeconds:
 
 
 def activations(model: Transformer, plan: ParallelPlan) -> float:
-    """Bytes of activations that a layer and micro-batch leave for backward passes."""
+    """Bytes of activations per layer and micro-batch stored for the backward pass."""
     s, h, b, t = model.sequence, model.hidden, plan.micro_batch, plan.tensor
     if plan.recomputation == "full":
         return 2 * s * b * h
@@ -280,7 +264,7 @@ def activations(model: Transformer, plan: ParallelPlan) -> float:
 
 
 def _passed(model: Transformer, plan: ParallelPlan) -> float:
-    """Bytes of all activations of a layer and micro-batch on a GPU."""
+    """Bytes of all activations of a layer and micro-batch on one GPU."""
     s, h, a, b, t = model.sequence, model.hidden, model.heads, plan.micro_batch, plan.tensor
     scores = 5 * a * s / t
     if plan.sequence_parallel:
@@ -289,21 +273,21 @@ def _passed(model: Transformer, plan: ParallelPlan) -> float:
 
 
 def memory(model: Transformer, plan: ParallelPlan) -> tuple[float, float]:
-    """Bytes of weights and their state, and of activations, on the fullest GPU."""
+    """Bytes on the fullest GPU: of weights and optimizer state, and of activations."""
     each = KEPT + SHARDED / plan.data if plan.sharded_optimizer else STATE
     return each * _held(model, plan), plan.in_flight * model.layers / plan.pipeline * activations(model, plan)
 
 
 def _held(model: Transformer, plan: ParallelPlan) -> float:
-    """Weights that one GPU holds."""
+    """Number of weights stored on one GPU."""
     experts = model.expert_parameters
     return (model.parameters - experts + experts / plan.experts) / (plan.tensor * plan.pipeline)
 
 
 def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> dict[str, Phase]:
-    """Messages among the ranks during a step, by purpose.
+    """Return the messages among the ranks during a step, by purpose.
 
-    Tensor-parallel ranks lie side by side, then the data-parallel ranks of a stage, then the stages.
+    The order of ranks: tensor-parallel ranks are adjacent, then the data-parallel ranks of a stage, then the stages.
     """
     t, p, d, m, v, each = plan.tensor, plan.pipeline, plan.data, plan.micro_batches, plan.chunks, machine.each
     size = 2 * plan.micro_batch * model.sequence * model.hidden
@@ -335,7 +319,6 @@ def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> 
 
 
 def _exchange(model: Transformer, plan: ParallelPlan, machine: TrainingMachine, waits: float) -> Phase:
-    """Tokens go to their experts and back, forward and backward."""
     t, e, each = plan.tensor, plan.experts, machine.each
     assert model.block is not None
     size = 2 * plan.micro_batch * model.sequence * model.hidden * model.block.active / t
@@ -353,9 +336,10 @@ def _exchange(model: Transformer, plan: ParallelPlan, machine: TrainingMachine, 
 def _reduced(
     machine: TrainingMachine, inside: Rate, hosts: int, each: int, size: float, rings: float = 1.0
 ) -> tuple[float, float, float]:
-    """Needs of several all-reduces at once.
+    """Cost of `rings` concurrent all-reduces.
 
-    Bytes that each node sends, seconds within nodes at the same time, and seconds in addition."""
+    Return the bytes that each node sends, the seconds within nodes (at the same time), and additional seconds.
+    """
     sent, within, fixed = ring_over_nodes(
         2, hosts, each, size=size, inside=inside, latency=machine.latency, latency_inside=machine.latency_inside
     )
@@ -365,7 +349,7 @@ def _reduced(
 
 
 def layer_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> float:
-    """Seconds of a layer for a micro-batch, forward and backward, recomputed too."""
+    """Seconds of a layer per micro-batch: forward, backward and recomputation."""
     s, a, b, t = model.sequence, model.heads, plan.micro_batch, plan.tensor
     rate = machine.flops * machine.efficiency
     forward = _forward_seconds(model, plan, machine)
@@ -379,13 +363,12 @@ def layer_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachi
 
 
 def _forward_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> float:
-    """Seconds that a layer computes for a micro-batch, forward."""
     operations = model.of_a_layer(plan.micro_batch) / plan.tensor / (machine.flops * machine.efficiency)
     return operations + machine.passes * _passed(model, plan) / machine.bandwidth
 
 
 def _head_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> float:
-    """Seconds of the last stage for the vocabulary, a micro-batch both ways."""
+    """Seconds per micro-batch of the last stage's vocabulary layer, both directions."""
     operations = 6 * plan.micro_batch * model.sequence * model.hidden * model.vocabulary / plan.tensor
     return operations / (machine.flops * machine.efficiency)
 
@@ -395,7 +378,7 @@ def _update_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMac
 
 
 def step_pipeline(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> StepPipeline | None:
-    """Pipeline of a step's micro-batches; None for a single stage."""
+    """Return the pipeline of a step's micro-batches, or None for a single stage."""
     if plan.pipeline == 1:
         return None
     each = model.layers / plan.pipeline
@@ -417,9 +400,9 @@ def step_pipeline(model: Transformer, plan: ParallelPlan, machine: TrainingMachi
 def step(
     model: Transformer, plan: ParallelPlan, machine: TrainingMachine, across: Callable[[Phase], float] | None = None
 ) -> StepSeconds:
-    """Time and traffic of a step on this machine with uncontended links.
+    """Compute the time and traffic of a step on links without contention.
 
-    across: seconds of a phase on the links between nodes; those on `machine.card` unless given.
+    across: returns the seconds of a phase on the links between nodes; default: the seconds on `machine.card`.
     """
     p, m, v = plan.pipeline, plan.micro_batches, plan.chunks
     sent = phases(model, plan, machine)

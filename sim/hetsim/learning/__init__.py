@@ -4,9 +4,9 @@
     name = "hetsim.learning:hetsim/Scheduling-v0"
     env = gymnasium.make(name, scenario="learned-affinity", window=16, reward="slowdown")
 
-Gymnasium imports the module before the colon.  Importing it registers the names where Gymnasium is installed (extra
-`learning`); the environments themselves are loaded when one is made.  Without Gymnasium
-`hetsim.learning.environment.episode` still runs scenarios step by step.
+Gymnasium imports the module before the colon.  The import registers the names if Gymnasium is installed (extra
+`learning`); an environment is loaded when it is made.  Without Gymnasium, `hetsim.learning.environment.episode` still
+runs scenarios step by step.
 """
 
 from importlib.util import find_spec
@@ -18,7 +18,7 @@ ENVIRONMENTS = {
 
 
 def register() -> None:
-    """Register the environments with Gymnasium; harmless if they already are."""
+    """Register the environments with Gymnasium, unless they are registered."""
     from gymnasium.envs.registration import register, registry
 
     for name, where in ENVIRONMENTS.items():

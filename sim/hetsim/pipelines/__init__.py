@@ -1,1 +1,1 @@
-"""Stages of a pipeline: cuts of a network, and slots of micro-batches."""
+"""Pipeline stages: partitions of a network, and schedules of micro-batches."""

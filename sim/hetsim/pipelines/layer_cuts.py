@@ -1,4 +1,4 @@
-"""Measured layers of a network, its cuts, and the memory of stages."""
+"""Measured layers of a network, its cuts into stages, and the memory of a stage."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,15 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: the cost of a micro-batch, and the data that it passes on."""
+    """One network layer: its cost per micro-batch, and the bytes that it passes on."""
 
     name: str
     forward: float
     backward: float
-    activations: float
-    """Bytes that it passes on."""
+    activations: float  # bytes passed on
     weights: float
+    # seconds by device type, if measured separately (in training forward and backward together)
     on: Mapping[str, float] | None = None
-    """Seconds by type of device, where they are measured apart (in training forward and backward together)."""
 
     @property
     def seconds(self) -> float:
@@ -28,10 +27,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Cuts:
-    """The cuts of a network: layers before each, and data that cross it.
+    """Cuts of a network: the layers before each cut, and the bytes that cross it.
 
-    Cut j is a set of layers that is closed under predecessors; `before[k, j]` says whether cut k lies inside it.
-    The last is the whole network.
+    Cut j is a set of layers that is closed under predecessors; `before[k, j]` is True if cut k is inside cut j.
+    The last cut is the whole network.
     """
 
     layers: tuple[Layer, ...]
@@ -40,14 +39,14 @@ class Cuts:
     before: np.ndarray
 
     def sums(self, values: Sequence[float]) -> np.ndarray:
-        """[i, j] = sum over the layers after cut i - 1 up to cut j; else infinite."""
+        """Sum values over the layers of each stage [i, j]: after cut i - 1 up to cut j."""
         up_to = np.array([math.fsum(values[one] for one in members) for members in self.sets])
         between = up_to[None, :] - np.concatenate([[0.0], up_to])[:, None]
         between[1:][~self.before] = math.inf
         return between
 
     def between(self, first: int, last: int) -> list[Layer]:
-        """Layers of the stage after cut `first` - 1 up to cut `last`."""
+        """Return the layers of the stage after cut `first` - 1 up to cut `last`."""
         earlier = self.sets[first - 1] if first else frozenset()
         return [self.layers[one] for one in sorted(self.sets[last] - earlier)]
 
@@ -59,12 +58,12 @@ def chain(layers: Sequence[Layer]) -> Cuts:
 
 
 class StageMemory:
-    """Bytes that a stage needs on each device, [i, j] as in `Cuts.sums`.
+    """Bytes that a stage needs on each device; indices [i, j] as in `Cuts.sums`.
 
-    Infinite where there is no such stage.  Inference holds the weights of its layers and the activations of the
-    largest.  Training has one micro-batch more in flight than fill the stages behind: 1 + ceil(devices behind /
-    replicas), as in PipeDream, and stashes for each of them the weights that it began with and all activations, next to
-    one set of gradients.  The state of an optimizer that holds more is not part of a profile.
+    The value is infinite where there is no such stage.  Inference stores the weights of the stage's layers and the
+    activations of the largest layer.  Training has 1 + ceil(devices of later stages / replicas) micro-batches in
+    flight, as in PipeDream; for each it stores the weights that the micro-batch began with and all activations, next to
+    one set of gradients.  Additional optimizer state is not part of a profile.
     Reference: Harlap et al., PipeDream: Fast and Efficient Pipeline Parallel DNN Training (2018), section 3.3.
     """
 
@@ -77,11 +76,11 @@ class StageMemory:
 
     @cached_property
     def activations(self) -> np.ndarray:
-        """Bytes of activations: in inference the largest layer's, else all."""
+        """Bytes of activations: of the largest layer in inference, of all in training."""
         return self._largest() if self.inference else self.cuts.sums([one.activations for one in self.cuts.layers])
 
     def _largest(self) -> np.ndarray:
-        """The most bytes that one layer of a stage passes on."""
+        """Maximum bytes of activations of a single layer, for each stage."""
         layers = self.cuts.layers
         inside = np.array([[one in members for members in self.cuts.sets] for one in range(len(layers))])
         largest = np.zeros_like(self.weights)
@@ -90,18 +89,18 @@ class StageMemory:
         return largest
 
     def needed(self, replicas: int, behind: int) -> np.ndarray:
-        """Bytes on each replica of a stage, with some devices after it."""
+        """Bytes on each replica of a stage that has `behind` devices after it."""
         if self.inference:
             return self.weights + self.activations
         flying = 1 + math.ceil(behind / replicas)
         return (flying + 1) * self.weights + flying * self.activations
 
     def min_bytes(self, devices: int, all_used: bool, replication: bool) -> float:
-        """The minimum memory of each device for a pipeline of single stages."""
+        """Minimum memory per device with which some pipeline fits."""
         return min(self._min_bytes(number, replication) for number in range(devices if all_used else 1, devices + 1))
 
     def _min_bytes(self, devices: int, replication: bool) -> float:
-        """The minimum if all are used: that of the fullest stage, stage by stage."""
+        """Minimum memory per device, that of the fullest stage, if all devices are used."""
         best: list[np.ndarray] = []
         before = self.cuts.before
         for m in range(1, devices + 1):

@@ -1,4 +1,4 @@
-"""The cuts of a network into stages, over equal, nested and unlike devices.
+"""Partition of a network into pipeline stages, over equal or unlike devices.
 
 `pipeline_partition` is PipeDream's dynamic program: equal devices, replication, levels nested (GPUs in nodes, nodes in
 a cluster).  `unlike_partition` is its form for devices and links that differ: generations of GPUs, a GPU and an NPU.
@@ -18,13 +18,11 @@ import numpy as np
 from hetsim.errors import NothingMeets, UsageError
 from hetsim.pipelines.layer_cuts import Cuts, Layer, StageMemory
 
-MAX_CUTS = 1000
-"""More cuts than this are refused: time grows with their third power."""
+MAX_CUTS = 1000  # more cuts are refused: time grows with their third power
+# Up to this number of groups all orders are tried; above it, orders by speed and a local search from there
 ORDERS_OF = 4
-"""Up to this many groups all orders are tried; beyond, orders by speed and a local search from there."""
+# Up to this number of device counts per group all are tried if training is short of memory; above it, all or none
 MAX_VARIANTS = 64
-"""Up to this many choices of how many devices of each group are used, all are tried where training is short of memory;
-beyond, each group in full or not at all."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class PipelineStage:
 
 @dataclass(frozen=True)
 class PipelinePartition:
-    """Stages in order; `seconds` between micro-batches, `latency` of one."""
+    """Stages in order; `seconds` between micro-batches, `latency` of one micro-batch."""
 
     stages: tuple[PipelineStage, ...]
     seconds: float
@@ -48,7 +46,7 @@ class PipelinePartition:
 
 @dataclass(frozen=True)
 class NetworkLevel:
-    """Equal parts (devices, or groups below) joined at `rate` bytes a second."""
+    """A level of equal parts (devices or groups) joined by links of `rate` bytes/s."""
 
     count: int
     rate: float
@@ -56,7 +54,7 @@ class NetworkLevel:
 
 @dataclass(frozen=True)
 class EqualDevices:
-    """Equal devices: `speed` × the profile's; `inside` and `link`: bytes a second."""
+    """Equal devices: `speed` relative to the profile, `inside` and `link` in bytes/s."""
 
     name: str
     count: int = 1
@@ -64,15 +62,14 @@ class EqualDevices:
     link: float = math.inf
     inside: float = math.inf
     memory: float = math.inf
-    measured: str = ""
-    """Type of device under which the profile has its times; its name unless given."""
+    measured: str = ""  # device type whose measured times in the profile apply; default: `name`
 
 
 @dataclass(frozen=True)
 class StageWay:
     """The connection of two groups' devices: bytes per second, and latency.
 
-    `together`: bytes a second of all pairs of their devices, where they share a part of the way.
+    `together`: bytes per second of all pairs of devices, if the pairs share a part of the path.
     """
 
     rate: float = math.inf
@@ -84,12 +81,12 @@ Ways = Callable[[EqualDevices, EqualDevices], StageWay]
 
 
 def slower_link(a: EqualDevices, b: EqualDevices) -> StageWay:
-    """The slower link of two groups, each of whose devices has its own."""
+    """Return the path between two groups, limited by the slower of their links."""
     return StageWay(a.inside if a is b else min(a.link, b.link))
 
 
 def seconds_on(layer: Layer, group: EqualDevices, inference: bool) -> float:
-    """Seconds of a layer on a device of the group: as measured, or by its speed."""
+    """Return the seconds of a layer on a device of the group, measured or by speed."""
     given = (layer.on or {}).get(group.measured or group.name)
     return (given if given is not None else layer.forward if inference else layer.seconds) / group.speed
 
@@ -98,12 +95,13 @@ def pipeline_partition(
     cuts: Cuts, levels: Sequence[NetworkLevel], *, activations: bool = True, replication: bool = True,
     memory: float = math.inf,
 ) -> PipelinePartition:  # fmt: skip
-    """The pipeline with minimum time between micro-batches; `levels` from inner.
+    """Find the pipeline with minimum time between micro-batches on equal devices.
 
-    All devices are used, as PipeDream does; UsageError where that cannot be, or there are too many cuts.
-    `activations=False` leaves out their transfers (there and, as gradients, back); without `replication` a stage is
-    one part of each level.  A stage that needs more than the `memory` of a device is not a candidate; of several levels
-    all devices outside its group count as behind it.  NothingMeets with both figures where nothing fits.
+    levels: from the innermost.  All devices are used, as PipeDream does; UsageError if that is impossible or there are
+    too many cuts.  `activations=False` ignores transfers of activations and their gradients; without `replication` a
+    stage is one part of each level.  A stage that needs more than the `memory` of a device is not a candidate; with
+    several levels, all devices outside its group count as later ones.  NothingMeets, with the needed and the available
+    memory, if nothing fits.
     """
     _check_size(cuts)
     weights = cuts.sums([one.weights for one in cuts.layers])
@@ -151,13 +149,13 @@ class _Room:
     devices: int
 
     def allows(self, replicas: int, used: int) -> np.ndarray:
-        """Mask of the stages that fit if they and those before them use these devices."""
+        """Return a mask of stages that fit if `used` devices serve up to these stages."""
         return self.stages.needed(replicas, self.devices - used) <= self.memory
 
 
 @dataclass(frozen=True)
 class _Solved:
-    """A level's tables: [m - 1][i, j] of best time, last cut (-1: none), parts."""
+    """Tables [m - 1][i, j] of a level with m parts: best time, last cut or -1, parts."""
 
     best: list[np.ndarray]
     cut: list[np.ndarray]
@@ -168,7 +166,7 @@ def _level(
     cuts: Cuts, times: np.ndarray, weights: np.ndarray, level: NetworkLevel, within: int, last: bool, activations: bool,
     replication: bool, room: _Room | None = None,
 ) -> _Solved:  # fmt: skip
-    """A(i, j, m) of one level for every m; only the first i at the last level."""
+    """Solve A(i, j, m), the minimum bottleneck of cuts i to j on m parts of a level."""
     n = len(cuts.sets)
     measured = np.isfinite(times)
 
@@ -207,7 +205,7 @@ def _level(
 
 
 def _stages(solved: list[_Solved], level: int, i: int, j: int, replicas: int) -> Iterator[PipelineStage]:
-    """Stages of the cuts i to j at this level, each `replicas` times over."""
+    """Yield the stages of cuts i to j at this level, each with `replicas` replicas."""
     if level < 0:
         yield PipelineStage(i, j, replicas)
         return
@@ -226,15 +224,15 @@ def unlike_partition(
     cuts: Cuts, groups: Sequence[EqualDevices], *, inference: bool = False, replication: bool = True,
     deadline: float = math.inf, reorder: bool = True, ways: Ways = slower_link,
 ) -> PipelinePartition:  # fmt: skip
-    """The fastest pipeline over unlike devices, and of those the lowest latency.
+    """Find the fastest pipeline over unlike devices; ties: minimum latency.
 
-    Training passes activations there and gradients back and reduces the gradients of a replicated stage; `inference`
-    runs forward alone and sends each activation once.  An item's latency is the sum of its stages and transfers, at
-    most `deadline`.  Devices may stay unused.  A transfer goes the way between the two groups (`ways`), at the slower
-    of their links unless given, and is shared by the fewer replicas.  A stage that needs more than the memory of its
-    devices is not a candidate.  Exact for an order of the groups; all orders of up to `ORDERS_OF` groups are tried
-    (`reorder`), beyond that orders by speed and a local search from them.  NothingMeets with both figures where no plan
-    keeps the deadline, or none fits.
+    Training sends activations and gradients and reduces the gradients of a replicated stage; `inference` is the forward
+    pass alone.  The latency of an item is the sum of its stages and transfers, at most `deadline`.  Devices may stay
+    unused.  A transfer takes the path between two groups (`ways`; default: the slower of their links) and is shared by
+    the smaller number of replicas.  A stage that needs more than the memory of its devices is not a candidate.  The
+    result is exact for an order of the groups; with `reorder`, all orders of up to `ORDERS_OF` groups are tried, for
+    more groups orders by speed and a local search.  NothingMeets, with both figures, if no plan meets the deadline or
+    fits.
     """
     _check_size(cuts)
     search = _Unlike(cuts, inference, replication, ways)
@@ -275,7 +273,7 @@ def unlike_partition(
 
 
 def _variants(groups: Sequence[EqualDevices]) -> Iterator[list[EqualDevices]]:
-    """The groups with every possible number of devices, as memory depends on it."""
+    """Yield the groups with every choice of device counts, on which memory depends."""
     every = math.prod(one.count + 1 for one in groups) <= MAX_VARIANTS
     counts = [range(one.count, -1, -1) if every else (one.count, 0) for one in groups]
     if len(groups) > ORDERS_OF and not every:
@@ -289,7 +287,7 @@ def _variants(groups: Sequence[EqualDevices]) -> Iterator[list[EqualDevices]]:
 
 
 def _descend(order: list[EqualDevices], attempt: Callable[[list[EqualDevices]], bool]) -> None:
-    """Exchange two groups as long as that is better."""
+    """Exchange two groups of the order while the plan improves."""
     attempt(order)
     improved = True
     while improved:
@@ -303,7 +301,7 @@ def _descend(order: list[EqualDevices], attempt: Callable[[list[EqualDevices]], 
 
 
 class _Unlike:
-    """The program for given orders of groups."""
+    """The partition search for given orders of unlike groups."""
 
     def __init__(self, cuts: Cuts, inference: bool, replication: bool, ways: Ways):
         self.cuts, self.inference, self.replication, self.ways = cuts, inference, replication, ways
@@ -312,7 +310,7 @@ class _Unlike:
         self.stages: dict[EqualDevices, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def stages_of(self, group: EqualDevices) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For 1, 2, … replicas: seconds between two items, and of one, of every stage."""
+        """By replicas (1, 2, …): seconds between items and per item, of every stage."""
         if group not in self.stages:
             each = self.cuts.sums([seconds_on(one, group, self.inference) for one in self.cuts.layers])
             rows = []
@@ -328,7 +326,7 @@ class _Unlike:
     def order(
         self, groups: Sequence[EqualDevices], deadline: float, below: float
     ) -> tuple[PipelinePartition | None, float]:  # fmt: skip
-        """The best plan within the deadline and `below`, and the shortest latency."""
+        """Return the best plan within `deadline` and `below`, and the minimum latency."""
         shortest = self._shortest(groups, math.inf)
         if shortest.latency is None or shortest.latency > deadline:
             return None, math.inf if shortest.latency is None else shortest.latency
@@ -346,7 +344,7 @@ class _Unlike:
         return best_plan, shortest.latency
 
     def _candidates(self, groups: Sequence[EqualDevices]) -> np.ndarray:
-        """Every value that the slowest stage or transfer can have."""
+        """Return every value that the slowest stage or transfer can have."""
         values = [busy[np.isfinite(busy)] for group in groups for busy, _ in self.stages_of(group)]
         for a, b in itertools.combinations_with_replacement(groups, 2):
             for one, other in ((a, b), (b, a)):
@@ -354,19 +352,19 @@ class _Unlike:
         return np.unique(np.concatenate(values))
 
     def _alone(self, way: StageWay) -> np.ndarray:
-        """Seconds of what crosses each cut, of one item."""
+        """Seconds to send one item's data over the path, for each cut."""
         seconds = (1 if self.inference else 2) * self.cuts.crossing / way.rate
         return np.where(self.cuts.crossing > 0, way.latency + seconds, 0.0) if way.latency else seconds
 
     def _sent(self, way: StageWay, shared: int) -> np.ndarray:
-        """The same from one item to the next, over this many pairs of devices."""
+        """Seconds between items that `shared` device pairs send, for each cut."""
         if way.latency == 0 and way.together == math.inf:
             return (1 if self.inference else 2) * self.cuts.crossing / (way.rate * shared)
         together = (1 if self.inference else 2) * self.cuts.crossing / way.together
         return np.maximum(self._alone(way) / shared, together)
 
     def _shortest(self, groups: Sequence[EqualDevices], longest: float) -> PipelinePartition:
-        """The plan of the shortest latency without a stage longer than `longest`."""
+        """Return the plan of minimum latency without a stage longer than `longest`."""
         n = len(self.cuts.sets)
         # (group, devices used there up to and with the last stage, its replicas) -> latency up to each cut, and from
         # where each came

@@ -1,7 +1,7 @@
-"""The slots of micro-batches in stages: GPipe, 1F1B, interleaved schedules.
+"""Schedules of micro-batches in pipeline stages: GPipe, 1F1B, interleaved.
 
-The closed forms of a step (`hetsim.formulas.training.step`) are the ends of these schedules; a run of hetsim uses the
-closed forms, and pictures show the slots.
+The closed forms of a step (`hetsim.formulas.training.step`) are the end times of these schedules.  A run of hetsim uses
+the closed forms; pictures show the schedules.
 References: Huang et al., GPipe (2019); Narayanan et al., PipeDream (2019), and Efficient Large-Scale Language Model
 Training on GPU Clusters Using Megatron-LM (2021), whose order an interleaved schedule has.
 """
@@ -18,41 +18,38 @@ from hetsim.model.exchange import StepPipeline
 from hetsim.pipelines.layer_cuts import Cuts
 from hetsim.pipelines.partition import EqualDevices, PipelinePartition, Ways, seconds_on, slower_link
 
-PipelineOrder = Literal["gpipe", "1f1b", "interleaved", "forward"]
-"""`forward` alone is inference."""
-MAX_PASSES = 20_000
-"""A step of more passes is laid out with fewer micro-batches: there is no room to show them."""
+PipelineOrder = Literal["gpipe", "1f1b", "interleaved", "forward"]  # `forward` is inference
+MAX_PASSES = 20_000  # maximum number of passes; a larger step is shown with fewer micro-batches
 
 
 @dataclass(frozen=True)
 class StageSeconds:
     """Seconds of a stage (or chunk) for one micro-batch.
 
-    `exchange`: seconds after a forward and after a backward pass in which it sends and receives and computes nothing.
+    `exchange`: seconds of communication after a forward and after a backward pass, in which the stage does not compute.
     """
 
     forward: float
     backward: float = 0.0
     exchange: tuple[float, float] = (0.0, 0.0)
+    # extra seconds of each forward and backward pass of the last chunk, e.g. of the vocabulary layer
     more: tuple[float, float] = (0.0, 0.0)
-    """Seconds more of each forward and backward pass of its last chunk, such as those of the vocabulary."""
     replicas: int = 1
     name: str = ""
 
 
 @dataclass(frozen=True)
 class BoundarySeconds:
-    """Seconds of a micro-batch to the next stage, and of its gradients back."""
+    """Seconds to send a micro-batch to the next stage, and its gradients back."""
 
     there: float = 0.0
     back: float = 0.0
-    lanes: int = 1
-    """Number of transfers at a time, in both directions together."""
+    lanes: int = 1  # number of concurrent transfers, both directions together
 
 
 @dataclass(frozen=True)
 class PipelineSlot:
-    """A pass of a micro-batch through a stage; up to `free` it communicates."""
+    """A pass of a micro-batch through a stage, followed by communication up to `free`."""
 
     stage: int
     replica: int
@@ -78,7 +75,7 @@ class PipelineTransfer:
 
 @dataclass(frozen=True)
 class PipelineSchedule:
-    """All passes by begin, and transfers between stages; numbers from 0."""
+    """All passes by begin time, and transfers between stages; stages count from 0."""
 
     order: PipelineOrder
     stages: tuple[StageSeconds, ...]
@@ -86,12 +83,9 @@ class PipelineSchedule:
     chunks: int
     slots: tuple[PipelineSlot, ...]
     transfers: tuple[PipelineTransfer, ...]
-    after: tuple[tuple[str, float], ...] = ()
-    """What every stage does behind its last pass: a name and its seconds."""
-    all_micro_batches: int | None = None
-    """Number of micro-batches that there are in truth, where these are fewer."""
-    seconds: float | None = None
-    """Seconds of a step with all of them, where there are steps."""
+    after: tuple[tuple[str, float], ...] = ()  # name and seconds of what every stage does after its last pass
+    all_micro_batches: int | None = None  # number of micro-batches of the step, if only the first are laid out
+    seconds: float | None = None  # seconds of the whole training step with all micro-batches
     name: str = ""
 
     @property
@@ -100,10 +94,10 @@ class PipelineSchedule:
 
     @property
     def bubble(self) -> float:
-        """Share of a step in which the busiest device is idle.
+        """Fraction of a step in which the busiest device is idle.
 
-        Where fewer micro-batches are laid out than there are it is that of the whole step: the pipeline fills and
-        empties once, however many there are.
+        If only some micro-batches are laid out, the bubble is still that of the whole step: the pipeline fills and
+        empties once, whatever their number.
         """
         work: dict[tuple[int, int], float] = {}
         for slot in self.slots:
@@ -113,17 +107,16 @@ class PipelineSchedule:
         return (self.makespan - longest) / step_seconds if longest else 0.0
 
 
-Pass = tuple[bool, int, int]
-"""Forward or backward, micro-batch, chunk."""
+Pass = tuple[bool, int, int]  # (is forward, micro-batch, chunk)
 
 
 def stage_order(
     order: PipelineOrder, stages: int, stage: int, micro_batches: Sequence[int], chunks: int = 1,
     flying: int | None = None,
 ) -> list[Pass]:  # fmt: skip
-    """The passes of one stage (or replica of one) in their order.
+    """Return the passes of one stage (or of one replica) in their order.
 
-    flying: the number of micro-batches that 1F1B has in flight there; those that fill the stages behind unless given.
+    flying: number of micro-batches in flight under 1F1B; default: as many as fill the later stages.
     """
     if order == "forward":
         return [(True, number, 0) for number in micro_batches]
@@ -153,7 +146,7 @@ def stage_order(
 
 
 class _Stage:
-    """A device of a stage while its passes are laid out."""
+    """State of one device of a stage while its passes are laid out."""
 
     def __init__(self, stage: int, replica: int, passes: list[Pass]):
         self.stage, self.replica, self.passes = stage, replica, passes
@@ -164,10 +157,10 @@ def pipeline_schedule(
     stages: Sequence[StageSeconds], micro_batches: int, order: PipelineOrder, chunks: int = 1,
     boundaries: Sequence[BoundarySeconds] = (),
 ) -> PipelineSchedule:  # fmt: skip
-    """Schedule: each stage takes its passes in order, as inputs arrive.
+    """Lay out all passes: each stage runs its passes in order, as inputs arrive.
 
-    Replicas take micro-batches in turn, and 1F1B has one micro-batch more in flight than fill the devices behind.
-    Without `boundaries` nothing is sent but what stages exchange when they do not compute.
+    Replicas take micro-batches in turn; 1F1B has one micro-batch more in flight than fill the later devices.
+    Without `boundaries` the only communication is the `exchange` of the stages.
     Cost is O(n log n) of n = 2 × stages × chunks × micro-batches passes.
     """
     return _Layout(stages, micro_batches, order, chunks=chunks, boundaries=boundaries).schedule()
@@ -215,7 +208,7 @@ class _Layout:
         )
 
     def _start(self, device: _Stage, now: float) -> None:
-        """Begin the next pass of a device if it is free and the input is there."""
+        """Begin the next pass of a device if it is free and the input has arrived."""
         if not device.free or device.next == len(device.passes):
             return
         one = device.passes[device.next]
@@ -235,7 +228,7 @@ class _Layout:
         self._send(device.stage, one, end, free)
 
     def _send(self, stage: int, one: Pass, end: float, free: float) -> None:
-        """The pass that follows on this one has its input when it came over."""
+        """Send the output of a pass to the device of the pass that follows."""
         ahead, number, chunk = one
         last = len(self.stages) - 1
         target, then = stage + (1 if ahead else -1), one
@@ -263,12 +256,12 @@ class _Layout:
 
 
 def step_schedule(pipeline: StepPipeline, seconds: Mapping[str, float], whole: float) -> PipelineSchedule:
-    """The schedule of a training step; its end is the closed form of the step.
+    """Return the schedule of a training step; it ends at the closed form of the step.
 
-    seconds: exposed communication of a whole step by phase; whole: what the step takes by the closed form.
-    All-reduces of tensor parallelism and exchanges with experts are inside the passes; those of gradients, and the
-    update, follow on the last pass of each stage.  Of more than MAX_PASSES passes the first micro-batches are laid out.
-    UsageError where the stages alone are too many.
+    seconds: exposed communication of a whole step by phase; whole: seconds of the step by the closed form.
+    All-reduces of tensor parallelism and expert exchanges are part of the passes; gradient reduction and the update
+    follow the last pass of each stage.  Of more than MAX_PASSES passes only the first micro-batches are laid out.
+    UsageError if the stages alone are too many.
     """
     stages, all_of_them, chunks = pipeline.stages, pipeline.micro_batches, pipeline.chunks
     each = all_of_them * chunks
@@ -293,11 +286,11 @@ def partition_schedule(
     cuts: Cuts, found: PipelinePartition, groups: Mapping[str, EqualDevices], *, inference: bool, micro_batches: int,
     ways: Ways = slower_link,
 ) -> PipelineSchedule:  # fmt: skip
-    """The schedule of micro-batches in a partition: 1F1B, or forward alone.
+    """Return the schedule of micro-batches in a partition: 1F1B, or forward only.
 
-    groups: the devices by the name that stages have.  Transfers pass behind computing, there and back on the same
-    links, as the partition counts them; replicas reduce gradients with each backward pass.  Where a type has measured
-    times for forward and backward together, they are divided as in the profile, else a third and two thirds.
+    groups: the devices by the name that stages have.  Transfers overlap computing, both directions on the same links,
+    as in the partition; replicas reduce gradients with each backward pass.  If a type has one measured time for forward
+    and backward together, it is divided as in the profile, else into one third and two thirds.
     """
     stages = []
     for stage in found.stages:

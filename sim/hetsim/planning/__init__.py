@@ -1,1 +1,1 @@
-"""Plans of static policies, pipelines and parallel training: `hetsim plan`."""
+"""`hetsim plan`: plans of static policies, of pipelines and of parallel training."""

@@ -1,4 +1,4 @@
-"""`hetsim plan`: plans of static policies, of pipelines and of training."""
+"""The command `hetsim plan` for static policies, pipelines and parallel training."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from hetsim.planning.training_plans import PlanCandidate
     from hetsim.results.panels import Picture
 
-MAX_DEVICES = 64
-"""More devices on a level are refused: time grows with their square."""
-MAX_UNLIKE = 32
-"""More unlike devices, in all groups together, are refused: time grows with their third power."""
+MAX_DEVICES = 64  # more devices on a level are refused: time grows with their square
+MAX_UNLIKE = 32  # more unlike devices in all are refused: time grows with their third power
 
 
 @click.command(short_help="Cut a network into the stages of a pipeline.")
@@ -55,11 +53,11 @@ def partition(
     """Find the pipeline stages with the highest throughput.
 
     PROFILE has the measured layers of a network: a profile of PipeDream, or CSV with the columns layer, activations,
-    weights, forward, backward, and seconds.DEVICE for what is measured on each type of device.
+    weights, forward, backward, and seconds.DEVICE for times measured on one type of device.
 
-    With --level PipeDream's program for equal devices, all of which are used; with --device its form for unlike ones,
-    compared with all layers on each device alone. A stage that needs more memory than its devices have is no
-    candidate.
+    --level runs PipeDream's program for equal devices and uses all of them; --device runs its form for unlike devices
+    and compares the result with the whole network on each single device. A stage that needs more memory than its
+    devices have is not a candidate.
     """
     from hetsim.pipelines.partition import pipeline_partition, seconds_on, unlike_partition
     from hetsim.workload import measurements
@@ -103,7 +101,7 @@ def _drawn_partition(
     profile: Path, cuts: Cuts, found: PipelinePartition, groups: list[EqualDevices], levels: list[NetworkLevel],
     inference: bool, ignore_activations: bool,
 ) -> Picture:  # fmt: skip
-    """Draw enough micro-batches in the stages to show the pipeline full."""
+    """Draw the stages with enough micro-batches to show a full pipeline."""
     from hetsim.pipelines.partition import EqualDevices, StageWay, slower_link
     from hetsim.pipelines.schedule import partition_schedule
     from hetsim.planning.picture import pipeline
@@ -184,7 +182,7 @@ def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
 
 
 def _known(cuts: Cuts, groups: list[EqualDevices], profile: Path) -> None:
-    """Raise ScenarioError for devices that the profile has no times of."""
+    """Raise ScenarioError for devices without times in the profile."""
     measured = sorted(cuts.layers[0].on or {})
     if not measured or any(one.seconds for one in cuts.layers):
         return
@@ -260,8 +258,9 @@ def training(
     """Compare parallel degrees, schedules and micro-batches of `training:`.
 
     Each row has the time of a step and its parts, the GPU-hours of all steps, the memory of the fullest GPU, and the
-    bytes that a GPU sends to other nodes a step. Nothing is run. A job is on one type of GPU, in the partition of its
-    entry. What does not fit into the memory is counted, the fastest of it with both figures; --json has all candidates.
+    bytes that a GPU sends to other nodes per step. Nothing is run. A job is on one type of GPU, in the partition of its
+    entry. Candidates that exceed the GPU memory are only counted, with needed and available memory of the fastest;
+    --json has all candidates.
     """
     from hetsim.planning.training_plans import training_plans
     from hetsim.scenario.scenario import load
@@ -342,7 +341,7 @@ def _training_text(name: str, found: list[PlanCandidate], top: int) -> list[str]
 
 
 def _shown(fitting: list[PlanCandidate], sizes: list[int], top: int) -> list[PlanCandidate]:
-    """The first of each number of GPUs, in the order in which they are."""
+    """Select about `top` rows, the first ones of each number of GPUs."""
     rows_left = dict.fromkeys(sizes, -(-top // len(sizes)))
     shown = []
     for one in fitting:
@@ -356,7 +355,7 @@ ROWS = 20
 
 
 class Plan(click.Command):
-    """A command on a scenario with subcommands, chosen by the first word."""
+    """A command on a scenario; its first word may be a subcommand instead."""
 
     commands = {"partition": partition, "training": training}
 
@@ -396,12 +395,12 @@ def plan(
     scenario: str, policy: str | None, overrides: tuple[str, ...], seed: int | None, table: Path | None, as_json: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
-    """Show what the static policy of a scenario plans, without running it.
+    """Show the plan of a scenario's static policy without running it.
 
-    Start and finish are the planner's own timetable.  A saved plan is followed by `replay`:
+    Start and finish are the planner's own timetable.  The policy `replay` follows a saved plan:
     `hetsim run FILE --set policy.scheduler='{name: replay, plan: plan.csv}'`.
 
-    Two commands plan something else: `hetsim plan partition` and `hetsim plan training`.
+    Two subcommands plan other things: `hetsim plan partition` and `hetsim plan training`.
     """
     from hetsim.planning.static_plan import plan as make
 

@@ -1,4 +1,4 @@
-"""The schedule of a pipeline: stages, micro-batches, and idle time."""
+"""Picture of a pipeline schedule: stages, micro-batches, and idle time."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,24 +19,22 @@ from hetsim.results.panels import Boxes, Panel, Picture, Texts, row_boxes, time_
 IDLE, UPDATE = GRID, "#7F7F7F"
 NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved", "forward": "forward only"}
 HALF = 0.42
-SMALLEST = 4.5
-"""Points of the smallest number in a bar; where half of the bars have no room for one none has any."""
-SEEN = 0.0005
-"""Share of the width from which a bar can be seen and has its line in the legend."""
-WIDE = 60
-"""More micro-batches than this, times the chunks, take a wider picture."""
+SMALLEST = 4.5  # minimum font size of numbers in bars; without numbers if half of the bars are too narrow
+SEEN = 0.0005  # minimum width, as a fraction of the picture, at which a bar is visible and has a legend entry
+WIDE = 60  # above this number of micro-batches × chunks the picture is wider
 
 
 def pipeline(found: Result | PipelineSchedule, *, task: Any = None) -> Picture:
-    """Draw one step of a training job's pipeline: a row a stage, a bar a micro-batch.
+    """Draw a step of a training pipeline: a row per stage, a bar per micro-batch.
 
-    What is grey is the bubble.  The passes contain the all-reduces of tensor parallelism; stages send and receive
-    between them, or, of a partition, behind computing (between the rows).  Later chunks of an interleaved pipeline are
-    lighter.  Of a stream of requests (`forward`) the first are drawn, and no bubble is told: it would depend on how
-    many are drawn.
+    Gray is the bubble (idle time).  Passes contain the all-reduces of tensor parallelism; stages communicate between
+    passes or, in a partition, while they compute (drawn between the rows).  Later chunks of an interleaved pipeline are
+    lighter.  For a stream of requests (`forward`) the first ones are drawn, and no bubble is given: it would depend on
+    their number.
 
-    Parameters: found: a run, or a schedule (`hetsim.pipelines.schedule`), which is drawn as it is; task: of a
-        run, without it the job with the most GPU time.
+    Parameters:
+        found: a run, or a schedule (`hetsim.pipelines.schedule`), which is drawn as given.
+        task: a task of a run; without it, the job with the most GPU time.
     Returns: the picture.
     """
     if isinstance(found, PipelineSchedule):
@@ -62,9 +60,9 @@ def pipeline(found: Result | PipelineSchedule, *, task: Any = None) -> Picture:
 
 
 def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedule, str]:
-    """A step of a job with stages on its last devices, and the job's id.
+    """Return a step's schedule for a job with stages, on its last devices, and its id.
 
-    Without a task that of the job with the most GPU time.  UsageError where no job, or not this one, has stages.
+    Without `task`, the job with the most GPU time.  UsageError if no job, or not this one, has pipeline stages.
     """
     record, exchanges = result.record, _exchanges(result)
     if not exchanges:
@@ -98,7 +96,7 @@ def _codes(result: Result) -> np.ndarray:
 
 
 def _exchanges(result: Result) -> dict[int, Exchange]:
-    """Exchange of each row with a pipeline that ran."""
+    """Return the Exchange of each task row whose pipeline ran."""
     exchanges: dict[int, Exchange] = {}
     modes, codes, place = result.modes.modes, _codes(result), result.record.place
     for code, mode in enumerate(modes):
@@ -108,7 +106,7 @@ def _exchanges(result: Result) -> dict[int, Exchange]:
 
 
 def _told(schedule: PipelineSchedule) -> str:
-    """Schedule, size, time and bubble in words."""
+    """Describe the schedule in words: size, time and bubble."""
     chunks = f" of {schedule.chunks} chunks" if schedule.chunks > 1 else ""
     size = f"{len(schedule.stages)} stages{chunks} × {schedule.micro_batches:,}"
     if schedule.all_micro_batches is not None:
@@ -123,14 +121,13 @@ def _told(schedule: PipelineSchedule) -> str:
 
 
 def _lighter(color: str, chunk: int, chunks: int) -> str:
-    """The color of a chunk: later ones towards white, so that all are told apart."""
     share = 0.0 if chunks == 1 else 0.55 * chunk / (chunks - 1)
     parts = (int(color[at : at + 2], 16) for at in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * share):02X}" for part in parts)
 
 
 def _bars(schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: float) -> list[Boxes]:
-    """Idle time behind, passes in front, and entries of the legend that have no bars."""
+    """Boxes of idle time, of passes in front, and legend entries without bars."""
     slots, every = schedule.slots, np.array(sorted(rows.values()))
     row = np.array([rows[slot.stage, slot.replica] for slot in slots])
     begin, done, free = (np.array([getattr(slot, name) for slot in slots]) for name in ("begin", "end", "free"))
@@ -161,7 +158,7 @@ def _bars(schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: flo
 
 
 def _between(schedule: PipelineSchedule, rows: dict[tuple[int, int], int]) -> list[Boxes]:
-    """Transfers behind computing, between the rows of two stages."""
+    """Boxes of transfers that overlap computing, between the rows of two stages."""
     sent = schedule.transfers
     at = np.array([rows[max(each.source, each.target), 0] - (0.54 if each.forward else 0.46) for each in sent])
     begin, end = ([getattr(each, name) for each in sent] for name in ("begin", "end"))
@@ -171,7 +168,7 @@ def _between(schedule: PipelineSchedule, rows: dict[tuple[int, int], int]) -> li
 def _numbers(
     schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: float, inches: tuple[float, float]
 ) -> list[Texts]:
-    """Numbers of micro-batches, from 1, in the bars that have room for them."""
+    """Numbers of micro-batches, from 1, in bars that are wide enough."""
     size = min(8.0, 72 * inches[1] / (len(rows) + 1) * 0.62)
     lengths = [slot.end - slot.begin for slot in schedule.slots]
     middle = float(np.median([length for length in lengths if length > 0] or [0.0]))

@@ -1,4 +1,4 @@
-"""The plan of a static policy, without running it."""
+"""Make the plan of a static policy without running it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from hetsim.scenario.scenario import Overrides, Scenario
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan and the tasks that it is for."""
+    """A plan, with the tasks that it schedules."""
 
     plan: Plan
     tasks: Tasks
@@ -29,7 +29,7 @@ class Planned:
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row a step (task, mode, device, order, times), then one a prefetch or drop."""
+        """The plan as a table: a row per step, then a row per prefetch or drop."""
         return plan_table(self.plan, self.tasks)
 
     @property
@@ -38,7 +38,7 @@ class Planned:
         return {**self.plan.figures, **plain_note(self.plan.notes)}
 
     def save(self, path: str | Path) -> None:
-        """Write the table for the policy `replay`: Parquet if the name ends so, else CSV."""
+        """Write the table for the policy `replay`, as Parquet or CSV by the file's suffix."""
         write_plan(self.plan, self.tasks, path)
 
 

@@ -1,10 +1,10 @@
-"""Streams of items through the stages of a pipeline, a task an item and stage.
+"""Streams of items through the stages of a pipeline: one task per item and stage.
 
-What one arrival brings, one item or several, is a request: results count it once (`hetsim.model.tasks.StagedRequests`).
+The one or several items of an arrival are one request: results count it once (`hetsim.model.tasks.StagedRequests`).
 
-The plan is that of `hetsim.pipelines.partition` for the groups of equal devices of the cluster, with the way of a
-result from device to device as the engine has it: down to the host, over the network, up to the next device, one after
-the other.  Each stage runs on the nodes that the plan gives it.  Weights are there from the start.
+The plan is that of `hetsim.pipelines.partition` for the groups of equal devices of the cluster.  A result moves from
+device to device as in the engine: down to the host, over the network, up to the next device, one hop after another.
+Each stage runs on the nodes that the plan assigns.  Weights are on the devices from the start.
 """
 
 import math
@@ -26,17 +26,15 @@ from hetsim.scenario.schema.demand import Demand, Factor
 from hetsim.scenario.schema.workload import MAX_TASKS, PipelineSpec, WorkloadEntry
 from hetsim.workload import measurements
 
-MAX_DEVICES = 32
-"""More devices than this are refused: the time to plan grows with their third power."""
+MAX_DEVICES = 32  # more devices are refused: the time to plan grows with their third power
 
 
-ROUNDING = 1e-12
-"""Part of a deadline by which a plan may miss it."""
+ROUNDING = 1e-12  # fraction of a deadline by which a plan may exceed it (rounding)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """The devices of a group: of one node, or one of each of several nodes."""
+    """A group of equal devices: of one node, or one device of each of several nodes."""
 
     group: EqualDevices
     type: DeviceType
@@ -78,7 +76,7 @@ def _stream(
     entry: WorkloadEntry, spec: PipelineSpec, name: str, path: Path_, arrival: np.ndarray, cuts: Cuts,
     plan: theory.PipelinePartition, shapes: Sequence[int], seconds: Sequence[float], context: Context,
 ) -> TaskStream:  # fmt: skip
-    """The columns: arrival by arrival, item by item, stage by stage."""
+    """Build the task columns, ordered by arrival, item and stage."""
     count, each = len(plan.stages), spec.items
     stage = np.tile(np.arange(count), len(arrival) * each)
     stream = TaskStream(
@@ -135,7 +133,7 @@ def _stream(
 
 
 def _as_calls(stream: TaskStream, stage: np.ndarray, sent: np.ndarray, count: int) -> TaskStream:
-    """Make the stages servers of a chain, of which each one calls the next."""
+    """Turn the stages into servers of a call chain: each stage calls the next."""
     assert stream.bytes_in is not None
     later = stage > 0
     stream.bytes_in[later] = sent[:-1][later[1:]]  # no item of the run: each attempt has it sent again
@@ -145,15 +143,15 @@ def _as_calls(stream: TaskStream, stage: np.ndarray, sent: np.ndarray, count: in
 
 
 def _promised(plan: theory.PipelinePartition, items: int) -> float:
-    """Seconds in which a plan has all items done, if nothing else is on the devices."""
+    """Planned seconds to finish all items, if nothing else uses the devices."""
     assert plan.latency is not None
     return plan.latency + (items - 1) * plan.seconds
 
 
 def _alone(plan: theory.PipelinePartition, seconds: Sequence[float], items: int) -> float:
-    """Minimum seconds of a plan for all items: replicas begin with an item each.
+    """Minimum seconds of a plan for all items: each replica begins with one item.
 
-    The same as promised where the slowest stage has one device.  `seconds`: of an item in each stage.
+    The same as `_promised` if the slowest stage has one device.  `seconds`: time of an item in each stage.
     """
     assert plan.latency is not None
     rounds = [(-(-items // stage.replicas) - 1) * time for stage, time in zip(plan.stages, seconds, strict=True)]
@@ -167,7 +165,7 @@ def _alone(plan: theory.PipelinePartition, seconds: Sequence[float], items: int)
 def _plan(
     entry: WorkloadEntry, spec: PipelineSpec, places: Sequence[_Place], where: Path_, context: Context
 ) -> theory.PipelinePartition:
-    """The best stages on these devices; ScenarioError where none fits or is in time."""
+    """Return the best stages on these devices; ScenarioError without a solution."""
     devices = sum(place.group.count for place in places)
     if devices > MAX_DEVICES:
         text = f"{devices} devices are more than the {MAX_DEVICES} of a pipeline; name some of their types (devices)"
@@ -204,7 +202,7 @@ def _planned(
     ways: tuple[tuple[tuple[str, str], StageWay], ...],
     training: bool, replication: bool, due: float,
 ) -> theory.PipelinePartition:  # fmt: skip
-    """The plan, cached for all replications by the profile's state."""
+    """Return the plan, cached for all replications by the profile file's state."""
     way_of = dict(ways)
     return theory.unlike_partition(
         measurements.reader("layers")(profile), groups, inference=not training, replication=replication, deadline=due,
@@ -213,7 +211,7 @@ def _planned(
 
 
 def _places(spec: PipelineSpec, cuts: Cuts, where: Path_, context: Context) -> list[_Place]:
-    """The groups of equal devices: of a node, or with one a node of all nodes alike."""
+    """Group equal devices: those of one node, or one device of each of equal nodes."""
     measured = cuts.layers[0].on or {}
     general = any(one.seconds for one in cuts.layers)
     types = [one for one in context.cluster.types.values() if one.kind != "cpu"]
@@ -263,14 +261,14 @@ def _device(node: Node, kind: DeviceType) -> Device:
 
 
 def _hop(device: Device, up: bool, switch: Link | None = None) -> float:
-    """Bytes per second between a device and its host."""
+    """Bandwidth between a device and its host, in bytes per second."""
     link = device.type.link
     rate = link.upload if up else link.download
     return rate if switch is None or device.switch is None else min(rate, switch.upload if up else switch.download)
 
 
 def _way(a: _Place, b: _Place) -> StageWay:
-    """From a device of one group to one of another, hop by hop."""
+    """Return the path from a device of one group to one of another, over all hops."""
     first, last = a.nodes[0], b.nodes[0]
     source, target = _device(first, a.type), _device(last, b.type)
     hops = [_hop(source, False, first.spec.switch), _hop(target, True, last.spec.switch)]
@@ -290,10 +288,10 @@ def _way(a: _Place, b: _Place) -> StageWay:
 def _nodes_of(
     place: _Place, stage: PipelineStage, used: dict[str, int], name: str, cluster: Cluster, cores: bool
 ) -> Partition | None:  # fmt: skip
-    """The nodes of a stage and its type of device; None for all.
+    """Return the nodes of a stage and its device type; None for all nodes.
 
-    Bound to them, what waits for one stage does not hold up, in strict order, what could start in another one.
-    `cores`: stages need cores of their nodes as well, for which they all compete.
+    Tasks bound to these nodes do not hold up, in strict order, tasks of another stage that could start.
+    `cores`: True if stages also need cores of their nodes, for which they all compete.
     """
     nodes = place.nodes
     if len(nodes) > 1:
@@ -306,7 +304,7 @@ def _nodes_of(
 
 
 def _seconds(cuts: Cuts, stage: PipelineStage, group: EqualDevices, spec: PipelineSpec) -> float:
-    """Seconds of an item in a stage, with the gradients that its replicas reduce."""
+    """Seconds of an item in a stage, with the reduction of its replicas' gradients."""
     layers = cuts.between(stage.first, stage.last)
     seconds = math.fsum(seconds_on(one, group, not spec.training) for one in layers)
     if spec.training and stage.replicas > 1:

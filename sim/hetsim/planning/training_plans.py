@@ -28,13 +28,12 @@ from hetsim.scenario.schema.training import TrainingSpec
 Rank = Literal["time", "gpu_hours"]
 ONE_TYPE = "a job is on one type of GPU (hetsim plan partition cuts a measured network over unlike devices)"
 
-MAX_CHUNKS = 8
-"""Most chunks of an interleaved pipeline that are tried."""
+MAX_CHUNKS = 8  # maximum number of chunks tried for an interleaved pipeline
 
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """One candidate on one type of GPU, with the GPU's memory as `room`."""
+    """A parallel plan on one type of GPU; `room`: memory of the GPU in bytes."""
 
     device: str
     plan: formulas.ParallelPlan
@@ -42,8 +41,7 @@ class PlanCandidate:
     state: float
     kept: float
     room: int | None
-    steps: float
-    """Steps of a task, on average."""
+    steps: float  # steps of a task, on average
     pipeline: StepPipeline | None
 
     @property
@@ -57,11 +55,11 @@ class PlanCandidate:
 
     @property
     def refusal(self) -> str:
-        """Needed and available memory of a candidate that does not fit."""
+        """Message with the needed and available memory of a candidate that does not fit."""
         return too_large(self.state, self.kept, self.room or 0, self.device)
 
     def schedule(self) -> PipelineSchedule:
-        """Schedule of a step's micro-batches; UsageError for one stage."""
+        """Return the schedule of a step's micro-batches; UsageError for one stage."""
         if self.pipeline is None:
             raise UsageError("the plan has one stage; a pipeline needs at least two")
         seconds = {name: getattr(self.step, name) for name in self.pipeline.phases}
@@ -71,13 +69,12 @@ class PlanCandidate:
 def training_plans(
     scenario: Scenario, entry: str | None = None, *, gpus: Sequence[int] | None = None, rank: Rank = "time"
 ) -> list[PlanCandidate]:
-    """All candidates for an entry with `training:`, those that fit first, by `rank`.
+    """Return all candidates for an entry with `training:`, sorted by fit and `rank`.
 
-    rank: the time of a step, or the GPU-hours. What the entry says of the model, the batch, recomputation, sharding and
-    overlap stays. `gpus`: numbers of GPUs to compare; those of the entry's nodes (or of each of its `widths`) unless
-    given. A job is on nodes of one type of GPU, in the partition of the entry. ScenarioError where no entry or class
-    trains, the name is of none, no type of GPU has a known peak, there are too few nodes, or nothing fits: with both
-    figures.
+    rank: by the time of a step, or by GPU-hours.  The model, batch, recomputation, sharding and overlap remain those of
+    the entry.  `gpus`: numbers of GPUs to compare; default: those of the entry's nodes (or of each of its `widths`).
+    A job is on nodes of one GPU type, in the partition of the entry.  ScenarioError if no entry or class trains, none
+    has this name, no GPU type has a known peak, there are too few nodes, or nothing fits (with both figures).
     """
     path, chosen = _entry(scenario, entry)
     where = (*path, "training")
@@ -124,7 +121,7 @@ def _ranked(one: PlanCandidate, rank: Rank) -> tuple[float, float]:
 
 
 def _widths(entry: Demand, gpus: Sequence[int] | None) -> list[tuple[int, int]]:
-    """Numbers of nodes, and of GPUs on each, that are compared."""
+    """Return the (nodes, GPUs per node) pairs to compare."""
     each = round(entry.used("gpus"))
     if gpus is None:
         assert entry.training is not None
@@ -136,7 +133,7 @@ def _widths(entry: Demand, gpus: Sequence[int] | None) -> list[tuple[int, int]]:
 
 
 def _allowed(cluster: Cluster, entry: Demand, path: Path_, document: Document) -> list[Node]:
-    """The nodes of the entry's partition, or of the default one."""
+    """Return the nodes of the entry's partition, or of the default one."""
     if (given := entry.partition) is None:
         default = default_of(cluster)
     elif not isinstance(given, str) or given not in cluster.partitions:
@@ -150,7 +147,7 @@ def _allowed(cluster: Cluster, entry: Demand, path: Path_, document: Document) -
 def _on(
     cluster: Cluster, allowed: list[Node], device: DeviceType, wanted: int, each: int, training: TrainingSpec
 ) -> tuple[list[PlanCandidate], str | None]:
-    """The candidates on a number of nodes with GPUs of a type; or why there are none."""
+    """Return the plans on `wanted` nodes with a type of GPU, or why there are none."""
     if (peak := peak_of(device)) is None:
         return [], f"nothing is known of how fast {device.name} is; give it a peak under cluster"
     racks: dict[str | None, list[Node]] = {}
@@ -182,7 +179,7 @@ def _on(
 
 
 def _trains(scenario: Scenario) -> Iterator[tuple[str, Path_, Demand]]:
-    """Entries and classes with `training:`: their name, place and demand."""
+    """Yield name, path and demand of each entry or class with `training:`."""
     for number, entry in enumerate(scenario.model.workload):
         here: Path_ = ("workload", number)
         own = entry.name or f"{number}"
@@ -196,7 +193,7 @@ def _trains(scenario: Scenario) -> Iterator[tuple[str, Path_, Demand]]:
 
 
 def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
-    """The entry or class that trains, by name where there are several."""
+    """Return the entry or class that trains, by name if there are several."""
     trains = {own: (where, one) for own, where, one in _trains(scenario)}
     if not trains:
         text = "no entry of the workload has training:"
@@ -213,7 +210,7 @@ def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
 
 
 def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | None:
-    """Seconds of a phase on the links of these nodes; None where they share a rack."""
+    """Seconds of a phase on the links of these nodes; None if they share a rack."""
     if len({node.spec.rack for node in nodes}) == 1:
         return None
     devices = [node.cpu for node in nodes]
@@ -227,7 +224,7 @@ def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | N
 
 
 def _plans(training: TrainingSpec, gpus: int) -> Iterator[formulas.ParallelPlan]:
-    """All that divide evenly."""
+    """Yield all plans whose degrees divide layers, batch and GPUs evenly."""
     layers = training.transformer().layers
     training = training.model_copy(update={"widths": None})
     for tensor in _divisors(gpus):
@@ -252,5 +249,4 @@ def _divisors(number: int) -> list[int]:
 
 
 def _powers(number: int) -> list[int]:
-    """Powers of two that divide it."""
     return [2**k for k in range(number.bit_length()) if number % 2**k == 0]

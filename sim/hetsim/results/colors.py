@@ -1,7 +1,4 @@
-"""The colors of pictures.
-
-Okabe and Ito's palette: told apart with every common kind of color blindness.
-"""
+"""Colors of pictures: the Okabe-Ito palette, safe for color blindness."""
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, YELLOW = "#56B4E9", "#CC79A7", "#F0E442"

@@ -1,11 +1,11 @@
-"""Metrics, declared by `@metric(...)` over a function; all lists come from here.
+"""Metrics, declared by `@metric(...)` on a function; all lists come from these.
 
     @metric(unit="s", better="less", sets=("usual:20",))
     def makespan(run: Measured) -> float:
         \"\"\"Last finish of a completed task - first arrival.\"\"\"
 
-A metric of one's own is declared the same way, in a script (`hetsim.metric`) or in a module of a package that the
-entry-point group `hetsim.metrics` names.  Nothing heavy is imported here before a metric is asked for.
+A user's metric is declared in the same way, in a script (`hetsim.metric`) or in a module of a package that the
+entry-point group `hetsim.metrics` names.  Heavy imports are deferred until a metric is used.
 """
 
 import importlib
@@ -28,24 +28,23 @@ Set = Literal[
 ]  # fmt: skip
 Function = TypeVar("Function", bound=Callable[..., float])
 
+# Modules of `hetsim.results.one_run` with built-in metrics, in the order of summaries and of `all`.
 MODULES = (
     "task_metrics", "usage_metrics", "bounds", "plans", "calls",
     "fragmentation_metrics", "fairness", "network", "language_metrics",
 )  # fmt: skip
-"""Of `hetsim.results.one_run`: where ours are declared, in the order of summaries and of the set `all`."""
+# Names that several modules use; `ENERGY` and `COST` are also columns of tables.
 RESPONSE_MEAN = DEFAULT_METRIC = "response_mean"
 MAKESPAN, THROUGHPUT, WAIT_MEAN = "makespan", "throughput", "wait_mean"
 TASK_COUNT, COMPLETED_COUNT, ENERGY, COST = "task_count", "completed_count", "energy_j", "cost"
-"""Those of which several other modules speak; `ENERGY` and `COST` are columns of tables too."""
-DEFAULT_BOUND = 10.0
-"""Seconds: shorter tasks count as this long in the bounded slowdown."""
+DEFAULT_BOUND = 10.0  # Seconds: minimum length of a task in the bounded slowdown.
 _BOUND = "{bound:g}"
 _PACKAGE = "hetsim.results.one_run."
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A declared metric; the name may contain the slowdown bound."""
+    """A declared metric; its name may contain a placeholder for the slowdown bound."""
 
     name: str
     function: Callable[[Any], float] = field(repr=False)
@@ -70,23 +69,24 @@ def metric(
     title: str = "", hide_if_zero: bool = False, congested: bool = False, needs_end: bool = False,
     is_percent: bool = True, name: str = "", module: str = "",
 ) -> Callable[[Function], Function]:  # fmt: skip
-    """Declare a metric by a function, whose docstring is the definition.
+    """Declare a metric by a function whose docstring is the definition.
 
     Parameters:
-        unit: what it is computed in; a share is shown in percent unless `is_percent` is False
-        better: "more", "less", or "neither" (compared, but never won)
-        of: "tasks" has a meaning for each group of tasks, "run" for the whole run only
-        weight: of a mean over customers, the number of them (`hetsim.results.one_run.estimands.WEIGHTS`)
-        sets: those it belongs to ("usual": shown by every comparison and sweep), each with its place where it is not
-            the declared one ("usual:20"); one of your own in any set is in every summary, too
-        title: what people call it; the name in words unless given
-        hide_if_zero: shown, as part of a set, only where some policy has any
-        congested: driven by congestion, as waits and late tasks are, and so skewed (`statistics.excess_kurtosis`)
-        needs_end: shown, as part of a set, only where every run ended by itself and has the metric
-        is_percent: whether a share is shown in percent
-        name, module: in place of those of the function
-    Returns: a decorator, which leaves the function as it is.
-    Raises: UsageError: an unknown unit or direction, or a name that is taken.
+        unit: unit of the value; a share is shown in percent unless `is_percent` is False
+        better: "more", "less", or "neither" (compared, but without a winner)
+        of: "tasks" if the metric is defined for any group of tasks, "run" for the whole run only
+        weight: for a mean over customers, the name of their number (`hetsim.results.one_run.estimands.WEIGHTS`)
+        sets: sets that contain the metric ("usual": shown by every comparison and sweep), each with its position if
+            that is not the order of declaration ("usual:20"); your own metric in any set is also in every summary
+        title: the name shown to users; by default the name in words
+        hide_if_zero: show the metric, as part of a set, only if some policy's value is not 0
+        congested: depends on congestion, like waits and late tasks, and is therefore skewed
+            (`statistics.excess_kurtosis`)
+        needs_end: show the metric, as part of a set, only if every run ended by itself and has a value
+        is_percent: show a share in percent
+        name, module: replace the name and module of the function
+    Returns: a decorator, which returns the function unchanged.
+    Raises: UsageError: unknown unit or direction, or a name in use.
     """
 
     def declare(function: Function) -> Function:
@@ -144,14 +144,14 @@ def _ours_by(bound: float) -> dict[str, Declaration]:
 
 
 def current_name(column: str) -> str:
-    """The current name of a column in older files."""
+    """Return the current name of a column in older files."""
     name, *end = column.partition("_ci_")
     count = {"tasks": TASK_COUNT, "launches": "launch_count"}.get(name, f"{name}_count")
     return (count if count in _all_of_ours() else name) + "".join(end)
 
 
 def unknown_metric(name: str, names: Iterable[str]) -> UnknownName:
-    """Raise UnknownName for a metric, with near names if there are any."""
+    """Build the UnknownName error for a metric, with similar names if any."""
     parts = tuple(filter(None, current_name(name).split("_")))
     shares = {one: sum(part.startswith(parts) for part in one.split("_")) for one in names}
     near = sorted(filter(shares.get, shares), key=lambda one: -shares[one])[:3]
@@ -161,44 +161,38 @@ def unknown_metric(name: str, names: Iterable[str]) -> UnknownName:
 
 
 def declaration(name: str) -> Declaration | None:
-    """The declaration of a metric, whatever bound its name has; or None."""
+    """Return a metric's declaration, for any slowdown bound in its name; or None."""
     return declarations().get(name) or _all_of_ours().get(re.sub(r"_\d[\d.e+-]*s_", f"_{_BOUND}s_", name))
 
 
 def in_set(name: str, bound: float = DEFAULT_BOUND) -> list[str]:
-    """The metrics of a set, in its order."""
+    """Metrics of a set, in its order."""
     those = {metric: one.sets[name] for metric, one in declarations(bound).items() if name in one.sets}
     return sorted(those, key=lambda metric: those[metric])
 
 
 def added_to_summaries() -> tuple[str, ...]:
-    """Further metrics of scripts and packages in every summary."""
+    """Metrics of scripts and packages that are part of every summary."""
     _load_packages()
     return tuple(name for name, one in registry.registered("metric").items() if "summary" in one.sets)
 
 
 def higher_is_better(metric: str) -> bool:
-    """Return True if more of the metric is better."""
     declared = declaration(metric)
     return declared is not None and declared.better == "more"
 
 
 def has_direction(metric: str) -> bool:
-    """Return True unless neither more nor less of the metric is better.
-
-    A device can be busy with work that is lost later, or that another device would do in a tenth of the time.
-    """
+    """Return False if neither more nor less of the metric is better."""
     declared = declaration(metric)
     return declared is None or declared.better != "neither"
 
 
 def of_groups(metric: str) -> bool:
-    """Return True if the metric is defined for a group of tasks."""
     declared = declaration(metric)
     return declared is None or declared.estimand == "tasks"
 
 
 def hide_if_zero(metric: str) -> bool:
-    """Return True if, in a set, the metric is shown only where it is not 0."""
     declared = declaration(metric)
     return declared is not None and declared.hide_if_zero

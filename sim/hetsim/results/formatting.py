@@ -1,6 +1,6 @@
-"""Numbers with the units people use, and the names of metrics.
+"""Format numbers with readable units, and names of metrics.
 
-Nothing heavy is imported here, and nothing is printed: every function gives text.
+No heavy imports and no output: every function returns text.
 """
 
 import math
@@ -26,49 +26,48 @@ _FROM = {"min": 2.0, "h": 1.5, "d": 2.0, "kWh": 0.1, "/s": 0.2, "/min": 1.0, "/h
 
 
 def seconds(value: float) -> str:
-    """A duration: `12.3 µs`, `45 s`, `3.2 min`, `2.5 h`."""
+    """Format a duration: `12.3 µs`, `45 s`, `3.2 min`, `2.5 h`."""
     return one(value, SECONDS)
 
 
 def data_size(value: float) -> str:
-    """Bytes: `1.2 GB`."""
+    """Format bytes: `1.2 GB`."""
     return one(value, BYTES)
 
 
 def energy(value: float) -> str:
-    """Joules: `850 J`, `61 kWh`."""
+    """Format joules: `850 J`, `61 kWh`."""
     return one(value, JOULES)
 
 
 def rate(value: float) -> str:
-    """Events per second: `40/h`, `12.5/s`."""
+    """Format events per second: `40/h`, `12.5/s`."""
     return one(value, PER_TIME)
 
 
 def share(value: float) -> str:
-    """A part of a whole: `63 %`, `0.4 %`, `99.97 %`."""
+    """Format a share in percent: `63 %`, `0.4 %`, `99.97 %`."""
     return one(value, PERCENT)
 
 
 def count(value: float) -> str:
-    """A number of things: `1,240`; of a mean, with a digit: `12.5`."""
+    """Format a count: `1,240`; a fractional mean with a digit: `12.5`."""
     if not math.isfinite(value):
         return _odd(value)
     return f"{value:,.0f}" if float(value).is_integer() else figures(value)
 
 
 def plain(value: float) -> str:
-    """A number without a unit."""
     return figures(value)
 
 
 def listed(names: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """Join names: `a, b and c`."""
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def figures(value: float, digits: int = 3) -> str:
-    """A number to `digits` significant figures: `0.0123`, `45.6`, `1,234`."""
+    """Format a number to `digits` significant figures: `0.0123`, `45.6`, `1,234`."""
     if not math.isfinite(value):
         return _odd(value)
     if value == 0:
@@ -86,7 +85,7 @@ def _odd(value: float) -> str:
 
 
 def fitting(values: Iterable[float], units: Sequence[Unit]) -> Unit:
-    """The unit for a group of values: the one that suits the median."""
+    """Return the unit that suits the median of some values."""
     sizes = sorted(abs(v) for v in values if math.isfinite(v) and v != 0)
     if not sizes:
         return next((unit for unit in units if unit[0] == 1.0), units[0])
@@ -99,14 +98,14 @@ def fitting(values: Iterable[float], units: Sequence[Unit]) -> Unit:
 
 
 def with_unit(text: str, unit: str) -> str:
-    """`12 s`, but `12/s`, and nothing behind a text."""
+    """Append a unit: `12 s`, `12/s`; an undefined value has none."""
     if text in ("–", "∞", "-∞") or not unit:
         return text
     return f"{text}{unit}" if unit.startswith("/") else f"{text} {unit}"
 
 
 def one(value: float, units: Sequence[Unit]) -> str:
-    """A value in a suitable unit."""
+    """Format a value in a suitable unit."""
     factor, name = fitting([value], units)
     text = figures(value / factor)
     if units == PERCENT and text == "100" and value < 1:
@@ -116,17 +115,14 @@ def one(value: float, units: Sequence[Unit]) -> str:
 
 
 def several(values: Sequence[float], units: Sequence[Unit], halves: Sequence[float] | None = None) -> list[str]:
-    """Values in one common unit, each with `± half` if known."""
+    """Format values in one common unit, each with `± half` if known."""
     factor, name = fitting(values, units)
     halves = [math.nan] * len(values) if halves is None else halves
     return [with_unit(pair(value / factor, half / factor), name) for value, half in zip(values, halves, strict=True)]
 
 
 def pair(value: float, half: float) -> str:
-    """`12.3 ± 0.4`: half-width to two figures, value to the same digits.
-
-    More digits where the two would read the same although one is greater: 0.0231 ± 0.0229.
-    """
+    """Format `12.3 ± 0.4`: half-width to two figures, value to the same digits."""
     if not (math.isfinite(value) and math.isfinite(half)):
         return figures(value)
     if half <= 1e-9 * abs(value):
@@ -138,7 +134,7 @@ def pair(value: float, half: float) -> str:
 
 
 def clock(value: float) -> str:
-    """A time on the simulated clock: `86.1769 s`, `1,234,567 s`."""
+    """Format a time of the simulated clock: `86.1769 s`, `1,234,567 s`."""
     if not math.isfinite(value):
         return _odd(value)
     if 0 < abs(value) < 1e-3:
@@ -149,21 +145,21 @@ def clock(value: float) -> str:
 
 
 def lower_bound(value: float, units: Sequence[Unit]) -> str:
-    """`≥ 12 s`: a percentile that touches unfinished tasks."""
+    """Format `≥ 12 s`: a percentile that depends on unfinished tasks."""
     return "≥ " + one(value, units) if math.isfinite(value) else "∞"
 
 
 # Units of metrics ---------------------------------------------------------------------------------------------
 
 
+# Units of task columns that are not metrics, are not averaged by one, and do not count tokens.
 COLUMNS = {"upload": "s", "compute": "s", "download": "s"}
-"""Units of columns of tasks that are no metric, have no mean that is one, and do not count tokens."""
 
 _SHOWN_IN = {"s": SECONDS, "GPU s": SECONDS, "share": PERCENT, "J": JOULES, "1/s": PER_TIME, "B": BYTES}
 
 
 def unit_of(metric: str) -> str:
-    """The unit of a metric or a column of tasks: s, J, share, ...; empty without."""
+    """Unit of a metric or a column of tasks (s, J, share, ...); "" if none."""
     declared = declaration(metric) or declaration(f"{metric}_mean")
     if declared is not None:
         return declared.unit
@@ -171,7 +167,7 @@ def unit_of(metric: str) -> str:
 
 
 def units_of(metric: str) -> tuple[Unit, ...]:
-    """The units in which a metric or a column of tasks is shown."""
+    """Units in which a metric or a column of tasks is shown."""
     declared = declaration(metric)
     plain = declared is not None and not declared.is_percent
     return ((1.0, ""),) if plain else _SHOWN_IN.get(unit_of(metric), ((1.0, ""),))
@@ -183,7 +179,7 @@ def metric_name(metric: str) -> str:
 
 
 def gap(metric: str, difference: float, half: float = math.nan) -> str:
-    """A difference without its sign: `63 ± 47 s`, `27 ± 12 percentage points`."""
+    """Format a difference without sign: `63 ± 47 s`, `27 ± 12 percentage points`."""
     units = units_of(metric)
     if units == PERCENT:
         return with_unit(pair(100 * abs(difference), 100 * half), "percentage points")
@@ -196,18 +192,17 @@ def finite(value: float, otherwise: float = 0.0) -> float:
 
 
 def formatter(metric: str) -> Callable[[float], str]:
-    """The function that formats a single value of a metric."""
+    """Return the function that formats a single value of a metric."""
     units = units_of(metric)
     return count if units == ((1.0, ""),) else lambda value: one(value, units)
 
 
 def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers in a form that JSON can hold."""
     return {name: json_number(value) for name, value in values.items()}
 
 
 def json_number(value: Any) -> Any:
-    """NaN as null, infinities as "Infinity" (float() reads it), integers as such."""
+    """Convert for JSON: NaN to null, infinities to "Infinity" (readable by float())."""
     if isinstance(value, int | np.integer):
         return int(value)
     if math.isnan(value):

@@ -1,8 +1,8 @@
-"""Pictures as data: panels of marks along two axes; one that fails is a warning.
+"""Pictures as data: panels with marks along two axes.
 
-Nothing is drawn here: `hetsim.plots.draw` draws a picture for print, the script of a report's page on a canvas.  Limits
-and ticks are settled here, so that both show the same.  `rows` of marks name what each of their points or boxes stands
-for, a row of the page's tables or a task: the page shows it there, and a click leads to it.
+This module draws nothing: `hetsim.plots.draw` draws a picture for print, the script of a report's page draws it on a
+canvas.  Limits and ticks are computed here, so that both are equal.  `rows` of marks name the table row or task of each
+point or box: the page shows it, and a click opens it.
 """
 
 import math
@@ -20,13 +20,13 @@ from hetsim.model.files import write_whole
 from hetsim.results.colors import BLUE, INK
 from hetsim.results.formatting import SECONDS, fitting, seconds
 
+# Package of a higher layer; loaded by name only when a picture is drawn, since matplotlib is slow to load.
 PLOTS = "hetsim.plots"
-"""A package above this one: loaded by name when a picture is asked for, so that other programs need no matplotlib."""
 
 
 @dataclass
 class Line:
-    """A line through points; dash: number of a pattern; steps: level until the next."""
+    """A line through points; dash: number of a pattern; steps: constant to the next x."""
 
     x: Any
     y: Any
@@ -43,7 +43,7 @@ class Line:
 
 @dataclass
 class Band:
-    """The area between two lines; peak: where means are drawn its top is the maximum."""
+    """Area between two lines; peak: `high` becomes the maximum where means are drawn."""
 
     x: Any
     low: Any
@@ -57,7 +57,7 @@ class Band:
 
 @dataclass
 class Points:
-    """Single points; `across`, `up`: errors, of below and above; hollow: rings."""
+    """Single points; across, up: (below, above) errors in x and y; hollow: rings."""
 
     x: Any
     y: Any
@@ -74,7 +74,7 @@ class Points:
 
 @dataclass
 class Boxes:
-    """Boxes from x0 to x1 and y0 to y1, with edges of a width; hollow: edges alone."""
+    """Boxes from x0 to x1 and y0 to y1; edge: line width; hollow: edges alone."""
 
     x0: Any
     x1: Any
@@ -89,16 +89,17 @@ class Boxes:
 
 
 def row_boxes(x0: Any, x1: Any, row: Any, half: float, **look: Any) -> Boxes:
-    """Bars along rows, up to `half` above and below."""
+    """Build horizontal bars that extend `half` above and below each row."""
     return Boxes(x0, x1, np.asarray(row) - half, np.asarray(row) + half, **look)
 
 
 @dataclass
 class Texts:
-    """Texts at points, `shift` points of type away; inside: x, y or both are shares.
+    """Texts at points, moved by `shift` points (1/72 inch).
 
-    align: left, center or right; rise: bottom, center or top; room: widths along x that the texts have, which
-    are left out where they are too wide.  free: each is put where it lies on no point, or left out.
+    inside: axes ("x", "y", "xy") whose coordinates are shares of the panel; align: left, center or right; rise: bottom,
+    center or top; room: available width in x units, above which a text is omitted; free: place each text where it
+    covers no point, or omit it.
     """
 
     x: Any
@@ -116,7 +117,7 @@ class Texts:
 
 @dataclass
 class Shades:
-    """Colors of values (rows along y) between edges; label: of their scale."""
+    """Colored cells of values (rows along y) between edges; label: of the color scale."""
 
     x: Any
     y: Any
@@ -127,9 +128,9 @@ class Shades:
 
 @dataclass
 class Axis:
-    """A side of a panel; low, high, ticks: from the marks where None.
+    """A side of a panel; low, high, ticks: None if derived from the marks.
 
-    bare: a neighbor has the name and the texts at the ticks.
+    bare: without name and tick texts, which a neighbor has.
     """
 
     label: str = ""
@@ -144,10 +145,10 @@ class Axis:
 
 @dataclass
 class Panel:
-    """Marks along two axes; those in front come last.
+    """Marks along two axes; later marks are drawn in front.
 
-    grid: x, y, both or empty; legend: inside, lower right, right, above, above right or empty; means: steps that change
-    too often to be seen are drawn as means; room: points of type above for texts there.
+    grid: x, y, both or ""; legend: inside, lower right, right, above, above right or ""; means: draw step lines with
+    too many changes as means; room: space above for texts, in points.
     """
 
     marks: list[Any] = field(default_factory=list)
@@ -163,10 +164,10 @@ class Panel:
 
 @dataclass(repr=False)
 class Picture:
-    """Panels in rows, on a sheet of a size in inches; None leaves a place empty.
+    """Panels in rows, on a sheet with a size in inches; None leaves a cell empty.
 
-    Notebooks show it; `save` writes it as PNG, PDF or SVG, `figure` gives it to users of matplotlib, and `draw` draws
-    its panels on axes of theirs.
+    Notebooks show it; `save` writes it as PNG, PDF or SVG, `figure` returns a matplotlib figure, and `draw` draws the
+    panels on given matplotlib axes.
     """
 
     rows: list[list[Any]]
@@ -174,8 +175,7 @@ class Picture:
     height: float = 4.5
     heights: Sequence[float] | None = None
     widths: Sequence[float] | None = None
-    legend: bool = False
-    """One above all panels, of the lines in the first."""
+    legend: bool = False  # one above all panels, for the lines in the first
     note: str = ""
 
     def __repr__(self) -> str:
@@ -186,16 +186,16 @@ class Picture:
         return [panel for row in self.rows for panel in row if panel is not None]
 
     def figure(self) -> Any:
-        """Return a new matplotlib figure of it, independent of pyplot."""
+        """Return a new matplotlib figure, independent of pyplot."""
         return registry.load_object(f"{PLOTS}.draw:drawing")(self)
 
     def draw(self, *axes: Any) -> None:
-        """Draw its panels on these axes of matplotlib, one each."""
+        """Draw the panels on these matplotlib axes, one each."""
         for panel, ax in zip(self.panels, axes, strict=True):
             registry.load_object(f"{PLOTS}.draw:draw_panel")(panel, ax)
 
     def save(self, file: Any, **options: Any) -> None:
-        """Write it; the file's suffix says the format, options are of `savefig`."""
+        """Write the picture; the file's suffix is the format, options are of `savefig`."""
         self.figure().savefig(file, **options)
 
     def _repr_png_(self) -> bytes:
@@ -206,7 +206,7 @@ class Picture:
 
 
 def time_axis(low: float, high: float, label: str = "time", means: np.ndarray | None = None) -> Axis:
-    """Seconds in the unit that suits the range; means: edges of what is averaged."""
+    """Axis of seconds in a unit that suits the range; means: edges of averages."""
     factor, name = fitting([high - low], SECONDS)
     steps = (1, 1.5, 2, 3, 6, 10) if name in ("min", "h") else STEPS
     ticks = [(tick * factor, f"{tick:g}") for tick in round_values(low / factor, high / factor, 8, steps=steps)]
@@ -215,17 +215,16 @@ def time_axis(low: float, high: float, label: str = "time", means: np.ndarray | 
 
 
 def mean_over(edges: np.ndarray) -> str:
-    """The part of an axis label that says that means are drawn."""
     return f"mean over {seconds(float(edges[1] - edges[0]))}"
 
 
+# Familiar durations, spaced by factors of five to ten.
 ROUND_TIMES = [
     *((10.0**power * size, f"{10**power} {unit}") for size, unit in ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"))
       for power in range(3)),
     (1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"), (600.0, "10 min"), (3600.0, "1 h"), (18000.0, "5 h"),
     (86400.0, "1 d"), (864000.0, "10 d"), (8640000.0, "100 d"), (86400000.0, "1000 d"),
 ]  # fmt: skip
-"""Times that people know, a factor of five to ten apart."""
 
 
 STEPS = (1, 2, 2.5, 5, 10)
@@ -234,7 +233,7 @@ STEPS = (1, 2, 2.5, 5, 10)
 def round_values(
     low: float, high: float, count: int, integer: bool = False, *, steps: Sequence[float] = STEPS
 ) -> list[float]:
-    """Round values from `low` to `high`, or back, about `count` of them."""
+    """About `count` round values between `low` and `high`, in either order."""
     low, high = min(low, high), max(low, high)
     raw = (high - low) / count
     if not (raw > 0 and math.isfinite(raw)):
@@ -247,14 +246,14 @@ def round_values(
 
 
 def _magnitudes(low: float, high: float, count: int) -> list[float]:
-    """Powers of ten around two limits, and 2 and 5 times these if they are few."""
+    """Powers of ten around two limits, with 2 and 5 times these if they are few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     every, factors = max(1, math.ceil((last - first) / count)), (1, 2, 5) if last - first <= 2 else (1,)
     return [factor * 10.0**power for power in range(first, last + 1, every) for factor in factors]
 
 
 def _extent(marks: Iterable[Any], side: str) -> np.ndarray:
-    """All values of marks along x or y that the limits of an axis are to contain."""
+    """All values of marks along x or y, which the limits of an axis must contain."""
     names, error = (("x", "x0", "x1"), "across") if side == "x" else (("y", "low", "high", "y0", "y1"), "up")
     values = [np.empty(0)]
     for mark in marks:
@@ -287,16 +286,13 @@ def _settled_axis(axis: Axis, marks: list[Any], side: str) -> Axis:
 # hides the lines below.  Such a line is drawn as its means over equal intervals, exact and weighted by time, and the
 # label of its axis says so.
 
-PIXELS_A_CHANGE = 3
-"""A line with less room than this for each of its changes is drawn as means."""
-PIXELS_A_STROKE = 12
-"""The same for each stroke over the whole height of the panel, which is three pixels wide itself."""
-PIXELS_A_MEAN = 8
-"""How wide each of these means is."""
+PIXELS_A_CHANGE = 3  # Pixels per change below which a step line is drawn as means.
+PIXELS_A_STROKE = 12  # Pixels per full-height stroke below which a step line is drawn as means; a stroke has 3.
+PIXELS_A_MEAN = 8  # Width in pixels of each mean.
 
 
 def settled(panel: Panel, pixels: float) -> Panel:
-    """The panel with limits, ticks, and means of steps with no room in the pixels."""
+    """Compute limits, ticks, and means of step lines with too many changes."""
     marks, label = panel.marks, panel.y.label
     edges = _means_edges(panel, pixels) if panel.means else None
     if edges is not None:
@@ -308,7 +304,7 @@ def settled(panel: Panel, pixels: float) -> Panel:
 
 
 def _within(mark: Any, x: Any, y: Any) -> Any:
-    """The mark with the limits of its axes in place of infinite ends."""
+    """Replace infinite ends of a mark by the limits of its axes."""
     ends = {}
     for name in ("x", "y", "x0", "x1", "y0", "y1") if isinstance(mark, Line | Boxes) else ():
         if (values := getattr(mark, name, None)) is not None:
@@ -318,7 +314,7 @@ def _within(mark: Any, x: Any, y: Any) -> Any:
 
 
 def _values(mark: Line | Band) -> dict[str, np.ndarray]:
-    """The values of steps by name, without the last, which repeats at the end."""
+    """Values of steps by name, without the last one, which repeats."""
     names = [name for name in ("y", "low", "high") if np.ndim(getattr(mark, name, 0.0))]
     return {name: getattr(mark, name)[:-1] for name in names}
 
@@ -333,14 +329,14 @@ def _means_edges(panel: Panel, pixels: float) -> np.ndarray | None:
 
 
 def _is_roomy(values: np.ndarray, pixels: float) -> bool:
-    """Return True if a panel from 0 to the greatest value has few enough changes."""
+    """Return True if a panel from 0 to the maximum has few enough changes."""
     changes = np.abs(np.diff(values))
     strokes = changes.sum() / max(float(np.max(values, initial=0.0)), 1e-300)
     return bool(np.count_nonzero(changes) * PIXELS_A_CHANGE <= pixels and strokes * PIXELS_A_STROKE <= pixels)
 
 
 def _mean_steps(mark: Any, edges: np.ndarray) -> Any:
-    """The steps as means between the edges, and peaks as maxima."""
+    """Replace steps by means between the edges, and peaks by maxima."""
     time, end, made = mark.x[:-1], float(mark.x[-1]), {}
     for name, values in _values(mark).items():
         is_peak = name == "high" and mark.peak
@@ -350,10 +346,7 @@ def _mean_steps(mark: Any, edges: np.ndarray) -> Any:
 
 
 def averaged(time: np.ndarray, value: np.ndarray, edges: np.ndarray, end: float) -> np.ndarray:
-    """Means of a step function between the edges, before `end`; NaN where none.
-
-    The steps are 0 before the first.
-    """
+    """Means of a step function in the intervals between the edges; NaN after `end`."""
     area = np.concatenate([[0.0], np.cumsum(value * np.diff(time, append=end))])
     inside = np.minimum(edges, end)
     span = np.diff(inside)
@@ -373,12 +366,12 @@ def highest(time: np.ndarray, value: np.ndarray, edges: np.ndarray) -> np.ndarra
 
 
 def drawn(name: str, results: Any, **options: Any) -> Picture:
-    """Draw the picture of this name in `hetsim.plots`."""
+    """Draw a picture by its name in `hetsim.plots`."""
     return registry.load_object(f"{PLOTS}:{name}")(results, **options)
 
 
 def attempt(name: str, draw: Callable[[], Any]) -> str | None:
-    """Draw a picture; on failure warn by PictureWarning and return its message."""
+    """Draw a picture; if that fails, warn by PictureWarning and return the message."""
     try:
         draw()
     except Exception as error:  # matplotlib, fonts, a full disk: tables without a picture are better than none
@@ -391,6 +384,6 @@ def attempt(name: str, draw: Callable[[], Any]) -> str | None:
 
 
 def write_picture(draw: Callable[[], Any], path: Path) -> bool:
-    """Write a picture to a file; return whether it was drawn."""
+    """Write a picture to a file; return False if it could not be drawn."""
 
     return attempt(str(path), lambda: write_whole(path, lambda file: draw().save(file))) is None

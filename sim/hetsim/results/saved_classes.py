@@ -1,8 +1,8 @@
 """The classes of saved runs: a tag for each, and the names of fields in files.
 
-Files name nothing of Python, and no class is ever looked up by a name that a file gives.  A class that is renamed or
-moved keeps its tag, a renamed field its stored name (`stored=attribute`).  Any other change needs a new `VERSION`:
-`tests/saved_format.csv` holds the fields of all versions, and CONTRIBUTING.md says how to change them.
+Files contain no Python names, and no class is looked up by a name in a file.  A renamed or moved class keeps its tag, a
+renamed field its stored name (`stored=attribute`).  Any other change needs a new `VERSION`: `tests/saved_format.csv`
+has the fields of all versions, and CONTRIBUTING.md describes how to change them.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,7 @@ from hetsim.model import step_times as steps
 from hetsim.model import tasks as task
 from hetsim.workload.costs import measured_training, roofline
 
-VERSION = 6
-"""Of the files of `record/`.  Older versions are read; version 0 states none."""
+VERSION = 6  # Version of the files of `record/`.  Older versions are read; version 0 is not stated.
 _TABLE: dict[type, str] = {
     record.RunInput: "run: name cluster tasks random horizon warmup policy services language warnings grace traces "
         "decisions",
@@ -73,12 +72,10 @@ _TABLE: dict[type, str] = {
 CLASSES = {
     tag: (kind, {name: attribute or name for name, _, attribute in (one.partition("=") for one in names.split())})
     for kind, (tag, names) in ((kind, text.split(":")) for kind, text in _TABLE.items())
-}
-"""By tag: the class, and its attributes by their stored names; of a `Record` those that are columns of a file."""
+}  # Tag -> class, and its attributes by stored name (of a `Record`: those that are columns of a file).
 _DERIVED = {"nodes", "limited", "scattered", "unit", "bare", "_known"}
 READERS: dict[int, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
     0: lambda tag, fields: {name: value for name, value in fields.items() if name not in _DERIVED},
     5: lambda tag, fields: {name: value for name, value in fields.items() if name not in ("target", "cooldown")},
     4: lambda tag, fields: {name: value for name, value in fields.items() if name != "timeout"},  # of clients by now
-}
-"""By version: from a tag and its fields the fields that the next version has, where some went or changed."""
+}  # Version -> function of a tag and its fields that returns the fields of the next version.

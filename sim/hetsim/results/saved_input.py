@@ -1,7 +1,7 @@
 """The input of a run in its directory: cluster, tasks and modes, without traces.
 
     record/input.json       the objects by tags (`hetsim.results.saved_classes`), each once; arrays by their number
-    record/arrays.parquet   the arrays, a row each
+    record/arrays.parquet   one array per row
 """
 
 import json
@@ -40,7 +40,7 @@ def save_input(run: RunInput, folder: Path) -> None:
 
 
 def load_input(folder: Path) -> RunInput:
-    """The saved input; UsageError if newer, any exception if damaged."""
+    """Read the saved input; UsageError if too new, any exception if damaged."""
     import pyarrow.parquet as pq
 
     document = read_json(folder / OBJECTS)
@@ -59,7 +59,7 @@ def load_input(folder: Path) -> RunInput:
 
 
 class _Writer:
-    """Plain data from objects; what is there twice is written once."""
+    """Converts objects to plain data; a repeated object is written once."""
 
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
@@ -146,7 +146,7 @@ class _Reader:
 
 
 def _tagged(value: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Tag and fields of an object of version 0, whose tags are Python's names."""
+    """Tag and fields of an object of version 0, whose tags are Python names."""
     if "shape" in value:
         return "shape", dict(zip(("modes", "stopping", "preemptible"), value["shape"], strict=False))
     if "cluster" in value:

@@ -1,4 +1,4 @@
-"""Intervals for means over replications, and tests for several of them at once."""
+"""Confidence intervals of means over replications, and simultaneous tests."""
 
 import math
 from collections.abc import Sequence
@@ -10,29 +10,27 @@ import numpy as np
 from hetsim.errors import UsageError
 from hetsim.results.declared import declaration
 
-Floats = Any
-"""A number, or an array of them."""
+Floats = Any  # A number, or an array of numbers.
 
 
+# Skewness of runs' contributions to a mean wait, divided by their coefficient of variation: 6 to 7 for gamma gaps
+# (scv 4) at loads of 0.5 to 0.8.
 SKEW = 6.5
-"""Of the contributions of runs to a mean wait, as a multiple of their coefficient of variation: 6 to 7 for gamma gaps
-(scv 4) at loads of 0.5 to 0.8."""
 EXPONENTIAL_KURTOSIS = 6.0
+# As `SKEW`, for the share of tasks that congestion makes late. Late tasks occur in clusters, a Poisson number of
+# them: one for each time that the queue exceeds a level, with a size proportional to the time A that Brownian motion
+# with drift -1 from 0 spends above 0 (Aldous, Probability Approximations via the Poisson Clumping Heuristic, 1989).
+# E[exp(-sA)] is 2 / (1 + √(1 + 2s)), so E[A], E[A²], E[A³], E[A⁴] are 1/2, 1, 15/4, 21: skewness / variation is E[A³]
+# E[A] / E[A²]² = 15/8, and excess kurtosis / variation² is E[A⁴] E[A]² / E[A²]³ = 5.25, where 1.5 × (15/8)² is 5.27.
 SHARE_SKEW = 15 / 8
-"""The same of a share of tasks that congestion makes late.  They come in clusters, a Poisson number of them: one for
-each time that the queue is above a level, and as large as the time A that Brownian motion with drift -1 from 0 spends
-above 0 (Aldous, Probability Approximations via the Poisson Clumping Heuristic, 1989).  E[exp(-sA)] is 2 / (1 + √(1 +
-2s)), so E[A], E[A²], E[A³], E[A⁴] are 1/2, 1, 15/4, 21: skewness / variation is E[A³] E[A] / E[A²]² = 15/8, and excess
-kurtosis / variation² E[A⁴] E[A]² / E[A²]³ = 5.25, where 1.5 × (15/8)² is 5.27."""
-SHARE_KURTOSIS = 24.0
-"""The most that is supposed of such a share: fewer than one cluster a run."""
+SHARE_KURTOSIS = 24.0  # Upper limit of the kurtosis of such a share: fewer than one cluster per run.
 
 
 @dataclass(frozen=True)
 class Interval:
     """A confidence interval of a metric (Student t).
 
-    `method` says whether the n values are of replications or batches of one run (`hetsim.results.one_run.estimands`).
+    `method`: the n values are of replications, or of batches of one run (`hetsim.results.one_run.estimands`).
     """
 
     metric: str
@@ -57,7 +55,7 @@ class Interval:
 
 
 def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95, metric: str = "") -> Interval:
-    """The t interval of independent values; NaN for fewer than two or infinite."""
+    """Return the t interval of independent values; NaN for < 2 or infinite values."""
     if not 0 < confidence < 1:
         raise UsageError(f"confidence must be between 0 and 1 (for example 0.95); got {confidence:g}")
     array = np.asarray(values, dtype=np.float64)
@@ -80,9 +78,9 @@ def half_width(values: np.ndarray, metric: str, share: float) -> float:
 def excess_kurtosis(metric: str, spread: Floats, mean: Floats) -> Floats:
     """Assumed excess kurtosis of a metric's contributions: 0 unless congested.
 
-    How skewed the values are ten of them cannot tell; but in a queue skewness is about `SKEW` times the coefficient of
-    variation, and the excess kurtosis of values so skewed 1.5 times its square (the gamma family's), at most that of
-    the exponential distribution.  A share of tasks varies by what is missed: 1 - mean where more of it is better.
+    Ten values cannot show their skewness; but in a queue it is about `SKEW` times the coefficient of variation, and the
+    excess kurtosis is 1.5 times its square (as in the gamma family), at most that of the exponential distribution.  The
+    variation of a share relates to the missed part: to 1 - mean if more is better.
     """
     declared = declaration(metric)
     if declared is None or not declared.congested:
@@ -97,10 +95,10 @@ def excess_kurtosis(metric: str, spread: Floats, mean: Floats) -> Floats:
 def freedom(kurtosis: Floats, count: int) -> Floats:
     """Degrees of freedom of a standard deviation with excess kurtosis κ.
 
-    Where few runs, or short ones, hold the rare spells of congestion, their standard deviation is small exactly when
-    their mean is, and Student's interval too narrow.  The variance of the variance is that of normal values times
+    If few or short runs contain the rare periods of congestion, their standard deviation is small exactly when their
+    mean is, and Student's interval is too narrow.  The variance of the variance is that of normal values times
     1 + κ (n - 1) / 2n, which leaves (n - 1) / (1 + κ (n - 1) / 2n) degrees of freedom (Box 1953; Satterthwaite 1946).
-    Coverage so reached: benchmarks/coverage.py.
+    Resulting coverage: benchmarks/coverage.py.
     """
     return (count - 1) / (1 + kurtosis * (count - 1) / (2 * count))
 
@@ -118,7 +116,7 @@ def student_quantiles(share: float, freedom: Floats) -> Floats:
 
 
 def student_tail(value: float, freedom: float) -> float:
-    """The probability that Student's t exceeds a value."""
+    """Probability that Student's t exceeds a value."""
     from scipy.special import stdtr
 
     return float(stdtr(freedom, -value))
@@ -145,10 +143,7 @@ def deviation(values: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """A mean paired difference with its interval at Holm's level.
-
-    `p` is Holm's adjusted one: at most 1 - confidence exactly where the difference is significant.
-    """
+    """A mean paired difference; `p` and the interval are adjusted by Holm."""
 
     mean: float
     half_width: float
@@ -160,10 +155,10 @@ class PairedDifference:
 def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) -> list[PairedDifference]:
     """Holm's step-down tests that arrays of differences have mean zero.
 
-    The intervals widen with the number of comparisons, so that one excludes zero exactly when its difference
-    is significant: the k-th smallest p of m is tested at (1 - confidence) / (m - k + 1), and what follows
-    the first that fails keeps that level.  All n - 1 degrees of freedom count here: where congestion skews differences
-    (`freedom`), their interval errs at the end that is far from zero, and no difference is shown too often.
+    The intervals widen with the number of comparisons, so that an interval excludes zero exactly if its difference is
+    significant: the k-th smallest p of m is tested at (1 - confidence) / (m - k + 1), and all after the first that
+    fails keep its level.  All n - 1 degrees of freedom are used: where congestion skews differences (`freedom`), their
+    interval errs at the end far from zero, so that no difference is reported too often.
     """
     results = []
     for values in pairs:

@@ -1,8 +1,8 @@
-"""Reading stored runs and studies: regular files, and memory by their size.
+"""Read stored runs and studies safely: only regular files, with bounded memory.
 
-A folder can come from a stranger.  A few kilobytes of JSON or Parquet can stand for gigabytes (nested empty lists, one
-value repeated a billion times), and a pipe keeps its reader waiting for ever; such files are refused before they are
-read.  Whether they are what hetsim wrote is up to the digests (`sealed`, `verify`).
+A folder can come from an untrusted source.  A few kilobytes of JSON or Parquet can expand to gigabytes (nested empty
+lists, one value repeated a billion times), and a pipe blocks its reader forever; such files are rejected before they
+are read.  Digests check that the contents are those that hetsim wrote (`sealed`, `verify`).
 """
 
 import errno
@@ -22,19 +22,14 @@ from hetsim.model.units import shown
 if TYPE_CHECKING:
     import pandas as pd
 
-FREE_VALUES = 1_000_000
-"""Values of a JSON file that may be of any size; of more, each has at least `VALUE` bytes of the file on average."""
+FREE_VALUES = 1_000_000  # Values of a JSON file above which each must have at least `VALUE` bytes on average.
 VALUE = 5
-FREE_ROWS = 200_000
-"""Rows of a Parquet file that may be stored in any number of bytes; of more, each has a quarter byte or more."""
-MAX_COLUMNS = 5_000
-"""Columns of a Parquet file; ours have some hundreds."""
+FREE_ROWS = 200_000  # Rows of a Parquet file above which each must have at least a quarter of a byte.
+MAX_COLUMNS = 5_000  # Maximum number of columns of a Parquet file; hetsim writes some hundreds.
+# Bytes of a file above which at least a hundredth must be allocated on the disk (sparse files).
 MAX_HOLES = 100_000_000
-"""Bytes of a file of which any part may be holes; of a larger one a hundredth lies on the disk, or more."""
-DEPTH = 100
-"""Lists and mappings of a YAML file that may be inside one another."""
-TEXT = 100_000_000
-"""Bytes of text that any Parquet column may have; a larger one takes at most 100 times its file."""
+DEPTH = 100  # Maximum nesting of lists and mappings in a YAML file.
+TEXT = 100_000_000  # Bytes of text allowed in any Parquet column; a larger one has at most 100 times its file's size.
 
 
 def open_stored(path: Path) -> io.BufferedReader:
@@ -54,18 +49,18 @@ def open_stored(path: Path) -> io.BufferedReader:
 
 
 def read_stored(path: Path) -> bytes:
-    """Read a file; errors as `open_stored`."""
+    """Read a file; errors as for `open_stored`."""
     with open_stored(path) as stream:
         return stream.read()
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file; OSError, ValueError or DamagedFile."""
+    """Parse a JSON file; OSError, ValueError or DamagedFile."""
     return parse_json(path, read_stored(path))
 
 
 def parse_json(path: Path, text: bytes) -> Any:
-    """The value in the contents of a JSON file; ValueError or DamagedFile."""
+    """Parse the contents of a JSON file; ValueError or DamagedFile."""
     values = text.count(b",") + text.count(b"[") + text.count(b"{")
     if values > max(FREE_VALUES, len(text) // VALUE):
         raise DamagedFile(path, f"it has {values:,} values in {len(text):,} bytes")
@@ -93,7 +88,7 @@ def parse_yaml(of: str, text: str) -> Any:
 
 @contextmanager
 def reading_stored(*folders: str | Path) -> Iterator[None]:
-    """Turn any other error in folders of unknown origin into UsageError."""
+    """Turn unexpected errors caused by the contents of folders into UsageError."""
     try:
         yield
     except (HetsimError, OSError, MemoryError):
@@ -156,15 +151,14 @@ def _check_text(path: Path, column: str, most: int) -> None:
 # digests of the other files of a directory are in its mark (`run.json`, `tables.json`).
 
 
-FORMAT = 2
-"""Of every file that is written, and of those that are read.  The record of a run has a `saved_classes.VERSION`."""
+FORMAT = 2  # Format of all sealed files.  The record of a run has its own version, `saved_classes.VERSION`.
 
 
 _SEAL = ', "sha256": "{}"}}\n'  # the end of a file that is not indented
 
 
 def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:
-    """Format JSON with `format` and `sha256`, a checksum of all the rest."""
+    """Format JSON with `format` and `sha256`, a checksum of the other contents."""
     value = {"format": FORMAT, **value}
     text = _dumps(value)
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -174,15 +168,12 @@ def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def unsealed(path: Path) -> dict[str, Any]:
-    """The contents that were sealed in a file; OSError if it cannot be read.
-
-    DamagedFile if it is not what `sealed` wrote, UsageError if it has the format of another hetsim.
-    """
+    """Read and verify a sealed file; OSError, DamagedFile, or UsageError (format)."""
     return unsealed_text(path, read_stored(path))
 
 
 def unsealed_text(path: Path, text: bytes) -> dict[str, Any]:
-    """The contents that were sealed in a text from that file."""
+    """Verify and parse the contents of a sealed file."""
     try:
         content = parse_json(path, text)
         if not isinstance(content, dict):
@@ -217,10 +208,10 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def check_names(mark: Path, names: Collection[Any]) -> None:
-    """Raise DamagedFile unless all names in a mark are inside the folder.
+    """Raise DamagedFile unless all file names in a mark are inside its folder.
 
-    A folder can come from a stranger: a name that leads out of it, by its text or by a link, would be read, and
-    written where the run is saved again.
+    A folder can come from an untrusted source: a name or a link that leads out of it would be read, and written where
+    the run is saved again.
     """
     folder = os.path.realpath(mark.parent)
     for name in names:

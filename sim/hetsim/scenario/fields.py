@@ -1,4 +1,4 @@
-"""Base class and field types of scenario models, and schemas made of dataclasses."""
+"""Base classes and field types of scenario models; schemas made of dataclasses."""
 
 import dataclasses
 import math
@@ -36,7 +36,7 @@ class Model(Described):
 
 
 def unknown(error: UnknownName) -> str:
-    """The message for an unknown name; it lists all names if none is near."""
+    """Message for an unknown name; it lists all names if none is similar."""
     near = suggestion(error.name, error.known)
     return str(error) if near else f"{error}; one of {', '.join(error.known)}"
 
@@ -68,14 +68,13 @@ class Short:
 
 
 VALUE, MAPPING = Tag("<value>"), Tag("<mapping>")
+# Discriminator of a union of a value and a mapping that have these tags.
 VALUE_OR_MAPPING = Discriminator(lambda value: "<mapping>" if isinstance(value, dict | BaseModel) else "<value>")
-"""Of a union of a value and of a mapping, which are annotated with these tags: which of the two is given."""
 ONE_NAME = Short(lambda value: [value] if isinstance(value, str | int) else value, {"type": "string"})
 Names = Annotated[tuple[Name, ...], ONE_NAME]
-SomeNames = Annotated[tuple[Name, ...], Field(min_length=1), ONE_NAME]
-"""Several names, or one of them alone."""
+SomeNames = Annotated[tuple[Name, ...], Field(min_length=1), ONE_NAME]  # Several names, or one of them alone.
+# One mapping where a list of mappings is allowed.
 OneOrMany = Short(lambda value: [value] if isinstance(value, dict) else value)
-"""One mapping where a list of them may stand."""
 
 
 # Schema of the plain classes of `hetsim.model`, which declare everything once.
@@ -88,8 +87,7 @@ OneOrMany = Short(lambda value: [value] if isinstance(value, dict) else value)
 
 
 M = TypeVar("M", bound=BaseModel)
-PLAIN: dict[Any, Any] = {bool: units.Flag}
-"""What stands for a type that names no unit and no bound."""
+PLAIN: dict[Any, Any] = {bool: units.Flag}  # Replacements for types without unit and bound.
 
 
 class Mirror(Model):
@@ -104,11 +102,11 @@ class Mirror(Model):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The given keys of the dataclass, and defaults that are not null."""
+        """Given keys of the dataclass, and defaults that are not null."""
         return {name: value for name in self.KEYS if (value := getattr(self, name)) is not None}
 
     def made(self, **more: Any) -> Any:
-        """The dataclass instance, with `more` for fields that are not keys."""
+        """Make the dataclass instance, with `more` for fields that are not keys."""
         return getattr(self.SOURCE, "given", self.SOURCE)(**{**self.given, **more})
 
     def _check_keys(self) -> None:
@@ -119,7 +117,7 @@ class Mirror(Model):
 
 
 class Keys:
-    """Annotation: a mapping with the keys of a dataclass, which becomes one."""
+    """Annotation: a mapping with the keys of a dataclass, which becomes an instance."""
 
     def __init__(self, source: type, name: str = "", **types: Any):
         self.source = source
@@ -138,13 +136,13 @@ class Keys:
 
 
 def keys_of(source: type, *only: str, **types: Any) -> Callable[[type[M]], type[M]]:
-    """Decorator: adds the keys of a dataclass (or `only` these) to a schema."""
+    """Decorator: add the keys of a dataclass (or `only` these) to a schema."""
 
     return lambda model: _based(model, _model_of(source, source.__name__, types, only))
 
 
 def inline_of(other: type[BaseModel], *but: str) -> Callable[[type[M]], type[M]]:
-    """Decorator: adds the keys of another schema, except `but`, as optional."""
+    """Decorator: add the keys of another schema, except `but`, as optional."""
     keys: dict[str, Any] = {  # None stands where a type has nothing else to be annotated with
         name: (typing.Annotated[(info.annotation, *info.metadata, None)] | None, None)
         for name, info in other.model_fields.items()
@@ -156,7 +154,6 @@ def inline_of(other: type[BaseModel], *but: str) -> Callable[[type[M]], type[M]]
 
 
 def _based(model: type[M], base: type[BaseModel]) -> type[M]:
-    """The model with the fields of the base before its own."""
     names = {name: getattr(model, name) for name in ("__module__", "__qualname__", "__doc__", "model_config")}
     meta: Any = type(model)
     return meta(model.__name__, (model, base), names)

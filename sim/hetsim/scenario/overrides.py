@@ -1,7 +1,7 @@
 """`--set key.path=value`: change one value of a scenario before it is validated.
 
-Parts of a path are keys, list indexes, or the `name:` (or `class:`) of an entry of a list.  Keys and names may
-contain dots: the longest match wins.  The last key may be new; whether it exists is for the schema to say.
+Parts of a path are keys, list indexes, or the `name:` (or `class:`) of an entry of a list.  Keys and names may contain
+dots: the longest match is used.  The last key may be new; the schema decides whether it is allowed.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from hetsim.scenario.schema.policy import long_form
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """`key.path=value` as (path, value); UsageError if it is not one."""
+    """Parse `key.path=value` into (path, value); UsageError if it is invalid."""
     path, sign, value = text.partition("=")
     if not sign or not all(part.strip() for part in path.split(".")):
         raise UsageError(f'--set needs key.path=value, not "{text}"')
@@ -24,12 +24,10 @@ def parse_assignment(text: str) -> tuple[str, Any]:
 
 
 def apply(document: Document, assignments: list[tuple[str, Any]]) -> None:
-    """Change the document's data in place.
+    """Change the document's data in place; ScenarioError lists all invalid paths.
 
-    ScenarioError names every path that leads nowhere.
-
-    The short form of the policy becomes the long form before and after, so that `policy=sjf` and
-    `policy.scheduler.name=sjf` both work on every scenario.
+    The policy is expanded to its long form before and after, so that `policy=sjf` and `policy.scheduler.name=sjf` both
+    work on every scenario.
     """
     _long_policy(document)
     problems = []
@@ -70,14 +68,14 @@ def check_path(data: Any, text: str) -> None:
 
 
 def value_at(data: Any, text: str) -> Any:
-    """The value at a path, None if missing; LookupError for an impossible path."""
+    """Return the value at a path, None if missing; LookupError for an invalid path."""
     for key in _set(data, text, None, dry=True):
         data = data.get(key) if isinstance(data, dict) else data[key]
     return data
 
 
 def _set(data: Any, text: str, value: Any, dry: bool = False) -> Path_:
-    """Set the value at a path of keys and indexes; LookupError otherwise."""
+    """Set the value at a path of keys and indexes; LookupError if it is invalid."""
     parts = text.split(".")
     here: Any = data
     path: list[Any] = []

@@ -1,9 +1,8 @@
-"""Keys of a scenario by the readers that understand them; others refuse them.
+"""Table of the scenario keys that each reader understands; others are refused.
 
-The engine reads every key.  Other readers (the models of `hetsim.queueing`, the bound of `hetsim size`, what planners
-prove) say in one table which keys they take into account, or know to change nothing of what they say.  What has no row
-none of them understands.  `tests/scenario/test_readers.py` holds that each key of the schema has a row, and each row a
-key.
+The engine reads every key.  Other readers (queueing models, the bound of `hetsim size`, planners) list here the keys
+that they use, or that do not affect their results.  A key without a row is understood by none of them.
+`tests/scenario/test_readers.py` checks that each key of the schema has a row, and each row a key.
 """
 
 from collections.abc import Iterator
@@ -19,27 +18,22 @@ from hetsim.scenario.file.document import Document, Path_
 from hetsim.scenario.schema.policy import Policies, policy_parameters
 from hetsim.scenario.schema.whole import ScenarioModel, check
 
+# Readers: families of models in `hetsim.queueing`.
 MODELS = (
     "delay", "tandem", "sharing", "priorities", "preemptive", "limit", "bucket", "trunks", "naor", "work", "patience",
     "closed", "batches", "sjf", "srtf", "las", "unlike", "faults", "setup",
     "retrials", "returns", "copies", "forks", "gangs", "choices",
 )  # fmt: skip
-"""Readers: families of models in `hetsim.queueing`."""
 
-SIZE = "size"
-"""The bound of `hetsim size`: numbers with which a service is overloaded so much that nothing need be run."""
+SIZE = "size"  # The bound of `hetsim size`: fleet sizes so overloaded that no run is needed.
 
-PLAN = "plan"
-"""What planners prove (bounds, ratios and timetables), and the plans that other policies follow."""
+PLAN = "plan"  # Results that planners prove (bounds, ratios and timetables), and plans of other policies.
 
-TRAINING = "plan-training"
-"""The times of steps in `hetsim plan-training`."""
+TRAINING = "plan-training"  # Step times in `hetsim plan-training`.
 
-TWIN = "twin"
-"""The forecasts of `hetsim twin`, which has its own jobs, times, arrivals and horizon."""
+TWIN = "twin"  # Forecasts of `hetsim twin`, which has its own jobs, times, arrivals and horizon.
 
-VALIDATE = "trace-validate"
-"""What `hetsim trace validate` says of recorded waits."""
+VALIDATE = "trace-validate"  # Checks of recorded waits in `hetsim trace validate`.
 
 READERS = (*MODELS, SIZE, PLAN, TRAINING, TWIN, VALIDATE)
 
@@ -53,9 +47,9 @@ _SETS = {
     "ask no estimates": {*MODELS, PLAN, VALIDATE} - {"work", "trunks", "naor", "sjf", "srtf"},
     "none": set(),
     **{name: {name} for name in READERS},
-}
-"""Names of sets of readers."""
+}  # Sets of readers by name.
 
+# Keys inside others: @ of a distribution; % of measured times; of a mapping by its name.
 BELOW = {
     "@": "distribution value mean cv median sigma low high shape scale branches branches.weight branches.mean values "
          "weights path column unit name parameters parameters.* loc",
@@ -76,8 +70,6 @@ BELOW = {
     "work": "bytes efficiency flops kernels launch launch.block launch.grid launch.registers launch.shared_memory "
             "launch_overhead share steps",
 }  # fmt: skip
-"""Keys below others: of a distribution, all of which `law_of` knows by mean, variance and kind; of measured times; and
-of a mapping by its name."""
 
 # Sections; below them readers, and the keys of the section that they understand.  `x@`, `x%`: x and the keys above
 # below it; `x+`: x and the keys above for that name; `x.*`: any name below x; `x.**`: all below it, which policies and
@@ -211,22 +203,21 @@ _ALIKE = {
     "workload.classes.": "workload.",
     "cluster.nodes.accelerators.": "cluster.nodes.gpus.",
     "workload.service.variants.": "workload.service.",
-}
-"""Sections with the keys of others."""
+}  # Sections with the keys of others.
 
+# Sections that may name a file with their keys (`profile`), and the file's section.
 _PROFILES = {
     "workload.service": "service", "cluster.nodes.pcie": "pcie", "cluster.nodes.network": "network",
     "cluster.nodes.nvlink": "nvlink",
 }  # fmt: skip
-"""Sections that may name a file with their keys (`profile`), and its section."""
 
 
+# Arrival processes with rows of their own; of other processes, models refuse the name.
 PROCESSES = ("poisson", "renewal", "deterministic", "mmpp", "closed", "piecewise_poisson")
-"""Arrival processes with rows of their own.  Of any other, a package's too, models refuse the name, not its keys."""
 
 
 class ReadScenario(Protocol):
-    """The part of a `Scenario` that is read before building."""
+    """Protocol: the part of a `Scenario` that is read before building."""
 
     document: Document
     base: Path
@@ -236,7 +227,7 @@ class ReadScenario(Protocol):
 
 @cache
 def rows() -> dict[str, frozenset[str]]:
-    """The readers of each key in the table; `.**` means all keys below."""
+    """Readers of each key in the table; `.**` means all keys below."""
     readers_by_key: dict[str, frozenset[str]] = {}
     section = ""
     for line in _TABLE.splitlines():
@@ -256,7 +247,7 @@ def rows() -> dict[str, frozenset[str]]:
 
 
 def pattern_of(path: str) -> str:
-    """The row of the table for a dotted path; classes have the keys of entries."""
+    """Row of the table for a dotted path; classes have the keys of entries."""
     for section, other in _ALIKE.items():
         if path.startswith(section) and path != "workload.classes.weight":
             path = other + path.removeprefix(section)
@@ -265,7 +256,7 @@ def pattern_of(path: str) -> str:
 
 @cache
 def readers_of(pattern: str) -> frozenset[str] | None:
-    """The readers that account for a key; None if the table lacks it."""
+    """Readers that understand a key; None if the table lacks the key."""
     parts = pattern.split(".")
     stars = [".".join(parts[:end]) + ".**" for end in range(1, len(parts) + 1)]
     permitted = [row for row in (rows().get(name) for name in (pattern, *stars)) if row is not None]
@@ -273,10 +264,7 @@ def readers_of(pattern: str) -> frozenset[str] | None:
 
 
 def not_understood(scenario: ReadScenario, reader: str, entry: int | None = None) -> list[Problem]:
-    """Keys that a reader does not account for, with their places.
-
-    entry: the only one of the workload that it reads; None: all.
-    """
+    """Problems for keys that a reader does not support; entry: check only this one."""
     first_paths: dict[str, Path_] = {}
     for path, pattern in _unknown(scenario.document.data, (), "", reader=reader, base=scenario.base):
         other = entry is not None and path[0] == "workload" and isinstance(path[1], int) and path[1] != entry
@@ -287,13 +275,13 @@ def not_understood(scenario: ReadScenario, reader: str, entry: int | None = None
 
 
 def _shown(path: Path_) -> str:
-    """The key in its section: `stopping.checkpoint` of an entry."""
+    """Name of a key within its section, such as `stopping.checkpoint` of an entry."""
     names = [str(part) for part in path if not isinstance(part, int)]
     return ".".join(names[1:] if names[0] == "workload" else names)
 
 
 def _unknown(value: Any, path: Path_, pattern: str, reader: str, base: Path) -> Iterator[tuple[Path_, str]]:
-    """Paths and patterns that a reader does not understand in a value."""
+    """Yield paths and patterns in a value that a reader does not understand."""
     if path and reader not in (readers_of(pattern) or ()):
         yield path, pattern
     elif isinstance(value, list):
@@ -310,7 +298,7 @@ def _unknown(value: Any, path: Path_, pattern: str, reader: str, base: Path) -> 
 
 
 def _below(pattern: str, key: str) -> str:
-    """The pattern of a key in a mapping."""
+    """Pattern of a key in a mapping."""
     if key.startswith("gpu_time."):
         key = "gpu_time.TYPE"
     elif key[0].isdigit() and pattern.startswith("workload.service"):
@@ -321,7 +309,7 @@ def _below(pattern: str, key: str) -> str:
 
 
 def _as_if_absent(scenario: ReadScenario, path: Path_) -> bool:
-    """Return True if the scenario means the same without that key."""
+    """Return True if the scenario is equal without that key."""
     changed = Document(deepcopy(scenario.document.data))
     here: Any = changed.data
     for part in path[:-1]:
@@ -339,7 +327,6 @@ def _as_if_absent(scenario: ReadScenario, path: Path_) -> bool:
 
 
 def _is_default(scenario: ReadScenario, part: str, key: str) -> bool:
-    """Return True if a parameter of a policy has the value that it has by default."""
     spec = getattr(scenario.policies, part, None)
     if spec is None or key not in spec.parameters:
         return False

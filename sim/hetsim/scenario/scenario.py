@@ -27,8 +27,8 @@ from hetsim.workload.traces import TaskTable
 if TYPE_CHECKING:
     from hetsim.engine.simulation import Simulation
 
+# `{"policy.scheduler.name": "sjf"}`, or `["policy.scheduler.name=sjf"]` as on the command line.
 Overrides = Mapping[str, Any] | list[str] | tuple[str, ...]
-"""`{"policy.scheduler.name": "sjf"}`, or the command line's `["policy.scheduler.name=sjf"]`."""
 
 
 class Scenario:
@@ -36,10 +36,10 @@ class Scenario:
 
     model      the validated values (`hetsim.scenario.schema.whole.ScenarioModel`)
     policies   the policies with validated parameters
-    base       the folder that relative paths in the scenario start from
+    base       the folder of relative paths in the scenario
     raw        the document as plain data, overrides applied and the policy in its long form
-    inputs     the files that checking it named or opened
-    notes      remarks for the user (columns of a trace or times that are not used), known after `build`
+    inputs     the files that were named or opened during validation
+    notes      remarks for the user (unused columns of a trace, unused times), known after `build`
     """
 
     def __init__(
@@ -69,26 +69,25 @@ class Scenario:
 
     @property
     def file(self) -> str | None:
-        """The file of the scenario; None if loaded from a mapping."""
         return self.document.file
 
     def to_yaml(self, absolute_paths: bool = False, warmup: str | None = None) -> str:
-        """Write the resolved scenario; loaded again it is the same scenario.
+        """Write the resolved scenario; loaded again, it is the same scenario.
 
-        Parameters: absolute_paths: write names of files in full, so that it can be moved elsewhere; warmup: that time
-            stands in place of the scenario's.
+        Parameters: absolute_paths: write full paths of files, so that the text can be moved; warmup: a time that
+            replaces the scenario's warm-up.
         Returns: YAML.
         """
         return self.deferred_yaml(absolute_paths, warmup)()
 
     def deferred_yaml(self, absolute_paths: bool = False, warmup: str | None = None) -> Callable[[], str]:
-        """A function that gives the present `to_yaml`, written when called."""
+        """Return a function that writes the present `to_yaml` when called."""
         # Names of files are resolved now: later the working directory, and what lies there, may be others.
         raw = documents.with_full_paths(self.raw, self.inputs.named) if absolute_paths else self.raw
         return partial(documents.dump, raw if warmup is None else {**raw, "warmup": warmup})
 
     def with_overrides(self, overrides: Overrides) -> Scenario:
-        """A copy with some values changed.
+        """Copy the scenario with some values changed.
 
         Parameters: overrides: as for `run`.
         Returns: another scenario.
@@ -96,10 +95,10 @@ class Scenario:
         return from_document(self.document.copy(), self.base, overrides)
 
     def joined(self, changed: Mapping[str, Scenario]) -> Scenario:
-        """This scenario with top keys of others made from it.
+        """Combine this scenario with top-level keys of scenarios made from it.
 
-        Parameters: changed: by top key, a scenario that has this key's value; none of them names files.
-        Returns: the scenario that they make together; parts are shared.
+        Parameters: changed: top-level key -> scenario that has the key's value; none of them names files.
+        Returns: the combined scenario; parts are shared.
         """
         raw = {**self.raw, **{key: one.raw[key] for key, one in changed.items()}}
         document = Document(raw, self.file, program=self.document.program)
@@ -125,20 +124,17 @@ class Scenario:
 
     @property
     def files(self) -> list[Path]:
-        """The files that the scenario names, directly or through files.
-
-        Folders are among them, with all that is in them.
-        """
+        """Files that the scenario names, directly or not, and all files in its folders."""
         paths = {*self.inputs.paths, *self.inputs.opened}
         for folder in [path for path in paths if path.is_dir()]:
             paths.update(folder.rglob("*"))
         return sorted(paths)
 
     def undeclared(self, opened: InputFiles) -> str:
-        """A warning about files that a run opened without a digest.
+        """Return a warning about files that a run opened and the scenario does not name.
 
-        Parameters: opened: what was recorded while the run was made.
-        Returns: a warning, empty if there is none.
+        Parameters: opened: files recorded during the run.
+        Returns: the warning, or "".
         """
         read = {*opened.opened, *opened.seen, *self.inputs.seen}
         read.update(path for table in self._tables.values() for path in table.opened)
@@ -148,10 +144,10 @@ class Scenario:
         return f"opened files that the scenario does not name: {', '.join(names)}" if names else ""
 
     def table(self, entry: int) -> TaskTable:
-        """Read the trace of a workload entry, once.
+        """Read the trace of a workload entry; cached.
 
-        Parameters: entry: its number.
-        Returns: its tasks.
+        Parameters: entry: number of the entry.
+        Returns: the tasks of the trace.
         """
         if entry not in self._tables:
             table = self._tables[entry] = self.traces[entry].read()
@@ -159,13 +155,13 @@ class Scenario:
         return self._tables[entry]
 
     def share_table(self, entry: int, table: TaskTable) -> None:
-        """Use the trace that another scenario has read for this entry."""
+        """Use a trace that another scenario has read for this entry."""
         self._tables[entry] = table
         self.notes += table.notes
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any] | Scenario, overrides: Overrides = ()) -> Scenario:
-        """Load the scenario in a file, shipped under a name, or given as a mapping.
+        """Load a scenario from a file, a shipped name, or a mapping.
 
         Parameters: source: one of these; overrides: values to change.
         Returns: the scenario.
@@ -175,9 +171,9 @@ class Scenario:
     def build(self, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
         """Build the input of one run.
 
-        Parameters: seed, replication: which run; loads: what it is for, judging or training
+        Parameters: seed, replication: identify the run; loads: its purpose, judging or training
             (`hetsim.model.randomness`).
-        Returns: the cluster, the tasks and what else the engine is given.
+        Returns: the input of the engine: cluster, tasks, policies and others.
         """
         from hetsim.scenario.building.run_input import build
 
@@ -189,8 +185,8 @@ class Scenario:
     ) -> Simulation:
         """Prepare one run up to the start of its clock.
 
-        Replicas of language models have their devices, and static policies have made their plans, which takes as
-        long as it takes.  `warmup`: in place of the scenario's.
+        This places replicas of language models on their devices, and lets static policies make their plans, which may
+        take long.  `warmup` replaces the scenario's.
         """
         from hetsim.engine.simulation import Simulation
 
@@ -221,8 +217,8 @@ def load(
 ) -> Scenario:
     """Load a scenario: a file, a shipped name or a mapping, with `overrides`.
 
-    A text is a file if it has a folder or a YAML suffix or exists, else a shipped name.  `base` is the folder of
-    relative paths: of a file its own, of a mapping the working directory, unless given.
+    A text is a file if it has a folder or a YAML suffix or exists, otherwise a shipped name.  `base`: the folder of
+    relative paths; by default that of the file, or for a mapping the working directory.
     ScenarioError lists everything that is wrong.
     """
     if isinstance(source, Scenario):
@@ -238,7 +234,7 @@ def load(
 
 
 def from_document(document: Document, base: Path, overrides: Overrides = ()) -> Scenario:
-    """The scenario in a document; changes the document."""
+    """Validate a document into a scenario; the document is changed in place."""
     setting.apply(document, assignments(overrides))
     with recorded_inputs() as inputs:
         model, problems = check(document, base)
@@ -260,7 +256,7 @@ def _in_order(problems: list[Problem]) -> ScenarioError:
 
 
 def _sweep_paths(document: Document) -> Iterator[Problem]:
-    """Keys of the sweep that lead nowhere."""
+    """Problems with keys of the sweep that do not exist."""
     sweep = document.data.get("sweep")
     for key in sweep if isinstance(sweep, dict) else ():
         try:
@@ -300,7 +296,7 @@ def _path(source: str | Path) -> Path:
 
 
 def assignments(overrides: Overrides) -> list[tuple[str, Any]]:
-    """The values to change, by path; UsageError for a malformed text."""
+    """Values to change, by path; UsageError for a malformed text."""
     if isinstance(overrides, Mapping):
         return [(str(key), documents.from_mapping(value).data) for key, value in overrides.items()]
     what = "a mapping of keys to values, or a list of key.path=value"

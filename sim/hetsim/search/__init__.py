@@ -1,1 +1,1 @@
-"""Searches for the size of a cluster and for parameters of a policy."""
+"""Searches for the minimum cluster size, and for the best policy parameters."""

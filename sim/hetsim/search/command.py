@@ -1,4 +1,4 @@
-"""`hetsim size`, `hetsim tune`: the cheapest cluster, the best parameters."""
+"""The commands `hetsim size` and `hetsim tune`: cheapest cluster, best parameters."""
 
 from pathlib import Path
 from typing import Any, Unpack
@@ -57,13 +57,12 @@ def size(
 ) -> None:  # fmt: skip
     """Find the smallest cluster, or the cheapest combination, that meets targets.
 
-    One key without values is a whole number, such as how many nodes there are; its smallest value is found. Of several
-    numbers, policies and targets the cheapest combination that meets all is found.
+    With one key without values, a whole number such as the number of nodes, its minimum is found by bisection, which
+    assumes that more is never worse. With several numbers, policies or targets, the cheapest combination that meets all
+    targets is found; each combination is tested by itself, without any assumption.
 
-    The targets are about what replications estimate, not about one of them. One number without values is found by
-    bisection, which supposes that more is never worse; of combinations nothing is supposed, and each is judged by
-    itself. A size at which something can never fit is missed, with its reason. Exit code 4 if nothing within bounds is
-    shown to meet the targets; what was tried is printed all the same.
+    Targets are about the estimate from replications, not about one of them. A size at which some task can never fit is
+    missed, with the reason. Exit code 4 if no candidate is shown to meet the targets; all trials are printed even then.
     """
     from hetsim.search.size import size as search
 
@@ -155,8 +154,8 @@ def tune(scenario: str, over: tuple[str, ...], as_json: bool, quiet: bool, **opt
 
     Settings are dropped as replications show that they are worse.
 
-    All settings meet the same replications. The winner's figure is from further ones that had no part in the choice,
-    compared with that of the present setting.
+    All settings use the same replications. The winner's value comes from further replications, which had no part in the
+    choice, and is compared with the present setting.
     """
     from hetsim.search.tune import tune as search
 

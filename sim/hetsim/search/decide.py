@@ -1,12 +1,12 @@
-"""The cheapest of many sizes, under several policies, that meets all targets.
+"""Find the cheapest of many sizes, under several policies, that meets all targets.
 
-Every combination of the values and policies is a candidate, and nothing is supposed of how they compare: more may be
-worse.  A candidate meets the targets only where that is shown, each by a one-sided t interval; all tests together err
-with at most the stated probability (Bonferroni, over candidates, targets and the looks at each).
+Every combination of values and policies is a candidate; a larger cluster may be worse.  A candidate meets the targets
+only if that is significant, each by a one-sided t interval; all tests together err with at most the stated probability
+(Bonferroni, over candidates, targets and the looks at each).
 
-Where the objective is known beforehand (the price of the cluster, the sum of the numbers), candidates are tried in its
-order, and the first that meets the targets is the answer: all that are cheaper are shown to miss them, or left open.
-Where it is a metric, all are tried, and among those that meet the targets the best is found by ranking and selection
+If the objective is known beforehand (the price of the cluster, the sum of the numbers), candidates are tried in its
+order and the first that meets the targets is the answer: all cheaper ones are shown to miss them, or are left open.
+If it is a metric, all are tried, and the best of those that meet the targets is found by ranking and selection
 (Kim and Nelson, `hetsim.results.many_runs.selection`); tests and selection then have half of the allowed error each.
 """
 
@@ -40,14 +40,13 @@ from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.sweep import Range, is_range, read_range
 from hetsim.search.targets import MET, NO_SIZES, OPEN, UNDEFINED, Judge, Target, TargetsTrial
 
-PRICE, TOTAL = "price", "total"
-"""Objectives that are known before anything runs."""
+PRICE, TOTAL = "price", "total"  # objectives that are known before any run
 MAX_CANDIDATES = 10_000
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Values under one policy, with their trial; `objective` is NaN if unknown."""
+    """A combination of values and policy, with its trial; `objective`: NaN if unknown."""
 
     number: int
     values: Mapping[str, Any]
@@ -63,14 +62,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Decision:
-    """Decision on the candidate to take.  Attributes:
+    """The best candidate of a search, and all that were tried.  Attributes:
 
-    best        the candidate, or None where none is shown to meet all targets
+    best        the candidate, or None if none is shown to meet all targets
     candidates  those that were tried, in the order of the combinations; the others are dearer than the best
-    count       of all combinations
-    objective   what is minimized; `known`: beforehand
-    confidence  that all verdicts met and missed are right, and the best is the best (of a metric: or within `delta`)
-    tied        others that could not be told from the best
+    count       number of all combinations
+    objective   what is minimized; `known`: its values that are known before any run
+    confidence  probability that all verdicts are right and the best is the best (of a metric: or within `delta`)
+    tied        candidates that are not significantly worse than the best
     """
 
     scenario: str
@@ -97,7 +96,7 @@ class Decision:
     def table(self) -> pd.DataFrame:
         """The table of candidates: values, policy, objective, verdict, reason.
 
-        Of each target METRIC, METRIC_half_width (one-sided) and METRIC_verdict.
+        Each target adds the columns METRIC, METRIC_half_width (one-sided) and METRIC_verdict.
         """
         metrics = [target.metric for target in self.targets]  # a metric with two targets is numbered
         names = [name if metrics.count(name) == 1 else f"{name}_{number}" for number, name in enumerate(metrics)]
@@ -112,7 +111,7 @@ class Decision:
 
     @property
     def front(self) -> list[Candidate]:
-        """Candidates that no other beats in both cost and the first target."""
+        """Candidates that no other candidate beats in both cost and the first target."""
         sign = 1.0 if self.targets[0].below else -1.0
         front: list[Candidate] = []
         for one in sorted(self.candidates, key=lambda c: (c.objective, sign * c.trial.findings[0].mean)):
@@ -147,7 +146,7 @@ class Decision:
         return [*said, *self._open()]
 
     def _open(self) -> list[str]:
-        """Candidates that might have been taken, had more been known."""
+        """Sentences on open candidates, which more replications might make the best."""
         limit = math.inf if self.best is None else self.best.objective
         open_ones = [one for one in self.candidates if one.trial.verdict == OPEN and not one.objective >= limit]
         if not open_ones:
@@ -163,7 +162,7 @@ class Decision:
         return f"{metric_name(self.objective)} ({several([one.objective], units_of(self.objective))[0]})"
 
     def shown(self) -> list[list[str]]:
-        """Title and rows of the table, for people."""
+        """Return the title and the rows of the table, as text."""
         several_policies = len(set(self.policies)) > 1
         facts = ["policy"] if several_policies else []
         titles = [*self.keys, *facts, *(metric_name(t.metric) for t in self.targets)]
@@ -214,7 +213,7 @@ def decide(
     policies: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None, minimize: str | None, confidence: float,
     delta: float, first: int, tell: Callable[[Any], None] | None,
 ) -> Decision:  # fmt: skip
-    """See `hetsim.search.size.size`."""
+    """Implement `hetsim.search.size.size` for combinations of values."""
     if not 0 < delta < 1:
         raise UsageError(f"delta must be a share of the mean above 0 and below 1, such as 1%; got {delta:g}")
     base = scenario.moved()
@@ -247,7 +246,7 @@ def decide(
 
 
 def _cases(base: Scenario, given: Sequence[PointRow], seed: int | None) -> tuple[list[Case], list[str], list[float]]:
-    """The case of each combination, its policy, and the price of its cluster."""
+    """Return the case of each combination, its policy, and the price of its cluster."""
     cases, labels, prices = [], [], []
     for row in given:
         cases.append(Case(base, row.overrides, seed))
@@ -262,7 +261,7 @@ def _cases(base: Scenario, given: Sequence[PointRow], seed: int | None) -> tuple
 
 
 def _known(objective: str, prices: list[float], given: Sequence[PointRow]) -> list[float]:
-    """The costs that are known without a run; none where the objective is a metric."""
+    """Return the costs known before any run; empty if the objective is a metric."""
     if objective == PRICE:
         if not any(prices):
             raise UsageError("the cluster has no prices (cluster.prices): nothing to minimize by price")
@@ -276,7 +275,7 @@ def _known(objective: str, prices: list[float], given: Sequence[PointRow]) -> li
 
 
 def _numbers(key: str, given: Any) -> list[int]:
-    """The whole numbers of a key: a list, or a range such as 1..8."""
+    """Parse the whole numbers of a key: a list, or a range such as 1..8."""
     if key in NO_SIZES:
         raise UsageError(f"{key}: {NO_SIZES[key]}, not how large anything is; name one such as cluster.nodes.0.count")
     if given is None:
@@ -295,7 +294,7 @@ def _numbers(key: str, given: Any) -> list[int]:
 
 
 def _price(scenario: Scenario) -> float:
-    """The price of the cluster for an hour; 0 without prices or a possible cluster."""
+    """Price of the cluster per hour; 0 if it has no prices or cannot be built."""
     if not scenario.model.cluster.prices and "price" not in repr(scenario.raw["cluster"]):
         return 0.0
     try:
@@ -307,7 +306,7 @@ def _price(scenario: Scenario) -> float:
 
 
 class _Search:
-    """The candidates that were tried, by number."""
+    """The trials of the candidates, by number."""
 
     def __init__(
         self, judge: Judge, cases: Sequence[Case], about: Sequence[tuple[Mapping[str, Any], str]],
@@ -319,14 +318,14 @@ class _Search:
         self.tied: list[int] = []
 
     def cheapest(self) -> int | None:
-        """The first candidate that meets all targets, in the order of the objective."""
+        """Return the first candidate that meets all targets, in order of the objective."""
         for number in sorted(range(len(self.cases)), key=lambda number: self.known[number]):
             if self._try(number).trial.verdict == MET:
                 return number
         return None
 
     def best(self, objective: str, probability: float, delta: float) -> int | None:
-        """That with the best mean of a metric among those that meet all targets."""
+        """Return the candidate with the best mean of a metric that meets all targets."""
         remaining = [number for number in range(len(self.cases)) if self._try(number).trial.verdict == MET]
         values = {number: self._values(number, objective) for number in remaining}
         for number in self.tried:

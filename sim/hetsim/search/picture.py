@@ -1,4 +1,4 @@
-"""Cost against response: candidates of a search for a size, and their front."""
+"""Picture of a size search: cost against the target's metric, and Pareto front."""
 
 import math
 from typing import Any
@@ -13,8 +13,7 @@ from hetsim.results.panels import Axis, Boxes, Line, Panel, Picture, Points
 from hetsim.search.decide import Decision
 
 LOOKS = {"met": ("o", BLUE), "missed": ("x", MUTED), "open": ("D", INK), "not defined": ("s", MUTED)}
-WIDE = 20.0
-"""Above this ratio of the largest to the least value the axis of the metric is logarithmic."""
+WIDE = 20.0  # ratio of the largest to the smallest value above which the metric's axis is logarithmic
 
 
 def decision(found: Decision) -> Picture:

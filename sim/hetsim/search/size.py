@@ -1,13 +1,12 @@
-"""The smallest cluster that meets a target, by bisection over a whole number.
+"""Find the smallest cluster that meets a target, by bisection over a whole number.
 
-Each number is judged by replications.  A number is taken to meet the target only where that is shown: by a one-sided t
-interval for the expectation of a replication's value.  All tests of a search together err with at most the stated
-probability (Bonferroni, over the sizes that a bisection can try and the looks at each), so "meets" holds for the size
-that is named.  What bisection supposes, that more is never worse, is looked at among the sizes tried, and told where it
-fails.
+Each number is judged by replications.  It meets the target only if that is significant, by a one-sided t interval for
+the expectation of a replication's value.  All tests of a search together err with at most the stated probability
+(Bonferroni, over the sizes that a bisection can try and the looks at each), so the verdict holds for the size found.
+Bisection assumes that more is never worse; the sizes tried are checked for that, and a violation is reported.
 
-Where waits or responses are to stay below a bound, nothing is run of the numbers with which the queue of a service
-grows so long by the end of its arrivals that the target is missed for certain.
+If waits or responses must stay below a bound, numbers are skipped without a run if the queue of a service grows so long
+by the end of its arrivals that the target is missed for certain.
 """
 
 import math
@@ -35,15 +34,13 @@ from hetsim.scenario.scenario import Scenario
 from hetsim.search.decide import Decision, decide
 from hetsim.search.targets import MET, MISSED, NO_SIZES, UNDEFINED, Judge, Target
 
-FIRST = 10
-"""Replications of the first look at a size."""
-MAX_SIZE = 4096
-"""The largest number that is tried unless told otherwise."""
+FIRST = 10  # replications of the first look at a size
+MAX_SIZE = 4096  # largest number tried by default
 
 
 @dataclass(frozen=True)
 class SizeTrial:
-    """One size and its trial; `half` is one-sided, `reason`: why it cannot run."""
+    """A size and its trial; `half`: one-sided half-width; `reason`: why it cannot run."""
 
     size: int
     replications: int
@@ -57,7 +54,7 @@ class SizeTrial:
 class Sizing:
     """The smallest number that meets a target significantly: `size`, or None.
 
-    `trials`: every size tried, ascending.  `confidence`: that all verdicts met and missed are right.
+    `trials`: every size tried, ascending.  `confidence`: probability that all verdicts are right.
     """
 
     scenario: str
@@ -68,10 +65,8 @@ class Sizing:
     min_size: int
     max_size: int
     trials: tuple[SizeTrial, ...]
-    overload: str = ""
-    """Why numbers below `least` cannot serve the requests that arrive, if that is why it is the least."""
-    remarks: tuple[str, ...] = ()
-    """Keys for which no number is left out beforehand."""
+    overload: str = ""  # why numbers below `least` cannot serve the arriving requests, if overload determined `least`
+    remarks: tuple[str, ...] = ()  # keys for which no number is excluded beforehand
 
     @property
     def met(self) -> bool:
@@ -168,26 +163,26 @@ def size(
     """Find the smallest number, or the cheapest combination, that meets targets.
 
     Parameters:
-        target: `response_p99 < 200 ms`, `slo_attainment > 99%`: of what replications estimate; one, or several.
-        over: a path as in `--set`, such as `cluster.nodes.0.count`: found by bisection, which supposes that more is
-            never worse.  Or a mapping of paths to values (`[2, 4, 8]`, `"1..8"`): then all combinations are candidates,
-            nothing is supposed of them, and the answer is a Decision; so it is with several targets or policies, or
-            `minimize`.
-        least, most: where to look; without `most` sizes are doubled until one meets it, up to 4,096.  Without `least` a
-            bisection for waits or responses below a bound begins where no overloaded service makes it be missed; from
-            there the steps are doubled, not the sizes, the first being an eighth.
-        minimize: of the candidates that meet all targets: `price`, that of the whole cluster for an hour (the default
-            where it has prices); `total`, the sum of the numbers (the default elsewhere); or any metric, by ranking and
-            selection: with probability `confidence` the best, or within `delta` (a share) of it.
-        confidence, delta: that all verdicts are right, and of a selection.
-        policies: a dimension too: every combination is tried under each.
-        replications: of a size; three or a third where these settle it; four times as many where all leave it open.
-        tell: called with each trial as it is done.
+        target: one or several, such as `response_p99 < 200 ms` or `slo_attainment > 99%`, estimated by replications.
+        over: a path as in `--set`, such as `cluster.nodes.0.count`: its minimum is found by bisection, which assumes
+            that more is never worse.  Or a mapping of paths to values (`[2, 4, 8]`, `"1..8"`): then all combinations
+            are candidates without that assumption, and the answer is a Decision; so it is with several targets or
+            policies, or `minimize`.
+        least, most: bounds of the search; without `most`, sizes are doubled until one meets the target, up to 4,096.
+            Without `least`, a bisection for waits or responses below a bound begins at the first size that overload
+            does not exclude; from there the steps are doubled, not the sizes, beginning with an eighth of the size.
+        minimize: objective among candidates that meet all targets: `price`, of the whole cluster per hour (the default
+            with prices); `total`, the sum of the numbers (the default without prices); or any metric, by ranking and
+            selection: the best with probability `confidence`, or within `delta` (a share) of the best.
+        confidence, delta: probability that all verdicts are right; indifference zone of a selection.
+        policies: every combination is tried under each of these policies.
+        replications: number per size; 3 or a third if these decide; four times as many if all leave the verdict open.
+        tell: called with each finished trial.
         scenario, policy: as for `run`.
-        shard: "2/8": only make that part of the first looks (of a Decision only) into the cache, and raise ShardOver.
+        shard: "2/8": only compute this part of the first looks (of a Decision) for the cache, and raise ShardOver.
         options: those of every study.
     Returns: the size or the decision, with every trial.
-    Raises: UsageError: nothing to look for, or no candidate can run or has the metric.
+    Raises: UsageError: nothing to search, or no candidate can run or has the metric.
     """
     targets = [Target.parse(text) for text in ([target] if isinstance(target, str) else target)]
     if not 0 < confidence < 1:
@@ -235,9 +230,9 @@ def size(
 
 
 def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed: int | None) -> tuple[int, str]:
-    """The minimum number that overload does not rule out, and why not the one below.
+    """Return the minimum number that overload does not exclude, and the reason.
 
-    Inputs of runs are built and nothing is run; it supposes, as the search does, that more is never worse.
+    Inputs of runs are built but not run; as in the search, more is assumed never to be worse.
     """
     def overload(number: int) -> str:
         try:
@@ -271,7 +266,7 @@ def check_key(scenario: Scenario, over: str, least: int) -> None:
 
 
 class _Search:
-    """Bisection, and the replications of each size."""
+    """Bisection, with the replications of each size."""
 
     def __init__(
         self, study: Study, key: str, target: Target, confidence: float, seed: int | None, first: int, least: int,
@@ -282,18 +277,18 @@ class _Search:
         self.trials: dict[int, SizeTrial] = {}
         doublings = math.ceil(math.log2((most - least) / step + 1))
         halvings = math.ceil(math.log2(max(1, min(step << max(0, doublings - 1), most - least))))
+        # upper bound of the number of sizes tried
         self.steps = max(2 * (math.ceil(math.log2(most / least)) + 1) + 1, 1 + doublings + halvings)
-        """No fewer than the sizes that are tried."""
         self.judge = Judge(study, [target], first, (1 - confidence) / self.steps)
         self._expect(1)
 
     def _expect(self, sizes: int) -> None:
-        """Expect this number of further sizes, with a first look each."""
+        """Add this number of further sizes to the progress meter's expected runs."""
         meter = self.judge.study.meter
         meter.expect(meter.done + sizes * self.judge.first - meter.runs)
 
     def smallest(self) -> int | None:
-        """The least size that is shown to meet the target, if more is never worse."""
+        """Return the minimum size that meets the target, if more is never worse."""
         low, high, step = self.min_size - 1, self.min_size, self.step  # low is not shown to meet it
         while not self.meets(high):
             if high == self.max_size:

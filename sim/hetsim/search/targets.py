@@ -1,4 +1,4 @@
-"""Targets of a metric, and what replications of a case say of them."""
+"""Targets of a metric, and verdicts from the replications of a case."""
 
 import math
 import re
@@ -17,32 +17,31 @@ from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run.metrics import metric
 from hetsim.results.statistics import half_width
 
-MORE = 4
-"""Times as many replications at the last look, where those that were asked for leave it open."""
+MORE = 4  # factor of the replications at the last look, if the requested number leaves the verdict open
 
 
 def looks(replications: int) -> list[int]:
-    """Replications at each look: 3, a third of the request, all, `MORE` times it."""
+    """Replications at each look: 3, a third of the request, all, `MORE` times all."""
     third = math.ceil(replications / 3)
     return [*([3] if third > 3 else []), *([third] if third >= 3 else []), replications, MORE * replications]
 
 
+# Verdicts on a size; UNDEFINED: the metric has no value in some replication, e.g. if no task completed
 MET, MISSED, OPEN, UNDEFINED = "met", "missed", "open", "not defined"
-"""Verdicts on a size.  The last: in some replication the metric has no value, as where nothing came to its end."""
 
 _TARGET = re.compile(r"\s*([a-z][\w.]*)\s*(<=|>=|<|>|≤|≥)\s*(.+?)\s*$")
 
+# whole numbers of a scenario that are not sizes, and why
 NO_SIZES = {
     "seed": "it says which random numbers are drawn",
     "replications": "it says how often the scenario is run",
     "replications.max": "it says how often the scenario is run",
 }
-"""Whole numbers of a scenario that make nothing larger."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """`metric < value` or another relation; `strict` for < and >."""
+    """A target `metric < value`, or with another relation; `strict` for < and >."""
 
     metric: str
     below: bool
@@ -73,10 +72,10 @@ class Target:
         return MET if gap >= half else MISSED if gap <= -half else OPEN
 
     def _gap(self, mean: float) -> float:
-        """Distance of an estimate from the value, positive on the right side.
+        """Distance of an estimate from the target's value, positive if the target is met.
 
-        Of a share of tasks on the logarithmic scale of what is missed: where few tasks are late, by luck there are
-        fewer and their spread is smaller, and a symmetric interval would then end too early (docs/statistics.md).
+        For a share of tasks, on the logarithmic scale of the tasks that miss: a sample with few late tasks also has a
+        small spread, and a symmetric interval would then end too early (docs/statistics.md).
         """
         declared = declaration(self.metric)
         gap = self.value - mean if self.below else mean - self.value
@@ -88,7 +87,7 @@ class Target:
         return math.copysign(missed * math.log(allowed / missed), gap)
 
     def missed_by(self, waits: Sequence[float], tasks: int) -> bool:
-        """Return True if an overload makes each run miss the target."""
+        """Return True if an overload makes every run miss the target."""
         served, longest = waits
         measure = re.fullmatch(r"(?:response|wait)_(?:mean|p(\d\d))", self.metric)
         if measure is None or not self.below or longest <= self.value:
@@ -120,7 +119,7 @@ def _value(text: str, name: str) -> float:
 
 @dataclass(frozen=True)
 class TargetFinding:
-    """The estimate for one target; `half` belongs to a one-sided test."""
+    """The estimate for one target; `half` is the half-width of a one-sided interval."""
 
     mean: float
     half: float
@@ -129,7 +128,7 @@ class TargetFinding:
 
 @dataclass(frozen=True)
 class TargetsTrial:
-    """Findings of one case for all targets; `reason`: why it cannot run."""
+    """Findings for all targets in one case; `reason`: why the case cannot run."""
 
     replications: int
     findings: tuple[TargetFinding, ...]
@@ -142,17 +141,17 @@ class TargetsTrial:
 
 
 class Judge:
-    """Judges replications; all tests of a target at a case err by at most `error`."""
+    """Tests by replications; all tests of a target in a case err by at most `error`."""
 
     def __init__(self, study: Study, targets: Sequence[Target], replications: int, error: float):
         self.study, self.targets, self.looks = study, targets, looks(replications)
         self.first, self.error = self.looks[0], error / len(self.looks)
 
     def try_(self, case: Case, where: str) -> tuple[TargetsTrial, Replicates | None]:
-        """Look at a case; again with more replications while it is open.
+        """Test a case, with more replications while a verdict is open.
 
         A case that the scenario's checks refuse (a gang that never fits) is missed.  UsageError, which names `where`,
-        for runs too short to find a warm-up from; RunError for one that fails in another way.
+        if runs are too short to find a warm-up; RunError if a run fails in another way.
         """
         warmup = None
         if case.auto_warmup:

@@ -1,15 +1,16 @@
-"""Tuning: the best parameters of a policy, by successive halving.
+"""Find the best parameters of a policy, by successive halving.
 
-All settings meet the same replications (common random numbers).  After the first few the better third goes on to three
-times as many, and so on until one is left (Jamieson and Talwalkar, Non-stochastic best arm identification and
-hyperparameter optimization, AISTATS 2016): most of the runs are spent on settings that may be the best.
+All settings use the same replications (common random numbers).  After the first few, the better third continues with
+three times as many, and so on until one setting is left (Jamieson and Talwalkar, Non-stochastic best arm identification
+and hyperparameter optimization, AISTATS 2016): most runs are spent on settings that may be the best.
 
-The best of many estimates looks better than it is, for chance helped to choose it (the winner's curse).  So the winner
-and the setting that was there before are run again in further replications, which had no part in the choice; the
+The best of many estimates looks better than it is, because chance helped to choose it (the winner's curse).  So the
+winner and the present setting are run again in further replications, which had no part in the choice; the confidence
 intervals are from those alone.
 
-With `warmup: auto` all settings are measured over the same tasks: without those of the warm-up that the present setting
-shows, which does not depend on what else is tried.  In the last replications it is the longer one of the two.
+With `warmup: auto` all settings are measured over the same tasks: those after the warm-up found for the present
+setting, which does not depend on the other settings.  In the last replications it is the longer warm-up of the two
+settings.
 """
 
 import math
@@ -51,9 +52,9 @@ FINAL = 20
 
 @dataclass(frozen=True)
 class Setting:
-    """Values of parameters (none: the present ones), and stages it has reached.
+    """Parameter values (empty: the present ones) and results of one setting.
 
-    `stage`: the last in which it took part; `values`: of the metric in its replications; `error` if some failed.
+    `stage`: the last in which it took part; `values`: its metric by replication; `error`: of a failed replication.
     """
 
     values: dict[str, Any]
@@ -70,12 +71,12 @@ class Setting:
 class Tuning:
     """The outcome of `hetsim.tune`.  Attributes:
 
-    settings       all that were tried, the present one last; `best` is the number of the winner
+    settings       all that were tried, the present one last; `best` is the index of the winner
     ours, present  contributions to the metric (`hetsim.results.one_run.estimands`) under the winner and under the
-    present
-                   setting, in `len(ours)` further replications that had no part in the choice: numbers `used` and on
+                   present setting, in `len(ours)` further replications, numbered from `used`, that had no part in the
+                   choice
     policy         the winner as a scenario writes it under `policy:`
-    remarks        what a reader of the figures should know, such as a warm-up that was found; `warnings` of them
+    remarks        notes on the figures, such as a warm-up that was found; `warnings`: the serious ones of them
     """
 
     metric: str
@@ -93,7 +94,7 @@ class Tuning:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The best values of the parameters; empty if the present setting is best."""
+        """The best parameter values; empty if the present setting is best."""
         return dict(self.settings[self.best].values)
 
     @property
@@ -103,12 +104,12 @@ class Tuning:
 
     @cached_property
     def interval(self) -> Interval:
-        """The winner's interval, from replications not used for the choice."""
+        """Confidence interval of the winner, from replications not used for the choice."""
         return self._interval(self.ours)
 
     @cached_property
     def interval_before(self) -> Interval:
-        """The present setting's interval, from the same replications."""
+        """Confidence interval of the present setting, from the same replications."""
         return self._interval(self.present)
 
     def _interval(self, values: tuple[float, ...]) -> Interval:
@@ -118,12 +119,12 @@ class Tuning:
 
     @cached_property
     def difference(self) -> PairedDifference:
-        """Winner - present setting, paired by replication."""
+        """Difference of the winner and the present setting, paired by replication."""
         return paired_differences([np.asarray(self.ours) - np.asarray(self.present)], self.confidence)[0]
 
     @property
     def flattered(self) -> float:
-        """The mean by which the winner was chosen; biased by the choice."""
+        """The mean by which the winner was chosen, which that choice biases."""
         return float(np.mean(self.settings[self.best].seen))
 
     @property
@@ -146,7 +147,7 @@ class Tuning:
 
     @property
     def sentences(self) -> list[str]:
-        """The outcome as sentences."""
+        """Sentences that state the outcome."""
         what, seen = metric_name(self.metric), formatter(self.metric)
         level = f"{100 * self.confidence:g} %"
         if self.keeps:
@@ -164,7 +165,7 @@ class Tuning:
         return several([found.mean], units_of(self.metric), [found.half_width])[0]
 
     def _before(self) -> str:
-        """The value of the present setting, and the gain of the winner."""
+        """Describe the value of the present setting, and the gain of the winner."""
         difference, error = self.difference, self.settings[-1].error
         if error:
             return f"where the present setting fails ({error})"
@@ -196,7 +197,7 @@ class Tuning:
         }  # fmt: skip
 
     def shown(self, rows: int = 10) -> pd.DataFrame:
-        """The best settings, for people."""
+        """Return the table of the best settings, formatted for display."""
         frame = self.table.head(rows)
         cells = frame.drop(columns=["error", "present"]).astype(object)
         cells[self.metric] = frame[self.metric].map(formatter(self.metric))
@@ -230,18 +231,18 @@ def tune(
 
     Parameters:
         scenario, policy: as for `run`.
-        over: parameter -> list of values or range, as for `sweep`.  A parameter is named alone (`limit`) where one part
-            of the policy has it, or with its path (`policy.admission.limit`).
-        metric: by which; more or less is better as the metric says.
-        n, sample, sample_seed: settings, if drawn ("sobol", "latin_hypercube", "random"); or "grid".  Without:
-            all combinations if only lists and ranges with steps are given, else 27 drawn as a Sobol sequence.
-        first: replications of every setting before any leaves.
-        final: those of the winner and of the present setting for their intervals, none of them used for the choice.
-        confidence: of the intervals.
-        cache: a folder for finished runs, so that the same command goes on after an interruption.
+        over: parameter -> list of values or range, as for `sweep`.  A parameter is given by its name (`limit`) if only
+            one part of the policy has it, or by its path (`policy.admission.limit`).
+        metric: the metric to optimize; it says itself whether more or less is better.
+        n, sample, sample_seed: number and kind of drawn settings ("sobol", "latin_hypercube", "random"); or "grid".
+            Default: all combinations if there are only lists and ranges with steps, else 27 from a Sobol sequence.
+        first: replications of every setting in the first stage.
+        final: replications of the winner and of the present setting for their intervals, not used for the choice.
+        confidence: level of the intervals.
+        cache: a folder for finished runs; the same command continues from it after an interruption.
         options: those of every study.
     Returns: the winner as a scenario writes it, and every setting tried.
-    Raises: UsageError: nothing to tune, too few replications, or a metric of which no direction is better.
+    Raises: UsageError: nothing to tune, too few replications, or a metric without a better direction.
     """
     known(metric)
     if not has_direction(metric):
@@ -290,7 +291,7 @@ def tune(
 
 
 def _different(base: Scenario, given: Iterable[PointRow]) -> list[PointRow]:
-    """One row of each meaning, without the present one if any other remains."""
+    """Return rows of distinct meaning, without the present setting if others remain."""
     rows: dict[str, PointRow] = {}
     for row in given:
         try:
@@ -303,13 +304,13 @@ def _different(base: Scenario, given: Iterable[PointRow]) -> list[PointRow]:
 
 
 def _meaning(scenario: Scenario) -> str:
-    """The meaning of a scenario, with the defaults of its policies written out."""
+    """Represent a scenario as text, with all defaults of its policies written out."""
     rest = {key: value for key, value in scenario.raw.items() if key != "policy"}
     return repr((rest, _whole(scenario.policies)))
 
 
 def _whole(value: Any) -> Any:
-    """Policies as their names and all of their parameters."""
+    """Replace policies in a value by their names and all of their parameters."""
     if isinstance(value, PolicySpec):
         signature = policy_parameters(value.kind, registry.policy(value.kind, value.name))
         parameters = {key: value.parameters.get(key, one.default) for key, one in signature.items()}
@@ -322,7 +323,7 @@ def _whole(value: Any) -> Any:
 
 
 def _stages(settings: int, first: int) -> Iterable[tuple[int, int, int]]:
-    """For each stage: remaining settings, and replications of each before and after."""
+    """Yield for each stage: remaining settings, replications of each before and after."""
     remaining, before, after = settings, 0, first
     while remaining > 1:
         yield remaining, before, after
@@ -330,7 +331,7 @@ def _stages(settings: int, first: int) -> Iterable[tuple[int, int, int]]:
 
 
 class _Race:
-    """Settings that are dropped by and by, as their replications tell."""
+    """Successive halving: settings are dropped as replications show they are worse."""
 
     def __init__(self, study: Study, cases: Sequence[Case], metric: str, warmup: float | None):
         self.study, self.metric = study, metric
@@ -339,11 +340,11 @@ class _Race:
         self.errors: dict[int, str] = {}
 
     def begun(self, first: int) -> list[Replicates]:
-        """The first replications of every setting, which are needed whatever they give."""
+        """Return the first replications of every setting, which are needed in any case."""
         return [Replicates(series.case, first, warmup=series.warmup) for series in self.series]
 
     def run(self, first: int) -> int:
-        """The number of the best setting; UsageError if none has the metric defined."""
+        """Return the index of the best setting; UsageError if none has a defined metric."""
         remaining = list(range(len(self.series)))
         for stage, (_, _, after) in enumerate(_stages(len(remaining), first), 1):
             for number in remaining:
@@ -361,31 +362,31 @@ class _Race:
         return best
 
     def _note(self, number: int, series: Replicates) -> None:
-        """Keep the first error of a setting."""
+        """Record the first error of a setting."""
         for outcome in series.taken:
             if outcome.values is None:
                 self.errors.setdefault(number, outcome.error)
 
     def seen(self, number: int) -> tuple[float, ...]:
-        """The contributions of the replications of a setting to its estimate."""
+        """Contributions of a setting's replications to its estimate."""
         return self._contributions(self.series[number])
 
     def _contributions(self, series: Replicates) -> tuple[float, ...]:
-        """The metric in each replication, by the number of customers of its mean."""
+        """Metric by replication, weighted by the number of customers behind each mean."""
         nothing, weight = {self.metric: math.nan}, weight_of(self.metric) or ""
         values = [outcome.values or nothing for outcome in series.taken]
         figures, counts = ([float(one.get(key, 1.0)) for one in values] for key in (self.metric, weight))
         return tuple(ratio_contributions(np.array(figures), np.array(counts)).tolist())
 
     def _score(self, number: int) -> float:
-        """The score of a setting, less being better; last if it fails or is undefined."""
+        """Score of a setting, lower is better; infinite if it fails or is undefined."""
         mean = float(np.mean(self.seen(number)))
         if math.isnan(mean):
             return math.inf
         return -mean if higher_is_better(self.metric) else mean
 
     def further(self, number: int, begin: int, count: int, warmup: float | None) -> tuple[float, ...]:
-        """Contributions of replications that had no part in the choice."""
+        """Contributions of further replications, which had no part in the choice."""
         series = Replicates(self.series[number].case, count, begin=begin, warmup=warmup)
         self.study.make([series])
         self._note(number, series)
@@ -396,7 +397,7 @@ class _Race:
 
 
 def parameter_path(base: Scenario, key: str) -> str:
-    """The full path of a parameter; UsageError if none or several match."""
+    """Return the full path of a parameter; UsageError if none or several match."""
     if key.partition(".")[0] in ScenarioModel.model_fields and "." in key:
         return key
     having, parameters = [], []

@@ -1,4 +1,4 @@
-"""Checks for authors of policies: whether a policy keeps the contract.
+"""Tests for authors of policies: check that a policy keeps the contract.
 
 In a test file::
 
@@ -7,9 +7,9 @@ In a test file::
             return MyScheduler()
 
 or anywhere: `check_policy(MyScheduler)`, which raises AssertionError with a sentence for every rule broken.
-Both run the policy over small systems with the engine's own invariants on, and recount the results.
+Both run the policy on small systems with the engine's invariant checks on, and recount the results.
 `check_predictor(MyPredictor)` does the same for predictors.
-`random_system(seed)` and the hypothesis strategy `systems()` give systems for property tests.
+`random_system(seed)` and the hypothesis strategy `systems()` make systems for property tests.
 """
 
 from hetsim.testing.audit import audit

@@ -1,4 +1,4 @@
-"""A second count of a run from its launches alone, without the engine's books."""
+"""Recount a run from its launches alone, independently of the engine's state."""
 
 import math
 from collections import Counter, defaultdict
@@ -29,28 +29,26 @@ from hetsim.results.one_run.language import rows_of
 
 @dataclass(frozen=True)
 class Occupation:
-    """One launch as seen from outside: the devices it held, and when."""
+    """One launch as recorded: its devices, and when it occupied them."""
 
     task: int
     mode: Mode
     devices: tuple[Device, ...]
-    cores: tuple[tuple[int, ...], ...]
-    """Numbers of cores by device; empty where they have none."""
+    cores: tuple[tuple[int, ...], ...]  # core numbers by device; empty for devices without cores
     start: float
     end: float
     outcome: int
-    fused: tuple[int, ...] = ()
-    """All tasks of a launch of several as one kernel."""
+    fused: tuple[int, ...] = ()  # all tasks of a launch that runs several as one kernel
 
 
 def audit(record: Record) -> list[str]:
-    """Everything impossible in a finished run, as sentences."""
+    """List everything impossible in a finished run, as sentences."""
     launches = list(occupations(record))
     return [*_placements(record, launches), *_capacities(record, launches), *_lives(record, launches)]
 
 
 def occupations(record: Record) -> Iterator[Occupation]:
-    """All launches of a run, from its launch or task columns."""
+    """Yield all launches of a run, from its launch or task columns."""
     cluster, tasks = record.input.cluster, record.input.tasks
     columns: dict[str, Any] | None = record.launches
     if columns is None:
@@ -78,7 +76,6 @@ def occupations(record: Record) -> Iterator[Occupation]:
 
 
 def _placements(record: Record, launches: list[Occupation]) -> Iterator[str]:
-    """Check that each launch is on devices of its mode's type and number."""
     for launch in launches:
         name, mode = record.input.tasks.name(launch.task), launch.mode
         wanted = mode.gpus or (mode.node_count if mode.node_count > 1 or mode.unit is None else len(launch.devices))
@@ -100,7 +97,6 @@ def _placements(record: Record, launches: list[Occupation]) -> Iterator[str]:
 
 
 def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
-    """Sweep over every resource: at no time is more held than there is."""
     occupied: dict[tuple[str, str], list[tuple[float, float, int]]] = defaultdict(list)
     limit: dict[tuple[str, str], float] = {}
 
@@ -144,7 +140,7 @@ def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
 
 
 def _lives(record: Record, launches: list[Occupation]) -> Iterator[str]:
-    """Check that each task has one status and one launch at a time, once ready.
+    """Check that each task has one status, and one launch at a time once ready.
 
     Requests to language models have no launches of their own: a launch is a busy period of their replica.
     """

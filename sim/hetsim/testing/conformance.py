@@ -1,10 +1,10 @@
-"""The conformance suite: the rules of the contract that a policy breaks.
+"""The conformance suite: find the rules of the contract that a policy breaks.
 
-Rules: `legal` (no decision is refused, no hook raises, no loop, nothing startable is left waiting), `ends` (every
-task ends, and completed unless the policy says that it rejects), `capacity` (nothing oversubscribed, recounted),
-`hooks` (the engine calls them in a legal order), `changes` (the policy changes neither tasks nor view),
-`refusals` (a task that admission rejects has a reason and never starts),
-`repeats` (equal runs are equal to the last bit, wherever objects lie in memory), `hash seed` (and in any process).
+Rules: `legal` (no decision is refused, no hook raises, no endless loop, no startable task is left waiting), `ends`
+(every task ends, as completed unless the policy may reject), `capacity` (no resource is oversubscribed, by a recount),
+`hooks` (the engine calls hooks in a legal order), `changes` (the policy changes neither tasks nor view),
+`refusals` (a task that admission rejects has a reason and never starts), `repeats` (equal inputs give equal runs to the
+last bit, whatever the memory addresses of objects), `hash seed` (equal runs in another process and hash seed).
 """
 
 import hashlib
@@ -43,13 +43,12 @@ from hetsim.testing.audit import audit
 from hetsim.testing.systems import ServedScenario, System, served_systems, small_systems
 
 MakeFor = Callable[[System], Any]
-ROUND_LIMIT = 20_000
-"""Rounds after which a policy on a small system is said to get nowhere although time goes on."""
+ROUND_LIMIT = 20_000  # maximum rounds on a small system; a policy with more is reported as making no progress
 
 
 @dataclass(frozen=True)
 class ContractBreach:
-    """One rule broken on one system."""
+    """A rule that the policy broke on one system."""
 
     rule: str
     system: str
@@ -67,16 +66,16 @@ def check_policy(
     hash_seed: bool = True,
     admission: Callable[[], Any] | None = None,
 ) -> None:
-    """Try a policy on small systems, and report every rule that it breaks.
+    """Run a policy on small systems and report every rule that it breaks.
 
     Parameters:
-        factory: makes the policy.
-        systems: to try it on; without them those of the conformance suite.
-        may_reject: rejecting tasks is this policy's business; else every task has to complete.
-        admission: makes an admission policy that stands before it; then tasks may be rejected.
-        hash_seed: compare with a run in another process under another hash seed (a second or so; only where the factory
-            can be pickled, which a lambda cannot).
-    Raises: AssertionError: a sentence for every rule that is broken.
+        factory: returns a new policy.
+        systems: systems to run; default: those of the conformance suite.
+        may_reject: True if the policy may reject tasks; otherwise every task must complete.
+        admission: returns an admission policy that runs before the policy; tasks may then be rejected.
+        hash_seed: compare with a run in another process under another hash seed (about a second; skipped if the factory
+            cannot be pickled, as a lambda cannot).
+    Raises: AssertionError: a sentence for every broken rule.
     """
     systems = all_systems() if systems is None else list(systems)
     gate = None if admission is None else lambda _: admission()
@@ -91,21 +90,21 @@ def check_policy(
 
 
 class PolicyTestCase:
-    """Subclass it in a test file and give `make`: one test per rule.
+    """Base class of policy tests: a subclass defines `make`; one test per rule.
 
-    `may_reject`: rejecting tasks is this policy's business.  Override `make_for` where the policy depends on the
-    system (a plan), and `systems` to try others.
+    Set `may_reject` to True if the policy may reject tasks.  Override `make_for` if the policy depends on the system
+    (a plan), and `systems` to run other systems.
     """
 
     may_reject: ClassVar[bool] = False
     _found: ClassVar[list[ContractBreach] | None] = None
 
     def make(self) -> Any:
-        """Make a policy."""
+        """Return a new policy; every subclass must define this method."""
         raise NotImplementedError("give your test class a method `make` that returns a fresh policy")
 
     def make_for(self, system: System) -> Any:
-        """Make a policy for one system."""
+        """Return a policy for one system (default: `make()`)."""
         return self.make()
 
     def systems(self) -> Sequence[System]:
@@ -141,7 +140,7 @@ class PolicyTestCase:
 
 
 def all_systems() -> list[System]:
-    """The systems on which policies are tried by default."""
+    """Return the systems on which policies are tested by default."""
     return [*small_systems(), *served_systems()]
 
 
@@ -156,7 +155,7 @@ def _raise(breaches: Sequence[ContractBreach]) -> None:
 def examine(
     make_for: MakeFor, system: System, *, may_reject: bool = False, admission: MakeFor | None = None
 ) -> list[ContractBreach]:
-    """All problems of a policy's runs of one system."""
+    """Return all rules broken in a policy's runs of one system."""
     def run_input(scheduler: Any) -> Any:
         return system.run_input(scheduler, None if admission is None else admission(system))
 
@@ -188,7 +187,7 @@ def examine(
 
 
 def _unrepeated(record: Record, inputs: Callable[[], Any]) -> list[str]:
-    """The difference of two further runs of the same inputs; empty if none."""
+    """Return the difference between two further runs of equal inputs; empty if none."""
     for attempt in range(2):
         _scatter(attempt)
         try:
@@ -221,7 +220,6 @@ def _refused(record: Record) -> Iterator[str]:
 
 
 def _difference(one: Record, two: Record) -> str:
-    """The first difference between two runs that ought to be equal, as a sentence."""
     name = one.input.tasks.name
     order = np.argsort(np.where(np.isnan(one.start), np.inf, one.start), kind="stable").tolist()
     for column, verb in (("start", "started at t ="), ("place", "ran on place number"), ("finish", "finished at t =")):
@@ -234,9 +232,10 @@ def _difference(one: Record, two: Record) -> str:
 
 
 def _scatter(seed: int) -> None:
-    """Stir the allocator, so that tasks of the next run lie elsewhere.
+    """Shuffle free memory so that tasks of the next run have other addresses.
 
-    What iterates over a set of tasks, or compares their `id()`, then decides differently."""
+    A policy that iterates over a set of tasks, or compares their `id()`, then decides differently.
+    """
     junk: list[Any] = [Task.__new__(Task) for _ in range(500)]
     junk = [junk[place] for place in np.random.default_rng(seed).permutation(500).tolist()]
     del junk[::2]
@@ -247,7 +246,7 @@ def _scatter(seed: int) -> None:
 
 
 def fingerprint(record: Record) -> str:
-    """A digest of all that a run recorded; equal if all columns are equal."""
+    """Return a digest of all recorded columns; equal runs have equal digests."""
     columns: dict[str, Any] = {
         name: getattr(record, name)
         for name in ("end", "status", "ready", "start", "finish", "mode", "place", "places", "preemptions",
@@ -277,7 +276,7 @@ def _digest(columns: dict[str, Any]) -> str:
 
 
 class WatchedScheduler(Relay):
-    """A proxy that reports hooks out of order, and changes to tasks or views."""
+    """A policy proxy that records illegal hook orders and changes to tasks or views."""
 
     def __init__(self, policy: Any):
         super().__init__(policy)
@@ -290,11 +289,11 @@ class WatchedScheduler(Relay):
         self._rounds = 0
 
     def run(self, inputs: RunInput) -> Record:
-        """Run a system under it with the engine's invariants checked."""
+        """Run a system under this proxy with the engine's invariant checks on."""
         return Simulation(inputs, check=True).run()
 
     def breaches(self, record: Record) -> Iterator[tuple[str, str]]:
-        """The rules that were broken in the run, and how."""
+        """Yield the name of each rule broken in the run, with a description."""
         yield from (("changes", text) for text in self.changes[:1])
         yield from (("hooks", text) for text in self.disorders[:3])
 
@@ -346,7 +345,7 @@ class WatchedScheduler(Relay):
             yield decision
 
     def _note(self, decision: Decision) -> None:
-        """The engine is about to carry it out, and raises if it is illegal."""
+        """Record a decision that the engine is about to apply."""
         if isinstance(decision, Start) and not isinstance(decision.tasks, Requests):
             for task in (decision.tasks,) if isinstance(decision.tasks, Task) else decision.tasks:
                 self._state[task.index] = "running"
@@ -365,7 +364,7 @@ class WatchedScheduler(Relay):
 
     @contextmanager
     def _untouched(self, where: str) -> Iterator[None]:
-        """Compare what a policy must not change before and after a piece of its code."""
+        """Report a change if the enclosed policy code changes tasks or the view."""
         tasks, seen = {row: _facts(task) for row, task in self._alive.items()}, self._facts_of_view()
         try:
             yield
@@ -385,7 +384,7 @@ class WatchedScheduler(Relay):
 
 
 class WatchedPlanner(WatchedScheduler):
-    """A proxy, as `WatchedScheduler`, of a policy that plans ahead."""
+    """A `WatchedScheduler` for a policy that plans before the run."""
 
     def prepare(self, problem: PlanProblem) -> None:
         self.inner.prepare(problem)
@@ -399,9 +398,9 @@ def watch(policy: Any) -> WatchedScheduler:
     return watched
 
 
+# what a policy must not change: all but its own `memo` and the queue's `ticket`
 FACTS = ("index", "arrival", "ready time", "shape", "estimates", "true times", "state", "done fraction", "launch",
          "allowed modes")  # fmt: skip
-"""All that is not the policy's own (`memo`, and the queue's `ticket`)."""
 
 
 def _facts(task: Task) -> tuple[Any, ...]:
@@ -415,16 +414,16 @@ def _facts(task: Task) -> tuple[Any, ...]:
 
 
 def other_hash_seed(factories: Sequence[Any], systems: Sequence[System] | None = None) -> list[ContractBreach]:
-    """Run the policies in a fresh process with another hash seed and compare.
+    """Compare runs of the policies with runs in a new process with another hash seed.
 
-    A factory is a function without arguments or a subclass of PolicyTestCase; one process serves all of them.
+    A factory is a function without arguments or a subclass of PolicyTestCase; one process runs all of them.
     """
     chosen = all_systems() if systems is None else systems
     return differing_elsewhere([(factory, chosen) for factory in factories])
 
 
 def differing_elsewhere(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[ContractBreach]:
-    """Run `other_hash_seed` for several factories in one process."""
+    """Compare runs under another hash seed, for several factories in one process."""
     here = fingerprints(jobs)
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     environment = {**os.environ, "PYTHONHASHSEED": seed}
@@ -452,7 +451,7 @@ sys.stdout.buffer.write(pickle.dumps(fingerprints(jobs)))
 
 
 def fingerprints(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[dict[str, str]]:
-    """Digests of each factory's runs (or errors) by name of the system."""
+    """Return digests of each factory's runs (or the errors), by name of the system."""
     prints = []
     for factory, systems in jobs:
         case = factory() if isinstance(factory, type) and issubclass(factory, PolicyTestCase) else None

@@ -1,4 +1,4 @@
-"""Random clusters with random loads, for property tests."""
+"""Random clusters with random tasks, for property tests."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -11,23 +11,22 @@ from hetsim.model.slices import Slice, full_layouts
 from hetsim.model.tasks import Item, Mode, Shape, StageTime, Stopping, Tasks
 from hetsim.testing.systems import CPU, GB, System, cpu_mode, gpu_mode
 
+# optional features of a random system, besides nodes, cores, GPUs and tasks
 FEATURES = (
     "gangs", "fractions", "memory", "transfers", "streams", "sharing", "items", "graph", "stops", "estimates",
     "people", "ties",
 )  # fmt: skip
-"""What a random system may have besides nodes, cores, GPUs and tasks with one or several modes."""
 
 GPU_MEMORY = 8 * GB
 HOST_MEMORY = 64 * GB
-ITEM = GB // 4
-"""Most bytes of an item: what one task reads and writes always finds room next to its own memory."""
+ITEM = GB // 4  # maximum bytes of an item: the items of a task fit next to its own memory
 
 
 def random_system(seed: int, *, nodes: int = 3, tasks: int = 25, features: Collection[str] | None = None) -> System:
-    """Make a system in which every task can run; equal for equal arguments.
+    """Make a random system in which every task can run, equal for equal arguments.
 
-    Parameters: seed: of what is drawn; nodes, tasks: their numbers; features: those of FEATURES it may have; without
-        them each with probability one half.
+    Parameters: seed: of the random numbers; nodes, tasks: their numbers; features: those from FEATURES that the system
+        may have; without this argument each feature has probability one half.
     Returns: the cluster and its tasks.
     """
     random = np.random.default_rng(seed)
@@ -39,9 +38,9 @@ def random_system(seed: int, *, nodes: int = 3, tasks: int = 25, features: Colle
 
 
 def systems(max_tasks: int = 25, max_nodes: int = 4) -> Any:
-    """Make a hypothesis strategy of random systems; it shrinks towards small ones.
+    """Make a hypothesis strategy of random systems that shrinks towards small systems.
 
-    Parameters: max_tasks, max_nodes: of a system.
+    Parameters: max_tasks, max_nodes: maximum size of a system.
     Returns: the strategy.
     """
     from hypothesis import strategies
@@ -160,7 +159,7 @@ class _Maker:
         return Shape(modes, stopping, preemptible)
 
     def mode(self, cluster: Cluster) -> Mode | None:
-        """A mode that some empty node can run, or None."""
+        """Draw a mode that some empty node can run; None if there is none."""
         devices = [device for node in cluster.nodes for device in node.accelerators]
         memory = int(self.random.integers(0, 40)) * GB if "memory" in self.features else 0
         if not devices or self.random.random() < 0.3:
@@ -193,7 +192,7 @@ class _Maker:
         }  # fmt: skip
 
     def graph(self, count: int) -> list[tuple[int, ...]]:
-        """Up to two predecessors among the six rows before."""
+        """Draw up to two predecessors per task, among the six tasks before it."""
         before = []
         for row in range(count):
             near = np.arange(max(0, row - 6), row)
@@ -202,7 +201,7 @@ class _Maker:
         return before
 
     def data(self, cluster: Cluster, count: int, columns: dict[str, Any]) -> dict[str, Any]:
-        """Two shared items; in a graph also one item a task for its successors."""
+        """Draw two shared items and, in a graph, one item per task for its successors."""
         items = [Item("everywhere", ITEM), Item("at home", ITEM, home=int(self.random.integers(len(cluster.nodes))))]
         reads: list[tuple[int, ...]] = [tuple(i for i in (0, 1) if self.random.random() < 0.4) for _ in range(count)]
         writes: list[tuple[int, ...]] = [()] * count

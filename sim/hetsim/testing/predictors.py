@@ -1,4 +1,4 @@
-"""The rules of predictors, for their authors."""
+"""Contract checks for authors of predictors."""
 
 import math
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from hetsim.policy import Predictor
 
 
 def check_predictor(make: Callable[[], Predictor]) -> None:
-    """Check a predictor: 0 before observations, then finite; asking changes nothing.
+    """Check that a predictor returns 0 before data, then finite and repeatable values.
 
-    Parameters: make: makes it.
+    Parameters: make: returns a new predictor.
     Raises: AssertionError: a rule is broken.
     """
     one, two = make(), make()

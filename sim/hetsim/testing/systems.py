@@ -1,4 +1,4 @@
-"""Small systems, each made for one thing that a policy can get wrong."""
+"""Small test systems, each for one thing that a policy can get wrong."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ CPU = DeviceType("cpu", kind="cpu", power=Power(idle=1, busy=10))
 
 @dataclass(frozen=True)
 class System:
-    """A cluster and a load for any policy, without a horizon."""
+    """A cluster with a load, for any policy; the run has no time limit."""
 
     name: str
     cluster: Cluster
@@ -41,7 +41,7 @@ class System:
 def workload(rows: Sequence[Sequence[float]], shapes: Sequence[Shape], **columns: Any) -> Tasks:
     """Make tasks from rows (arrival, shape number, time in each mode, ...).
 
-    `estimate`: the same rows of times as policies believe them; every other column as in `Tasks`.
+    `estimate`: rows with the times that policies see instead of the true ones; every other column as in `Tasks`.
     """
     estimate = columns.pop("estimate", None)
     times = _table([row[2:] for row in rows])
@@ -56,7 +56,6 @@ def workload(rows: Sequence[Sequence[float]], shapes: Sequence[Shape], **columns
 
 
 def _table(rows: Sequence[Sequence[float]]) -> np.ndarray:
-    """Rows of unequal length as a matrix; a mode that a task lacks takes for ever."""
     table = np.full((len(rows), max(map(len, rows))), math.inf)
     for number, row in enumerate(rows):
         table[number, : len(row)] = row
@@ -64,7 +63,7 @@ def _table(rows: Sequence[Sequence[float]]) -> np.ndarray:
 
 
 def node(**parts: Any) -> NodeSpec:
-    """Equal nodes with cores of the type that `cpu_mode` runs on."""
+    """Return a spec of equal nodes whose cores can run `cpu_mode`."""
     return NodeSpec(cpu_type=CPU, **parts)
 
 
@@ -73,7 +72,7 @@ def cpu_mode(cores: float = 1, **more: Any) -> Mode:
 
 
 def gpu_mode(kind: DeviceType, gpus: float = 1, **more: Any) -> Mode:
-    """A mode on whole GPUs, or on a fraction of one."""
+    """Return a mode on whole GPUs, or on a fraction of one GPU."""
     if gpus < 1:
         return Mode(f"{gpus:g} {kind.name}", kind, gpus=1, share=micro_share(gpus), **more)
     return Mode(f"{gpus:g} {kind.name}", kind, gpus=int(gpus), share=WHOLE, **more)
@@ -187,7 +186,7 @@ def instances() -> System:
 
 
 def task_graph() -> System:
-    """Four layers of three tasks; each writes an item that two next tasks read."""
+    """Return a system with a task graph: four layers of three tasks that pass items."""
     gpu = DeviceType("g", memory=4 * GB, link=Link(upload=4 * GB, download=4 * GB))
     shapes = [Shape([cpu_mode(), gpu_mode(gpu, gpu_memory=GB // 2)])]
     rows = [(0, 0, 2 + i % 3, 0.5 + 0.5 * (i % 2)) for i in range(12)]
@@ -208,7 +207,7 @@ def zero_lengths() -> System:
 
 
 def simultaneous() -> System:
-    """Arrivals and finishes all at whole seconds, on two servers of each kind."""
+    """Return a system whose arrivals and finishes coincide, with two servers per type."""
     gpu = DeviceType("g")
     shapes = [Shape([cpu_mode()]), Shape([gpu_mode(gpu)]), Shape([gpu_mode(gpu), cpu_mode(2)])]
     rows = [(i // 4, i % 3, 1 + i % 2, 2) for i in range(20)]
@@ -217,7 +216,7 @@ def simultaneous() -> System:
 
 
 def people() -> System:
-    """A system with users, priorities, weights, classes and deadlines."""
+    """Return a system with users, priorities, weights, classes and deadlines."""
     count = 16
     rows = [(0.5 * (i // 2), 0, 1 + i % 5) for i in range(count)]
     deadline = np.array([row[0] + 8 + 2 * (i % 4) for i, row in enumerate(rows)])
@@ -248,7 +247,7 @@ def costly_stops() -> System:
 
 
 def partitions() -> System:
-    """Tasks bound to overlapping parts of the cluster, with limits on their use."""
+    """Return a system with tasks bound to overlapping partitions with usage limits."""
     gpu = DeviceType("g")
     inside = [("left",), ("left", "right"), ("right",)]
     cluster = Cluster([node(cpus=2, accelerators=((gpu, 2),), partitions=names) for names in inside])
@@ -292,12 +291,12 @@ STEP = {"fixed": "10 ms", "per_sequence": "1 ms", "per_prompt_token": "0.1 ms"}
 
 @dataclass(frozen=True)
 class ServedScenario(System):
-    """A scenario with services for any policy that serves them."""
+    """A scenario with services, for policies that serve requests."""
 
     scenario: Scenario | None = None
 
     def run_input(self, scheduler: Any, admission: Any = None) -> RunInput:
-        """Build the run input; batching comes from the scenario's services."""
+        """Build the run input; the batching policy comes from the scenario's services."""
         assert self.scenario is not None
         built = self.scenario.build(1)
         return replace(built, scheduler=scheduler, admission=admission, policy=type(scheduler).__name__)
@@ -307,7 +306,7 @@ class ServedScenario(System):
 
 
 def served_systems() -> list[ServedScenario]:
-    """Make the systems with services of the conformance suite."""
+    """Return the conformance suite's systems with services."""
     gpu = {"type": "g", "count": 2, "streams": 2}
     requests = _entry("web", 30, "30/s", {"service": SERVICE})
     jobs = _entry("jobs", 12, "4/s", {"gpu_time": {"distribution": "exponential", "mean": "0.4 s"}})

@@ -1,9 +1,9 @@
-"""Arrival rates, service times and populations, learned from the run itself.
+"""Arrival rates, service times and populations, estimated during the run.
 
-Nothing is read from the scenario.  Every sum fades by the same factor at each arrival, so that an observation counts
-1/e after `memory` arrivals: rates follow a drifting load at its own pace, whether it comes in milliseconds or hours.
-The mean service time is busy server-seconds over completions: it needs no estimates, and counts a batch as what a
-request cost its device.
+Nothing is read from the scenario.  At each arrival every sum is multiplied by the same factor, so that the weight of an
+observation falls to 1/e after `memory` arrivals: the estimates adapt at the time scale of the arrivals.
+The mean service time is busy server-seconds over completions: it needs no estimates, and counts the share of a batch
+that each request costs its device.
 """
 
 from collections.abc import Iterable
@@ -18,16 +18,14 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import Admission, PlanProblem, View
 
-MIN_SEEN = 30
-"""Arrivals, and completions, from which on an estimate is believed."""
+MIN_SEEN = 30  # minimum number of arrivals, and of completions, for an estimate
 
-Memory = Annotated[int, Field(ge=MIN_SEEN)]
-"""Arrivals after which an observation counts 1/e."""
+Memory = Annotated[int, Field(ge=MIN_SEEN)]  # arrivals after which the weight of an observation is 1/e
 
 
 @dataclass(eq=False, slots=True)
 class RecentArrivals:
-    """Arrivals per second; None until a few have come.  Cost: O(1)."""
+    """Estimated arrivals per second; None before a few arrivals.  Cost: O(1)."""
 
     memory: int
     seen: int = 0
@@ -50,12 +48,11 @@ class RecentArrivals:
 
 @dataclass(eq=False, slots=True)
 class ClassFlow:
-    """Tasks of one class at a station: arrivals, service times and number."""
+    """Tasks of one class at a station: arrivals, service times and population."""
 
     memory: int
     arrivals: RecentArrivals = field(init=False)
-    present: int = 0
-    """Admitted and not ended."""
+    present: int = 0  # number of admitted tasks that have not ended
     busy: float = 0.0
     done: float = 0.0
     completed: int = 0
@@ -65,7 +62,7 @@ class ClassFlow:
 
     @property
     def rate(self) -> float | None:
-        """Arrivals per second, admitted or not."""
+        """Arrivals per second, of admitted and refused tasks."""
         return self.arrivals.value
 
     @property
@@ -76,15 +73,13 @@ class ClassFlow:
 
 @dataclass(eq=False, slots=True)
 class DeviceStation:
-    """All devices of a type, as servers shared equally by admitted tasks."""
+    """All devices of a type, as a station with servers shared by admitted tasks."""
 
-    capacity: float
-    """Devices; of a CPU, cores."""
+    capacity: float  # number of devices (of a CPU: of cores)
     memory: int
     flows: dict[str, ClassFlow] = field(default_factory=dict)
     present: int = 0
-    occupied: float = 0.0
-    """Devices that all present tasks would keep busy."""
+    occupied: float = 0.0  # devices that all present tasks would keep busy
     last: float = 0.0
 
     def flow(self, name: str) -> ClassFlow:
@@ -93,7 +88,7 @@ class DeviceStation:
         return flow
 
     def settle(self, now: float) -> None:
-        """Bring busy server-seconds up to date."""
+        """Update the sum of busy server-seconds to the present."""
         passed = now - self.last
         if passed > 0:
             share = passed if self.occupied <= self.capacity else passed * self.capacity / self.occupied
@@ -102,7 +97,7 @@ class DeviceStation:
             self.last = now
 
     def arrives(self, name: str, now: float) -> ClassFlow:
-        """Note a task that asks for admission."""
+        """Record a task that requests admission."""
         self.settle(now)
         flow, fade = self.flow(name), 1.0 - 1.0 / self.memory
         for other in self.flows.values():
@@ -127,9 +122,9 @@ class DeviceStation:
 
 @dataclass(eq=False)
 class Stations:
-    """The stations of a run: a task counts at the device type of its best mode.
+    """The stations of a run; a task belongs to the device type of its best mode.
 
-    `classed`: its class by itself.
+    `classed`: True if each class is estimated by itself.
     """
 
     view: View
@@ -150,12 +145,12 @@ class Stations:
         return station.arrives(task.class_ if self.classed else "", self.view.now)
 
     def joins(self, task: Task, station: DeviceStation, flow: ClassFlow, width: float) -> None:
-        """Note an admitted task that will keep some devices busy."""
+        """Record an admitted task that will occupy `width` devices."""
         self._there[task.index] = station, flow, width
         station.joins(flow, width)
 
     def leaves(self, task: Task, completed: bool) -> None:
-        """Note the end of a task; a refused one was never counted."""
+        """Record the end of a task; a refused task was never counted."""
         if (place := self._there.pop(task.index, None)) is not None:
             station, flow, width = place
             station.settle(self.view.now)
@@ -165,7 +160,7 @@ class Stations:
 class AtStations(Admission):
     """Base of the policies that count tasks at stations.
 
-    memory, classed: as of `Stations`.
+    memory, classed: as for `Stations`.
     """
 
     memory: int = MIN_SEEN
@@ -187,7 +182,7 @@ def capacity(cluster: Cluster, mode: Mode) -> float:
 
 
 def servers(cluster: Cluster, mode: Mode) -> int:
-    """Number of launches in a mode that the empty cluster holds, at least one."""
+    """Number of concurrent launches in a mode on the empty cluster, at least one."""
     return max(1, int(capacity(cluster, mode) / mode.width + 1e-9)) if mode.width > 0 else 1
 
 

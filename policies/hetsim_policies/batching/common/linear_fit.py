@@ -1,10 +1,9 @@
 """The line a·n + b through measured stage times, by least squares over a window.
 
-Under a steady load the batches of a window are of nearly one size, and the slope through them is noise.  So the
-slope is drawn towards the one that the batches before the window gave, the more the less the sizes vary (ridge
-regression centred on the former estimate: Hoerl and Kennard, Ridge Regression, 1970).  The line always passes through
-the window's center, which is what sizes near it are predicted from.
-Cost: O(1) amortized a batch.
+Under a steady load the batches of a window have nearly one size, and the slope through them is noise.  So the slope is
+shrunk towards the slope before the window, the more the less the sizes vary (ridge regression centered on the former
+estimate: Hoerl and Kennard, Ridge Regression, 1970).  The line always passes through the window's center, from which
+nearby sizes are predicted.  Cost: O(1) amortized per batch.
 """
 
 from collections import deque
@@ -13,10 +12,8 @@ from collections.abc import Sequence
 from hetsim.model.batch_times import StageTable
 from hetsim.model.tasks import Mode
 
-OFF = 0.01
-"""Measured times that are off a line by more than this share are remarked where a policy takes them for one."""
-PULL = 0.1
-"""Weight of the former slope, as a sum of squared deviations of sizes, in squared mean sizes."""
+OFF = 0.01  # Relative deviation of measured times from a line above which a policy that assumes one warns
+PULL = 0.1  # Weight of the former slope, as a sum of squared deviations of sizes, in squared mean sizes
 
 
 class LinearFit:
@@ -38,7 +35,7 @@ class LinearFit:
 
     @property
     def is_fitted(self) -> bool:
-        """Return True if two different sizes have been seen."""
+        """Return True if batches of two different sizes were measured."""
         return self._former is not None
 
     def add(self, size: int, seconds: float) -> None:
@@ -63,7 +60,7 @@ class LinearFit:
         self._fit()
 
     def _renew(self) -> None:
-        """Begin the next window: it is drawn to the slope of this one."""
+        """Begin the next window, whose slope is shrunk towards the slope of this one."""
         if self.is_fitted:
             self._former = self.slope
         sizes = [size for size, _ in self._seen]
@@ -91,7 +88,7 @@ class LinearFit:
 
 
 def line_remarks(modes: Sequence[Mode]) -> list[str]:
-    """Warnings about stage times that are not linear in the batch size."""
+    """Return warnings about stage times that are not linear in the batch size."""
     remarks = []
     for mode in modes:
         for name, stage in (("upload", mode.upload), ("compute", mode.table), ("download", mode.download)):

@@ -6,21 +6,20 @@ from typing import NamedTuple
 from hetsim.model.plan import Placement
 from hetsim.policy import RequestQueue, View
 
-MIN_SEEN = 8
-"""Arrivals from which on a rate is believed."""
+MIN_SEEN = 8  # minimum number of arrivals for an estimated rate
 
 
 def limit(placement: Placement, most: int | None = None) -> int:
-    """The largest batch allowed: the mode's limit, and the policy's."""
+    """Return the largest allowed batch: the mode's limit, and the policy's."""
     own = placement.mode.batch_limit
     return own if most is None else min(own, most)
 
 
 def occupied(queue: RequestQueue, placement: Placement, view: View) -> bool:
-    """Return True if a policy that serves batch by batch must wait.
+    """Return True if a policy that serves batch by batch must wait for the device.
 
-    Where a device is divided, in space or in time, only for the service's own batch; else for all that is in flight
-    there.  A MIG slice that is idle is a device of its own.
+    On a device divided in space or in time, only the service's own batch counts; else every launch in flight.  An idle
+    MIG slice is a device of its own.
     """
     device, mode = placement.devices[0], placement.mode
     if view.load(device) <= 0 or mode.type.sharing.kind == "mig":
@@ -31,10 +30,7 @@ def occupied(queue: RequestQueue, placement: Placement, view: View) -> bool:
 
 
 def largest(most: int, holds: Callable[[int], bool]) -> int:
-    """The largest size from 1 to `most` for which a monotone condition holds, or 0.
-
-    Doubling first, so that the cost is logarithmic in the answer.
-    """
+    """Return the largest size up to `most` that meets a monotone condition, or 0."""
     if most < 1 or not holds(1):
         return 0
     low = 1
@@ -51,10 +47,10 @@ def largest(most: int, holds: Callable[[int], bool]) -> int:
 
 
 class Outlook(NamedTuple):
-    """Times at which a device's engines are free, and at which a new batch would end.
+    """Times when a device's engines are free, from which a batch's end follows.
 
-    Exact where estimates are and nothing else starts there or shares its links.  `loading` are the seconds that the
-    upload is longer by, because the device lacks the model.
+    Exact if estimates are exact and nothing else starts there or shares its links.  `loading`: additional seconds of
+    the upload, because the device lacks the model.
     """
 
     now: float
@@ -74,7 +70,7 @@ class Outlook(NamedTuple):
 
 
 def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
-    """The outlook of the placement's device; of several devices, the first."""
+    """Return the outlook of the placement's device; of several devices, the first."""
     device, now = placement.devices[0], view.now
     loading = 0.0
     if view.items:
@@ -91,9 +87,9 @@ def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
 
 
 class ArrivalRate:
-    """Requests per second over the last `window` seconds, or longer if these are few.
+    """Requests per second over the last `window` seconds; longer if requests are few.
 
-    None until a few have come.  Cost: O(log n), of a slow stream times the doublings.
+    None before a few requests.  Cost: O(log n) for n requests, for a slow stream times the number of doublings.
     """
 
     def __init__(self, window: float):

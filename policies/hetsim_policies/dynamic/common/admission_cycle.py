@@ -1,10 +1,10 @@
 """Kueue's admission by quota: flavors, preemption, cycles over heads of queues.
 
-No engine: queues, workloads and usage in, decisions out.  A cycle takes one head of each queue, assigns it flavors,
-orders the heads (those within their quota first, or by dominant share), and admits, preempts for, or passes over each
-in turn.
+This file needs no engine: its inputs are queues, workloads and usage, its outputs decisions.  A cycle takes the head of
+each queue, assigns flavors to it, orders the heads (those within their quota first, or by dominant share), and in turn
+admits each head, preempts for it, or passes over it.
 Reference: Kueue (kubernetes-sigs/kueue), `pkg/scheduler` and its `flavorassigner` and `preemption`.
-Cost: a head that fits takes O(flavors × depth); one that does not looks at the running workloads of its cohort.
+Cost: O(flavors × depth) for a head that fits; else a pass over the running workloads of its cohort.
 """
 
 import math
@@ -18,26 +18,24 @@ from pydantic import BaseModel, ConfigDict
 from hetsim.model.tasks import Mode
 from hetsim_policies.dynamic.common.cohorts import Cohort, Key, Quota
 
+# How a flavor can be used, from worst to best; PREEMPT: within the queue, RECLAIM: only from other queues
 NO_FIT, NO_CANDIDATES, PREEMPT, RECLAIM, FIT = range(5)
-"""How a flavor can be had, from worst to best; PREEMPT: within the queue, RECLAIM: from others alone."""
-Fitness = tuple[int, int]
-"""One of these, and the height of the subtree in which it borrows."""
-Group = tuple[tuple[str, ...], tuple[str, ...]]
-"""Resources that come in the same flavor, and the flavors in order."""
+Fitness = tuple[int, int]  # one of these values, and the height of the subtree in which the queue borrows
+Group = tuple[tuple[str, ...], tuple[str, ...]]  # resources that come in the same flavor, and the flavors in order
+# Equal pods: total requests, and the suitable flavors (None: all)
 Pods = tuple[Mapping[str, int], frozenset[str] | None]
-"""Equal pods: their requests together, and the flavors that suit (None: all)."""
 Policy = Literal["never", "lower_priority", "lower_or_newer_equal_priority", "any"]
 Strategy = Literal["final_share", "initial_share"]
 Outcome = Literal["admitted", "preempting", "deferred", "skipped", "no candidates", "no fit"]
 
 
 class Rules(BaseModel):
-    """Rules by which a queue gets quota, in Kueue's words.
+    """Rules by which a queue gets quota, with Kueue's names.
 
-    strategy: under strict_fifo the head blocks those behind it.  within_cluster_queue, reclaim_within_cohort: which of
-    its own workloads, and which of those that borrow, it preempts.  borrow_within_cohort: it may borrow while it
-    preempts those of lower priority, of at most max_priority_threshold.  when_can_borrow, when_can_preempt: take the
-    flavor, or try the next.  preference: of flavors that all need either.
+    strategy: under strict_fifo the head blocks the workloads behind it.  within_cluster_queue, reclaim_within_cohort:
+        the workloads that the queue may preempt among its own, and among borrowing workloads of other queues.
+    borrow_within_cohort: it may borrow while it preempts workloads of lower priority, up to max_priority_threshold.
+    when_can_borrow, when_can_preempt: use such a flavor, or try the next.  preference: among flavors that need either.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,10 +52,10 @@ class Rules(BaseModel):
 
 @dataclass(eq=False)
 class Workload:
-    """A workload that waits, or that has quota, and the task that it is.
+    """A waiting or admitted workload, and its task.
 
-    order: decides between workloads that are equal otherwise.  kind: workloads of a queue with the same kind fit or
-    wait alike.  tried: by pod set and resource, the flavor that was tried last; -1: all were.
+    order: tie-breaker between equal workloads.  kind: workloads of a queue with the same kind fit or wait together.
+    tried: by pod set and resource, the position of the flavor tried last; -1: all were tried.
     """
 
     name: str
@@ -76,9 +74,9 @@ class Workload:
 
 
 class Queue(Cohort):
-    """A cluster queue: its workloads with quota, and those that wait.
+    """A cluster queue: its admitted workloads, and those that wait.
 
-    Unless it is strict, kinds that could not be admitted are set aside, until something in its tree changes.
+    Unless the queue is strict, kinds that could not be admitted are skipped until something in the cohort tree changes.
     """
 
     def __init__(
@@ -94,17 +92,17 @@ class Queue(Cohort):
         self._added = 0
 
     def put(self, workload: Workload) -> None:
-        """Give a workload its quota."""
+        """Admit a workload: add its usage."""
         self.workloads[workload] = None
         self.use(workload.usage)
 
     def take(self, workload: Workload) -> None:
-        """Take its quota back."""
+        """Remove an admitted workload and its usage."""
         del self.workloads[workload]
         self.use(workload.usage, -1)
 
     def preemptible(self, preemptor: Workload, policy: Policy, keys: set[Key]) -> list[Workload]:
-        """Its workloads that use one of these and may be preempted."""
+        """Return the queue's workloads that use one of `keys` and may be preempted."""
         every, newer, priority = policy == "any", policy == "lower_or_newer_equal_priority", preemptor.priority
         return [
             one for one in (() if policy == "never" else self.workloads)
@@ -113,27 +111,27 @@ class Queue(Cohort):
         ]  # fmt: skip
 
     def nominal(self, key: Key) -> int:
-        """Its quota of one resource in one flavor."""
+        """Return the queue's quota of one resource in one flavor."""
         return self.quotas[key].nominal if key in self.quotas else 0
 
     def add(self, workload: Workload, first: bool = False) -> None:
-        """Let it wait; `first`: before all others."""
+        """Add a waiting workload; `first`: before all others."""
         self._added += 1
         entry = (not first, -workload.priority, workload.created, self._added, workload)
         heappush(self.waiting.setdefault(workload.kind, []), entry)
 
     def remove(self, workload: Workload) -> None:
-        """It waits no longer."""
+        """Remove a workload from the waiting workloads."""
         self.waiting[workload.kind] = [one for one in self.waiting[workload.kind] if one[-1] is not workload]
         heapify(self.waiting[workload.kind])
 
     def pop(self) -> Workload | None:
-        """The next head; None if nothing is to be looked at."""
+        """Remove and return the next head; None if no workload is to be considered."""
         heads = [heap for kind, heap in self.waiting.items() if heap and kind not in self.aside]
         return heappop(min(heads))[-1] if heads else None
 
     def requeue(self, entry: "Entry") -> bool:
-        """Let a head wait again; True if the next look differs."""
+        """Return a head to the waiting workloads; True if its next attempt differs."""
         workload, strict = entry.workload, self.rules.strategy == "strict_fifo"
         self.add(workload, first=entry.outcome in ("preempting", "deferred") and not strict)
         tries_on = any(position != -1 for one in workload.tried for position in one.values())
@@ -143,15 +141,15 @@ class Queue(Cohort):
         return True
 
 
+# (rank: 0 and 1 other queues, 2 own; workload; cohort in common with the preemptor; reason)
 Candidate = tuple[int, Workload, Cohort, str]
-"""Its rank (0 and 1: of other queues; 2: of its own), the cohort in common with the preemptor, and the reason."""
 
 
 @dataclass(eq=False)
 class Entry:
-    """A head in a cycle, and what comes of it.
+    """A head in a cycle, and its outcome.
 
-    flavors: by pod set and resource.  keys: what has to be preempted for.
+    flavors: by pod set and resource.  keys: flavor and resource pairs that need preemption.
     """
 
     workload: Workload
@@ -166,7 +164,7 @@ class Entry:
 
 
 def satisfies(policy: Policy, preemptor: Workload, candidate: Workload) -> bool:
-    """Return True if a policy lets one workload preempt the other."""
+    """Return True if a policy lets the preemptor preempt the candidate."""
     if policy == "any" or (policy != "never" and preemptor.priority > candidate.priority):
         return True
     equal = preemptor.priority == candidate.priority and preemptor.created < candidate.created
@@ -174,12 +172,12 @@ def satisfies(policy: Policy, preemptor: Workload, candidate: Workload) -> bool:
 
 
 def preference(queue: Queue, one: Workload) -> tuple[bool, bool, float, float, str]:
-    """The order in which a queue preempts: evicted, of others, low, late ones first."""
+    """Sort key of preemption: evicted, from other queues, low priority, late first."""
     return not one.evicted, one.queue is queue, one.priority, -one.since, one.order
 
 
 def goodness(fitness: Fitness, rules: Rules) -> tuple[int, ...]:
-    """Sort key of the fitness of flavors, the best last."""
+    """Sort key of flavors by how well a workload can use them, the best last."""
     mode, borrowing = fitness
     if mode == NO_FIT:
         return (NO_FIT,)
@@ -190,18 +188,18 @@ def goodness(fitness: Fitness, rules: Rules) -> tuple[int, ...]:
 class Admission:
     """The rules by which heads of queues get quota.
 
-    fair: heads go by dominant share, and preemption evens it out, by `strategies`.
+    fair: heads are ordered by dominant share, and preemption balances the shares, by `strategies`.
     """
 
     def __init__(self, fair: bool = False, strategies: Sequence[Strategy] = ("final_share", "initial_share")):
         self.fair, self.strategies = fair, strategies
+        # Results for single amounts of the head that is considered
         self._found: dict[tuple[Key, int], dict[Workload, str]] = {}
-        """What was found for one amount alone, of the head that is looked at."""
 
     # Flavors --------------------------------------------------------------------------------------------------
 
     def nominate(self, workload: Workload, pinned: Sequence[Mapping[str, str]] = ()) -> Entry:
-        """Choose flavors (`pinned`: among these), and the workloads to preempt."""
+        """Choose flavors (among `pinned`, if given), and the workloads to preempt."""
         made, self._found = Entry(workload), {}
         for number, (requests, _) in enumerate(workload.pod_sets):
             chosen: dict[str, tuple[str, int, int, int]] = {}
@@ -229,7 +227,7 @@ class Admission:
         self, workload: Workload, number: int, resource: str, *, used: Mapping[Key, int],
         pinned: Sequence[Mapping[str, str]],
     ) -> dict[str, tuple[str, int, int, int]]:  # fmt: skip
-        """Flavor, fitness, borrowing, position by resource; empty if none fits."""
+        """Return flavor, fitness, borrowing and position by resource; empty if none fits."""
         queue, rules, (requests, suits) = workload.queue, workload.queue.rules, workload.pod_sets[number]
         best, goal, position = dict[str, Fitness](), (NO_FIT, 0), -1
         resources, flavors = queue.group_of.get(resource, ((), ()))
@@ -256,7 +254,7 @@ class Admission:
         return {name: (taken, *fitness, last) for name, fitness in best.items()}
 
     def _fitness(self, workload: Workload, key: Key, amount: int) -> Fitness:
-        """How a queue can have an amount of one resource in one flavor."""
+        """Return the fitness with which a queue can get an amount of one resource."""
         queue, rules = workload.queue, workload.queue.rules
         if amount > queue.potential(key):
             return NO_FIT, 0
@@ -269,7 +267,7 @@ class Admission:
         return NO_FIT, borrow
 
     def simulate(self, workload: Workload, key: Key, amount: int) -> Fitness:
-        """The fitness that preemption for one resource would achieve."""
+        """Return the fitness that preemption for one resource would achieve."""
         queue, targets = workload.queue, self.targets(workload, {key: amount}, {key})
         self._found[key, amount] = targets
         _use(targets, -1)
@@ -281,9 +279,9 @@ class Admission:
     # Preemption -----------------------------------------------------------------------------------------------
 
     def targets(self, workload: Workload, usage: Mapping[Key, int], keys: set[Key]) -> dict[Workload, str]:
-        """The workloads to preempt, each with the reason; empty if none suffice.
+        """Return the workloads to preempt, with reasons; empty if that does not suffice.
 
-        keys: what there is too little of.
+        keys: flavor and resource pairs with too little quota.
         """
         queue, borrows = workload.queue, workload.queue.rules.borrow_within_cohort != "never"
         own = queue.preemptible(workload, queue.rules.within_cluster_queue, keys)
@@ -307,9 +305,9 @@ class Admission:
     def _of_others(
         self, workload: Workload, usage: Mapping[Key, int], keys: set[Key], all_levels: bool
     ) -> Iterator[Candidate]:
-        """Candidates of other queues that borrow, from the nearest cohort upwards.
+        """Yield candidates of other queues that borrow, from the nearest cohort upwards.
 
-        all_levels: false where the queue would have to borrow, for which it preempts only those that use nearer quota.
+        all_levels: False if the queue would have to borrow; it then preempts only users of nearer quota.
         """
         queue, rules, rest = workload.queue, workload.queue.rules, dict(usage)
         advantage = False
@@ -326,9 +324,9 @@ class Admission:
     def _by_strategies(
         self, queue: Queue, candidates: list[Workload], keys: set[Key]
     ) -> Iterator[tuple[Workload, str]]:
-        """Workloads in the order in which fair sharing preempts them.
+        """Yield workloads in the order in which fair sharing preempts them.
 
-        The preemptor's usage counts already.  While it keeps within its quota, it may take from any borrower.
+        The preemptor's usage already counts.  While it is within its quota, it may take from any borrower.
         """
         nominal = not any(queue.borrows(key) for key in keys)
         for number, strategy in enumerate(self.strategies):
@@ -358,9 +356,9 @@ class Admission:
     # Cycles ---------------------------------------------------------------------------------------------------
 
     def cycle(self, heads: Iterable[Workload]) -> Iterator[Entry]:
-        """Decide on one head of each queue, in order; admitted ones get their usage.
+        """Decide on the head of each queue, in order; admitted heads get their usage.
 
-        Each is yielded before its usage counts; the caller may change its outcome to "no fit".
+        Each entry is yielded before its usage counts; the caller may change its outcome to "no fit".
         """
         preempted: dict[Workload, str] = {}
         reserved: list[tuple[Queue, Mapping[Key, int]]] = []
@@ -397,7 +395,7 @@ def _turn(entry: Entry) -> tuple[int, float, float]:
 
 
 def reserved_for(entry: Entry) -> dict[Key, int]:
-    """The amounts that a workload without candidates keeps from others."""
+    """Amounts that are withheld from others for a workload without candidates."""
     queue, kept = entry.workload.queue, dict[Key, int]()
     for key, amount in entry.usage.items():
         limit = queue.quotas.get(key, Quota()).borrowing if entry.borrowing else 0
@@ -407,7 +405,7 @@ def reserved_for(entry: Entry) -> dict[Key, int]:
 
 
 def _outcome(entry: Entry, preempted: Mapping[Workload, str], deferred: bool) -> Outcome:
-    """The outcome of an entry, after those before it in the cycle."""
+    """Return the outcome of an entry, after the entries before it in the cycle."""
     if entry.mode == NO_FIT:
         return "no fit"
     if deferred or (entry.mode < FIT and not entry.targets):
@@ -422,7 +420,7 @@ def _outcome(entry: Entry, preempted: Mapping[Workload, str], deferred: bool) ->
 
 
 def _by_share(entries: list[Entry]) -> Iterator[Entry]:
-    """Entries by a tournament in each tree: the least share wins."""
+    """Yield entries by a tournament in each tree, lowest dominant share first."""
     remaining: dict[Cohort, Entry] = {entry.workload.queue: entry for entry in entries}
     while remaining:
         winner = _winner(next(iter(remaining)).root, remaining)
@@ -431,7 +429,7 @@ def _by_share(entries: list[Entry]) -> Iterator[Entry]:
 
 
 def _winner(cohort: Cohort, remaining: Mapping[Cohort, Entry]) -> Entry | None:
-    """The entry that goes first below a cohort."""
+    """Return the first entry below a cohort, by dominant share."""
     if isinstance(cohort, Queue):
         return remaining.get(cohort)
     ranked = list[tuple[bool, tuple[int, float], float, float, int, Entry]]()
@@ -447,7 +445,7 @@ def _winner(cohort: Cohort, remaining: Mapping[Cohort, Entry]) -> Entry | None:
 
 
 def _next_turn(cohort: Cohort, queue: Queue, remaining: Mapping[Queue, list[Workload]]) -> Queue | None:
-    """The queue from which `queue` preempts next: that of the greatest share."""
+    """Return the queue with the largest share, from which `queue` preempts next."""
     if isinstance(cohort, Queue):
         return cohort if remaining.get(cohort) else None
     ways = list[tuple[tuple[int, float], bool, list[tuple[bool, bool, float, float, str]], Cohort]]()
@@ -462,7 +460,7 @@ def _next_turn(cohort: Cohort, queue: Queue, remaining: Mapping[Queue, list[Work
 
 
 def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) -> Iterator[Queue]:
-    """Queues below that borrow one of these, and so do cohorts on the way."""
+    """Yield queues below a cohort that borrow, as all cohorts between them do."""
     for child in cohort.children:
         leaf = isinstance(child, Queue)
         if child is not skip and ((fair and not leaf) or any(child.borrows(key) for key in keys)):
@@ -470,7 +468,7 @@ def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) 
 
 
 def _by_rank(listed: list[Candidate], borrow: bool, keys: set[Key]) -> Iterator[tuple[Workload, str]]:
-    """Candidates in their order, while their queues and cohorts borrow."""
+    """Yield candidates in order, while their queues and cohorts still borrow."""
     for rank, one, common, reason in listed:
         below = one.queue.path[: one.queue.path.index(common)]
         if not (borrow and rank == 1 and reason == "reclamation") and all(
@@ -482,7 +480,7 @@ def _by_rank(listed: list[Candidate], borrow: bool, keys: set[Key]) -> Iterator[
 def _search(
     queue: Queue, usage: Mapping[Key, int], borrow: bool, order: Iterator[tuple[Workload, str]]
 ) -> dict[Workload, str]:
-    """Those that must go for the usage to fit; empty if it never does."""
+    """Return the workloads to preempt so that the usage fits; empty if impossible."""
 
     def fits() -> bool:
         return all(

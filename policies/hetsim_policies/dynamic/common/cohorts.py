@@ -1,22 +1,20 @@
-"""Quotas in a tree of cohorts: lent, borrowed and free; dominant shares.
+"""Quotas in a tree of cohorts: lent, borrowed and free amounts; dominant shares.
 
-A queue has quotas by flavor and resource.  What it does not use it lends to its cohort, up to its lending limit, and
-it borrows there, up to its borrowing limit; cohorts lend to and borrow from the cohorts above them likewise.
+A queue has quotas by flavor and resource.  It lends unused quota to its cohort, up to its lending limit, and borrows
+from the cohort, up to its borrowing limit; cohorts lend to and borrow from the cohorts above them likewise.
 Reference: Kueue (kubernetes-sigs/kueue), `pkg/cache/scheduler`; Ghodsi et al., Dominant Resource Fairness (2011).
-Cost: O(depth) for what is available, and for a change of usage.
+Cost: O(depth) for available amounts, and for a change of usage.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-Key = tuple[str, str]
-"""A flavor and a resource."""
-Share = tuple[tuple[int, float], tuple[Key, ...]]
-"""A dominant share: its sort key, in thousandths, and what is borrowed."""
+Key = tuple[str, str]  # (flavor, resource)
+Share = tuple[tuple[int, float], tuple[Key, ...]]  # dominant share: its sort key in thousandths, and the borrowed keys
 
 
 class Quota(NamedTuple):
-    """The quota of one resource in one flavor; no limits unless given."""
+    """The quota of one resource in one flavor; None: no limit."""
 
     nominal: int = 0
     borrowing: int | None = None
@@ -24,23 +22,22 @@ class Quota(NamedTuple):
 
 
 class Cohort:
-    """A node of the tree: a cohort, or a queue; `settle` the root when all are there."""
+    """A node of the tree (cohort or queue); call `settle` of the root when complete."""
 
     def __init__(
         self, name: str, parent: "Cohort | None" = None, quotas: Mapping[Key, Quota] | None = None, weight: float = 1.0
     ):
         self.name, self.parent, self.quotas, self.weight = name, parent, dict(quotas or {}), weight
         self.children: list[Cohort] = []
+        # This node, and the cohorts above it, nearest first
         self.path: list[Cohort] = [self, *(parent.path if parent else ())]
-        """Itself, and the cohorts above it, the nearest first."""
         self.root, self.height = self.path[-1], 0
-        self.usage: dict[Key, int] = {}
-        """Of a cohort: what its children use beyond what they keep for themselves."""
+        self.usage: dict[Key, int] = {}  # of a cohort: usage of its children beyond their guaranteed amounts
         if parent is not None:
             parent.children.append(self)
 
     def settle(self) -> None:
-        """Compute what this node and those below have, and never lend."""
+        """Compute the amounts of this node and those below, and what they never lend."""
         self.subtree = {key: quota.nominal for key, quota in self.quotas.items()}
         self._potential: dict[Key, int] = {}
         self._lendable: dict[str, int] = {}
@@ -55,15 +52,15 @@ class Cohort:
         }  # fmt: skip
 
     def child(self, below: "Cohort") -> "Cohort":
-        """The child of this node towards a node below it."""
+        """Return the child of this node on the path to a node below it."""
         return below.path[below.path.index(self) - 1]
 
     def unused(self, key: Key) -> int:
-        """The unused rest of its guaranteed part."""
+        """Return the unused rest of the guaranteed amount."""
         return max(0, self.guaranteed.get(key, 0) - self.usage.get(key, 0))
 
     def available(self, key: Key, empty: bool = False) -> int:
-        """The amount that it can still take, borrowing included; below 0 if in debt.
+        """Return the amount still available, borrowing included; below 0 in debt.
 
         empty: as if nothing were in use.
         """
@@ -76,13 +73,13 @@ class Cohort:
         return max(0, keeps - usage) + above
 
     def potential(self, key: Key) -> int:
-        """The amount that it could take if nothing were in use."""
+        """Return the amount that would be available if nothing were in use."""
         if key not in self._potential:
             self._potential[key] = self.available(key, empty=True)
         return self._potential[key]
 
     def use(self, usage: Mapping[Key, int], sign: int = 1) -> None:
-        """Add usage, or with sign -1 take it away."""
+        """Add usage to this node and the cohorts above; with sign -1, subtract it."""
         for key, amount in usage.items():
             for node in self.path:
                 before, keeps = node.usage.get(key, 0), node.guaranteed.get(key, 0)
@@ -91,13 +88,13 @@ class Cohort:
                     break
 
     def borrows(self, key: Key, more: int = 0) -> bool:
-        """Return True if it uses more than it has, with `more` in addition."""
+        """Return True if the node with `more` usage would use more than it has."""
         return self.subtree.get(key, 0) < self.usage.get(key, 0) + more
 
     def lowest_fit(self, key: Key, amount: int) -> tuple[int, bool]:
-        """Height of the smallest subtree that has room for it, and whether it is a part.
+        """Height of the smallest subtree with room for an amount; whether it has a parent.
 
-        Height 0: the queue needs not borrow.
+        Height 0: the queue need not borrow.
         """
         for node in self.path:
             if not node.borrows(key, amount):
@@ -106,7 +103,7 @@ class Cohort:
         return node.height, node.parent is not None
 
     def share(self) -> Share:
-        """The greatest part of its cohort's resources that it borrows, over its weight."""
+        """Maximum share of its cohort's resources that this node borrows, over its weight."""
         over = {key: used - self.subtree[key] for key, used in self.usage.items() if used > self.subtree.get(key, used)}
         if self.parent is None or not over:
             return (0, 0.0), ()
@@ -118,7 +115,7 @@ class Cohort:
         return ((1, ratio) if ratio and not self.weight else (0, ratio and ratio / self.weight)), tuple(over)
 
     def lendable(self) -> dict[str, int]:
-        """By resource, what it could have in all flavors together."""
+        """Amounts by resource that could be available in all flavors together."""
         if not self._lendable:
             for key in self.root.subtree:
                 self._lendable[key[1]] = self._lendable.get(key[1], 0) + self.potential(key)

@@ -1,8 +1,8 @@
-"""Fair Tree: users by their level fair share, level by level of an account tree.
+"""Fair Tree: users ranked by fair share, level by level of an account tree.
 
-Siblings are ranked by their level fair share, their part of the siblings' shares over their part of the siblings'
-usage; the tree is walked depth first in that order and users are numbered as they are met.  So no user of an account
-that is owed more stands behind one of an account that is owed less.  Siblings owed the same are walked as one.
+Siblings are ranked by their level fair share: their part of the siblings' shares over their part of the siblings'
+usage.  The tree is walked depth first in that order, and users are numbered in this order.  So every user of an
+underserved account ranks before all users of a better served account.  Siblings with equal values are walked as one.
 Reference: Slurm Workload Manager: Fair Tree Fairshare Algorithm (SchedMD; Cox and Morrison, Brigham Young University).
 Cost: a sort of the users.
 """
@@ -15,16 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hetsim_policies.common import grouped
 
-Member = tuple[str, str]
-"""An account and a user of it."""
+Member = tuple[str, str]  # (account, user)
 Owner = TypeVar("Owner", bound=Hashable)
 
-SMALLEST_UNIT = 1e-100
-"""At this size all amounts are written in units of 1 again."""
+SMALLEST_UNIT = 1e-100  # below this unit, all amounts are rescaled to units of 1
 
 
 class Account(BaseModel):
-    """One account: its shares among siblings, and its parent (None: the root)."""
+    """An account: its shares among siblings, and its parent (None: the root)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -35,7 +33,7 @@ class Account(BaseModel):
 class FairTree:
     """A tree of accounts with users as leaves.
 
-    Accounts that it does not name hang on the root with one share.
+    Accounts that it does not name are children of the root with one share.
     """
 
     def __init__(self, accounts: dict[str, Account], shares: Mapping[str, float]):
@@ -52,7 +50,7 @@ class FairTree:
                 above = accounts[above].parent
 
     def factors(self, usage: Mapping[Member, float]) -> dict[Member, float]:
-        """Factors of users: 1 for the most underserved, down to 1 / users."""
+        """Return factors of users: from 1 for the most underserved, down to 1 / users."""
         below, used = self._tree(usage)
         count, met = max(1, len(usage)), 0
         factors: dict[Member, float] = {}
@@ -68,7 +66,7 @@ class FairTree:
         return factors
 
     def _tree(self, usage: Mapping[Member, float]) -> tuple[dict[Member, list[Member]], dict[Member, float]]:
-        """Children of each account, written (name, ""), and the usage of each subtree."""
+        """Return children of each account, as (name, ""), and usage of each subtree."""
         below: dict[Member, list[Member]] = {}
         used: dict[Member, float] = {}
         for leaf, amount in usage.items():
@@ -97,7 +95,7 @@ class FairTree:
     def _ranked(
         self, nodes: list[Member], below: Mapping[Member, list[Member]], used: Mapping[Member, float]
     ) -> list[list[Member]]:
-        """Nodes in descending order of fair share, in groups of equal share and kind."""
+        """Return nodes by descending fair share, in groups of equal share and kind."""
         owed: dict[Member, float] = {}
         for siblings in below.values():
             mine = [node for node in siblings if node in nodes]
@@ -120,7 +118,7 @@ class FairTree:
 
 
 class _Account:
-    """Service of one owner: `amount` units at time `reckoned`, `rate` a second since."""
+    """Usage of one owner: `amount` units at time `reckoned`, then `rate` per second."""
 
     __slots__ = ("amount", "rate", "reckoned")
 
@@ -141,11 +139,11 @@ class DecayedUsage(Generic[Owner]):
         self._accounts: dict[Owner, _Account] = {}
 
     def open(self, owner: Owner) -> None:
-        """From now on it counts as one of the owners."""
+        """Add an owner."""
         self._accounts.setdefault(owner, _Account(self._clock))
 
     def advance(self, now: float) -> None:
-        """Decay all amounts up to now, and add what was used since then."""
+        """Decay all amounts up to `now`, and add the usage since the last call."""
         if not (passed := now - self.as_of):
             return
         self.as_of = now
@@ -166,7 +164,7 @@ class DecayedUsage(Generic[Owner]):
         return account.amount * self._unit
 
     def change_rate(self, owner: Owner, millionths: int, received: float = 0.0) -> None:
-        """Change an owner's rate since the last `advance`, and credit `received`."""
+        """Change an owner's rate since the last `advance`, and add `received` usage."""
         account, clock = self._accounts[owner], self._clock
         if account.rate:  # `_amount`, inline
             account.amount += account.rate * 1e-6 * (clock - account.reckoned)

@@ -1,15 +1,15 @@
-"""Linear programs over time fractions: the part of time of each job in each mode.
+"""Linear programs over time fractions: shares of time of each job in each mode.
 
-A fraction x says that a job runs in a mode during that part of the time.  A job's fractions sum to at most 1, and on
-every type of device the widths (GPUs or cores) times the fractions sum to at most what is up of it.  Progress of a
-job is the sum of its fractions over the times that the whole job would take in these modes: jobs per second.
+A job's fractions sum to at most 1, and on every device type the widths (GPUs or cores) times the fractions sum to at
+most the devices that are up.  Progress of a job, in jobs per second, is the sum of its fractions over the times that
+the whole job would take in these modes.
 Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
 Deep Learning Workloads (Gavel, OSDI 2020), where all policies are programs of this form.
-Weakness: devices of a type are one pool here; that a gang has to fit on one node, and that GPU modes hold cores and
-memory of their hosts, is left to the code that realizes the fractions.
-Jobs that are alike after scaling get equal fractions and are one column of the program: an average of optimal
+Weakness: devices of a type are one pool here; the code that realizes the fractions must fit gangs on one node, and
+provide host cores and memory for GPU modes.
+Jobs that are equal after scaling get equal fractions and are one column of the program: an average of optimal
 solutions is optimal.
-Two jobs on the same devices are two offers, each next to the other's label; `Ties` binds them.
+Two jobs on the same devices are two offers, each with the other's label as partner; `Ties` links them.
 """
 
 from dataclasses import dataclass
@@ -21,8 +21,7 @@ from scipy.sparse import csr_array, diags_array, hstack, vstack
 
 from hetsim_policies.common import grouped
 
-SLACK = 1e-7
-"""A level that was reached is asked for again with this relative slack, or rounding would make it impossible."""
+SLACK = 1e-7  # Relative slack of a level that was reached, so that rounding does not make it infeasible
 
 MAX_STEPS = 30  # programs in a row for a ratio; each is strictly better than the one before, and five or so are enough
 
@@ -31,11 +30,11 @@ MAX_STEPS = 30  # programs in a row for a ratio; each is strictly better than th
 class ModeOffers:
     """All modes offered to jobs, as columns.
 
-    Entry v says that `job[v]` may run in a mode that takes `width[v]` devices of type `kind[v]` and would take
-    `time[v]` seconds for the whole job.  `capacity` counts devices by type, `weight` is by job.
+    Entry v is an offer: job `job[v]` may run in a mode that occupies `width[v]` devices of type `kind[v]` and would
+    take `time[v]` seconds for the whole job.  `capacity` counts devices by type, `weight` is by job.
 
-    Where pairs count, `own[v]` is the label of the job in this mode and `partner[v]` that of its partner, -1: it runs
-    alone.  Next to a partner its time is that of the job in the pair, and its width half of the devices.
+    With pairs, `own[v]` is the label of the job in this mode and `partner[v]` that of its partner (-1: the job runs
+    alone).  With a partner, `time` is that of the job in the pair, and `width` half of the devices.
     """
 
     job: np.ndarray
@@ -53,20 +52,20 @@ class ModeOffers:
 
     @cached_property
     def rate(self) -> np.ndarray:
-        """Jobs per second."""
+        """Jobs per second of each offer."""
         return np.asarray(1.0 / self.time)
 
     def progress(self, fraction: np.ndarray) -> np.ndarray:
-        """Jobs per second by job."""
+        """Jobs per second of each job, for these fractions."""
         return np.bincount(self.job, self.rate * fraction, self.jobs)
 
     @cached_property
     def fair_progress(self) -> np.ndarray:
-        """Progress of each job on an equal share."""
+        """Progress of each job with an equal share."""
         return self.progress(equal_share(self))
 
     def fastest(self) -> np.ndarray:
-        """Progress of each job alone in its fastest mode that has devices."""
+        """Progress of each job alone in its fastest mode with enough devices."""
         best = np.zeros(self.jobs)
         there = self.capacity[self.kind] >= self.width
         if self.partner is not None:
@@ -76,10 +75,10 @@ class ModeOffers:
 
 
 def equal_share(offers: ModeOffers) -> np.ndarray:
-    """Fractions of time that give each job its weight's share of every type.
+    """Fractions of time that give each job its weight's share of every device type.
 
-    Feasible, hence every max-min fraction with this as its base gives each job at least as much.  Several modes on
-    one type share that type's part.  No job is next to another.
+    They are feasible, so a max-min solution with this as base gives each job at least as much.  Several modes on one
+    type divide that type's share.  No job runs in a pair.
     """
     if offers.partner is not None:
         alone = offers.partner < 0
@@ -96,14 +95,14 @@ def equal_share(offers: ModeOffers) -> np.ndarray:
 
 
 def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray:
-    """Fractions that maximize the minimum progress / base, then by water filling.
+    """Fractions that maximize the minimum progress / base, then higher levels in turn.
 
-    Of each program the jobs with a positive price cannot get more: they are fixed there, and the next program raises
-    the others.  After `levels` programs a last one maximizes the sum of progress / base of those left.
-    A job with a base of 0 (nothing that it can use is up) is left out.
-    Where every job has one mode, a few sorts take the place of each program, and all that cannot get more at one level
-    are fixed there; a program may leave some of them, tied in price, to the next.
-    Cost: `levels` + 1 programs of jobs × modes columns at most, jobs that are alike count once.
+    In each program the jobs with a positive price cannot gain more: they are fixed, and the next program raises the
+    others (water filling).  After `levels` programs a last one maximizes the sum of progress / base of the remaining
+    jobs.  A job with base 0 (none of its devices is up) is ignored.  If every job has one mode, sorts replace the
+    programs, and all jobs that cannot gain at a level are fixed there; a program may leave some of them, tied in price,
+    to the next.
+    Cost: `levels` + 1 programs of jobs × modes columns at most; equal jobs count once.
     """
     if offers.partner is None and (np.diff(offers.job) > 0).all():
         return _fill_up(offers, base, levels)
@@ -132,7 +131,7 @@ def _max_min(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
 
 
 def _fill_up(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
-    """`max_min` in closed form, where each job has one offer."""
+    """Compute `max_min` in closed form if each job has one offer."""
     served = base[offers.job] > 0
     gain = np.divide(offers.rate, base[offers.job], out=np.ones(len(served)), where=served)
     kind, width = offers.kind, np.where(served, offers.width, 0.0)
@@ -162,9 +161,9 @@ def _fill_up(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
 
 
 def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """Maximize the sum of values (by offer), each job having at least this progress.
+    """Maximize the sum of values (by offer), with a minimum progress of each job.
 
-    Where the least are too much together, the sum of what is missing (in parts of each) is minimized first.
+    If the minimums are infeasible together, the sum of shortfalls (relative to each minimum) is minimized first.
     """
     matrix, limits = _limits(offers.job, offers.jobs, offers.kind, width=offers.width, capacity=offers.capacity)
     bound = ties(offers.own, offers.partner, offers.job, np.ones(offers.jobs))
@@ -186,8 +185,8 @@ def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndar
 def best_ratio(offers: ModeOffers, value: np.ndarray, cost: np.ndarray, least: np.ndarray) -> np.ndarray:
     """Maximize the sum of values / the sum of costs; ties: the larger sum.
 
-    Reference: Dinkelbach, On Nonlinear Fractional Programming (1967): maximize value - q × cost, with q the ratio
-    that the last solution had, until it stays.
+    Reference: Dinkelbach, On Nonlinear Fractional Programming (1967): maximize value - q × cost, where q is the ratio
+    of the last solution, until the ratio is constant.
     """
     price = 0.0
     fraction = max_sum(offers, value, least)
@@ -207,9 +206,9 @@ def min_worst_ratio(
 ) -> np.ndarray:
     """Fractions that minimize the maximum (elapsed + left / progress) / alone.
 
-    For a given ratio r this asks for progress of at least left / (r × alone - elapsed): a max-min program, and what
-    it finds has a better ratio unless r is the least.  Reference: Crouzeix, Ferland, Schaible, An Algorithm for
-    Generalized Fractional Programs (1985), of which this is the idea; it begins with the ratio of the equal share.
+    A ratio r requires progress of at least left / (r × alone - elapsed): a max-min program, whose solution has a better
+    ratio unless r is the minimum.  Reference: Crouzeix, Ferland, Schaible, An Algorithm for Generalized Fractional
+    Programs (1985), which has this idea; the first ratio is that of the equal share.
     """
     fraction = equal_share(offers)
     usable = offers.progress(fraction) > 0
@@ -232,7 +231,7 @@ def min_worst_ratio(
 
 @dataclass(frozen=True)
 class _Groups:
-    """Jobs that are alike after scaling by their base, as columns of one group."""
+    """Jobs that are equal after scaling by their base, as one column per group."""
 
     size: int
     count: np.ndarray  # jobs by group
@@ -289,7 +288,7 @@ class _Groups:
         return csr_array((self.gain, (self.group, np.arange(len(self.group)))), (self.size, len(self.group)))
 
     def raise_min(self, floor: np.ndarray, fixed: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """The maximum level of the groups not fixed, the fractions, the groups' prices."""
+        """Return the maximum level of groups not fixed, the fractions, and group prices."""
         matrix, limits = self.limits
         rises = csr_array(np.where(fixed, 0.0, 1.0)[:, None])
         rows = vstack([hstack([matrix, csr_array((len(limits), 1))]), hstack([-self.gains, rises])])
@@ -300,7 +299,7 @@ class _Groups:
         return float(solution[-1]), solution[:-1], np.where(fixed, 0.0, prices[len(limits) :])
 
     def raise_sum(self, floor: np.ndarray) -> np.ndarray:
-        """Fractions with the greatest sum of progress / base, no job below its floor."""
+        """Fractions with the maximum sum of progress / base, no job below its floor."""
         matrix, limits = self.limits
         rows, asked = vstack([matrix, -self.gains]), np.concatenate([limits, -floor * (1 - SLACK)])
         return _solve(-self.gain * self.count[self.group], rows, asked, self.ties)[0]
@@ -315,10 +314,7 @@ class _Groups:
 def _limits(
     job: np.ndarray, jobs: int, kind: np.ndarray, width: np.ndarray, capacity: np.ndarray
 ) -> tuple[csr_array, np.ndarray]:
-    """Rows and right sides of the limits on each job's time and each type's devices.
-
-    No job runs for more than all the time, no type has more running than it has devices.
-    """
+    """Rows and right sides of the limits on each job's time and each type's devices."""
     columns = np.arange(len(job))
     time = csr_array((np.ones(len(job)), (job, columns)), (jobs, len(job)))
     room = csr_array((width, (kind, columns)), (len(capacity), len(job)))
@@ -328,9 +324,9 @@ def _limits(
 def _solve(
     cost: np.ndarray, matrix: csr_array, limits: np.ndarray, bound: "Ties | None", free_last: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The least cost, and what relaxing each limit would save.
+    """Return the solution of minimum cost, and the shadow price of each limit.
 
-    The first columns are the fractions, which `bound` ties to each other; the last one may be of any sign.
+    The first columns are the fractions, which `bound` links; with `free_last` the last column may be negative.
     """
     bounds: list[tuple[float | None, float | None]] = [(0.0, None)] * len(cost)
     if free_last:
@@ -374,7 +370,7 @@ def _solve(
 class Ties:
     """Constraints on columns of fractions, and on sums by label.
 
-    `equal` · x = 0 and `upper` · x ≤ `limits`.
+    They are `equal` · x = 0 and `upper` · x ≤ `limits`.
     """
 
     equal: csr_array
@@ -386,10 +382,7 @@ class Ties:
     def add_to(
         self, cost: np.ndarray, matrix: csr_array, limits: np.ndarray
     ) -> tuple[np.ndarray, csr_array, np.ndarray, csr_array, np.ndarray]:
-        """Add these constraints to a linear program, with columns for the sums.
-
-        Returns `(cost, A_ub, b_ub, A_eq, b_eq)`, as `linprog` takes them.
-        """
+        """Return the arguments of `linprog` for a program with these constraints added."""
         between = len(cost) - self.fractions
         cost = np.concatenate([cost, np.zeros(self.sums)])
         matrix = hstack([csr_array(matrix), csr_array((len(limits), self.sums))])
@@ -400,12 +393,12 @@ class Ties:
         )  # fmt: skip
 
     def _widened(self, rows: csr_array, between: int) -> csr_array:
-        """The rows with zeros inserted for columns of the program that are not fractions."""
+        """Insert zeros into rows for program columns that are not fractions."""
         return hstack([rows[:, : self.fractions], csr_array((rows.shape[0], between)), rows[:, self.fractions :]])
 
 
 def ties(own: np.ndarray | None, partner: np.ndarray | None, group: np.ndarray, count: np.ndarray) -> Ties | None:
-    """The constraints for columns with these labels, weighted by jobs of the group.
+    """Return the constraints for columns with these labels, weighted by group size.
 
     own: label of the job; partner: label of its partner, -1: the job runs alone.  None if no job runs in a pair.
     """
@@ -439,9 +432,9 @@ def ties(own: np.ndarray | None, partner: np.ndarray | None, group: np.ndarray, 
 def _odd(number: np.ndarray, group: np.ndarray, count: np.ndarray, rings: int) -> tuple[np.ndarray, np.ndarray]:
     """Odd-set constraints: index pairs (row, sum), and the limit of each row.
 
-    A sum is the total fraction of time that the jobs of one label spend paired with each other.  With n jobs, n odd,
-    one is always unpaired, so the sum is at most n - 1.  If several sums cover the same jobs (under labels that differ
-    otherwise, such as by device type), one row bounds their total.
+    A sum is the total fraction of time that the jobs of one label spend paired with each other.  With an odd number n
+    of jobs, one is always unpaired, so the sum is at most n - 1.  If several sums cover the same jobs (under labels
+    that differ otherwise, such as by device type), one row bounds their total.
     """
     members: list[dict[int, None]] = [{} for _ in range(rings)]
     for ring, one in zip(number.tolist(), group.tolist(), strict=True):

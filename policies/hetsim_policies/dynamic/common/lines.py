@@ -1,8 +1,8 @@
 """Base of schedulers that choose a place once, when a task becomes ready.
 
-A *line* is the queue before one accelerator, before the cores of a node, or before all devices of a type.  It knows
-when, by estimates, each of its lanes (cores, GPUs, twelfths of a GPU where there are fractions) will have served
-what is assigned to it.  A gang stands in the lines of all its devices and starts when it heads each.
+A *line* is the queue before one accelerator, before the cores of a node, or before all devices of a type.  It has the
+estimated time at which each of its lanes (cores, GPUs, or twelfths of a GPU where there are fractions) will have served
+its assigned tasks.  A gang is in the lines of all its devices and starts when it is at the head of each.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +19,7 @@ from hetsim.model.task import WAITING, Task
 from hetsim.model.tasks import Mode, Tasks
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
 
-SLICES = 12
-"""Lanes of a GPU of a type on which fractions run."""
+SLICES = 12  # lanes per GPU of a type on which fractions run
 
 
 class DeviceLine:
@@ -46,16 +45,16 @@ class DeviceLine:
         self.changed: Callable[[DeviceLine], None] | None = None  # told of every change of the ends
 
     def first_end(self) -> float:
-        """Time at which the first lane has served its assigned tasks."""
+        """Time at which the first lane (core or GPU) has served its assigned tasks."""
         return self.ends[0] + self.shift
 
     def free_at(self, need: int, now: float) -> float:
-        """Time at which this number of lanes will be free (all, if there are fewer)."""
+        """Time at which `need` lanes (cores or GPUs; at most all) will be free."""
         end = self.ends[0] if need == 1 else nsmallest(need, self.ends)[-1]
         return max(now, end + self.shift)
 
     def occupy(self, need: int, end: float) -> None:
-        """Occupy a number of lanes, those free first, until this time."""
+        """Occupy `need` lanes (cores or GPUs), the first ones free, until `end`."""
         if need == 1:
             heapreplace(self.ends, end - self.shift)
         else:
@@ -68,7 +67,7 @@ class DeviceLine:
             self.changed(self)
 
     def delay(self, need: int, seconds: float) -> None:
-        """Move a line's ends: a task takes longer, or shorter, than expected."""
+        """Shift the queue's end times: a task takes longer or shorter than expected."""
         if seconds:
             self.shift += seconds * min(1.0, need / len(self.ends))
             if self.changed is not None:
@@ -92,9 +91,9 @@ def refuse_parts_of_nodes(problem: PlanProblem) -> None:
 
 @dataclass(eq=False, slots=True)
 class LineTask:
-    """A task with its lines, the lanes it needs of each, and estimated seconds.
+    """A task with its lines (device queues), lanes needed in each, estimated seconds.
 
-    `placement` is None where any devices of the line's type will do.
+    `placement` is None if the task may run on any devices of the line's type.
     """
 
     task: Task
@@ -104,11 +103,9 @@ class LineTask:
     need: int
     begin: float
     length: float
-    since: list[float] = field(init=False)
-    """The shift of each line when the job was assigned to it."""
+    since: list[float] = field(init=False)  # shift of each line when the task was assigned
     started: bool = False
-    over: bool = False
-    """Started, or gone: no longer in a queue."""
+    over: bool = False  # True once the task has started or is gone
     fetched: bool = False
 
     def __post_init__(self) -> None:
@@ -116,11 +113,11 @@ class LineTask:
 
 
 class AssigningScheduler(Scheduler):
-    """Base: `assign` chooses a ready task's line, where it waits by `key`.
+    """Base: `assign` chooses a ready task's line, where it waits in order of `key`.
 
-    Where a device fails, the tasks of its line are assigned again.
-    Cost: O(log n) a task and line, besides `assign`; a round looks only at lines where something has changed, and
-    again at those with a head that lacks host cores or memory.
+    When a device fails, the tasks of its line are assigned again.
+    Cost: O(log n) per task and line, in addition to `assign`; a round visits only lines that have changed, and lines
+    whose head lacks host cores or memory.
     """
 
     rejects = False
@@ -141,19 +138,19 @@ class AssigningScheduler(Scheduler):
     # Defined by a policy --------------------------------------------------------------------------------------
 
     def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
-        """Make all lines, numbered from 0."""
+        """Make all lines (device queues), numbered from 0."""
         raise NotImplementedError
 
     def assign(self, task: Task, view: View) -> LineTask | None:
-        """Choose a task's place; None while all its devices are down."""
+        """Choose a task's device queue and placement; None while all devices are down."""
         raise NotImplementedError
 
     def key(self, task: Task) -> Any:
-        """Sort key in a line, lowest first; ties by assignment."""
+        """Sort key of a task in a device queue, lowest first; ties by assignment."""
         return 0
 
     def after_starts(self, lines: Sequence[DeviceLine], view: View) -> Iterator[Decision]:
-        """Decisions after all starts, for lines that have changed."""
+        """Yield decisions after all starts, for device queues that have changed."""
         return iter(())
 
     # Hooks ----------------------------------------------------------------------------------------------------
@@ -162,20 +159,20 @@ class AssigningScheduler(Scheduler):
         self.study(problem.tasks)
 
     def study(self, tasks: Tasks) -> None:
-        """Note on which device types there are fractions."""
+        """Record the device types on which fractions run."""
         for shape in tasks.shapes:
             for mode in shape.modes:
                 if mode.gpus and not mode.whole_devices:
                     self._unit[mode.type] = SLICES
 
     def need(self, mode: Mode) -> int:
-        """Number of lanes that a launch takes of each of its lines."""
+        """Number of lanes (cores or GPUs) that a launch occupies in each device queue."""
         if mode.on_cpu:
             return max(1, -(-mode.millicores // MILLI))
         return max(1, (mode.share * self._unit.get(mode.type, 1) + WHOLE // 100) // WHOLE)
 
     def unit(self, kind: DeviceType) -> int:
-        """Number of lanes of one device of a type."""
+        """Number of lanes of one device of a type: 1, or more for fractions of a GPU."""
         return self._unit.get(kind, 1)
 
     def begin(self, view: View) -> None:
@@ -200,7 +197,7 @@ class AssigningScheduler(Scheduler):
                     self.waiting -= 1
 
     def device(self, device: Device, up: bool) -> None:
-        """Note a device's state; without its cores a node is unusable."""
+        """Record a device's state; without its cores a node is unusable."""
         if up:
             self._down.pop(device.index, None)
             self._new += self._homeless
@@ -215,7 +212,7 @@ class AssigningScheduler(Scheduler):
                     self._give_up(line)
 
     def _give_up(self, line: DeviceLine) -> None:
-        """The waiting tasks of a line are assigned again."""
+        """Release the waiting tasks of a device queue, to be assigned again."""
         for _, _, job in sorted(line.queue, key=lambda entry: entry[:2]):
             if not job.over:
                 self._unassign(job)
@@ -278,7 +275,7 @@ class AssigningScheduler(Scheduler):
             self._due.update((line.number, line) for line in job.lines)
 
     def _leave(self, task: Task) -> bool:
-        """A task ends, or waits no longer."""
+        """Remove a task that ended or no longer waits; return False if it is unknown."""
         if (job := self.jobs.get(task.index)) is None:
             return False
         if not job.started:
@@ -294,7 +291,6 @@ class AssigningScheduler(Scheduler):
         return True
 
     def _unassign(self, job: LineTask) -> None:
-        """Out of its lines, before it started."""
         del self.jobs[job.task.index]
         job.over = True
         for line in job.lines:

@@ -1,6 +1,6 @@
 """Occupancy of nodes by running tasks over time: the base of reservations.
 
-Cost: a task that starts changes its node; a node is looked at again where a task ended at another time than expected.
+Cost: a start changes one node; a node is recomputed if a task ended at another time than expected.
 """
 
 import math
@@ -18,7 +18,7 @@ from hetsim_policies.dynamic.common.timelines import Timeline
 
 
 class HeldRun(NamedTuple):
-    """Resources of a running task: expected end, mode, devices by node."""
+    """Resources of a running task: expected end, mode, and amounts by node."""
 
     end: float
     mode: Mode
@@ -26,7 +26,7 @@ class HeldRun(NamedTuple):
 
 
 def amounts_of(placement: Placement) -> dict[int, int]:
-    """Amount that a launch takes on each of its nodes (`timelines.amount_of`)."""
+    """Amount that a launch occupies on each of its nodes (`timelines.amount_of`)."""
     mode = placement.mode
     if mode.node_count > 1:
         return dict.fromkeys((device.node for device in placement.devices), 1)
@@ -37,26 +37,25 @@ def amounts_of(placement: Placement) -> dict[int, int]:
     return Counter(device.node for device in placement.devices)
 
 
-MAX_MODES = 256
-"""Modes for which the nodes' first times are kept."""
+MAX_MODES = 256  # maximum number of modes with cached first times of nodes
 
 
 class Occupancy:
-    """Resources of each node held by running tasks, until their expected ends.
+    """Resources of each node that running tasks occupy, until their expected ends.
 
-    Kept from round to round: of tasks that start it is told, those that end when expected need nothing, and a node is
-    looked at again only where one ended at another time or overran.  Where ends may move, or something was started
-    that it was not told of (batches), it is made again whenever it is asked for.
-    Without fractions of accelerators the room on a node can only grow from now on, so one time a mode tells when it
-    will have room there (`by_first_time`).
+    It persists between rounds: it is notified of starts; tasks that end when expected change nothing, and a node is
+    recomputed only if a task ended at another time or overran.  If ends may move, or something was started without
+    notification (batches), it is recomputed on every use.
+    Without fractions of accelerators the room on a node can only grow from now on, so one time per mode says when the
+    node will have room for it (`by_first_time`).
     """
 
     def __init__(self, view: View):
         self._view = view
         self.timelines: list[Timeline] = []
         self.shared: dict[int, None] = {}
-        """Nodes with fractions: the devices that these are thought to be on depend on their order, so that an end may
-        even take room away."""
+        """Nodes with fractions: the devices that the fractions are assumed to occupy depend on their order, so that
+        even an end may reduce room."""
         self.ending = False  # True if something runs that should have ended by then
         self.runs: dict[int, HeldRun] = {}  # by row, in the order of the starts
         self._down: dict[Device, None] = {}
@@ -64,13 +63,13 @@ class Occupancy:
         self._on: list[dict[int, None]] = [{} for _ in view.cluster.nodes]  # rows of running tasks, by node
         self._ends: list[tuple[float, int]] = []  # expected ends, as a heap; void where the task has ended
         self._overrun: dict[int, None] = {}
+        # Partitions with a limit on GPUs
         self.limited = [one for one in view.cluster.partitions.values() if one.max_gpus is not None]
-        """Partitions with a limit on GPUs."""
         self._wrong: dict[int, None] = {}  # nodes that have to be looked at again
         self._launches = -1  # `View.launches` when it was last made again or updated; -1: to be made again
         self._changes: list[int] = []  # nodes on which something changed, in order
+        # By mode: first times of all nodes, nodes in that order, and the number of changes included
         self._first: dict[Mode, tuple[list[float], list[tuple[float, int]], int]] = {}
-        """By mode the first times of all nodes, the nodes in their order, and the number of changes that they know."""
 
     def started(self, task: Task) -> None:
         self._new[task.index] = task
@@ -98,7 +97,7 @@ class Occupancy:
         self._launches = -1
 
     def update(self) -> None:
-        """Bring it up to date, before a profile is made from it."""
+        """Update the occupancy before a profile is made from it."""
         view = self._view
         complete = self._launches >= 0 and self._launches + len(self._new) == view.changes.launches
         if not complete or not view.changes.steady:
@@ -176,7 +175,7 @@ class Occupancy:
     def by_first_time(self, mode: Mode) -> list[tuple[float, int]]:
         """Times from which nodes have room for a mode next to running tasks, in order.
 
-        Perhaps a time that is past; inf: never.  Of nodes with fractions nothing is known: -inf.
+        A time may be in the past; inf: never; -inf: unknown, as for nodes with fractions.
         """
         times, order, count = self._first.get(mode, ([], [], 0))
         changes, shared, now = self._changes, self.shared, self._view.now

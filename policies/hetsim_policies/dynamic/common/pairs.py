@@ -1,7 +1,7 @@
 """Two jobs on one accelerator: possible pairs and modes (`sharing`, `gandiva`).
 
-Either both take fractions of it, or it has `streams: 2` and shares by time slices: then each may run there as if it
-were alone, and how they slow each other down is measured (`pairs` of its sharing) or left to the slices.
+Either both occupy fractions of the accelerator, or it has `streams: 2` and shares by time slices: then each job may run
+as if it were alone, and their mutual slowdown is measured (`pairs` of its sharing) or left to the slices.
 """
 
 import math
@@ -20,10 +20,8 @@ class Pair(NamedTuple):
     """Placement of a new task on a GPU shared with a running task (the partner)."""
 
     partner: Task
-    moved: Placement | None
-    """The fraction of the GPU that the partner moves to; None: it stays."""
-    place: Placement
-    """The placement of the new task."""
+    moved: Placement | None  # fraction of the GPU that the partner moves to; None: it stays
+    place: Placement  # placement of the new task
 
 
 def is_fraction(mode: Mode) -> bool:
@@ -32,18 +30,18 @@ def is_fraction(mode: Mode) -> bool:
 
 
 def is_shared(mode: Mode) -> bool:
-    """Return True for a mode on whole accelerators that others may share."""
+    """Return True for a mode on whole accelerators that other tasks may share."""
     return mode.whole_devices and not mode.on_cpu and mode.type.streams > 1
 
 
 def alone_modes(task: Task) -> Sequence[Mode]:
-    """Modes that leave no room on their devices, fastest first; else all."""
+    """Return modes that leave no room on their devices, fastest first; else all modes."""
     modes = task.fastest_modes()
     return [mode for mode in modes if not is_fraction(mode)] or modes
 
 
 def place_alone(task: Task, view: View) -> Placement | None:
-    """The fastest mode that fits unshared; fractions on empty accelerators only."""
+    """Return the task's fastest placement on devices that it does not share, or None."""
     for mode in task.fastest_modes():
         if is_shared(mode):
             placement = _on_empty(task, mode, view)
@@ -58,7 +56,6 @@ def place_alone(task: Task, view: View) -> Placement | None:
 
 
 def _on_empty(task: Task, mode: Mode, view: View) -> Placement | None:
-    """Devices of one node that no other task uses."""
     for node in view.nodes.fitting(mode):
         here = view.cluster.nodes[node].accelerators
         empty = [device for device in here if device.type is mode.type and not view.running("start", device)]
@@ -79,10 +76,7 @@ def empty_at(mode: Mode, view: View) -> float:
 
 
 def pairs(task: Task, view: View) -> Iterator[Pair]:
-    """Accelerators with one task that this one could join.
-
-    Cost: linear in the running tasks.
-    """
+    """Yield accelerators with one task that this task could join; O(running tasks)."""
     modes = task.fastest_modes()
     fractions = [mode for mode in modes if is_fraction(mode)]
     shared = [mode for mode in modes if is_shared(mode) and mode.gpus == 1]
@@ -105,7 +99,7 @@ def pairs(task: Task, view: View) -> Iterator[Pair]:
 
 
 def _smaller(partner: Task, newcomer: Mode, view: View) -> Placement | None:
-    """The fastest fraction of the partner that leaves room for the newcomer."""
+    """Return the partner's fastest fraction that leaves room for the new task."""
 
     def leaves_room(mode: Mode, now: Mode, memory: float, free: float) -> bool:
         fits = is_fraction(mode) and mode.share + newcomer.share <= WHOLE and mode.gpu_memory <= now.gpu_memory
@@ -116,9 +110,10 @@ def _smaller(partner: Task, newcomer: Mode, view: View) -> Placement | None:
 
 
 def _in_another_mode(task: Task, view: View, suits: Callable[[Mode, Mode, float, float], bool]) -> Placement | None:
-    """Placement for a task on its accelerator in its fastest mode that suits, or None.
+    """Return a task's placement on its accelerator in the fastest suitable mode.
 
-    suits: of a mode and the present one, the accelerator's bytes, and the host's free cores (thousandths) without it.
+    suits: function of a mode, the present mode, the accelerator's bytes, and the host's free cores (thousandths)
+        without the task.
     """
     launch = view.launch_of(task)
     movable = task.shape.preemptible and not task.reads and not task.writes and launch.stage == "compute"
@@ -132,10 +127,7 @@ def _in_another_mode(task: Task, view: View, suits: Callable[[Mode, Mode, float,
 
 
 def back_to(task: Task, view: View) -> Placement | None:
-    """The fastest mode on the whole accelerator that the task now has alone.
-
-    The task has a fraction of it.
-    """
+    """Return a task's fastest mode on the whole accelerator that it has alone."""
     placement = view.launch_of(task).placement
     if placement is None or not is_fraction(placement.mode):
         return None

@@ -1,8 +1,8 @@
-"""Waiting tasks, with columns for their priorities, in the order of a score.
+"""Waiting tasks in the order of a score of their columns (features).
 
-The order stays until `rescore`; what comes meanwhile is put in its place.
-Cost: O(1) a task that comes or goes, and its place among the first tasks; a ranking is some operations on columns
-(nanoseconds a task), and sorts only the first tasks.
+The order is valid until `rescore`; new tasks are inserted.
+Cost: O(1) per new or removed task, and its insertion among the first tasks; a ranking is some operations on columns
+(nanoseconds per task), and sorts only the first tasks.
 """
 
 from bisect import bisect_left, insort
@@ -14,8 +14,7 @@ import numpy as np
 
 from hetsim.model.task import Task
 
-Key = tuple[float, float, float, int, Task]
-"""Tier and score, both negative; arrival, row and task."""
+Key = tuple[float, float, float, int, Task]  # (-tier, -score, arrival, row, task)
 
 
 class RankedQueue:
@@ -28,14 +27,13 @@ class RankedQueue:
         self.tasks: list[Task] = []  # in no order
         self._columns_of = columns_of
         self._position: dict[int, int] = {}  # by row
-        self._columns = np.zeros((64, width + 2))
-        """By position: those of the task, its arrival and its row; of the first tasks."""
+        self._columns = np.zeros((64, width + 2))  # by position: columns of the task, its arrival and its row
         self._last: list[tuple[float, ...]] = []  # columns of the other tasks, not yet written there
         self._score: Callable[[Any], Any]  # from the first `rescore` on, before which nothing is ranked
         self._first: list[Key] = []  # the first tasks in order; and their keys by row
         self._keys: dict[int, Key] = {}
+        # By row: tasks that arrived since the last ranking, and their columns
         self._new: dict[int, tuple[Task, tuple[float, ...]]] = {}
-        """By row: the tasks that came since the first were last looked at, and their columns."""
 
     def add(self, task: Task) -> None:
         self._position[task.index] = len(self.tasks)
@@ -45,7 +43,7 @@ class RankedQueue:
         self._new[task.index] = task, columns
 
     def remove(self, task: Task) -> bool:
-        """Remove a task; return False if it is not there."""
+        """Remove a task; return False if it is not in the queue."""
         if (position := self._position.pop(task.index, None)) is None:
             return False
         self._new.pop(task.index, None)
@@ -70,10 +68,7 @@ class RankedQueue:
         self._keys.clear()
 
     def ranked(self, count: int) -> Iterator[Task]:
-        """All tasks as they are now; later starts do not change the list.
-
-        count: the number of tasks that are likely to be asked for.
-        """
+        """Yield all tasks in order, as of now; `count`: expected number that is used."""
         if len(self.tasks) == 1:
             yield self.tasks[0]
             return
@@ -86,12 +81,12 @@ class RankedQueue:
             yield from [key[-1] for key in self._first if key[3] not in rows]
 
     def first(self, count: int) -> Task:
-        """The first task; `count`: how many will likely be asked for soon."""
+        """Return the first task; `count`: expected number of tasks taken soon."""
         self._rank(1, count)
         return self._first[0][-1]
 
     def _rank(self, needed: int, count: int) -> None:
-        """Have the tasks that are needed in order; sort `count` and some more if not."""
+        """Sort the first `needed` tasks, or `count` and some more if they are not sorted."""
         new, first = self._new, self._first
         if new and first:
             complete = len(first) + len(new) == len(self.tasks)

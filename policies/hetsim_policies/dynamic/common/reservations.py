@@ -1,9 +1,9 @@
 """Future free resources of each node: the profile for backfilling reservations.
 
-Computed from the cluster, running tasks until their expected ends, and the reservations made so far.
-Reference: the profile of conservative backfilling in Mu'alem and Feitelson (2001), here a node at a time.
-Cost: a reservation takes the least of the nodes' first times, and walks the spans of the nodes with reservations, of
-those that have room earlier.
+It is computed from the cluster, the running tasks until their expected ends, and the reservations made so far.
+Reference: the profile of conservative backfilling in Mu'alem and Feitelson (2001), here one per node.
+Cost: a reservation takes the minimum of the nodes' first times, and visits the spans of the nodes with reservations
+among those that have room earlier.
 """
 
 import math
@@ -30,7 +30,7 @@ class Reservation(NamedTuple):
     nodes: tuple[tuple[int, int], ...]
 
     def placement(self, task: Task, view: View) -> Placement | None:
-        """The placement of a due reservation: free devices of its nodes."""
+        """Return the placement of a due reservation, on free devices of its nodes."""
         if len(self.nodes) > 1:
             return view.first(self.mode, among=dict(self.nodes))
         return view.first(self.mode, task, node=self.nodes[0][0])
@@ -39,7 +39,7 @@ class Reservation(NamedTuple):
 class FreeProfile:
     """Free capacity of nodes and partitions' limits over time, with reservations.
 
-    It holds as long as running tasks end when they are expected to and nothing starts without a reservation.
+    It is valid while running tasks end when expected and nothing starts without a reservation.
     """
 
     def __init__(self, occupancy: Occupancy, view: View):
@@ -47,10 +47,10 @@ class FreeProfile:
         self._view = view
         self._made = view.now
         self._reserved: dict[int, Timeline] = {}  # nodes with reservations, by number
+        # By queried mode (`open_until`): nodes with room now, in order, and the ends of their windows
         self._open: dict[Mode, dict[int, float]] = {}
-        """By mode, of what was asked (`open_until`): nodes with room now, in order, each with the time until when."""
+        # By mode: (time before which a node has no room, node), in order
         self._order: dict[Mode, list[tuple[float, int]]] = {}
-        """By mode: a time before which a node has no room, and the node, in order."""
         self.version = 0  # grows with each change of these times
         self._is_open: set[int] = set()  # the nodes among these
         self.pools = {one: LimitedPool(one, view.now) for one in occupancy.limited}
@@ -80,10 +80,10 @@ class FreeProfile:
             self.pools[mode.partition].occupy(start, end, mode)
 
     def could_start(self, task: Task) -> bool:
-        """Return True if a reservation could begin now.
+        """Return True if a reservation for the task could begin now.
 
-        Exact but for what a task takes besides computing, and where gangs span nodes or limits count.  Cost: the nodes
-        with room now, once a mode after a change.
+        Exact except for stages other than compute, and for gangs across nodes or partition limits.  Cost: a pass over
+        the nodes with room now, once per mode after a change.
         """
         return any(
             self._view.now + task.estimates[position] * (1.0 - task.done) <= self.open_until(task.modes[position])
@@ -91,7 +91,7 @@ class FreeProfile:
         )
 
     def open_until(self, mode: Mode) -> float:
-        """Last end of a window that is open now; -inf if none is."""
+        """Latest end of a window for the mode that is open now; -inf if none is."""
         if mode.span_any or mode.partition in self.pools:
             return math.inf
         if (ends := self._open.get(mode)) is None:
@@ -105,7 +105,7 @@ class FreeProfile:
         return max(ends.values(), default=-math.inf)
 
     def find(self, task: Task, view: View) -> Reservation | None:
-        """The earliest start of a task, in the fastest mode that can start then."""
+        """Return the earliest start of a task, in the fastest mode that can start then."""
         best, chosen, now, steady, only = math.inf, None, view.now, view.changes.steady, _only_mode(task.shape)
         if only is not None and steady and not task.done:  # most jobs
             seconds = _stages(only, task.estimates[0], 1.0)
@@ -136,7 +136,7 @@ class FreeProfile:
         return chosen
 
     def _on_a_node(self, mode: Mode, duration: float, now: float, before: float) -> tuple[float, int]:
-        """The first time before another with room on a node, and that node; -1: none."""
+        """First time before `before` with room on one node, and that node; -1: none."""
         best, chosen = before, -1
         if self.pools and mode.partition in self.pools:
             pool = self.pools[mode.partition]
@@ -183,7 +183,7 @@ class FreeProfile:
     def _within_limit(
         self, timeline: Timeline, pool: LimitedPool, mode: Mode, duration: float, now: float, before: float
     ) -> float | None:
-        """The first time at which a node has room and the partition's limit allows it."""
+        """First time at which a node has room and the partition's limit allows it."""
         start = timeline.earliest(mode, duration, now, before)
         while start is not None:
             if (allowed := pool.earliest(mode, duration, start)) == start:
@@ -192,7 +192,7 @@ class FreeProfile:
         return start
 
     def _across(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
-        """A gang over several nodes, as many devices on each as fit, in node order."""
+        """Reserve a gang over several nodes, as many devices on each as fit."""
         timelines = self._timelines()
         pool = None if mode.partition is None else self.pools.get(mode.partition)
         if mode.node_count > 1 and pool is None:
@@ -224,7 +224,7 @@ class FreeProfile:
         return None
 
     def _filling(self, mode: Mode, timelines: list[Timeline], start: float, duration: float) -> Reservation | None:
-        """The gang at this time over nodes that stay free long enough; None if too few."""
+        """Reserve the gang at `start` on nodes that stay free long enough, or None."""
         chosen, rest = [], amount_of(mode)
         for number, timeline in enumerate(timelines):
             if here := min(rest, timeline.max_amount(mode, start, start + duration)):
@@ -237,9 +237,9 @@ class FreeProfile:
     def _on_nodes(
         self, mode: Mode, timelines: list[Timeline], duration: float, now: float, before: float
     ) -> Reservation | None:
-        """A gang of equal parts, one a node, at the first time with enough nodes free.
+        """Reserve a gang of equal parts, one per node, when enough nodes are free.
 
-        A sweep over the beginnings of the windows; those that end too early for a start leave from the front of a heap.
+        A sweep over the begins of windows; windows that end too early leave from the front of a heap.
         Cost: O(windows × log windows).
         """
         assert mode.unit is not None
@@ -267,21 +267,21 @@ class FreeProfile:
 
 @lru_cache(4096)
 def _only_mode(shape: Shape) -> Mode | None:
-    """The mode of tasks that have one, of accelerators of one node."""
+    """Return a shape's only mode, if it is on accelerators of one node; else None."""
     mode = shape.modes[0]
     return mode if len(shape.modes) == 1 and mode.unit is None and not mode.span_any else None
 
 
 @lru_cache(4096)
 def _stages(mode: Mode, own: float, left: float) -> float:
-    """Estimated seconds without bytes, on any device of the mode's type."""
+    """Estimated seconds without data transfers, on any device of the mode's type."""
     return mode.stages(1, own, left).total
 
 
 def _seconds_there(task: Task, reservation: Reservation, view: View) -> float:
     """Estimated seconds of all stages at the place of a reservation.
 
-    A later start is taken to find idle devices; a MIG GPU then has other slices.
+    A later start is assumed to find idle devices; a MIG GPU then has other slices.
     """
     mode, placement = reservation.mode, reservation.placement(task, view) if reservation.time <= view.now else None
     if placement is not None:

@@ -1,23 +1,22 @@
 """Time fractions realized in rounds: the base of the programs over fractions.
 
-Decides when, in which mode and where.  A subclass says which part of the time each job should run in each of its
-modes.  Time is cut into rounds; at the beginning of each the pairs of job and mode that lag most behind get the
-devices, and other running jobs are stopped with their work kept.
-By `ratio` the most urgent pair is that of the greatest time due / time received, as in Narayanan et al.,
+Decides when, in which mode and where.  A subclass computes the fraction of time that each job should run in each of its
+modes.  At the beginning of each round the pairs of job and mode that lag most get the devices, and other running jobs
+are stopped with their work kept.
+With `ratio` the most urgent pair has the largest time due / time received, as in Narayanan et al.,
 Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI 2020); both are summed over
-the job's life, so that no history is lost when fractions change.  By `deficit` it is that of the greatest difference.
-Strays: for jobs of equal width on one type, under `deficit`, no job ever lags by more than 1 + ln n rounds behind
+the job's life, so that no history is lost when fractions change.  With `deficit` it has the largest difference.
+Bounds: for jobs of equal width on one type, with `deficit`, no job ever lags by more than 1 + ln n rounds behind
 its fractions (Adler, Berenbrink, Friedetzky, Goldberg, Goldberg, Paterson, A Proportionate Fair Scheduling Rule with
 Good Worst-case Performance, SPAA 2003, show ln n up to a constant).  No such bound is known for gangs, for several
-types, as no job runs on two at once, and for `ratio`.
-Within a round what comes free goes to the waiting jobs in the same order, in any mode of theirs that fits, unless
-the policy wants devices to stand idle.  With `mid_round: false`, as in the simulators of Gavel and Shockwave, what
-comes free stands idle until the round ends, and jobs that come wait for the next one; a round ends early where nothing
-runs any more.
-Weakness: every change of hands costs its save and restore, so a round should be long against these; a job that has
-computed for less than half a round since its start is left alone.  Estimates are believed.
-Cost: a sort of all jobs, a pass over the nodes for each that changes hands, and the subclass's program, once a
-round; within a round linear in the waiting jobs after each release.
+types (no job runs on two at once), and for `ratio`.
+Within a round free devices are given to waiting jobs in the same order, in any of their modes that fits, unless the
+policy keeps devices idle.  With `mid_round: false`, as in the simulators of Gavel and Shockwave, free devices are idle
+until the round ends and new jobs wait for the next one; a round ends early if nothing runs.
+Weakness: every switch costs a save and a restore, so a round should be long compared with these; a job that has
+computed for less than half a round since its start is not stopped.  Estimates are trusted.
+Cost: once a round, a sort of all jobs, a pass over the nodes for each switched job, and the subclass's program; within
+a round linear in the waiting jobs after each release.
 """
 
 import math
@@ -41,14 +40,14 @@ Rule = Literal["ratio", "deficit"]
 
 NOTHING = 1e-6  # a smaller fraction is rounding of the program
 SHORTEST = 1e-9  # seconds that a task of no length is taken to last
+# Seconds per waiting job at an instant with arrivals or ends, with rounds of 6 minutes (docs/speed.md)
 ROUND_COST = 3e-6
-"""Seconds that a waiting job adds to an instant at which jobs come or go, with rounds of 6 minutes (docs/speed.md)."""
 
 TURN = 0.5  # a job that has computed for less than this part of a round since its start is not stopped
 
 
 class RoundJob:
-    """The state of a job with its modes, by position."""
+    """The state of a job, with its modes by position."""
 
     __slots__ = (
         "task", "target", "due", "received", "mode", "way", "since", "attained", "share", "alone", "placement", "rows",
@@ -67,18 +66,18 @@ class RoundJob:
         self.share = 0.0  # its progress, jobs per second, on an equal share
         self.alone = 0.0  # the part of it that would be done by now on an equal share since its arrival
         self.placement: Placement | None = None  # where it runs, or ran last
+        # (type, devices, seconds, position) of each mode that can be offered, once computed
         self.rows: list[tuple[int, float, float, int]] = []
-        """Type, devices, seconds and position of each mode that it could be offered, once asked for."""
 
     def positions(self) -> range | tuple[int, ...]:
         return self.task.allowed or range(len(self.task.modes))
 
     def seconds(self, position: int) -> float:
-        """Estimated time of the whole job in a mode."""
+        """Estimated seconds of the whole job in a mode."""
         return max(SHORTEST, self.task.estimate_at(position))
 
     def remaining(self, view: View) -> float:
-        """Remaining part by estimate; a hundredth after an overrun."""
+        """Remaining fraction of a job by estimate; 0.01 after an overrun."""
         part = 1.0 - self.task.done
         if self.mode >= 0 and self.task.state == RUNNING:
             part = view.remaining(self.task) / self.seconds(self.mode)
@@ -88,17 +87,16 @@ class RoundJob:
 class RoundScheduler(Scheduler):
     """Base of the policies that give jobs fractions of time in rounds.
 
-    round_length: seconds from one change of hands to the next.
-    rule: which job is most urgent: greatest time due / time received (ratio), or time due - time received (deficit).
-    mid_round: jobs may start within a round, when they come or when devices come free.
+    round_length: seconds of a round.
+    rule: the most urgent job has the largest time due / time received (ratio), or time due - time received (deficit).
+    mid_round: jobs may start within a round, when they arrive or devices become free.
     """
 
     rejects = False
 
     spare = True  # true if jobs may run beyond their fractions on devices that would else stand idle
 
-    moving = False
-    """True if the fractions depend on more than which jobs and devices there are, so that every round has its own."""
+    moving = False  # True if the fractions depend on more than the jobs and devices and are recomputed every round
 
     def __init__(self, round_length: RoundLength = 360.0, rule: Rule = "ratio", mid_round: bool = True):
         if not round_length > 0:
@@ -116,7 +114,7 @@ class RoundScheduler(Scheduler):
         self._tried = -1  # releases when waiting jobs were last tried; -1: others have come since
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
-        """The fraction of time for each offer."""
+        """Return the fraction of time for each offer."""
         raise NotImplementedError
 
     def job_of(self, task: Task) -> RoundJob:
@@ -191,7 +189,7 @@ class RoundScheduler(Scheduler):
         self._stale = False
 
     def offers(self, jobs: list[RoundJob], cluster: Cluster) -> tuple[ModeOffers, list[int]]:
-        """All modes of these jobs on devices that are up, and their positions."""
+        """Return the modes of these jobs on devices that are up, and their positions."""
         if not self._kinds:
             self._kinds = {name: number for number, name in enumerate(cluster.types)}
         capacity = self._capacity(cluster)
@@ -217,7 +215,7 @@ class RoundScheduler(Scheduler):
         return job.rows
 
     def _held_by_replicas(self, view: View) -> dict[int, None]:
-        """Indexes of accelerators that replicas of language models occupy for good."""
+        """Indexes of accelerators that replicas of language models occupy permanently."""
         own = {
             device.index for job in self.jobs.values() if job.mode >= 0 and job.placement is not None
             for device in job.placement.devices
@@ -228,7 +226,7 @@ class RoundScheduler(Scheduler):
         }  # fmt: skip
 
     def _capacity(self, cluster: Cluster) -> np.ndarray:
-        """Devices that are up and not a replica's, by type; of CPUs the cores."""
+        """Number of devices by type that are up and not a replica's (of CPUs: cores)."""
         capacity = np.zeros(len(self._kinds))
         for node in cluster.nodes:
             if node.cpu.index in self._down:
@@ -240,7 +238,7 @@ class RoundScheduler(Scheduler):
         return capacity
 
     def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
-        """Lag of a job's mode: time due by the round's end / received."""
+        """Urgency of a job's mode: time due by the round's end / received, or difference."""
         due = job.due[way] + job.target[way] * self.round_length
         received = job.received[way]
         if self.rule == "deficit":
@@ -250,7 +248,7 @@ class RoundScheduler(Scheduler):
     # Rounds -----------------------------------------------------------------------------------------------------
 
     def _change_hands(self, view: View) -> Iterator[Decision]:
-        """Choose the jobs of this round, stop those that make room, start the others."""
+        """Choose the jobs of this round, stop others to make room, and start them."""
         self._held = self._held_by_replicas(view)
         free = dict(zip(self._kinds, self._capacity(view.cluster).tolist(), strict=True))
         running = [job for job in self.jobs.values() if job.mode >= 0]
@@ -283,12 +281,12 @@ class RoundScheduler(Scheduler):
                 yield self._start(self.jobs[index], placement, view)
 
     def _content(self) -> bool:
-        """Return True if all run in their fastest modes: no fractions could help."""
+        """Return True if all jobs run in their fastest modes, so fractions cannot help."""
         jobs = self.jobs.values()
         return all(job.mode >= 0 and job.seconds(job.mode) <= min(map(job.seconds, job.positions())) for job in jobs)
 
     def _may_stop(self, job: RoundJob, view: View, part: float = 1.0) -> bool:
-        """`part`: of its devices that it had."""
+        """Return True if the job computed long enough, on `part` of its devices, to stop."""
         task = job.task
         if not task.shape.preemptible or view.launch_of(task).stage != "compute":
             return False
@@ -296,7 +294,7 @@ class RoundScheduler(Scheduler):
         return computed >= part * TURN * self.round_length * task.modes[job.mode].width * (1 - 1e-9)
 
     def _choose(self, free: dict[str, float], kept: Collection[int]) -> list[tuple[RoundJob, int]]:
-        """Pairs of job and mode by urgency that the devices suffice for, each job once."""
+        """Choose (job, mode) pairs by urgency while devices suffice, each job once."""
         wanted = [
             (self.urgency(job, position), job, position)
             for job in self.jobs.values()
@@ -314,7 +312,7 @@ class RoundScheduler(Scheduler):
         return list(chosen.values())
 
     def _lags(self, job: RoundJob, way: int) -> bool:
-        """Return True if it lags by at least half a round at the end of this one."""
+        """Return True if the job will lag by at least half a round at this round's end."""
         due = job.due[way] + job.target[way] * self.round_length
         return due - job.received[way] >= (0.5 - 1e-9) * self.round_length
 
@@ -345,7 +343,7 @@ class RoundScheduler(Scheduler):
         self._tried = view.changes.releases
 
     def first(self, mode: Mode, view: View) -> Placement | None:
-        """Placement on which a waiting job may start within a round, or None."""
+        """Return a placement where a waiting job may start within a round, or None."""
         return view.first(mode)
 
     def _start(self, job: RoundJob, placement: Placement, view: View) -> Start:
@@ -356,7 +354,7 @@ class RoundScheduler(Scheduler):
 
 
 class RoundRoom:
-    """Devices of the next round, as if all but the kept jobs were stopped."""
+    """Devices of the next round, as if all jobs but the kept ones were stopped."""
 
     def __init__(self, cluster: Cluster, down: Collection[int]):
         self.cluster = cluster
@@ -366,13 +364,13 @@ class RoundRoom:
         self.cores = [node.cpus * 1000 for node in cluster.nodes]
         self.memory = [math.inf if node.memory is None else node.memory for node in cluster.nodes]
         self.having: dict[Mode, list[Node]] = {}
+        # By node: free devices for each mode queried since the node last changed
         self._free: list[dict[Mode, list[Device]]] = [{} for _ in cluster.nodes]
-        """By node what is free there for a mode, as far as asked for since something was last taken there."""
         self.kept: dict[int, None] = {}
         self.expected: dict[int, float] = {}  # devices of a node that jobs hope to keep
 
     def keep(self, job: RoundJob) -> bool:
-        """Keep a job where it runs, if its devices are still free."""
+        """Keep a job where it runs, if its devices are still free; return True if so."""
         placement = job.placement
         if placement is None or not self._is_free(placement):
             return False
@@ -387,7 +385,7 @@ class RoundRoom:
                 self.expected[device.node] = self.expected.get(device.node, 0.0) + 1
 
     def place(self, mode: Mode) -> Placement | None:
-        """Devices of the node where fewest jobs move, then the tightest, or across."""
+        """Return devices for a mode, on the node where fewest jobs move or across nodes."""
         best: tuple[tuple[float, int], list[Device]] | None = None
         nodes = self._with(mode) if mode.node_count == 1 else []
         free, expected, on_cpu, min_devices = self._free, self.expected, mode.on_cpu, max(1, mode.gpus)
@@ -415,7 +413,6 @@ class RoundRoom:
         return placement
 
     def _gang(self, mode: Mode, unit: Mode) -> Placement | None:
-        """Parts of the first nodes that have room for them."""
         devices: list[Device] = []
         parts: list[int] = []
         rest = mode.node_count if mode.node_count > 1 else mode.millicores
@@ -487,7 +484,7 @@ class RoundRoom:
             self._free[number].clear()
 
     def take_host(self, node: Node, mode: Mode, part: float) -> None:
-        """Take cores and memory for a part of a launch."""
+        """Occupy cores and memory of a node for a part of a launch."""
         self.cores[node.index] -= math.ceil(mode.millicores * part)
         self._free[node.index].clear()
         self.memory[node.index] -= mode.memory * part

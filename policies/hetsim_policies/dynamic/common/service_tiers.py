@@ -1,8 +1,8 @@
 """Quality of service (QOS): tiers with priority, limits and preemption.
 
-Slurm's MaxJobsPerUser, MaxTRESPerUser, GrpJobs, GrpTRES, Preempt, PreemptMode and PreemptExemptTime.  The tier of a
-task is its label `qos`, or where it has none its class.  A job that a limit of its tier holds back waits, and does not
-block the jobs behind it.
+It has Slurm's MaxJobsPerUser, MaxTRESPerUser, GrpJobs, GrpTRES, Preempt, PreemptMode and PreemptExemptTime.  The tier
+of a task is its label `qos`, or its class without that label.  A job that a limit of its tier holds back waits, and
+does not block the jobs behind it.
 """
 
 from typing import Annotated, Literal
@@ -20,10 +20,10 @@ Jobs = Annotated[int, Field(ge=1)]
 class Tier(BaseModel):
     """One tier of service: its priority and limits.
 
-    priority: its factor, from 0 to 1.  max_jobs, max_gpus: running jobs and their GPUs in all; `_per_user`: of each
-    user.  preempts: tiers with running jobs that it may preempt.  preempt_mode: what becomes of a preempted job of this
-    tier: requeue, it begins again; suspend, it keeps its work.  exempt: how long a job of this tier may run before it
-    can be preempted.
+    priority: its priority factor, from 0 to 1.  max_jobs, max_gpus: limits on running jobs and their GPUs in total;
+        `_per_user`: per user.  preempts: tiers whose running jobs it may preempt.  preempt_mode: a preempted job of
+        this tier begins again (requeue), or keeps its work (suspend).  exempt: seconds that a job of this tier runs
+        before it can be preempted.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,7 +60,7 @@ class Tiers:
         return self.tiers.get(self.name(task), NO_TIER) if self.tiers else NO_TIER
 
     def refuses(self, task: Task) -> bool:
-        """Return True if a limit of its tier keeps the task from starting."""
+        """Return True if a limit of its tier prevents the task from starting."""
         tier = self.tier(task)
         if tier is NO_TIER:
             return False
@@ -82,7 +82,7 @@ class Tiers:
         self._add(name, task.user, 1, gpus)
 
     def leave(self, task: Task) -> None:
-        """Note a task that has ended or was stopped."""
+        """Record a task that has ended or was stopped."""
         if (entry := self._of.pop(task.index, None)) is not None:
             self._add(entry[0], entry[1], -1, -entry[2])
 

@@ -1,24 +1,24 @@
-"""Rounds with pairs: two jobs on the same devices, where the program says so.
+"""Rounds with pairs: two jobs on the same devices, as the program decides.
 
-Adds to `rounds` what Gavel calls space sharing.  Besides alone, a job may run in a mode next to a partner, at the speed
-that was measured for their classes (`sharing: pairs` of the type of device, as `gavel_gpus` reads them); equally
-wide gangs count as pairs of jobs do.  The program chooses among both.  A pair counts once against the devices, each
-job runs for at most all the time, alone or not, and two that cannot share have no fraction.
-A job's time is accounted for alone and next to each label by itself, as its speed depends on that alone; so no history
-is lost when partners come and go.  In a round the most urgent way goes first; if it is next to a label, the partner is
-the most urgent job of that label that is to be next to this one's, and both are placed at once.  A job that is left
-alone within a round computes on alone until its end, and waiting jobs are started in between only on empty devices.
+This adds to `rounds` what Gavel calls space sharing.  A job may run in a mode alone, or next to a partner at the speed
+measured for their classes (`sharing: pairs` of the device type, as read from `gavel_gpus`); equally wide gangs count as
+pairs of jobs do.  The program chooses among both.  A pair counts once against the devices, each job runs for at most
+all the time, alone or not, and two jobs that cannot share have no fraction.  A job's time is counted separately alone
+and next to each label, as its speed depends on that; so no history is lost when partners change.  In a round the most
+urgent way (mode and partner label) is served first; if it has a partner label, the partner is the most urgent job of
+that label whose own way is next to this job's label, and both are placed at once.  A job whose partner ends within a
+round continues alone; waiting jobs start within a round only on empty devices.
 Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI
-2020), section 3.1.  Theirs is one fraction for each two jobs; the same optimum from fewer columns: see `ties`.
-Strays: where every job is always alone or always next to one other, on one type, with equal widths, a pair takes turns
-as one job does, and under `deficit` no job lags by more than 1 + ln n rounds (see `rounds`).  Else there is no bound:
-the program does not see all that keeps jobs from meeting (see `ties`), and ways are chosen greedily.  Of eight jobs on
-two types, with all their time in pairs, each made at least 0.8 of the progress that was promised, in half of the draws
-more than 0.97; a job that finds no partner runs alone meanwhile.
-Weakness: as no progress is certain, neither is an equal share.  What a host has to hold for two jobs at once is not in
-the program: of such a pair one job runs.  Only whole devices by time slices (`streams: 2`) are shared.
-Cost: programs of jobs × labels columns (128 jobs of 26 classes on three types: 7,000; 0.02 s where jobs of a class
-are alike, 0.2 s where no two are), and a sort of all ways with a fraction, a round.
+2020), section 3.1.  Gavel has one fraction per pair of jobs; here the same optimum has fewer columns: see `ties`.
+Bounds: if every job is always alone or always next to one other job, on one type with equal widths, a pair takes turns
+as one job does, and with `deficit` no job lags by more than 1 + ln n rounds (see `rounds`).  Otherwise there is no
+bound: the program ignores some constraints on meetings (see `ties`), and ways are chosen greedily.  Of eight jobs on
+two types, with all their time in pairs, each made at least 0.8 of its promised progress, in half of the samples more
+than 0.97; a job without a present partner runs alone.
+Weakness: as no progress is certain, neither is an equal share.  The program ignores the host memory and cores of two
+jobs at once: if they do not fit, one of the pair runs.  Only whole devices by time slices (`streams: 2`) are shared.
+Cost: programs of jobs × labels columns (128 jobs of 26 classes on three types: 7,000; 0.02 s if jobs of a class are
+equal, 0.2 s if all differ), and a sort of all ways with a fraction, per round.
 """
 
 import math
@@ -44,7 +44,7 @@ Threshold = Annotated[float, Field(ge=1)]
 
 
 class PairedJob(RoundJob):
-    """A job that may share devices: its modes, then (position, partner's label)."""
+    """A job that may share devices; a way is a mode position and a partner's label."""
 
     __slots__ = ("labels", "ways", "partner", "_numbers")
 
@@ -56,7 +56,7 @@ class PairedJob(RoundJob):
         self._numbers = {way: number for number, way in enumerate(self.ways)}
 
     def way_of(self, position: int, label: int) -> int:
-        """Number of a mode alone (-1) or with a partner label, perhaps new."""
+        """Return the number of a way: a mode with a partner's label, or alone (-1)."""
         way = (position, label)
         if (number := self._numbers.get(way)) is None:
             number = self._numbers[way] = len(self.ways)
@@ -67,13 +67,13 @@ class PairedJob(RoundJob):
 
 
 def paired(job: RoundJob) -> PairedJob:
-    """The record of a job, in a scheduler that forms pairs."""
+    """Return a job as a PairedJob."""
     assert isinstance(job, PairedJob)
     return job
 
 
 class SeatedJob(NamedTuple):
-    """A job to run in this round in the mode of this position."""
+    """A job to run in this round in the mode at this position."""
 
     job: PairedJob
     position: int
@@ -90,9 +90,9 @@ class SeatedJob(NamedTuple):
 def with_partner(
     one: SeatedJob, others: Sequence[SeatedJob], taken: Collection[int], stays: Collection[int]
 ) -> tuple[SeatedJob, ...]:
-    """A job and the first other that may join it; empty if there is none.
+    """Return a job and the first other job that may join it; empty if there is none.
 
-    Of the jobs that stay where they run, in their mode, a pair can have one.
+    A pair can have at most one job that must stay where it runs.
     """
     for other in others:
         if other.row in taken or other.job is one.job:
@@ -111,8 +111,8 @@ class PairRoom(RoundRoom):
             for device in node.accelerators:
                 if takes_pairs(device.type) and device.index in self.room:
                     self.room[device.index] = WHOLE
+        # Jobs to run in this round; others may continue if no job needs their devices
         self.chosen: dict[int, None] = {}
-        """Jobs to run in this round; others may go on where no job needs their devices."""
         self.places: dict[int, Placement] = {}  # jobs to start, and where
         self.beside: dict[int, PairedJob] = {}  # the partners on the same devices, of the jobs that start
 
@@ -125,7 +125,7 @@ class PairRoom(RoundRoom):
         return False
 
     def stay_beside(self, job: PairedJob, view: View) -> bool:
-        """Keep a job next to a partner that has the devices."""
+        """Keep a job next to a partner that keeps the devices; return True if possible."""
         if (placement := view.launch_of(job.task).placement) is None or not self.join(placement):
             return False
         self.kept[job.task.index] = None
@@ -153,14 +153,14 @@ class PairRoom(RoundRoom):
                 self.beside[other.row] = first.job
 
     def _at_home(self, some: Sequence[SeatedJob], view: View) -> SeatedJob | None:
-        """The one that may go on where it runs; those that have to stay are tried first."""
+        """Return the job of a pair that may continue where it runs, or None."""
         for one in sorted(some, key=lambda one: one.row not in self.kept):
             if one.job.mode == one.position and (one.row in self.kept or self.keep(one.job)):
                 return one
         return None
 
     def join(self, placement: Placement) -> bool:
-        """Take a job's part of the host next to its partner's devices."""
+        """Occupy host resources for a job next to its partner; return False if too few."""
         mode, parts = placement.mode, self.parts(placement)
         if not all(self.host_holds(node, mode, part) for node, part in parts.items()):
             return False
@@ -170,10 +170,10 @@ class PairRoom(RoundRoom):
 
 
 class SideBySideScheduler(RoundScheduler):
-    """Base of policies of time fractions, of single jobs or pairs too.
+    """Base of policies of time fractions, for single jobs or also pairs.
 
-    pairs: two jobs may share devices where that was measured.  Then no job shares them otherwise.
-    threshold: pairs count only where the sum of both speeds, each against alone, is greater.
+    pairs: two jobs may share devices if their slowdowns were measured; they do not share otherwise.
+    threshold: pairs count only if the sum of both speeds, each relative to running alone, is greater.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class SideBySideScheduler(RoundScheduler):
         super().finished(task)
 
     def _part(self, task: Task) -> None:
-        """It runs no more: a partner goes on alone."""
+        """Record that a job no longer runs: its partner continues alone."""
         job = self.jobs.get(task.index)
         if isinstance(job, PairedJob) and job.partner is not None:
             partner, job.partner = job.partner, None
@@ -225,12 +225,12 @@ class SideBySideScheduler(RoundScheduler):
                 self._turn(job, job.mode, view)
 
     def _turn(self, job: PairedJob, way: int, view: View) -> None:
-        """From now on a running job runs in another way."""
+        """Switch a running job to another way, and account for its time so far."""
         job.received[job.way] += view.now - max(self._counted, job.since)
         job.way, job.since = way, view.now
 
     def _meet(self, one: PairedJob, other: PairedJob, view: View) -> None:
-        """Two run on the same devices from now on."""
+        """Record that two jobs run on the same devices from now on."""
         for job, partner in ((one, other), (other, one)):
             job.partner = partner
             self._turn(job, job.way_of(job.mode, partner.labels[partner.mode]), view)
@@ -299,9 +299,9 @@ class SideBySideScheduler(RoundScheduler):
         self._settle_parted(view)
 
     def _choose_ways(self, free: dict[str, float], stays: dict[int, PairedJob]) -> list[tuple[SeatedJob, ...]]:
-        """Jobs, alone or in pairs, by urgency of their ways, each job once.
+        """Choose the jobs of a round, alone or in pairs, by urgency; each job once.
 
-        A job that stays where it runs, as it may not be stopped, needs no further devices, alone or with a partner.
+        A job that may not be stopped, and stays where it runs, needs no further devices, alone or with a partner.
         """
         wanted = [
             (self.urgency(job, way), SeatedJob(job, job.ways[way][0]), job.ways[way][1])
@@ -327,7 +327,7 @@ class SideBySideScheduler(RoundScheduler):
         return chosen
 
     def _has_to_go(self, job: PairedJob, room: PairRoom, view: View) -> bool:
-        """Return True if the job is to run elsewhere, or others get its devices."""
+        """Return True if the job is to run elsewhere, or other jobs get its devices."""
         index, partner = job.task.index, job.partner
         if index in room.places:
             return True
@@ -342,7 +342,7 @@ class SideBySideScheduler(RoundScheduler):
 
 
 def first_apart(mode: Mode, view: View) -> Placement | None:
-    """The first devices where a mode fits without a partner."""
+    """Return the first devices where a mode fits without a partner."""
     if mode.on_cpu or not takes_pairs(mode.type):
         return view.first(mode)
     for node in view.nodes.fitting(mode):
@@ -370,11 +370,11 @@ def takes_pairs(kind: DeviceType) -> bool:
 
 
 class Labels:
-    """Labels of all jobs so far as numbers, and which may share devices.
+    """Numbered labels of all jobs so far, and which labels may share devices.
 
-    threshold: two may be where the sum of both speeds, each against alone, is greater.  At 1 that loses nothing: a
-        pair with a sum of 1 or less gives both what turns by themselves, each for its speed's part of the time, give
-        them as well, and takes no fewer devices.
+    threshold: two labels may share if the sum of both speeds, each relative to running alone, is greater.  With 1
+        nothing is lost: a pair with a sum of at most 1 gains nothing over taking turns alone, and needs as many
+        devices.
     """
 
     def __init__(self, threshold: float = 1.0):
@@ -384,9 +384,9 @@ class Labels:
         self._speeds: dict[tuple[int, int], tuple[float, float] | None] = {}
 
     def of_task(self, task: Task) -> list[int]:
-        """Label of each mode of a task, by position; -1 if it cannot be shared.
+        """Return the label of each mode of a task, by position; -1 if it cannot be shared.
 
-        Of modes with equal demands only the fastest has one.
+        Of modes with equal demands only the fastest has a label.
         """
         labels = [-1] * len(task.modes)
         for position in task.modes_by_speed():
@@ -402,9 +402,9 @@ class Labels:
         return labels
 
     def beside(self, label: int, others: dict[int, int]) -> Iterator[tuple[int, float]]:
-        """Labels out of these that can share with it, and its own speed then.
+        """Yield labels among `others` that can share with `label`, and its speed then.
 
-        others: labels, with the number of jobs that have each.
+        others: number of jobs by label.
         """
         for other, count in others.items():
             if (other != label or count > 1) and (pair := self.speeds(label, other)) is not None:

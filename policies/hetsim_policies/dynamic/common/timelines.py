@@ -1,7 +1,7 @@
-"""Free resources of a node, and of a partition's limit, by span from now on.
+"""Free resources of a node, and of a partition's limit, by time span from now on.
 
-Devices of one type on a node are alike: a launch takes a number of them, and which they are shows when it starts.
-Cost: a question walks the spans of the node.
+Devices of one type on a node are interchangeable: a launch takes a number of them, chosen when it starts.
+Cost: a query visits the spans of the node.
 """
 
 import math
@@ -15,14 +15,14 @@ from hetsim.model.tasks import Mode
 
 
 def amount_of(mode: Mode) -> int:
-    """The amount of a launch: nodes, thousandths of cores, or accelerators."""
+    """Amount of a launch: number of nodes, thousandths of cores, or accelerators."""
     if mode.node_count > 1:
         return mode.node_count
     return mode.gpus if mode.unit is None else mode.millicores
 
 
 def occupied(mode: Mode, amount: int) -> tuple[int, int, int]:
-    """Accelerators, cores (thousandths) and memory that a launch's part takes."""
+    """Accelerators, cores (thousandths) and memory that part of a launch occupies."""
     if (part := mode.unit) is None:
         return amount, *host_part(mode, amount)
     if mode.node_count > 1:
@@ -30,20 +30,18 @@ def occupied(mode: Mode, amount: int) -> tuple[int, int, int]:
     return 0, amount, -(-mode.memory * amount // mode.millicores)
 
 
-WIDTH = 64
-"""Bits of a field."""
+WIDTH = 64  # bits of a field
 
 SPARE = 1 << WIDTH - 2
 
-UNLIMITED = 1 << WIDTH + WIDTH - 4
-"""The memory of a node that states none."""
+UNLIMITED = 1 << WIDTH + WIDTH - 4  # memory of a node without a stated memory
 
 
 class Fields:
-    """Free resources of a node packed in one integer, a field for each.
+    """Free resources of a node packed in one integer, with a field for each.
 
     Fields: cores (thousandths), memory, and accelerators of every type.
-    A field holds `SPARE` more than what is free, so that one subtraction and one mask tell whether a demand fits.
+    A field stores the free amount plus `SPARE`, so that one subtraction and one mask test whether a demand fits.
     """
 
     def __init__(self, node: Node, down: Iterable[Device]):
@@ -59,13 +57,13 @@ class Fields:
         self.one_field = len(self.offsets) == 1  # nothing but accelerators of one type was ever taken
         self.packed: dict[tuple[Mode, int], int] = {}
         self.needs: dict[Mode, tuple[int, int] | None] = {}
-        self.alone: dict[Mode, None] = {}
-        """Modes of which two launches never have room at once, as far as any was asked for."""
+        self.alone: dict[Mode, None] = {}  # Queried modes of which two launches never fit at once
 
     def need(self, mode: Mode) -> tuple[int, int] | None:
-        """A launch's demand on this node alone, and its `mask`.
+        """Return a launch's demand on this node alone, and its `mask`.
 
-        Mask 0: it fits where no less than this is free.  None: it never fits, or takes fractions of accelerators.
+        Mask 0: the launch fits if at least this amount is free.  None: it never fits, or takes fractions of
+        accelerators.
         """
         if (need := self.needs.get(mode)) is None and mode not in self.needs:
             plain = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole_devices)
@@ -84,14 +82,14 @@ class Fields:
         return mode.type.name in self.offsets if mode.gpus else self.node.cpu.type is mode.type
 
     def mask(self, mode: Mode) -> int:
-        """Bits that stay set in what remains if the mode has room."""
+        """Return the bits that remain set in the rest if the mode has room."""
         return SPARE | SPARE << WIDTH | (SPARE << self.offsets[mode.type.name] if mode.gpus else 0)
 
     def pack(self, mode: Mode, gpus: int, cores: int, memory: int) -> int:
         return cores + (memory << WIDTH) + (gpus << self.offsets[mode.type.name] if gpus else 0)
 
     def demand(self, mode: Mode, count: int) -> int:
-        """Packed demand of an amount of a launch, without fractions."""
+        """Return the packed demand of an amount of a launch, without fractions."""
         if (packed := self.packed.get((mode, count))) is None:
             gpus, cores, memory = occupied(mode, count)
             if self.one_field and (cores or memory):
@@ -102,7 +100,7 @@ class Fields:
 
 
 class Timeline:
-    """Free resources of one node over time, as spans; the last is endless."""
+    """Free resources of one node over time, as spans; the last span has no end."""
 
     __slots__ = ("fields", "times", "free", "shares", "known_windows", "_amounts")
 
@@ -110,19 +108,19 @@ class Timeline:
         self.fields = fields
         self.times = times
         self.free = free
+        # Free shares of accelerators with fractions in use, by span; empty if there are none
         self.shares: list[dict[str, list[int]]] = []
-        """Free parts of accelerators of which fractions are taken; empty while there are none."""
         self.known_windows: dict[Mode, list[tuple[float, float]]] = {}
         self._amounts: dict[Mode, list[int]] = {}
 
     @classmethod
     def empty(cls, node: Node, down: Iterable[Device], now: float) -> "Timeline":
-        """A timeline on which nothing runs; these devices are down."""
+        """Return a timeline without launches, on which these devices are down."""
         fields = Fields(node, down)
         return cls(fields, [now], [fields.spare + fields.free])
 
     def copy(self, now: float) -> "Timeline":
-        """A copy without past spans."""
+        """Return a copy without past spans."""
         past = max(0, bisect_right(self.times, now) - 1)
         copy = Timeline(self.fields, self.times[past:], self.free[past:])
         if self.shares:
@@ -136,7 +134,7 @@ class Timeline:
             self._amounts.clear()
 
     def occupy(self, start: float, end: float, mode: Mode, count: int) -> None:
-        """Add what `count` of a launch takes from `start` to `end`: see `occupied`."""
+        """Occupy resources for an amount `count` of a launch from `start` to `end`."""
         if self.known_windows or self._amounts:
             self.known_windows.clear()
             self._amounts.clear()
@@ -184,7 +182,7 @@ class Timeline:
         return count
 
     def amounts(self, mode: Mode) -> list[int]:
-        """Number of gang members that fit here, per span."""
+        """Number of gang members that fit here, by span."""
         if (amounts := self._amounts.get(mode)) is None:
             allowed = self.fields.allows(mode)
             amounts = [self._amount(mode, span) if allowed else 0 for span in range(len(self.times))]
@@ -233,7 +231,7 @@ class Timeline:
     def first_time(self, mode: Mode, now: float) -> float:
         """Time at which the mode first has room; inf if never.
 
-        From now on room must only grow, unless fractions are taken.
+        This assumes that room only grows from now on, unless fractions are in use.
         """
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:
@@ -245,9 +243,9 @@ class Timeline:
         return times[place] if place < len(times) else math.inf
 
     def first_gap(self, mode: Mode, duration: float, since: float, until: float, low: float = 0) -> tuple[float, float]:
-        """Times at which a mode first has room, and first has it for long enough.
+        """Times at which a mode first has room, and first has room for `duration`.
 
-        The latter is in [since, until], or inf; the former is perhaps a time that is past.  low: no room before it.
+        The second is in [since, until], or inf; the first may be in the past.  low: no room before this time.
         """
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:
@@ -275,7 +273,7 @@ class Timeline:
         return math.inf if first < 0 else first, math.inf
 
     def open_until(self, mode: Mode, now: float) -> float:
-        """End of the mode's window that is open now; -inf if none is."""
+        """End of the mode's window that is open now; -inf if none is open."""
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:
             return next((end for begin, end in self.windows(mode) if begin <= now < end), -math.inf)
@@ -287,7 +285,7 @@ class Timeline:
         return math.inf
 
     def earliest(self, mode: Mode, duration: float, since: float, before: float) -> float | None:
-        """First time in [since, before) at which the mode has room long enough."""
+        """First time in [since, before) at which the mode has room for `duration`."""
         for begin, end in self.windows(mode):
             if end <= since:
                 continue
@@ -327,7 +325,7 @@ class LimitedPool:
             self.occupied[position] += mode.gpus * mode.share
 
     def earliest(self, mode: Mode, duration: float, since: float) -> float:
-        """The first time from `since` with enough of the limit for long enough, or inf."""
+        """First time from `since` at which the limit has room for `duration`, or inf."""
         room = self.limit - mode.gpus * mode.share
         start = since
         for position in range(max(0, bisect_right(self.times, since) - 1), len(self.times)):

@@ -1,4 +1,4 @@
-"""A queue that is taken from at both ends, by stealing workers or by two sides."""
+"""A queue served at both ends, by stealing workers or by two device types."""
 
 from heapq import heappop, heappush
 
@@ -10,20 +10,20 @@ Key = tuple[float, ...]
 class TwoEnded:
     """Waiting tasks in two heaps, with a key for each end.
 
-    An entry is void once its task waits no longer or was pushed again.
+    An entry is void once its task no longer waits or was pushed again.
     """
 
     def __init__(self) -> None:
         self._heaps: tuple[list[tuple[Key, int, Task]], ...] = ([], [])
 
     def push(self, task: Task, *keys: Key) -> None:
-        """Add a task; at each end the lowest key goes first."""
+        """Add a task; at each end the lowest key is first."""
         task.ticket += 1
         for heap, key in zip(self._heaps, keys, strict=True):
             heappush(heap, (key, task.ticket, task))
 
     def head(self, end: int) -> tuple[Key, int, Task] | None:
-        """Key, ticket and task of the first entry at one end."""
+        """Return key, ticket and task of the first entry at one end, or None."""
         heap = self._heaps[end]
         while heap:
             _, ticket, task = heap[0]

@@ -1,7 +1,7 @@
-"""Groups of devices: members, waiting and running tasks, when there will be room.
+"""Groups of devices: members, waiting and running tasks, and predicted waits.
 
-Groups are the types of device, nodes, racks or a given number of nodes.  The tasks of a *kind* are of one class and ask
-for the same; a plan speaks of kinds.
+Groups are the device types, nodes, racks or sets of a given number of nodes.  The tasks of a *kind* have one class and
+one demand; a plan is made by kinds.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -49,14 +49,14 @@ class TaskKind:
             self.total[position] += task.estimate_at(position)
 
     def wait(self, task: Task, sign: int) -> None:
-        """Note that a task waits (1), or no longer waits (-1)."""
+        """Record that a task waits (1), or no longer waits (-1)."""
         self.waiting += sign
         for position in self.positions:
             seconds = task.estimate_at(position) * (1.0 - task.done)
             self.queued[position] = self.queued[position] + sign * seconds if self.waiting else 0.0
 
     def expected(self, position: int, coming: float) -> float:
-        """Seconds of waiting and of this many expected tasks in a mode."""
+        """Seconds of work, in a mode, of waiting tasks and `coming` expected ones."""
         return max(0.0, self.queued[position]) + coming * self.total[position] / max(1, self.seen)
 
 
@@ -81,7 +81,7 @@ class GroupedTask:
 
 
 class DeviceGroup:
-    """Some devices with their own scheduler."""
+    """A group of devices with its own scheduler."""
 
     def __init__(self, number: int, name: str, nodes: list[Node], types: Iterable[DeviceType], mask: int | None):
         self.number = number
@@ -92,8 +92,8 @@ class DeviceGroup:
         self.count_lanes(())
         self.waiting: dict[int, Task] = {}
         self.running: dict[int, Task] = {}
+        # Waiting tasks by the number of their kind, in the order in which they joined the group
         self.of_kind: dict[int, dict[int, Task]] = {}
-        """Waiting tasks by the number of their kind, in the order in which they came here."""
         self.queued = dict.fromkeys(self.lanes, 0)  # waiting tasks by the type on which they would run best
         self.backlog = dict.fromkeys(self.lanes, 0.0)  # device-seconds of these
         self.used = dict.fromkeys(self.lanes, 0.0)
@@ -114,7 +114,7 @@ class DeviceGroup:
                     self.lanes[device.type] += lanes_of(device, node)
 
     def hosts(self, kind: TaskKind) -> tuple[int, ...]:
-        """Positions of modes in which a kind could run in the empty group."""
+        """Return the positions of modes in which a kind could run in the empty group."""
         if (positions := kind.home.get(self.number)) is None:
             positions = tuple(p for p in kind.positions if self.can_host(kind.modes[p]))
             kind.home[self.number] = positions
@@ -134,7 +134,7 @@ class DeviceGroup:
         return len(fitting) >= mode.node_count
 
     def best(self, task: Task, kind: TaskKind) -> int:
-        """The mode in which a task of a kind takes the least time here."""
+        """Return the mode in which a task takes the least time in this group."""
         return min(self.hosts(kind), key=lambda position: (task.remaining_in(task.modes[position]), position))
 
     # Waiting and running tasks --------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class DeviceGroup:
         entry.end = None
 
     def wait_for(self, kind: DeviceType, width: float, now: float, less: float = 0.0) -> float:
-        """Seconds until a new task starts on a type here, backlog less `less`."""
+        """Seconds until a new task starts on a type here, with a backlog `less` smaller."""
         if not (lanes := self.lanes.get(kind, 0)):
             return float("inf")
         wait = max(0.0, self.backlog[kind] - less) / lanes
@@ -183,7 +183,7 @@ class DeviceGroup:
         return wait + (max(0.0, ends[0][0] - now) if ends else 0.0)
 
     def _running_ends(self, kind: DeviceType) -> list[tuple[float, int]]:
-        """The heap of expected ends on a type; its head is of a task that runs."""
+        """Return the heap of expected ends on a type, without ended tasks at its head."""
         ends = self._ends[kind]
         while ends and ends[0][1] not in self.running:
             heappop(ends)
@@ -223,7 +223,6 @@ def make_groups(cluster: Cluster, grouping: Grouping) -> list[DeviceGroup]:
 
 
 def _count(node: Node, kind: DeviceType) -> int:
-    """Accelerators of a type, or cores."""
     return lanes_of(node.cpu, node) if node.cpu.type is kind else sum(one.type is kind for one in node.accelerators)
 
 
@@ -251,20 +250,17 @@ def _span(nodes: list[Node]) -> str:
 
 Planner = Literal["lp", "dual_approximation"]
 
-FILL = 0.8
-"""Part of an epoch up to which devices are filled with what is fastest there; queues grow long beyond it."""
-PARTS = 32
-"""Parts of a class that the dual approximation places whole."""
-SLACK = 1e-6
-"""Relative slack of the second program over the value of the first."""
+FILL = 0.8  # Fraction of an epoch up to which each device gets its fastest work; queues are long above it
+PARTS = 32  # number of parts of a class that the dual approximation places whole
+SLACK = 1e-6  # relative slack of the second program over the value of the first
 
 
 def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, fill: float = FILL) -> np.ndarray:
-    """The share of each class (row) on each type (column); rows sum to 1 or 0.
+    """Share of each class (row) on each device type (column); rows sum to 1 or 0.
 
-    work: device-seconds of all tasks of a class on a type, inf where they cannot run; lanes: devices of a type.
-    fill: part of an epoch within which there is no haste; 0: all is to end as early as possible, inf: everything is
-        where it takes least time.
+    work: device-seconds of all tasks of a class on a type, inf if they cannot run there; lanes: devices of a type.
+    fill: fraction of an epoch up to which loads need not be balanced; 0: minimize the end of all work, inf: each class
+        runs where it takes least time.
     """
     possible = np.where(lanes > 0, work, np.inf)
     share = np.zeros(work.shape)
@@ -284,7 +280,7 @@ def by_program(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndar
 
 
 def min_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.ndarray) -> np.ndarray:
-    """The split of minimum work with no device above `limit`, else `otherwise`."""
+    """Return the split of minimum work with no device above `limit`, else `otherwise`."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
 
@@ -309,8 +305,8 @@ def min_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.nd
 def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
     """Dual approximation on two types: each side a machine, classes in PARTS tasks.
 
-    Where its guess comes out below `unhurried`, that is the guess: the second side is filled by speed-up as far as it
-    gains (`greedy_dual.fill`).
+    A guess below `unhurried` is raised to `unhurried`: the second side is then filled by speedup while that gains
+    (`two_sides.fill`).
     """
     from hetsim_policies.static.dual_approximation import solve
     from hetsim_policies.static.two_sides import by_speed_up, fill
@@ -330,13 +326,13 @@ def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarra
 
 
 def loads(share: np.ndarray, work: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-    """Seconds of work for each device type."""
+    """Seconds of work per device, by device type."""
     done = np.where(share > 0, share * np.where(np.isfinite(work), work, 0.0), 0.0)
     return np.asarray(done.sum(axis=0) / np.maximum(lanes, 1))
 
 
 def apportion(count: int, share: Sequence[float]) -> list[int]:
-    """Whole numbers of tasks for shares that sum to 1, by largest remainders."""
+    """Round `count` × shares that sum to 1 to whole numbers, by largest remainders."""
     exact = [count * part for part in share]
     counts = [int(value) for value in exact]
     behind = sorted(range(len(share)), key=lambda i: (counts[i] - exact[i], i))
@@ -348,8 +344,8 @@ def apportion(count: int, share: Sequence[float]) -> list[int]:
 class Turns:
     """Turns of groups that follow their shares at every moment (Tijdeman 1980).
 
-    Of the groups that may have another task (it would be less than one ahead of its share), the one that must have it
-    first goes; among equals the group number `first` or the next after it.
+    Of the groups that may get another task (less than one ahead of their share), the group with the earliest due
+    task gets it; among equals the group number `first` or the next after it.
     """
 
     def __init__(self, share: dict[int, float], first: int = 0):
@@ -361,8 +357,8 @@ class Turns:
         self._grace = 1 / (2 * len(self.share) - 2) if len(self.share) > 1 else 0.0
         order = sorted(self.share)
         self._rank = {group: (number - first) % len(order) for number, group in enumerate(order)}
+        # When groups may get their next task, by the count of tasks
         self._early = [(self._grace / part, self._rank[group], group) for group, part in self.share.items()]
-        """When groups may have their next task, by the count of tasks."""
         heapify(self._early)
         self._due: list[tuple[float, int, int]] = []
 

@@ -1,4 +1,4 @@
-"""Schedulers and planners that work inside another policy."""
+"""Schedulers and planners that run inside another policy."""
 
 import numpy as np
 
@@ -8,15 +8,13 @@ from hetsim.policy import Backfilling, ListScheduler, PlannedScheduler, PlanProb
 from hetsim.policy.remaining import in_mid_run, rows_of
 from hetsim_policies.dynamic.common.lines import AssigningScheduler
 
-ALONE = ("Defragment", "Gandiva", "PowerDown", "SharingByTable")
-"""List schedulers that work on the whole cluster."""
+ALONE = ("Defragment", "Gandiva", "PowerDown", "SharingByTable")  # list schedulers that need the whole cluster
 
 
 def check_nested(inner: Scheduler, outer: str, key: str, lines: bool) -> None:
-    """Raise ScenarioError for a scheduler that cannot work inside another one.
+    """Raise ScenarioError for a scheduler that cannot run inside another one.
 
-    It must be a list scheduler that looks no further than what fits now, or (`lines`) one that chooses a line for each
-    task.
+    It must be a list scheduler that only uses what fits now, or (`lines`) one that chooses a line for each task.
     """
     listing = isinstance(inner, ListScheduler) and not isinstance(inner, Backfilling)
     if (listing and type(inner).__name__ not in ALONE) or (lines and isinstance(inner, AssigningScheduler)):
@@ -29,7 +27,7 @@ def check_nested(inner: Scheduler, outer: str, key: str, lines: bool) -> None:
 def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight: bool = False) -> dict[Shape, bool]:
     """Return for each shape whether the planner (None: default) can plan its tasks.
 
-    ScenarioError if one that was named refuses all of them, or needs what there is not in mid-run.
+    ScenarioError if a named planner refuses all of them, or needs information that is missing in mid-run.
     """
     tasks = problem.tasks
     refused: ScenarioError | None = None
@@ -55,7 +53,7 @@ def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight:
 
 
 def default_planner(problem: PlanProblem) -> PlannedScheduler:
-    """`dual_approximation` where it applies, `peft` for task graphs, else `heft`."""
+    """Return `dual_approximation` if it applies, `peft` for task graphs, else `heft`."""
     tasks, cluster = problem.tasks, problem.cluster
     kinds = [kind.kind == "cpu" for kind in cluster.types.values() if cluster.count(kind.name)]
     two = kinds.count(True) <= 1 and kinds.count(False) <= 1

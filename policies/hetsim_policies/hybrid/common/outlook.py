@@ -1,7 +1,7 @@
 """The outcome of a fork as one number: a mean over tasks unfinished at the fork.
 
-Tasks that have not ended when the fork does count as if they went on, or began, at that moment in their fastest mode;
-energy and money are those of the mode in which they run, or of their cheapest one.
+Tasks that have not ended at the end of the fork count as if they continued, or began, then in their fastest mode;
+energy and money are those of the mode in which they run, or of their cheapest mode.
 """
 
 import math
@@ -17,12 +17,11 @@ from hetsim.policy import PlanProblem
 
 Objective = Literal["response", "slowdown", "deadline_misses", "energy", "cost"]
 
-LOST = 1e6
-"""Seconds for which a task counts that would wait for ever: nothing that ends is worse."""
+LOST = 1e6  # seconds for a task that would wait forever: worse than any that ends
 
 
 def check_objective(objective: Objective, problem: PlanProblem) -> None:
-    """Raise ScenarioError where an objective cannot tell schedules apart."""
+    """Raise ScenarioError if an objective cannot distinguish schedules."""
     tasks, cluster = problem.tasks, problem.cluster
     text = ""
     if objective == "deadline_misses" and (tasks.deadline is None or np.isnan(tasks.deadline).all()):
@@ -38,9 +37,9 @@ def check_objective(objective: Objective, problem: PlanProblem) -> None:
 def mean_of(record: Record, objective: Objective, now: float) -> float:
     """Mean of an objective over tasks unfinished at the fork (at least one).
 
-    response: seconds from arrival to the end.  slowdown: that over the shortest estimated time, the mean of the ratios.
-    deadline_misses: the share of tasks with a deadline that miss it.  energy: joules above idle.  cost: price × time
-    of the devices held.
+    response: seconds from arrival to the end.  slowdown: mean of response over shortest estimated time.
+    deadline_misses: the share of tasks with a deadline that miss it.  energy: joules above idle.  cost: price × time of
+        the occupied devices.
     """
     tasks, end = record.input.tasks, record.end
     # What ends at this very instant counts: the tasks have to be the same in all forks that are compared.
@@ -65,7 +64,7 @@ def mean_of(record: Record, objective: Objective, now: float) -> float:
         return _misses(record, rows, finish)
 
     def rate(mode: Mode) -> float:
-        """Watts above idle, or price, of the devices held."""
+        """Watts above idle, or price per second, of a mode's devices."""
         power = mode.type.power
         each = power.busy - power.idle if objective == "energy" else record.input.cluster.price_of(mode.type.name)
         return mode.width * each
@@ -79,7 +78,7 @@ def shortest(tasks: Tasks, rows: np.ndarray) -> np.ndarray:
 
 
 def _in_cheapest_mode(tasks: Tasks, rows: np.ndarray, weight: Callable[[Mode], float]) -> np.ndarray:
-    """Weight × estimated seconds in the mode in which that is least."""
+    """Minimum over modes of weight × estimated seconds, for each task."""
     best = np.empty(len(rows))
     shape = tasks.shape[rows]
     for number in np.unique(shape).tolist():

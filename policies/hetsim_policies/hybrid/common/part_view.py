@@ -1,8 +1,8 @@
 """A part of the cluster as if it were all: the view of a group's scheduler.
 
-A part is some nodes and some types of device.  Placements come from these alone; times, data and random numbers are
-those of the run.  Cost: as the view's own verbs, but `options`, `nodes.fitting` and `nodes.candidates` pick out of
-what fits on the whole cluster.
+A part is some nodes and some device types.  Placements use only these; times, data and random numbers are those of the
+run.  Cost: as the view's own methods, but `options`, `nodes.fitting` and `nodes.candidates` filter results for the
+whole cluster.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +23,9 @@ from hetsim.policy.contract import NEVER, Preference
 class PartView:
     """A view limited to a part of the cluster.
 
-    nodes: bitmask of the part's nodes, None for all; types: its types of device.
-    waiting_tasks, running_tasks: the tasks of the part by row, kept by its owner; None: all that wait, or run.
+    nodes: bitmask of the part's nodes, None for all; types: its device types.
+    waiting_tasks, running_tasks: the tasks of the part by row, maintained by its owner; None: all waiting or running
+        tasks.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class PartView:
         return [] if first is None else [first]
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> Any:
-        """The cluster's answer if it lies in the part; else never."""
+        """Return the cluster's earliest fit if it lies in the part, else NEVER."""
         modes = task.fastest_modes() if mode is None else [mode]
         shadows = [self._view.earliest_fit(task, one) for one in modes if self.has(one)]
         inside = [one for one in shadows if one.placement is not None and self.contains(one.placement)]
@@ -154,7 +155,7 @@ class PartView:
 
 
 class NodesOfPart:
-    """Columns of all nodes; candidates are only those of the part."""
+    """Columns of all nodes, with candidates only from the part."""
 
     def __init__(self, part: PartView):
         self._part = part
@@ -179,7 +180,7 @@ HIDDEN = DeviceType("cores of another group", kind="cpu")
 class PartOfCluster(Cluster):
     """A cluster with the same node numbers that has only the part's devices.
 
-    Where a part has accelerators of a node but not its cores, these are there to host launches and of a type on which
+    If a part has accelerators of a node but not its cores, the cores only host launches, and have a type on which
     nothing runs.
     """
 

@@ -1,7 +1,7 @@
 """Lanes, their steps and expected ends: the data of `plan_and_repair`.
 
-A *lane* is a core or an accelerator; it has the steps of the plan that are still to start there, in order.  All steps
-together stand in one order too, that of the plan, in which every step comes after those it waits for.
+A *lane* is a core or an accelerator; it has the unstarted steps of the plan for it, in order.  All steps together also
+have the order of the plan, in which every step follows those it waits for.
 """
 
 import heapq
@@ -17,10 +17,8 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import PlanProblem, Start, View
 
-ENOUGH = 3
-"""Tasks that were as late, for their mean to say something."""
-LATE = 1e-9
-"""A task that exceeds its estimate by less than this part of it is not late."""
+ENOUGH = 3  # minimum number of equally late tasks for a mean of their ratios
+LATE = 1e-9  # a task that exceeds its estimate by less than this fraction is not late
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -33,21 +31,17 @@ class PlannedLane:
     node: Node
     queue: "dict[int, PlannedJob]" = field(default_factory=dict)
     running: "dict[int, PlannedJob]" = field(default_factory=dict)
-    kind: int = 0
-    """Numbers that lanes of one type, and of one type and node, share."""
+    kind: int = 0  # numbers shared by lanes of one type, and of one type and node
     group: int = 0
-    arrived: int = 0
-    """Steps of the queue with tasks that have arrived and wait."""
-    rows: list[int] = field(default_factory=list)
-    """The last forecast of this lane."""
-    holds_until: float = math.inf
-    """Until when it says the same, if nothing changes here."""
+    arrived: int = 0  # number of queued steps whose tasks have arrived and wait
+    rows: list[int] = field(default_factory=list)  # last forecast of this lane
+    holds_until: float = math.inf  # time until which the forecast is valid if nothing changes here
 
     def head(self) -> "PlannedJob | None":
         return next(iter(self.queue.values()), None)
 
     def placed(self, mode: Mode) -> Placement | None:
-        """The placement of a one-lane mode on this lane."""
+        """Return the placement of a one-lane mode on this lane, or None."""
         if mode.type is not self.device.type or not can_host(self.node, mode):
             return None
         if not mode.on_cpu:
@@ -72,12 +66,9 @@ class PlannedJob:
     seconds: float
     task: Task | None = None
     fetched: bool = False
-    number: int = 0
-    """Number of its start, in the order of starts."""
-    end: float | None = None
-    """When it will end if it is not late, once that was asked for in a run in which it cannot change."""
-    overdue: bool = False
-    """True if the view has said that it should have ended by now; in a steady run it says so until it ends."""
+    number: int = 0  # number of its start, in the order of starts
+    end: float | None = None  # end if not late, cached in a run in which it cannot change
+    overdue: bool = False  # True once it should have ended by now; in a steady run it then stays True until the end
 
     @property
     def alone(self) -> bool:
@@ -90,10 +81,9 @@ class PlannedJob:
 
 @dataclass
 class LaneForecast:
-    """Expected times if lanes keep their order and estimates hold.
+    """Expected times if lanes keep their order and estimates are right.
 
-    `start` and `finish` by row, `lane` by the number of a lane: when its last step ends; lanes that have none and run
-    nothing are left out.
+    `start` and `finish` by row; `lane`: end of the last step by lane number, without lanes that have no steps.
     """
 
     start: dict[int, float] = field(default_factory=dict)
@@ -106,7 +96,7 @@ class LaneForecast:
 
 
 class Experience:
-    """Ratios of times to estimates of ended tasks, to judge late ones."""
+    """Ratios of times to estimates of ended tasks, to predict late ones."""
 
     def __init__(self) -> None:
         self._ratios: list[float] = []
@@ -118,9 +108,9 @@ class Experience:
             self._sums = None
 
     def ratio(self, least: float) -> float:
-        """Expected ratio of a task that has reached this part of its estimate.
+        """Expected ratio of a task that has reached `least` times its estimate.
 
-        1 of a task that is not late; if fewer than ENOUGH were as late, late again by as much as it is by now.
+        1 for a task that is not late; if fewer than ENOUGH tasks were as late, the present lateness again.
         """
         if least < 1 + LATE:
             return least if least > 1.0 else 1.0
@@ -134,10 +124,10 @@ class Experience:
 class Board:
     """The remaining plan by lane: the base of `plan_and_repair`.
 
-    Lanes and steps are those of `hetsim_policies.hybrid.common.planned_lanes`.  What was found is kept by lane until
-    something changes there, so that an event costs little that grows with the lanes.
+    Lanes and steps are those of `hetsim_policies.hybrid.common.planned_lanes`.  Results are cached by lane until
+    something changes there, so that the cost of an event hardly grows with the lanes.
 
-    Cost: O(lanes of a step) to put, start and take out; a forecast is one pass over the steps and their predecessors.
+    Cost: O(lanes of a step) to add, start and remove it; a forecast is one pass over the steps and their predecessors.
     """
 
     def __init__(self, problem: PlanProblem, is_up: Callable[[Device], bool]):
@@ -148,8 +138,8 @@ class Board:
         self.running: dict[int, tuple[PlannedJob, float]] = {}  # with their starts
         self.due: dict[int, PlannedLane] = {}  # lanes on which something may be able to start
         self.loaded: dict[int, PlannedLane] = {}  # lanes with steps of waiting tasks, by number
+        # By type: running tasks that would take less time there from a restart, with these seconds
         self.faster: dict[DeviceType, dict[int, float]] = {}
-        """By type: running tasks with less time there from a restart, and for how long."""
         self.changes = 0  # since the last forecast
         self.movable: dict[DeviceType, Movable] = {}  # by type of lane
         self._starts = 0
@@ -165,41 +155,39 @@ class Board:
         self._made: LaneForecast | None = None  # the last forecast, as long as it can be mended lane by lane
         self._touched: dict[int, PlannedLane] = {}  # lanes that have changed since
         self._joint = problem.tasks.predecessors is not None  # True if a step on one lane depends on another lane
+        # Heap of (expected end, row, start) of tasks, ended ones included
         self._due: list[tuple[float, int, float]] = []
-        """When tasks should end: a heap of time, row and start; of ended tasks too."""
         self._overdue: dict[int, None] = {}  # rows that may be late
         self._hopeless: dict[DeviceType, list[tuple[float, int, int, float]]] = {}
-        """What was in `faster`, but has too little left to be started over as long as it is not late: a heap of ends,
-        rows, numbers and seconds."""
-        self._refused: dict[int, int] = {}
-        """By lane that heads a step for which there was no room: the node on which it was."""
-        self._released: dict[int, None] | None = {}
-        """Nodes on which something has come free since; None: perhaps on all."""
+        """Tasks of `faster` with too little time left for a restart unless they are late: a heap of ends, rows, numbers
+        and seconds."""
+        self._refused: dict[int, int] = {}  # for lanes whose head step had no room: the node
+        self._released: dict[int, None] | None = {}  # nodes with releases since the last check; None: perhaps all
         self._releases = 0
         self._tasks = problem.tasks
         self._is_up = is_up
         self._experience = Experience()
+        # For tasks that were stopped late: the part of their estimate that they had run for
         self._late: dict[int, float] = {}
-        """For tasks that were stopped late: the part of their estimate that they had run for."""
 
     def is_up(self, lane: PlannedLane) -> bool:
         return lane.number not in self._down
 
     def devices_changed(self) -> None:
-        """Note a device that has failed or come back."""
+        """Record that a device has failed or was repaired."""
         self._down = {lane.number: lane for lane in self.lanes.values() if not self._is_up(lane.device)}
         self.due.update((lane.number, lane) for lane in self.lanes.values())
         self._idle = self._made = self._released = None
 
     def idle(self) -> list[PlannedLane]:
-        """Lanes on which no step of the plan runs."""
+        """Return lanes that are up and on which no step of the plan runs."""
         if self._idle is None:
             down = self._down
             self._idle = [lane for lane in self.lanes.values() if not lane.running and lane.number not in down]
         return self._idle
 
     def able(self, mode: Mode) -> list[PlannedLane]:
-        """Lanes that can run a mode, whether up or down."""
+        """Return lanes that can run a mode, whether up or down."""
         if (lanes := self._able.get(mode)) is None:
             lanes = [lane for lane in self._by_kind.get(mode.type, ()) if lane.placed(mode) is not None]
             self._able[mode] = lanes
@@ -227,7 +215,7 @@ class Board:
             self._touch(lane)
 
     def _load(self, lane: PlannedLane, more: int) -> None:
-        """The number of tasks that wait there has changed by this."""
+        """Add `more` to the number of waiting tasks of a lane."""
         lane.arrived += more
         if lane.arrived:
             self.loaded[lane.number] = lane
@@ -242,7 +230,7 @@ class Board:
             lane.queue = {job.row: job, **lane.queue}
 
     def arrived(self, job: PlannedJob, task: Task) -> None:
-        """Note that the task of a step now waits."""
+        """Record that the task of a step now waits."""
         for lane in job.lanes:
             if job.task is None:
                 self._load(lane, 1)
@@ -270,7 +258,7 @@ class Board:
             lane.arrived = 0
 
     def start(self, job: PlannedJob, view: View) -> Start:
-        """Start a step: note it, and return the decision."""
+        """Record a step as started, and return the decision."""
         assert job.task is not None
         self.take_out(job)
         job.seconds = view.duration(job.task, job.placement)
@@ -312,9 +300,9 @@ class Board:
         return job
 
     def startable(self, view: View) -> Iterator[PlannedJob]:
-        """Steps at the head of their lanes that fit; each must be started.
+        """Yield steps at the head of their lanes that fit; the caller must start each.
 
-        A step for which there was no room is not tried again before something has come free on its node.
+        A step without room is not tried again before something was released on its node.
         """
         freed, refused = self._freed(view), self._refused
         due, again = self.due, {}
@@ -338,7 +326,7 @@ class Board:
         self.due = again
 
     def _freed(self, view: View) -> dict[int, None] | None:
-        """Nodes with newly free resources; None: perhaps all."""
+        """Return nodes with newly free resources; None: perhaps all."""
         freed = self._released if view.changes.releases == self._releases else None
         self._released, self._releases = {}, view.changes.releases
         return freed
@@ -352,7 +340,7 @@ class Board:
     def at(
         self, task: Task, lane: PlannedLane, view: View, seconds: Callable[[Task, Placement, View], float]
     ) -> PlannedJob | None:
-        """The step of a task on one lane in its fastest mode; None if it cannot start."""
+        """Return the step of a task on one lane in its fastest mode, or None."""
         best: PlannedJob | None = None
         for position, mode in enumerate(task.modes):
             placement = lane.placed(mode)
@@ -365,14 +353,14 @@ class Board:
         return best
 
     def lateness(self, row: int, now: float) -> float:
-        """Factor by which a running task will likely exceed its estimate, or 1."""
+        """Predicted ratio of a running task's time to its estimate, at least 1."""
         job, since = self.running[row]
         spent = (now - since) / job.seconds if job.seconds > 0 else 0.0
         before = self._late.get(row, 0.0)
         return self._experience.ratio(spent if spent >= before else before)
 
     def finish(self, task: Task, view: View) -> float:
-        """Expected end of a running task, by experience if it is late."""
+        """Expected end of a running task; if late, by the lateness of ended tasks."""
         now, row = view.now, task.index
         job, since = self.running.get(row, (None, 0.0))
         if job is None:
@@ -394,8 +382,8 @@ class Board:
     def forecast(self, view: View) -> LaneForecast:
         """Forecast all lanes; a task on a lane that is down never ends.
 
-        Where no step depends on another lane, only lanes are looked at that have changed, or on which something should
-        have ended since: all others go on as the last forecast said, which is changed in place.
+        If no step depends on another lane, only lanes are updated that have changed, or on which something should have
+        ended since; the last forecast is changed in place.
         """
         self.changes = 0
         if not self.separable(view):
@@ -474,7 +462,6 @@ class Board:
         return any(now - since >= job.seconds * (1 - LATE) for job, since in self._perhaps_late(now))
 
     def _perhaps_late(self, now: float) -> list[tuple[PlannedJob, float]]:
-        """Return the running jobs that may be late, with their start times."""
         while self._due and self._due[0][0] <= now * (1 + 2 * LATE) + 2 * LATE * (self._due[0][0] - self._due[0][2]):
             _, row, since = heapq.heappop(self._due)
             job, began = self.running.get(row, (None, 0.0))
@@ -483,7 +470,7 @@ class Board:
         return [self.running[row] for row in self._overdue]
 
     def next_look(self, now: float) -> float:
-        """Next time to look: a running task is due, or late by half its time."""
+        """Return the next time to check: a running task is due, or late by half its time."""
         looks: Iterable[float] = (
             since + job.seconds
             if now - since < job.seconds * (1 - LATE)
@@ -500,10 +487,10 @@ class Board:
         return soonest
 
     def restartable(self, kind: DeviceType, view: View, rounding: float) -> list[tuple[float, PlannedJob]]:
-        """Running tasks that might end sooner on this type, with their ends.
+        """Return running tasks that might end sooner on this type, with their ends.
 
-        What ends when it was to end has less left than it takes in all, and on another lane it takes no less than it
-        computes there: few are left to be looked at.  What has too little left is not looked at again until it is late.
+        A task on time has less left than its whole time, and a restart on another lane takes at least its compute time
+        there: few tasks remain.  Tasks with too little time left are not checked again until they are late.
         """
         now, jobs = view.now, []
         there, away = self.faster.get(kind, {}), self._hopeless.setdefault(kind, [])
@@ -537,18 +524,18 @@ class Board:
 class Movable:
     """Waiting steps that could end sooner on an idle lane of a type.
 
-    Only in a steady run.  The time at which a step would end here grows, and that at which it ends there stays as long
-    as its lane is as it was: what has dropped out comes back only with a change there.
+    It is valid only in a steady run: the end of a step on the idle lane grows with time, and its end on its own lane is
+    constant while that lane is unchanged, so a dropped step returns only after a change there.
     """
 
     def __init__(self, kind: DeviceType, loaded: dict[int, PlannedLane]):
         self.kind = kind
+        # Steps by lane, with their minimum compute seconds on the type, and their end on their own lane
         self.steps: dict[int, tuple[PlannedLane, list[tuple[float, float, PlannedJob]]]] = {}
-        """With the seconds that each computes here at least, and its end there."""
         self.changed: dict[int, PlannedLane] = dict(loaded)
 
     def towards(self, seen: LaneForecast, now: float) -> list[tuple[PlannedLane, list[PlannedJob]]]:
-        """Such steps by lane, each lane's in queue order."""
+        """Return steps that could end sooner on an idle lane, by lane in queue order."""
         for number, lane in self.changed.items():
             self.steps.pop(number, None)
             end = seen.lane.get(number, 0.0)

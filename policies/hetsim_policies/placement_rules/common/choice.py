@@ -1,7 +1,7 @@
 """Shared parts of scoring placements: candidates, best node by keys, best GPU.
 
-A rule is asked for the fastest modes first; modes that are equally fast are compared with one another, so that a task
-that may run on several types of GPU goes where the rule likes it best and not on the type that was named first.
+The fastest modes are tried first; equally fast modes are compared with one another, so that a task that may run on
+several GPU types is placed where the rule's score is best, and not on the first type named.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,17 +14,16 @@ from hetsim.model.task import RUNNING, Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import View
 
+# From a mode, and nodes where it fits, to columns to minimize in lexicographic order
 Keys = Callable[[Mode, np.ndarray], Sequence[np.ndarray]]
-"""For a mode and nodes where it fits: columns to minimize, the first counts most."""
 
-Pick = Callable[[Task, Mode, int, View], Placement | None]
-"""The devices a mode takes on a node."""
+Pick = Callable[[Task, Mode, int, View], Placement | None]  # function that returns the devices for a mode on a node
 
 
 def equally_fast(task: Task) -> Iterator[list[Mode]]:
-    """Modes of a task, fastest first, in groups that differ only in device type.
+    """Yield modes of a task, fastest first, in groups that differ only in device type.
 
-    Equal estimated time, equal number and share of accelerators.
+    Modes of a group have equal estimated time, and equal number and share of accelerators.
     """
     if len(task.modes) == 1:
         yield [task.modes[0]]
@@ -43,9 +42,9 @@ def equally_fast(task: Task) -> Iterator[list[Mode]]:
 
 
 def best_node(task: Task, view: View, keys: Keys, pick: Pick | None = None) -> Placement | None:
-    """The fastest mode that fits, on the node with the lowest key.
+    """Return the fastest mode that fits, on the node with the lowest key, or None.
 
-    Ties: the first node.  Gangs that fit on no node go across nodes where they may.
+    Ties: the first node.  A gang that fits on no node is placed across nodes if it may span them.
     """
     pick = pick or on_node
     for modes in equally_fast(task):
@@ -58,7 +57,7 @@ def best_node(task: Task, view: View, keys: Keys, pick: Pick | None = None) -> P
 
 
 def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode, int]]:
-    """Modes and nodes on which they fit, lowest keys first; sorted lazily."""
+    """Yield modes and nodes on which they fit, lowest keys first, sorted lazily."""
     columns: list[Sequence[np.ndarray]] = []
     nodes: list[np.ndarray] = []
     owners: list[np.ndarray] = []
@@ -82,12 +81,12 @@ def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode
 
 
 def on_node(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-    """A node's first devices (for a fraction, its fullest) with room for the data."""
+    """Return a node's first devices (for a fraction, its fullest) that fit the data."""
     return view.first(mode, task, node=node)
 
 
 def first_across(task: Task, modes: Sequence[Mode], view: View) -> Placement | None:
-    """A gang that may span nodes, on the first free devices."""
+    """Return a gang that may span nodes, on the first free devices, or None."""
     for mode in modes:
         if mode.span_any and (placement := view.first(mode)) is not None and view.holds(task, placement):
             return placement
@@ -97,8 +96,7 @@ def first_across(task: Task, modes: Sequence[Mode], view: View) -> Placement | N
 def taking(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
     """Mask of the accelerators with the share and memory that a mode needs.
 
-    Rows as `nodes`, columns as positions.  The engine has the last word (`view.fits`): of slices of a GPU this knows
-    nothing.
+    Rows as `nodes`, columns as positions.  The engine decides finally (`view.fits`): this ignores slices of a GPU.
     """
     single = view.nodes.accelerators
     of_type = single.kind[nodes] == single.types.index(mode.type.name)
@@ -109,7 +107,7 @@ def taking(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
 
 
 def on_gpu(task: Task, mode: Mode, node: int, view: View, order: np.ndarray | None = None) -> Placement | None:
-    """A one-GPU mode on the first of a node's GPUs, in this order, with room."""
+    """Place a one-GPU mode on the first GPU of a node, in `order`, that has room."""
     accelerators = view.cluster.nodes[node].accelerators
     positions = range(len(accelerators)) if order is None else order.tolist()
     for position in positions:
@@ -121,16 +119,16 @@ def on_gpu(task: Task, mode: Mode, node: int, view: View, order: np.ndarray | No
 
 
 def on_fullest(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-    """A node's first devices; for a fraction the fullest GPU with room."""
+    """Return a node's first devices; for a fraction the fullest GPU with room."""
     if not mode.gpus or mode.whole_devices:
         return view.first(mode, task, node=node)
     return on_gpu(task, mode, node, view=view, order=np.argsort(view.nodes.accelerators.share[node], kind="stable"))
 
 
 def by_room(task: Task, modes: Sequence[Mode], view: View, tightest: bool) -> Placement | None:
-    """The node with the fewest (or most) free GPUs, then cores; fractions by GPU.
+    """Choose the node with the fewest (or most) free GPUs, then cores.
 
-    A fraction goes to the fullest (or emptiest) GPU.
+    A fraction is placed on the fullest (or emptiest) GPU.
     """
     sign = 1.0 if tightest else -1.0
     if modes[0].gpus and not modes[0].whole_devices:
@@ -148,7 +146,7 @@ def by_room(task: Task, modes: Sequence[Mode], view: View, tightest: bool) -> Pl
 
 
 def _gpu_by_room(task: Task, modes: Sequence[Mode], view: View, sign: float) -> Placement | None:
-    """A fraction on the GPU with the least (sign 1) or most (sign -1) left."""
+    """Place a fraction on the GPU with the least (sign 1) or most free share."""
     if any(mode.type.streams > 1 or mode.type.sharing.kind == "mig" for mode in modes):
         options = [option for mode in modes for option in view.options(task, mode)]
         return min(options, key=lambda option: -sign * view.load(option.devices[0]), default=None)
@@ -175,9 +173,9 @@ def _gpu_by_room(task: Task, modes: Sequence[Mode], view: View, sign: float) -> 
 
 
 class PlacedTasks:
-    """Running tasks that a rule placed: GPUs that they hold, by node and key.
+    """Running tasks that a rule placed: the GPUs that they occupy, by node and key.
 
-    key: of the modes that are told apart; tasks in a mode with None are not counted.
+    key: function of a mode that returns its group; tasks in a mode with key None are not counted.
     """
 
     def __init__(self, key: Callable[[Mode], float | None]):
@@ -187,13 +185,13 @@ class PlacedTasks:
         self._seen = -1
 
     def add(self, task: Task, placement: Placement) -> None:
-        """Note a task that is about to start."""
+        """Count a task that is about to start."""
         if self._key(placement.mode) is not None:
             for node in dict.fromkeys(device.node for device in placement.devices):
                 self._tasks.setdefault(node, []).append(task)
 
     def refresh(self, view: View) -> None:
-        """Count again on changed nodes."""
+        """Update the counts of changed nodes."""
         view.nodes.refresh()
         single = view.nodes.accelerators
         changed = np.flatnonzero(single.stamp > self._seen).tolist()
@@ -226,17 +224,17 @@ class Totals:
         self.gpus = np.array([len(node.accelerators) for node in cluster.nodes], dtype=float)
 
     def free(self, nodes: np.ndarray, view: View) -> np.ndarray:
-        """Free cores, memory and GPUs of nodes, one row each."""
+        """Return the free cores, memory and GPUs of nodes, one row each."""
         columns = view.nodes
         gpus = sum((column[nodes] for column in columns.gpus.values()), np.zeros(len(nodes)))
         memory = np.minimum(columns.memory[nodes], self.memory[nodes])
         return np.stack([columns.cores[nodes], memory, gpus])
 
     def all(self, nodes: np.ndarray) -> np.ndarray:
-        """Cores, memory and GPUs of idle nodes, one row each."""
+        """Return the total cores, memory and GPUs of nodes, one row each."""
         return np.stack([self.cores[nodes], self.memory[nodes], self.gpus[nodes]])
 
 
 def demand(mode: Mode) -> np.ndarray:
-    """Cores, memory and GPUs of a mode, in the order of `Totals`."""
+    """Return cores, memory and GPUs of a mode, in the order of `Totals`."""
     return np.array([mode.millicores / 1000, mode.memory, mode.gpus * mode.share / WHOLE])

@@ -1,10 +1,10 @@
-"""The expected fragmentation of a node's GPUs, and what a task would add to it.
+"""The expected fragmentation of a node's GPUs, and its increase by a task.
 
-F_n = Σ_m p_m F_n(m): F_n(m) is all of the node's free GPU share if request m does not fit there or asks for no GPU,
-else the share on GPUs with less left than m asks of one.  This is the definition in the paper; the metric
-`fragmentation` of results differs in one point: there a request for no GPU that fits loses nothing.  A task with the
-same demand on several types of accelerator can use any of them.  A task with other modes counts with the modes like its
-first accelerator mode; a task without accelerator modes counts with its first mode.
+F_n = Σ_m p_m F_n(m) for request types m of probability p_m: F_n(m) is all of node n's free GPU share if request m does
+not fit there or needs no GPU, else the share on GPUs with less free than m needs of one.  This is the definition in the
+paper; the metric `fragmentation` of results differs in one point: a request without GPU that fits loses nothing there.
+A task with the same demand on several accelerator types can use any of them.  A task with other modes counts with the
+modes like its first accelerator mode; a task without accelerator modes counts with its first mode.
 """
 
 import math
@@ -19,29 +19,27 @@ from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import View
 from hetsim_policies.common import grouped
 
-TOGETHER = 256
-"""States scored at once: enough to hide the cost of a call, few enough to stay in the cache."""
+TOGETHER = 256  # states scored at once: enough to hide the cost of a call, few enough for the cache
 
 
 @dataclass
 class NodeClass:
-    """Free resources of a class of nodes: cores, memory, and GPUs sorted by type."""
+    """Free resources of equal nodes: cores, memory, and GPUs sorted by type."""
 
     cores: int
     memory: float
     kinds: tuple[str, ...]
     share: np.ndarray
     room: np.ndarray
-    mix: "Mix | None" = None
-    """For which `before`, the expected fragmentation, holds."""
+    mix: "Mix | None" = None  # mix for which `before`, the expected fragmentation, is valid
     before: float = 0.0
 
 
 class NodeStates:
-    """Distinct states of nodes so far; `number[node]` is a node's state.
+    """Distinct states of nodes so far; `number[node]` is the number of a node's state.
 
-    A state is what a node has free (`NodeClass`); nodes with the same free resources share one.
-    memory: free host memory is part of a state.  If not, host memory counts as unlimited.
+    A state is a node's free resources (`NodeClass`); nodes with equal free resources share a state.
+    memory: free host memory is part of a state; if not, host memory counts as unlimited.
     """
 
     def __init__(self, view: View, memory: bool = True):
@@ -78,8 +76,8 @@ class NodeStates:
 class Mix:
     """A mix of requests with frequencies, against which fragmentation is measured.
 
-    typical: only the most frequent requests count, enough of them to cover this share of all.
-    memory: requests ask for host memory.
+    typical: use only the most frequent requests that together make this share of all.
+    memory: requests include host memory.
     """
 
     def __init__(self, count: Mapping[Shape, int], typical: float = 1.0, memory: bool = True):
@@ -103,7 +101,7 @@ class Mix:
         return float(lost[0] / WHOLE)
 
     def rises(self, state: NodeClass, mode: Mode) -> dict[int, float]:
-        """Increase of fragmentation by a mode in a state, by the GPU's free share."""
+        """Increase of fragmentation by a mode in a state, by free share of the GPU used."""
         rows, after = self._after([state], mode)
         gpus = [gpu for _, gpu in rows] if mode.gpus and not mode.whole_devices else []
         before = self.fragmentation(state)
@@ -129,9 +127,9 @@ class Mix:
         return rises
 
     def _after(self, states: Sequence[NodeClass], mode: Mode) -> tuple[list[tuple[int, int]], np.ndarray]:
-        """Rows (state, first GPU taken), and the expected fragmentation after the mode.
+        """Return (state, first GPU used) pairs, and expected fragmentation after the mode.
 
-        The states must have GPUs of the same types.  A fraction may take any GPU, other modes the first that fit.
+        The states must have GPUs of the same types.  A fraction may use any GPU, other modes the first that fit.
         """
         kinds = states[0].kinds
         share = np.stack([state.share for state in states])
@@ -159,19 +157,18 @@ class Mix:
 
 
 class MinRises:
-    """`Mix.min_rises` of the states of nodes, each computed once."""
+    """Cache of `Mix.min_rises` by state, each computed once."""
 
     def __init__(self, mix: Mix, states: NodeStates):
         self._mix, self._states = mix, states
-        self._known: dict[Mode, np.ndarray] = {}
-        """By mode and state: the least rise, NaN where it was not asked for yet."""
+        self._known: dict[Mode, np.ndarray] = {}  # by mode and state: the minimum increase, NaN if not computed yet
 
     def by_share(self, mode: Mode, node: int) -> dict[int, float]:
-        """Increase of fragmentation of a node, by the free share of the GPU taken."""
+        """Increase of fragmentation of a node, by the free share of the GPU used."""
         return self._mix.rises(self._states.states[int(self._states.number[node])], mode)
 
     def __call__(self, mode: Mode, states: np.ndarray) -> np.ndarray:
-        """The increase of fragmentation of nodes in these states, at the best GPUs."""
+        """Increase of fragmentation of nodes in these states, at the best GPUs."""
         cached = self._known.get(mode)
         if cached is None or len(cached) < self._states.count:
             longer = np.full(max(64, 2 * self._states.count), np.nan)
@@ -185,7 +182,6 @@ class MinRises:
 
 
 def _frequent(requests: dict[tuple[Any, ...], float], share: float) -> dict[tuple[Any, ...], float]:
-    """The most frequent requests, enough of them to cover a share of all."""
     wanted, covered = share * sum(requests.values()), 0.0
     kept = {}
     for request, number in sorted(requests.items(), key=lambda item: -item[1]):
@@ -205,7 +201,7 @@ def _demand(mode: Mode) -> tuple[float, ...]:
 
 
 class _Table:
-    """The requests that nodes with these GPUs can serve: a row per mode of a request."""
+    """Requests that nodes with given GPU types can serve; a row per mode of a request."""
 
     def __init__(self, kinds: tuple[str, ...], requests: list[tuple[Any, ...]], part: np.ndarray):
         rows, owner = [], []
@@ -235,7 +231,7 @@ class _Table:
         self.mixed = not self.of_type.all()
 
     def lost(self, share: np.ndarray, room: np.ndarray, cores: np.ndarray, memory: np.ndarray) -> np.ndarray:
-        """Expected share lost (millionths) by row: GPUs, cores and memory of the host."""
+        """Expected lost share (millionths) by row of free shares, GPUs, cores and memory."""
         free = share.sum(axis=1)
         if not len(self.part):
             return self.never * free

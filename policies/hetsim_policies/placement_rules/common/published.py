@@ -1,9 +1,9 @@
-"""Scores of the simulator of Weng et al., for placements with a key `scores`.
+"""Scores of the simulator of Weng et al., for placements with parameter `scores`.
 
-A node where a task fits has a score of 0 to 100, cut to a whole number; the greatest goes first, and of equal scores
-the smallest name of a node, where nodes are named at random in each run: their simulator puts a drawn number before
-each name.  Of a node's GPUs a fraction takes the fullest that fits, under `random` any, under `fgd` the first of the
-best score; whole GPUs are the first idle ones.  Whole scores make many nodes equal, so the drawn names decide.
+A node where a task fits has an integer score of 0 to 100; the highest is chosen, and among equal scores the smallest
+node name, where nodes are named at random in each run: their simulator puts a random number before each name.  A
+fraction is placed on the fullest of the node's GPUs that fits, with `random` on any, with `fgd` on the first of the
+best score; whole GPUs are the first idle ones.  Integer scores make many nodes equal, so the random names decide.
 
 Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent (USENIX ATC 2023), and its simulator (hkust-adsl/kubernetes-scheduler-simulator).
@@ -29,19 +29,16 @@ from hetsim_policies.placement_rules.common.choice import (
 )
 from hetsim_policies.placement_rules.common.fragmentation import MinRises, Mix, NodeStates
 
-TOP = 100
-"""The greatest score of a node."""
-TYPICAL = 0.95
-"""Share of tasks in the typical mix of `fgd`: the most frequent requests."""
-ROUNDING = 1e-9
-"""A score this little below a whole number is that number."""
+TOP = 100  # maximum score of a node
+TYPICAL = 0.95  # share of tasks in the typical mix of `fgd`: the most frequent requests
+ROUNDING = 1e-9  # a score this little below an integer is rounded up to it
 
 
 Scores = Literal["exact", "published"]
 
 
 class Scored:
-    """The node with the highest integer score; ties: the lowest drawn name."""
+    """Chooses the node with the highest integer score; ties: the lowest random name."""
 
     _rank = np.zeros(0, np.int64)  # place of each node in the order of drawn names
 
@@ -57,16 +54,16 @@ class Scored:
         return None
 
     def begin(self, view: View) -> None:
-        """Hook: before the first task."""
+        """Hook before the first task is placed."""
 
     def look(self, task: Task, view: View) -> None:
-        """Hook: take in changes before each task."""
+        """Hook before each task is placed: update the rule's counts."""
 
     def placed(self, task: Task, placement: Placement) -> None:
-        """Hook: the task is about to start."""
+        """Hook before a placed task starts."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
-        """Scores of nodes where a mode fits; `owner` gives the mode."""
+        """Scores of nodes where a mode fits; `owner`: index of each node's mode."""
         raise NotImplementedError
 
     def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
@@ -95,7 +92,7 @@ class Scored:
 
 
 class ScoredRule:
-    """A placement with key `scores`: exact, or as the published simulator."""
+    """A placement with parameter `scores`: exact, or as the published simulator."""
 
     published: ClassVar[type[Scored]]
 
@@ -106,12 +103,12 @@ class ScoredRule:
         return self.exact(task, view) if self._published is None else self._published(task, view)
 
     def exact(self, task: Task, view: View) -> Placement | None:
-        """The rule with exact values; ties by remaining room."""
+        """Place a task by exact values of the rule; ties by remaining room."""
         raise NotImplementedError
 
 
 class PublishedRandom(Scored):
-    """Any node on which the task fits, equally likely, and any of its GPUs."""
+    """Any node on which the task fits, and any of its GPUs, with equal probability."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         scores = np.zeros(len(nodes), dtype=np.int64)
@@ -125,7 +122,7 @@ class PublishedRandom(Scored):
 
 
 class _Weighing(Scored):
-    """Cores and GPUs, each as a fraction of the largest node."""
+    """Base of scores by cores and GPUs, each as a fraction of the largest node."""
 
     def begin(self, view: View) -> None:
         totals = Totals(view.cluster)
@@ -136,7 +133,7 @@ class _Weighing(Scored):
 
 
 class PublishedDotProduct(_Weighing):
-    """The minimum product of demand and free room: 100 (1 - half the sum of both)."""
+    """Minimum mean of demand × free room over cores and GPUs; score 100 (1 - mean)."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         cores, gpus = self.free(nodes, view)
@@ -145,7 +142,7 @@ class PublishedDotProduct(_Weighing):
 
 
 class PublishedBestFit(_Weighing):
-    """The node with the least room after the task, cores and GPUs alike."""
+    """The node with the least free cores and GPUs (equally weighted) after the task."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         cores, gpus = self.free(nodes, view)
@@ -154,7 +151,7 @@ class PublishedBestFit(_Weighing):
 
 
 class PublishedGpuPacking(Scored):
-    """GPUs in use, then idle GPUs of used nodes, then idle nodes.
+    """Prefer GPUs in use, then idle GPUs of used nodes, then idle nodes.
 
     A task without a GPU scores 0 everywhere.
     """
@@ -177,9 +174,9 @@ class PublishedGpuPacking(Scored):
 
 
 class PublishedGpuClustering(Scored):
-    """Nodes of the same kind only, then with some of it, then idle ones.
+    """Prefer nodes with only tasks of the same kind, then with some, then idle ones.
 
-    Kinds: fractions of a GPU together, and each number of whole GPUs.  A task without a GPU scores 0 everywhere.
+    All fractions of a GPU are one kind, each number of whole GPUs another.  A task without a GPU scores 0 everywhere.
     """
 
     def begin(self, view: View) -> None:
@@ -205,10 +202,10 @@ class PublishedGpuClustering(Scored):
 
 
 class PublishedFgd(Scored):
-    """Minimum increase of fragmentation, as integer 100 / (1 + exp(rise)).
+    """Minimum increase of fragmentation; integer score 100 / (1 + exp(increase)).
 
-    The typical mix is that of the most frequent requests of the whole workload, which the paper knows beforehand, as
-    many as make 95 % of the tasks; host memory is left out.
+    The typical mix has the most frequent requests of the whole workload, known beforehand as in the paper, which make
+    95 % of the tasks; host memory is ignored.
     """
 
     def begin(self, view: View) -> None:
@@ -233,9 +230,9 @@ class PublishedFgd(Scored):
 
 
 def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes on which one of the modes fits, and which; they differ in type only.
+    """Return nodes on which a mode fits, and for each node the index of that mode.
 
-    For whole GPUs and fractions the columns tell it at once for all types, without an index for each mode.
+    The modes differ only in type.  For whole GPUs and fractions the columns answer for all types at once.
     """
     first = modes[0]
     if not all(mode.gpus and mode.type.streams == 1 and mode.type.sharing.kind != "mig" and mode.nodes is None
@@ -265,12 +262,12 @@ def whole_score(score: np.ndarray) -> np.ndarray:
 
 
 def _points(rise: np.ndarray) -> np.ndarray:
-    """Score of a rise of fragmentation, in GPUs."""
+    """Score of an increase of fragmentation (in GPUs)."""
     return whole_score(TOP / (1 + np.exp(rise)))
 
 
 def _kind(mode: Mode) -> int | None:
-    """0 for a fraction of a GPU, else the number of GPUs; None without any."""
+    """Return 0 for a fraction of a GPU, else the number of GPUs; None without any."""
     if not mode.gpus:
         return None
     return mode.gpus if mode.whole_devices else 0

@@ -1,17 +1,18 @@
 """Assignment of sequential tasks to places as an LP or MIP with added constraints.
 
-A *site* is what a task is assigned to: all lanes of a type, the cores of one node, one accelerator, or one lane.
-With x[j, s] the part of task j on site s, t[j, s] its time there and c[s] the lanes of the site:
+A *site* is a set of equal lanes to which a task is assigned: all lanes of a type, the cores of one node, one
+accelerator, or one lane.  With x[j, s] the fraction of task j on site s, t[j, s] its time there and c[s] the number of
+lanes of the site:
 
     minimize T     with  Σ_s x[j, s] = 1             every task is somewhere
                          Σ_j t[j, s] x[j, s] ≤ c[s] T   no site works longer than T
                          start[j] ≥ arrival[j],  start[i] + Σ_s t[i, s] x[i, s] ≤ start[j]  for i before j,
                          start[j] + Σ_s t[j, s] x[j, s] ≤ T      (with a graph, arrivals or sites of several lanes)
 
-Every schedule satisfies these rows with T its makespan, so the least T is a lower bound on all schedules; that of the
-relaxation (0 ≤ x ≤ 1) is summed up from its dual prices and so holds whatever the solver's tolerances are.
-What can be injected besides is linear too: `Together`, `Apart`, `Pin`, `Cap`, `Before`; `Fuse` is `Together` for the
-program and an order for the list that follows it.  Transfers are not in the program unless a `Cap` brings them in.
+Every schedule satisfies these rows with T its makespan, so the minimum T is a lower bound on all schedules; that of the
+relaxation (0 ≤ x ≤ 1) is computed from its dual prices and so is valid whatever the solver's tolerances.  Additional
+constraints are linear too: `Together`, `Apart`, `Pin`, `Cap`, `Before`; `Fuse` is `Together` in the program, and an
+order in the list schedule made from it.  The program ignores transfers unless a `Cap` includes them.
 References: the program is that of Lenstra, Shmoys and Tardos, Approximation Algorithms for Scheduling Unrelated
 Parallel Machines (1990), with paths as in Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with Precedence Constraints
 on Hybrid Multi-core Machines (2015); the bound from approximate prices is that of Neumaier and Shcherbina, Safe Bounds
@@ -32,15 +33,14 @@ from hetsim_policies.static.common.ranks import Traffic, ranking
 from hetsim_policies.static.lists import graham
 from hetsim_policies.task_graphs import Graph, graph_of
 
-ROUNDING = 1e-6
-"""HiGHS takes a number this near to an integer for one, and a row that is off by this much for satisfied."""
+ROUNDING = 1e-6  # Tolerance of HiGHS: for a number that is nearly an integer, and for a violated row
 
 
 @dataclass(frozen=True)
 class LaneSite:
-    """Equal lanes of one type.
+    """A site: equal lanes of one type.
 
-    `lanes` are their numbers within the type, `place` where their data lie, if in one.
+    `lanes`: their numbers within the type; `place`: the memory with their data, if it is the same for all.
     """
 
     kind: int
@@ -49,24 +49,24 @@ class LaneSite:
 
 
 def by_type(instance: Instance) -> list[LaneSite]:
-    """One site for all lanes of a type."""
+    """Return one site per type, with all its lanes."""
     return [LaneSite(kind, tuple(range(count))) for kind, count in enumerate(instance.counts)]
 
 
 def by_lane(instance: Instance) -> list[LaneSite]:
-    """One site for every lane, ordered by type."""
+    """Return one site per lane, ordered by type."""
     return [LaneSite(kind, (lane,)) for kind, count in enumerate(instance.counts) for lane in range(count)]
 
 
 def by_place(instance: Instance) -> list[LaneSite]:
-    """One site for the cores of each node, and one for every accelerator."""
+    """Return one site per node's cores, and one per accelerator."""
     each = ((kind, lane, one) for kind, devices in enumerate(instance.devices) for lane, one in enumerate(devices))
     lanes = grouped(((kind, device), lane) for kind, lane, device in each)
     return [LaneSite(kind, tuple(numbers), device) for (kind, device), numbers in lanes.items()]
 
 
 def times_at(instance: Instance, sites: Sequence[LaneSite]) -> np.ndarray:
-    """Seconds of each task at each site."""
+    """Return the seconds of each task at each site."""
     return instance.time[:, [site.kind for site in sites]].reshape(instance.size, len(sites))
 
 
@@ -75,21 +75,21 @@ def times_at(instance: Instance, sites: Sequence[LaneSite]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Together:
-    """Constraint: all tasks at one site."""
+    """Constraint: all these tasks at one site."""
 
     tasks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Apart:
-    """Constraint: no two of the tasks at one site."""
+    """Constraint: no two of these tasks at one site."""
 
     tasks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Pin:
-    """Constraint: the tasks only at some sites (numbers of sites)."""
+    """Constraint: these tasks only at these sites (numbers of sites)."""
 
     tasks: tuple[int, ...]
     sites: tuple[int, ...]
@@ -106,9 +106,9 @@ class Cap:
 
 @dataclass(frozen=True)
 class Before:
-    """Constraint: the second waits for the first, as its successor in the graph.
+    """Constraint: the second task starts after the first, as a successor in the graph.
 
-    A plan keeps this where both are on one lane; elsewhere the tasks start when their data and lanes are there.
+    A plan enforces this only on one lane; elsewhere tasks start when their data and lanes are available.
     """
 
     first: int
@@ -117,7 +117,7 @@ class Before:
 
 @dataclass(frozen=True)
 class Fuse:
-    """Constraint: all tasks at one site and, as they are ready, in a row."""
+    """Constraint: all these tasks at one site, consecutive as they become ready."""
 
     tasks: tuple[int, ...]
 
@@ -126,7 +126,7 @@ Constraint = Together | Apart | Pin | Cap | Before | Fuse
 
 
 def with_order(predecessors: Graph | None, size: int, constraints: Sequence[Constraint]) -> Graph | None:
-    """The graph with the edges that `Before` adds; None without any edges."""
+    """Return the graph with the edges that `Before` adds; None without any edges."""
     graph = [list(before) for before in predecessors or [()] * size]
     for one in constraints:
         if isinstance(one, Before):
@@ -135,7 +135,7 @@ def with_order(predecessors: Graph | None, size: int, constraints: Sequence[Cons
 
 
 def violated(constraints: Sequence[Constraint], site_of: np.ndarray, makespan: float = np.inf) -> list[Constraint]:
-    """The constraints that an assignment breaks; `Cap` needs a makespan."""
+    """Return the constraints that an assignment breaks; `Cap` needs a makespan."""
     violations: list[Constraint] = []
     for one in constraints:
         if isinstance(one, Before):
@@ -162,9 +162,9 @@ def violated(constraints: Sequence[Constraint], site_of: np.ndarray, makespan: f
 
 @dataclass(frozen=True)
 class Fractional:
-    """The relaxed optimum: fractions of tasks at sites, and its value.
+    """The optimum of the relaxation: fractions of tasks at sites, and its value.
 
-    `value` is T, `bound` certified not to exceed it.
+    `value` is T; `bound` is a certified lower bound of it.
     """
 
     share: np.ndarray
@@ -174,20 +174,20 @@ class Fractional:
 
 @dataclass(frozen=True)
 class Integral:
-    """The integer solution: each task's site, or None; and its lower bound on T."""
+    """The integer solution: each task's site (or None), and a lower bound on T."""
 
     site_of: np.ndarray | None
     bound: float
 
 
 class AssignmentProgram:
-    """The assignment program, with numbers scaled by `unit`.
+    """The assignment program, with times in multiples of `unit`.
 
-    times[j, s]: inf where a task cannot run.  Without constraints `unit` is the makespan of any schedule, which the
+    times[j, s]: inf if a task cannot run there.  Without constraints `unit` is the makespan of any schedule, which the
     optimum does not exceed.
-    longest: no task is longer than T.  A row for each; not needed where sites are single lanes or starts are in.
-    frugal: weight of the mean work of a lane in the objective besides T, so that of equal makespans the one with the
-    least work is taken; with 0 (as for bounds) the rest is left to chance.
+    longest: add a row for each task, which is not longer than T; redundant with single-lane sites or start variables.
+    frugal: weight of the mean work of a lane in the objective, so that among equal makespans the least work is
+        preferred; 0 (as for bounds) leaves the rest to chance.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class AssignmentProgram:
             self.cost[: self.span] = frugal * self.time / self.counts.sum()
 
     def _in_a_row(self, times: np.ndarray, arrivals: np.ndarray | None, constraints: Sequence[Constraint]) -> float:
-        """A makespan that every assignment can keep: all work and caps in a row."""
+        """Return a makespan that every assignment can meet: all work and caps in sequence."""
         total = float(np.where(np.isfinite(times), times, 0.0).max(axis=1, initial=0.0).sum())
         total += 0.0 if arrivals is None else float(np.ptp(arrivals))
         for one in constraints:
@@ -239,7 +239,7 @@ class AssignmentProgram:
         self.rows.append((np.asarray(columns, dtype=int), np.asarray(coefficients, dtype=float), limit, equal))
 
     def _of(self, task: int) -> tuple[np.ndarray, np.ndarray]:
-        """Variables of a task and its times."""
+        """Return the variables of a task and its times."""
         columns = self.number[task][self.number[task] >= 0]
         return columns, self.time[columns]
 
@@ -287,7 +287,7 @@ class AssignmentProgram:
             self._row(columns, weights, one.upper / largest)
 
     def _matrices(self) -> tuple[Any, np.ndarray, Any, np.ndarray]:
-        """The rows `A v ≤ b` and `E v = e`."""
+        """Return the rows `A v ≤ b` and `E v = e`."""
         from scipy.sparse import coo_array, vstack
 
         pairs = np.arange(self.span)
@@ -308,7 +308,7 @@ class AssignmentProgram:
         return stacked[False], np.concatenate(limits[False]), stacked[True], np.concatenate(limits[True])
 
     def relaxed(self) -> Fractional | None:
-        """The optimum of the relaxation, at a vertex; None if infeasible."""
+        """Solve the relaxation at a vertex; None if infeasible."""
         from scipy.optimize import linprog
 
         if not self.possible:
@@ -329,9 +329,9 @@ class AssignmentProgram:
         self, node_limit: int | None = None, time_limit: float | None = None, gap: float = 0.0,
         fixed: np.ndarray | None = None,
     ) -> Integral:  # fmt: skip
-        """The integer optimum (precision 1e-6), or the best at a limit.
+        """Solve the integer program (precision 1e-6), or return the best at a limit.
 
-        fixed: pairs (j, s) that are left out, where some optimum does without them.
+        fixed: pairs (j, s) to exclude, where some optimum does not use them.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -367,8 +367,8 @@ def ordered(
 ) -> Schedule:  # fmt: skip
     """List schedule of assigned tasks: idle lanes take the most urgent ready task.
 
-    Most urgent is the task with the longest path to the end of the graph (upward rank, with mean transfers if `traffic`
-    is given); without a graph that is the longest task.  Fused tasks stand in the list where their first one stands.
+    The most urgent task has the longest path to the end of the graph (upward rank, with mean transfers if `traffic`
+    is given); without a graph it is the longest task.  Fused tasks take the list position of their first task.
     """
     times = np.full((instance.size, len(sites)), np.inf)
     rows = np.arange(instance.size)

@@ -1,10 +1,10 @@
 """Lower bounds on the makespan of n independent tasks on m CPUs and k GPUs.
 
 `area_bound` ≤ `linear_bound` ≤ the bound of `dual_approximation` ≤ the optimum, and `area_bound` ≤ `released_bound`
-≤ the optimum with release times.  `p` are the CPU times and `q` the GPU times, as arrays; inf where a task cannot run.
-Reference: the area bound with tasks split over both kinds is that of Agullo, Beaumont, Eyraud-Dubois and Kumar, Are
+≤ the optimum with release times.  `p` are the CPU times and `q` the GPU times, as arrays; inf if a task cannot run.
+Reference: the area bound with tasks split over both sides is that of Agullo, Beaumont, Eyraud-Dubois and Kumar, Are
 Static Schedules so Bad? (2016); the pruning of impossible pairs is that of Lenstra, Shmoys and Tardos (1990).
-Cost: one sort by p/q; then O(n) for the area bound and O(n) a guess, some 30 guesses, for the linear one.
+Cost: one sort by p/q; then O(n) for the area bound, and O(n) for each of about 30 guesses of the linear one.
 """
 
 import heapq
@@ -12,15 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-TOLERANCE = 1e-9
-"""Relative slack of every comparison with a guess, always so that the guess is possible rather than not."""
+TOLERANCE = 1e-9  # Relative slack of comparisons with a guess, so that rounding never makes a guess impossible
 
 
 def area_bound(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
-    """The least T with Σ p_j x_j ≤ mT and Σ q_j (1 - x_j) ≤ kT for some 0 ≤ x_j ≤ 1.
+    """The minimum T with Σ p_j x_j ≤ mT and Σ q_j (1 - x_j) ≤ kT for some 0 ≤ x_j ≤ 1.
 
-    Proof: a schedule of length T satisfies both, as a device is busy for at most T.  The least T is found by filling
-    the GPUs by decreasing p/q: among the ways to free a given CPU area this one takes the least GPU area.
+    Proof: a schedule of length T satisfies both, as a device is busy for at most T.  The minimum T is found by filling
+    the GPUs by decreasing p/q: this saves a given CPU area with the least GPU area.
     """
     order = by_gain(p, q)
     p, q = p[order], q[order]
@@ -46,8 +45,8 @@ def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float 
     """Minimum T for which `relaxation` has a solution, rounded down.
 
     Proof: in a schedule of length T no task runs where it alone takes longer than T, so the areas of a schedule of
-    length T satisfy the program with those pairs pruned; hence if the program of T has no solution, T has no schedule,
-    nor has any shorter one, as a shorter T prunes more and offers less.
+    length T satisfy the program without those pairs; hence if the program of T has no solution, T has no schedule, and
+    neither has any smaller T, which has fewer pairs and less area.
     """
     low = longest_task(p, q, m, k)
     if np.isinf(low):
@@ -75,13 +74,12 @@ def longest_task(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
 
 
 def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.ndarray, evaluations: int = 64) -> float:
-    """Longest task and area bounds with release times, counted from 0.
+    """Longest task and area bounds with release times r_j, counted from 0.
 
-    Over j the maximum of r_j + min(p_j, q_j), and over r of r + area bound of what is released at r or later.
+    The maximum over j of r_j + min(p_j, q_j), and over r of r + area bound of the tasks released at r or later.
 
-    The area falls as r grows, so between two release times r + area is at most the later one + the area of the
-    earlier: stretches that cannot beat the best are not looked into.  The number of areas is limited; fewer give a
-    bound too.
+    The area falls as r grows, so between two release times r + area is at most the later time + the area of the
+    earlier: intervals that cannot beat the best are skipped.  The number of areas is limited; fewer are a bound too.
     """
     if not len(p):
         return 0.0
@@ -114,7 +112,7 @@ class Relaxation:
     """The solution of the linear program for a guess that it does not refute.
 
     `cpu` and `gpu` mark tasks that run there in every schedule of the guess's length; the others are `free`.  `cut`
-    marks what the relaxed optimum puts on the GPUs entirely.
+    marks tasks that the relaxed optimum puts entirely on the GPUs.
     """
 
     cpu: np.ndarray
@@ -127,7 +125,7 @@ class Relaxation:
 
 
 def by_gain(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Tasks by decreasing p/q, the CPU time that a unit of GPU time saves."""
+    """Return tasks by decreasing p/q, the CPU time that a unit of GPU time saves."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         gain = p / q
     gain[np.isnan(gain)] = 1.0  # 0/0: no cost on either side
@@ -139,8 +137,8 @@ def relaxation(
 ) -> Relaxation | None:
     """Minimize Σ p_j x_j with GPU area ≤ kλ, long pairs excluded; None if > mλ.
 
-    A continuous knapsack: the GPUs are filled by decreasing p/q.  Where moving a task alone to the other side would
-    lift the optimum above mλ, the task is fixed (its reduced cost: the linear program's sensitivity).
+    λ is the guess.  A continuous knapsack: the GPUs are filled by decreasing p/q.  If moving a task alone to the other
+    side would raise the optimum above mλ, the task is fixed (its reduced cost: the sensitivity of the linear program).
     """
     order = by_gain(p, q) if order is None else order
     limit = guess * (1 + TOLERANCE)

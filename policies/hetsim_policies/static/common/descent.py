@@ -1,15 +1,15 @@
 """Local search for any assignment planner: shorten the longest lane.
 
 While the longest lane becomes shorter and no other as long, the best of these changes is made:
-    move    a task of the longest lane goes to another lane
-    swap    it changes places with a task of another lane
-    chain   it goes to another lane, from which a task is ejected to a third
-Ends at a local optimum of all three, at a makespan that is `enough`, or after a maximum number of pairs of tasks.
-From a local optimum it goes on `rounds` times, each after tasks of the longest lane and of some others were moved to
-lanes that are good for them, and keeps the best: iterated local search.
+    move    a task of the longest lane is moved to another lane
+    swap    it is exchanged with a task of another lane
+    chain   it is moved to another lane, from which a task is ejected to a third
+The search ends at a local optimum of all three, at a makespan that is `enough`, or after a maximum number of task
+pairs.  It restarts from a local optimum `rounds` times, each after tasks of the longest lane and of some others were
+moved to suitable lanes, and keeps the best: iterated local search.
 Reference: moves and swaps for R||Cmax as in Glass, Potts, Shade, Unrelated Parallel Machine Scheduling Using Local
 Search (1994); ejection chains: Glover (1996); the restarts: Lourenço, Martin, Stützle, Iterated Local Search (2003).
-Cost: a change O(tasks of the longest lane × n + n lanes), vectorized.
+Cost: O(tasks of the longest lane × n + n lanes) per change, vectorized.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,10 @@ from hetsim_policies.static.common.bounds import TOLERANCE
 from hetsim_policies.static.common.instance import Instance, Schedule
 from hetsim_policies.static.common.unrelated import good_prices
 
-PAIRS = 5_000_000
-"""Pairs of tasks that one descent looks at: some 50 ms."""
-EFFORT = 30_000_000
-"""Pairs of tasks that all descents of a schedule look at: about a second."""
-RESTARTS = 6
-"""Restarts from a local optimum, where no budget says otherwise."""
-THROWN = 4
-"""Tasks that a restart throws off the longest lane and off other lanes."""
+PAIRS = 5_000_000  # maximum number of task pairs of one descent: about 50 ms
+EFFORT = 30_000_000  # maximum number of task pairs of all descents of a schedule: about a second
+RESTARTS = 6  # default number of restarts from a local optimum
+THROWN = 4  # number of tasks that a restart moves off the longest lane, and off other lanes
 
 
 @dataclass
@@ -44,7 +40,7 @@ class DescentLanes:
     def on_lanes(
         cls, time: np.ndarray, counts: Sequence[int], lane: np.ndarray, since: np.ndarray | None = None
     ) -> "DescentLanes":
-        """Make it; lanes are numbered over all types, free from `since`."""
+        """Build from the lane of each task; lanes are numbered over all types."""
         kind = np.repeat(np.arange(len(counts)), counts)
         load = np.zeros(len(kind)) if since is None else since.astype(float)
         np.add.at(load, lane, time[np.arange(len(lane)), kind[lane]])
@@ -62,7 +58,7 @@ class DescentLanes:
 def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.ndarray | None = None) -> int:
     """Descend in place to a local optimum; return the number of pairs examined.
 
-    prices: of a second of each type, by which changes elsewhere are judged where the longest lane has none.
+    prices: value of a second of each type, by which other changes are compared if the longest lane has none.
     """
     size = len(lanes.lane)
     looked = turn = 0
@@ -84,7 +80,7 @@ def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.n
 
 
 def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: float) -> list[tuple[int, int]] | None:
-    """The moves (task, to) that make the longest lane that they touch shortest."""
+    """Return the moves (task, to) that make the longest lane they touch shortest."""
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows = np.arange(len(lane))
     order = []  # the least loaded lane of each type that has lanes
@@ -115,11 +111,10 @@ def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: floa
 def _cheaper_change(
     lanes: DescentLanes, prices: np.ndarray, goal: float, first: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """The change that saves most work at its price, of the first lane that has one.
+    """Return the change of the first lane that saves most priced work; the next lane.
 
-    From lane `first` on, with no lane too long.
-
-    It shortens no longest lane, but leaves more room for that.  With it the lane after which to look next.
+    Lanes are tried from `first` on; no lane may become too long.  The change shortens no longest lane, but makes room
+    for that.
     """
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows, count = np.arange(len(lane)), len(load)
@@ -150,7 +145,7 @@ def _cheaper_change(
 
 
 def _elsewhere(lanes: DescentLanes, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """For every task the other lane that it makes least long, and how long."""
+    """Return for every task the best other lane, and that lane's length then."""
     candidates = []
     for kind in dict.fromkeys(lanes.kind.tolist()):  # two of each type, as one may be the task's own
         here = np.flatnonzero((lanes.kind == kind) & (np.arange(len(lanes.kind)) != longest))
@@ -168,10 +163,10 @@ def improved(
     time: np.ndarray, counts: Sequence[int], lane: np.ndarray, enough: float = 0.0, since: np.ndarray | None = None,
     rounds: int = RESTARTS, pairs: int = EFFORT, others: Sequence[np.ndarray] = (),
 ) -> np.ndarray:  # fmt: skip
-    """Lane of each task after descents; never longer, on all machines the same.
+    """Return each task's lane after descents; never longer, equal on all machines.
 
     enough: a makespan that need not be improved, such as a lower bound.
-    others: lanes of tasks from which a descent of half the effort starts too; the best of all goes on.
+    others: alternative lanes of tasks, from which a descent of half the effort starts too; the best of all continues.
     """
     if not len(lane):
         return lane
@@ -199,10 +194,7 @@ def improved(
 
 
 def is_additive(instance: Instance) -> bool:
-    """Return True if a lane takes the sum of its tasks' times.
-
-    No graph, no shared items, all there at once.
-    """
+    """Return True if lanes take the sum of their tasks' times (independent, no items)."""
     tasks = instance.problem.tasks
     plain = not any(tasks.predecessors or ()) and not any(tasks.reads or ()) and not any(tasks.writes or ())
     return instance.size > 0 and plain and float(np.ptp(tasks.arrival)) == 0
@@ -211,12 +203,10 @@ def is_additive(instance: Instance) -> bool:
 def descended(
     instance: Instance, schedule: Schedule, enough: float | None = None, others: Sequence[Schedule] = ()
 ) -> Schedule:
-    """The schedule after descents, longest first on each lane, if better.
+    """Return the schedule after descents, longest first on each lane, if better.
 
-    The one given also where tasks arrive one after the other, wait for each other or share items: then more than the
-    sum of times counts.
-
-    others: schedules from which a descent starts too.
+    The given schedule is returned if tasks arrive at different times, have predecessors or share items, since then more
+    than the sum of times matters.  others: schedules from which a descent starts too.
     """
     tasks = instance.problem.tasks
     if not is_additive(instance):
@@ -237,7 +227,7 @@ def descended(
 
 
 def _throw(lanes: DescentLanes, random: np.random.Generator) -> None:
-    """Move some tasks, half of them of the longest lane, to lanes of good types."""
+    """Move some tasks, half of them of the longest lane, to lanes of suitable types."""
     mine = np.flatnonzero(lanes.lane == int(lanes.load.argmax()))
     chosen = [*random.permutation(mine)[:THROWN].tolist(), *random.integers(len(lanes.lane), size=THROWN).tolist()]
     for task in dict.fromkeys(chosen):

@@ -1,11 +1,11 @@
 """Order tasks with overlapping upload, compute, download: 3-machine flow shop.
 
 Johnson's rule (Optimal Two- and Three-Stage Production Schedules with Setup Times Included, 1954): jobs that are
-shorter on the first machine than on the second go first, by increasing time there, then the others by decreasing time
-on the second.  It is optimal for two machines, so where there is no download, or no upload, and streams enough; for
-three, with upload + compute as the first time and compute + download as the second, where the compute stage is never
-longer than every upload or every download.  With few streams, releases or a graph nothing is proven: the order is
-taken only where the timetable of the lane becomes shorter.
+shorter on the first machine than on the second come first, by increasing time there, then the others by decreasing time
+on the second.  It is optimal for two machines, so without downloads, or without uploads, and with enough streams; for
+three, with upload + compute as the first time and compute + download as the second, it is optimal if the compute stage
+is never longer than every upload or every download.  With few streams, releases or a graph nothing is proven: the order
+is adopted only if the timetable of the lane becomes shorter.
 Cost: O(k log k) for k tasks on a lane, and their timetable.
 """
 
@@ -27,7 +27,7 @@ def johnson(first: Sequence[float], second: Sequence[float]) -> list[int]:
 
 
 def length(stages: Sequence[tuple[float, float, float]], streams: int) -> float:
-    """Time for an idle lane to do jobs in order, with `streams` in flight."""
+    """Seconds for an idle lane to do jobs in order, with `streams` in flight."""
     free = [0.0, 0.0, 0.0]
     ends: list[float] = []
     for number, job in enumerate(stages):
@@ -41,10 +41,7 @@ def length(stages: Sequence[tuple[float, float, float]], streams: int) -> float:
 
 
 def ordered(instance: Instance, placed: Iterable[Placed]) -> list[Placed]:
-    """The steps of a plan with overlapping lanes in a better order, if there is one.
-
-    Only of independent tasks that are there at once; others keep their order.
-    """
+    """Return a plan's steps in a better order, if tasks are independent and overlap."""
     rows = list(placed)
     tasks = instance.problem.tasks
     if not rows or not instance.pipelined:
@@ -61,7 +58,7 @@ def ordered(instance: Instance, placed: Iterable[Placed]) -> list[Placed]:
 
 
 def best_order(instance: Instance, tasks: Sequence[int], kind: int) -> list[int]:
-    """The shorter of a lane's order and Johnson's orders."""
+    """Return the shortest of a lane's present order and Johnson's orders."""
     streams = instance.types[kind].streams
     up, compute, down = (part[list(tasks), kind].tolist() for part in (instance.up, instance.compute, instance.down))
     stages = list(zip(up, compute, down, strict=True))

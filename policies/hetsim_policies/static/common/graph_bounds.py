@@ -1,11 +1,11 @@
 """Lower bounds on the makespan of task graphs on lanes of any number of types.
 
-The longest of `Paths` ≤ `graph_bound` ≤ the optimum, and it is ≤ the program of `hlp` ≤ the optimum.
-`times[j, t]` is the time of task j on each of the `counts[t]` lanes of type t, inf where it cannot run.  Transfers
-are not counted, which only lowers a bound.
+The longest of `Paths` ≤ `graph_bound` ≤ the optimum; `graph_bound` ≤ the program of `hlp` ≤ the optimum.
+`times[j, t]` is the time of task j on each of the `counts[t]` lanes of type t, inf if it cannot run.  Transfers are
+ignored, which only lowers a bound.
 Reference: heads, tails and the work between them are those of the bound of Carlier, The One-Machine Sequencing
-Problem (1982), here with the area bound in the place of the sum.
-Cost: O(n + edges), and the area bound of at most 64 release times; on three types and more one linear program.
+Problem (1982), here with the area bound instead of the sum.
+Cost: O(n + edges), and the area bound of at most 64 release times; on three or more types one linear program.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,7 @@ from hetsim_policies.task_graphs import Graph, downward, tails, topological
 class Paths:
     """Longest paths to each task's start and from its end to the graph's end."""
 
-    fastest: np.ndarray
-    """The time of each task itself."""
+    fastest: np.ndarray  # minimum time of each task
     heads: np.ndarray
     tails: np.ndarray
 
@@ -40,7 +39,7 @@ class Paths:
         return float((self.heads + self.fastest + self.tails).max())
 
     def bound(self, cost: np.ndarray) -> float:
-        """Longest path, or more, counting tasks that cannot start or end before r."""
+        """Longest path, or the bound by tasks that cannot start (or end) before a time r."""
         best = self.longest
         for release in (self.heads, self.tails):
             latest = np.argsort(-release, kind="stable")
@@ -51,10 +50,10 @@ class Paths:
 def graph_bound(
     times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None
 ) -> float:
-    """A cheap bound on the makespan, from the first arrival: path and area together.
+    """A cheap bound on the makespan from the first arrival, by paths and areas.
 
-    For every r, what cannot start before r for the paths that lead to it needs its area after r; and what has to be
-    done r before the end, for the paths that follow, needs its area before that.
+    For every r, tasks that cannot start before r, by the paths to them, need their area after r; and tasks that must
+    end r before the end, by the paths from them, need their area before that.
     """
     if not len(times):
         return 0.0

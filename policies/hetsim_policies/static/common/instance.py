@@ -1,12 +1,12 @@
 """The offline problem of planners: tasks by device types, with lanes of each type.
 
-A *lane* is what runs one task at a time: a core or an accelerator.  Planners of this folder plan sequential tasks
-(one core or one whole accelerator each); what else a task asks for is refused with a sentence.
+A *lane* runs one task at a time: a core or an accelerator.  Planners of this folder plan sequential tasks (one core or
+one whole accelerator each); other demands are refused with a message.
 
-The time of a task on a lane is folded here, in one place for all planners: an accelerator with one stream is held
-from the start of a task's upload to the end of its download, so its time there is upload + compute + download.  With
-several streams the stages of different tasks overlap, and the time is that of the engine that the task needs longest
-(`pipelined`): good for decisions, no bound (`bounds_of` has one).  Items that several tasks use are in `traffic`.
+The time of a task on a lane is computed here for all planners: an accelerator with one stream is occupied from the
+start of a task's upload to the end of its download, so its time there is upload + compute + download.  With several
+streams the stages of different tasks overlap, and the time is that of the task's busiest engine (`pipelined`): good for
+decisions, but no bound (`stage_bound` is one).  Items that several tasks use are in `traffic`.
 """
 
 import heapq
@@ -25,20 +25,19 @@ from hetsim.model.tasks import Mode, Shape, Tasks
 from hetsim.policy import PlanProblem
 from hetsim_policies.common import grouped
 
-Free = list[np.ndarray] | None
-"""When each lane of each type can start its first task; None: all at 0."""
+Free = list[np.ndarray] | None  # When each lane of each type can start its first task; None: all at 0
 
 
 @dataclass(frozen=True)
 class Instance:
     """n sequential tasks and the lanes of T device types.
 
-    `time[j, t]` is the estimated time for which task j holds a lane of type t (inf: cannot run there), `mode[j, t]` the
-    position of that mode in its shape (-1: none).  `up`, `compute` and `down` are its stages on idle links.
-    `lanes[t]` are the names of the type's lanes.  Types stand in the order of the cluster, cores first.
-    In mid-run `free[t]` says when each lane of the type can start its first task (lanes that are down do not count);
-    None where all lanes are free from the start.  A planner that does not look at it lays out the rest as if all
-    lanes were free at once, which is still a plan, only a worse one.
+    `time[j, t]` is the estimated time for which task j occupies a lane of type t (inf: cannot run there), `mode[j, t]`
+    the position of that mode in its shape (-1: none).  `up`, `compute` and `down` are its stages on idle links.
+    `lanes[t]` are the names of the type's lanes.  Types are in the order of the cluster, cores first.  In mid-run
+    `free[t]` has the time when each lane of the type can start its first task (without lanes that are down); None if
+    all lanes are free from the start.  A planner that ignores it plans as if all lanes were free at once, which gives a
+    valid but worse plan.
     """
 
     problem: PlanProblem
@@ -59,12 +58,12 @@ class Instance:
 
     @property
     def serial(self) -> np.ndarray:
-        """Mask of the types whose lanes take one task at a time, transfers included."""
+        """Mask of the types whose lanes run one task at a time, transfers included."""
         return np.array([kind.kind == "cpu" or kind.streams == 1 for kind in self.types], dtype=bool)
 
     @property
     def idle_while_held(self) -> np.ndarray:
-        """Seconds in which the busiest engine of a task idles on its lane; 0 if serial."""
+        """Seconds in which a task's busiest engine is idle on its lane; 0 if serial."""
         return np.where(np.isfinite(self.time), self.alone, 0.0) - np.where(np.isfinite(self.time), self.time, 0.0)
 
     @cached_property
@@ -85,23 +84,23 @@ class Instance:
 
     @cached_property
     def lane_kind(self) -> np.ndarray:
-        """The type of each lane, numbered over all types."""
+        """Type of each lane, numbered over all types."""
         return np.repeat(np.arange(len(self.lanes)), np.asarray(self.counts, dtype=np.int64))
 
     @cached_property
     def first_lane(self) -> np.ndarray:
-        """The number of the first lane of each type; the last is that of all lanes."""
+        """Number of the first lane of each type; the last entry is the number of lanes."""
         return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
 
     @cached_property
     def devices(self) -> list[list[Device]]:
-        """The device of each lane, by type."""
+        """Device of each lane, by type."""
         names = lane_names(self.problem.cluster)
         return [[names[name] for name in lanes] for lanes in self.lanes]
 
     @cached_property
     def places(self) -> tuple[list[Device], np.ndarray]:
-        """Devices with lanes, a node's cores as one; by lane, the number of its device."""
+        """Devices with lanes (a node's cores are one), and the device of each lane."""
         devices = [device for of_type in self.devices for device in of_type]
         number = {device: place for place, device in enumerate(dict.fromkeys(devices))}
         return list(number), np.array([number[device] for device in devices], dtype=np.int64)
@@ -117,9 +116,9 @@ class Instance:
 
 
 def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """Sequential tasks of a problem; ScenarioError names each kind of misfit.
+    """Return the sequential tasks of a problem; ScenarioError names each misfit.
 
-    everywhere: a mode must fit on every node with its type of device, so that all lanes of a type are alike.
+    everywhere: a mode must fit on every node with its device type, so that all lanes of a type are equal.
     """
     cluster, tasks = problem.cluster, problem.tasks
     up_lanes = ((name, device) for name, device in lane_names(cluster).items() if is_up(problem, name))
@@ -179,14 +178,13 @@ def is_up(problem: PlanProblem, lane: str) -> bool:
 
 
 def _of_one_lane(mode: Mode) -> bool:
-    """Return True if a mode takes one core, or one whole GPU."""
     return mode.millicores == 1000 if mode.on_cpu else mode.gpus == 1 and mode.whole_devices
 
 
 def staged(
     tasks: Tasks, rows: np.ndarray, position: int, mode: Mode, way: Way, private: Private
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Upload, compute and download seconds of some tasks in a mode over a path."""
+    """Upload, compute and download seconds of tasks in a mode over a path."""
     up, down = stage_seconds(mode, way, private, rows)
     return up, mode.computing(1, tasks.time[rows, position]), down
 
@@ -194,7 +192,7 @@ def staged(
 def occupied(stages: np.ndarray, mode: Mode) -> np.ndarray:
     """Seconds that each task occupies a lane.
 
-    All stages on one stream, the longest engine's where stages overlap.
+    With one stream, the sum of all stages; if stages overlap, the longest one.
     """
     up, compute, down = stages
     if mode.on_cpu or mode.type.streams == 1:
@@ -205,14 +203,14 @@ def occupied(stages: np.ndarray, mode: Mode) -> np.ndarray:
 
 
 def slowest_way(problem: PlanProblem, kind: DeviceType) -> Way:
-    """The path to a type's host; if lanes differ, the slowest of each part."""
+    """Return the path to a type's host; if lanes differ, the slowest of each part."""
     cluster = problem.cluster
     ways = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
     return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in ways), strict=True)))
 
 
 def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[DeviceType, list[Node]]) -> str:
-    """Why tasks of this shape cannot be planned, as a sentence."""
+    """Explain why tasks of this shape cannot be planned, as a sentence."""
     fitting = [mode for mode in shape.modes if hosts.get(mode.type)]
     sequential = [mode for mode in fitting if _of_one_lane(mode)]
     if not sequential:
@@ -240,7 +238,7 @@ def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[Devi
 
 
 def _wrong_times(tasks: Tasks) -> Iterator[str]:
-    """Times that no scenario file lets through, but a table made in Python may have."""
+    """Yield problems of times that only tables made in Python can have."""
     for what, bad in (("NaN", np.isnan(tasks.time)), ("negative", tasks.time < 0)):
         if len(rows := np.flatnonzero(bad.any(axis=1))):
             yield f"{len(rows)} tasks have a time that is {what} (the first is {tasks.name(int(rows[0]))})"
@@ -251,7 +249,7 @@ def _has(node: Node, kind: DeviceType) -> bool:
 
 
 def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """The instance of a problem; ScenarioError if a task can run on no lane."""
+    """Return the instance of a problem; ScenarioError if a task can run on no lane."""
     instance = instance_of(problem, planner, everywhere)
     if len(nowhere := np.flatnonzero(~np.isfinite(instance.time).any(axis=1))):
         first = problem.tasks.name(int(nowhere[0]))
@@ -261,13 +259,13 @@ def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Ins
 
 
 def independent(problem: PlanProblem, planner: str) -> Instance:
-    """The instance of a problem; ScenarioError if there is a task graph."""
+    """Return the instance of a problem; ScenarioError if there is a task graph."""
     refuse_graph(problem, planner)
     return runnable(problem, planner)
 
 
 def refuse_graph(problem: PlanProblem, planner: str) -> None:
-    """Raise ScenarioError if tasks wait for each other."""
+    """Raise ScenarioError if tasks have predecessors."""
     if bound := [j for j, before in enumerate(problem.tasks.predecessors or ()) if before]:
         first = problem.tasks.name(bound[0])
         text = f"{planner} plans independent tasks; {len(bound)} tasks have predecessors ({first}, ...)"
@@ -276,7 +274,7 @@ def refuse_graph(problem: PlanProblem, planner: str) -> None:
 
 
 def free_lanes(count: int, free: np.ndarray | None = None) -> list[tuple[float, int]]:
-    """A heap of (time when free, number) of the lanes of one type."""
+    """Return a heap of (time when free, number) of the lanes of one type."""
     return sorted((0.0 if free is None else float(free[lane]), lane) for lane in range(count))
 
 
@@ -286,8 +284,8 @@ def list_schedule(
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Start and lane of tasks in order, each on the first free lane of one type.
 
-    `times[j]` of the tasks named in `order`; others keep start NaN and lane -1.  Ties go to the first lane.
-    since: when each lane is free at first; None: at 0.
+    Tasks not in `order` get start NaN and lane -1.  Ties: the first lane.
+    since: when each lane is first free; None: at 0.
     """
     starts = np.full(len(times), np.nan)
     lanes = np.full(len(times), -1, dtype=np.int64)
@@ -341,7 +339,7 @@ class Schedule:
 
     @classmethod
     def empty(cls, size: int) -> "Schedule":
-        """A schedule without placed tasks: NaN times, type and lane -1."""
+        """Return a schedule without placed tasks: NaN times, type and lane -1."""
         nowhere = np.full(size, -1, dtype=np.int64)
         return cls(np.full(size, np.nan), np.full(size, np.nan), nowhere, lane=nowhere.copy(), order=[])
 

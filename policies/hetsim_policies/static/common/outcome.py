@@ -1,18 +1,18 @@
-"""From a schedule to a plan: timetable, bounds, coverage; all planners end here.
+"""From a schedule to a plan: timetable, bounds, coverage; used by all planners.
 
-Where the stages of tasks overlap on a lane, its tasks go in the order of a flow shop (`flow_shop`).
-The planned makespan is that of the plan's timetable, with the transfers that the planner may not have looked at.  It
-is worked out without the engine (`timing`).  Where that is not exact, as transfers meet on a link or the plan has
-prefetches, `finished` takes the times of a rehearsal of the plan on the estimates.
-A planner's bound is of tasks that hold lanes for `Instance.time`; where stages overlap it proves nothing
-and is left out.  Bounds that always hold (`stage_bounds`) are added where links or engines can bind.
-The note `timetable` is `exact` where each start and finish is that of the run, else `idle links`.
-The note `covers` has a word each for transfers, memory and releases, and for keys that no proof takes into account:
+If the stages of tasks overlap on a lane, its tasks are in the order of a flow shop (`flow_shop`).
+The planned makespan is that of the plan's timetable, with transfers that the planner may have ignored.  It is computed
+without the engine (`timing`).  If that is not exact, because transfers share a link or the plan has prefetches,
+`finished` uses the times of a rehearsal of the plan on the estimates.
+A planner's bound is for tasks that occupy lanes for `Instance.time`; if stages overlap it proves nothing and is
+omitted.  Bounds that are always valid (`stage_bound`) are added if links or engines can limit.  The note `timetable`
+is `exact` if each start and finish is that of the run, else `idle links`.  The note `covers` has a word each for
+transfers, memory and releases, and for keys that no proof considers:
     absent    there are none, or they can delay nothing
     covered   the bound counts them
     partly    the bound counts part of them
     ignored   the bound does not count them
-A ratio is noted only where nothing is `partly` or `ignored`.
+A ratio is noted only if nothing is `partly` or `ignored`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ SILENT = ("absent", "covered")
 class DescendingPlanner(PlannedScheduler):
     """Base of assignment planners whose schedule may get a local search.
 
-    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
+    descent: finally move and exchange tasks of the longest lane (`descent`), for independent tasks present at once.
     """
 
     def __init__(self, descent: bool = True):
@@ -56,7 +56,7 @@ class DescendingPlanner(PlannedScheduler):
 
 
 class PlainPlanner(DescendingPlanner):
-    """Base of planners without that local search."""
+    """Base of planners without a final local search."""
 
     def __init__(self, descent: bool = False):
         super().__init__(descent)
@@ -67,14 +67,14 @@ def plan_of(
     frequencies: Mapping[str, float] = NOMINAL, descent: bool = False, draft: bool = False,
     others: Sequence[Schedule] = (),
 ) -> Plan:  # fmt: skip
-    """A schedule as a plan, in order of starts, tasks of no length first.
+    """Return a schedule as a plan, in order of starts, tasks of length 0 first.
 
-    bound: what the planner proves of the makespan of all schedules, from the first arrival.
-    guaranteed: the ratio of makespan and optimum that its algorithm promises for independent tasks that are there at
-        once, on lanes that take one at a time; None: none.
-    descent: first shorten the longest lanes (`descent`), where the schedule is one of independent tasks.
-    others: schedules from which the descent starts too; one rounding may look worse and leave less to mend.
-    draft: the planner goes on with the plan, and calls `finished` itself at its end.
+    bound: a lower bound on the makespan of all schedules, from the first arrival, that the planner proves.
+    guaranteed: the algorithm's ratio of makespan and optimum for independent tasks present at once, on lanes that run
+        one task at a time; None: none.
+    descent: first shorten the longest lanes (`descent`), if the tasks are independent.
+    others: schedules from which the descent starts too, since another rounding may be improved further.
+    draft: the planner continues with the plan, and calls `finished` itself at its end.
     Makespan and bound are counted from the first arrival; in mid-run both are counted from `now`.
     """
     if descent and (better := descended(instance, schedule, bound, others)) is not schedule:
@@ -94,7 +94,7 @@ def planned(
     instance: Instance, placed: Sequence[Placed], bound: float | None = None, guaranteed: float | None = None,
     frequencies: Mapping[str, float] = NOMINAL, draft: bool = False,
 ) -> Plan:  # fmt: skip
-    """A plan of (task, type, lane number) entries, in exactly their order."""
+    """Return a plan of (task, type, lane number) entries, in exactly their order."""
     steps = [instance.step(*one) for one in placed]
     times = timing(instance, placed, frequencies)
     problem = instance.problem
@@ -111,10 +111,10 @@ def planned(
 
 
 def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
-    """The plan with the timetable of its present steps and copies.
+    """Return the plan with the timetable of its present steps and copies.
 
-    Its own timetable stands where it is exact.  Else the plan is rehearsed, unless tasks share links or memory binds:
-    then planners promise what idle links allow, and only those that have simulated it anyway (`judged`) say more.
+    An exact timetable is kept.  Otherwise the plan is rehearsed, unless tasks share links or memory is short: then only
+    plans that were simulated anyway (`judged`) are, and others keep the timetable for idle links.
     """
     exact = plan.notes["timetable"] == "exact" and not plan.copies and not plan.fused
     exact = exact and not instance.problem.unplanned
@@ -124,7 +124,7 @@ def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
 
 
 def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
-    """The plan with the times of its rehearsal on the estimates, if possible."""
+    """Return the plan with the times of its rehearsal on the estimates, if possible."""
     try:
         played = problem.rehearse(Following(plan))
     except (PolicyError, UsageError):
@@ -141,10 +141,7 @@ def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
 
 
 def _proven(instance: Instance, bound: float | None, late: bool) -> float | None:
-    """The greatest bound that holds here; None if none.
-
-    `late`: tasks come after others.
-    """
+    """Return the largest valid bound or None; `late`: tasks arrive at different times."""
     problem, tasks = instance.problem, instance.problem.tasks
     proven = [] if bound is None or instance.pipelined else [bound]
     if proven and late:
@@ -160,7 +157,7 @@ def _proven(instance: Instance, bound: float | None, late: bool) -> float | None
 
 
 def counted(times: np.ndarray, counts: Sequence[int]) -> float:
-    """Minimum makespan of equal tasks, by counting per lane; 0 for others."""
+    """Minimum makespan of equal tasks, by counting per lane; 0 for unequal tasks."""
     size, each = len(times), times[0]
     if (times != each).any():
         return 0.0
@@ -172,9 +169,9 @@ def counted(times: np.ndarray, counts: Sequence[int]) -> float:
 def notes_of(
     covers: dict[str, str], exact: bool, makespan: float, bound: float | None, guaranteed: float | None
 ) -> dict[str, object]:
-    """The notes of a plan.
+    """Return the notes of a plan.
 
-    exact: its timetable is exact; guaranteed: the ratio that is promised here, None if none is.
+    exact: its timetable is exact; guaranteed: the ratio that is proven here, or None.
     """
     notes: dict[str, object] = {"covers": covers, "timetable": "exact" if exact else "idle links"}
     if bound is not None and exact and all(word in SILENT for word in covers.values()):
@@ -192,7 +189,7 @@ def together(instance: Instance) -> bool:
 
 
 def coverage(instance: Instance) -> dict[str, str]:
-    """Describe how far makespan and bound of a plan cover the model, one word each."""
+    """Return how makespan and bound cover each part of the model, such as transfers."""
     tasks = instance.problem.tasks
     shared = any(tasks.reads or ()) or any(tasks.writes or ())
     moved = bool((instance.up + instance.down).any())
@@ -238,7 +235,7 @@ class ResourceRow:
 def stage_bound(instance: Instance) -> float:
     """A lower bound on makespans, counted from the first arrival.
 
-    In mid-run from the first arrival of what remains.
+    In mid-run, it is counted from the first arrival of the remaining tasks.
     """
     if not instance.size:
         return 0.0
@@ -275,7 +272,7 @@ def rows_of(instance: Instance) -> Iterator[ResourceRow]:
 
 
 def _links(instance: Instance, kind: DeviceType, devices: list[Device]) -> Iterator[tuple[np.ndarray, float]]:
-    """Bytes of tasks over a type's links by direction, or both, and the links' rate."""
+    """Yield tasks' bytes over a type's links, by direction or both, and the rate."""
     cluster = instance.problem.cluster
     above, below = instance.private.up, instance.private.down
     switch_of = {(d.node, d.switch): cluster.nodes[d.node].spec.switch for d in devices if d.switch is not None}
@@ -313,7 +310,7 @@ def priced_rows(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
 
 
 def _prices(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
-    """Prices of the program, scaled so that the capacities cost 1 together."""
+    """Dual prices of the program, scaled so that the capacities cost 1 together."""
     from scipy.optimize import linprog  # takes as long to import as a small plan takes
     from scipy.sparse import coo_array, hstack
 

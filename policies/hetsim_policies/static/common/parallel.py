@@ -1,11 +1,11 @@
 """Parallel tasks for planners: rigid and moldable, on cores or GPUs.
 
-A task has *options*: a mode with its width (cores or GPUs that it holds together) and the seconds for which it holds
-them, transfers folded in as in `instance`.  A *pool* is the lanes of one type on one node; an option fits the pools of
-the nodes that can host its mode.  Where all gangs of a type may span nodes its lanes are one pool; a gang of `nodes: N`
-holds an equal part of its lanes in each of N pools at the same time.  What is not of whole lanes of a pool is refused.
-Bounds count areas, width × seconds: a task costs at least its least area on each type, and no schedule does more work
-than its lanes hold.  The reference of each algorithm stands in its own file.
+A task has *options*: a mode with its width (number of cores or GPUs occupied together) and the seconds for which it
+occupies them, transfers included as in `instance`.  A *pool* is the lanes of one type on one node; an option fits the
+pools of the nodes that can host its mode.  If all gangs of a type may span nodes its lanes are one pool; a gang of
+`nodes: N` occupies an equal part of its lanes in each of N pools at the same time.  Demands that are not whole lanes of
+a pool are refused.  Bounds count areas, width × seconds: a task costs at least its minimum area on each type, and no
+schedule does more work than its lanes can.  The reference of each algorithm is in its own file.
 """
 
 import heapq
@@ -34,7 +34,7 @@ from hetsim_policies.task_graphs import graph_of, successors, topological, upwar
 
 @dataclass(frozen=True)
 class LanePool:
-    """Lanes of a type on a node (-1: on all), and when each is free at first."""
+    """Lanes of a type on a node (-1: on all), and when each is first free."""
 
     kind: int
     node: int
@@ -47,7 +47,7 @@ class WideTasks:
     """Parallel tasks and their options.
 
     Option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes of type `kind[o]` for `seconds[o]`, in equal parts
-    in `parts[o]` of `pools_of[o]`.  Options of a task stand together, those of task j from `first[j]` on.
+    in `parts[o]` of `pools_of[o]`.  Options are grouped by task, those of task j from `first[j]` on.
     """
 
     problem: PlanProblem
@@ -61,10 +61,8 @@ class WideTasks:
     seconds: np.ndarray
     pools_of: list[tuple[int, ...]]
     first: np.ndarray
-    complete: bool
-    """True if all modes of its tasks are options, so that a bound holds for all that the engine could do."""
-    outline: Instance
-    """Sequential tasks of the same least areas: what does not depend on widths is asked there."""
+    complete: bool  # True if all modes of its tasks are options, so that a bound covers all that the engine could do
+    outline: Instance  # sequential tasks with the same minimum areas, for computations without widths
 
     @property
     def size(self) -> int:
@@ -82,7 +80,7 @@ class WideTasks:
 
     @cached_property
     def gathered(self) -> list[bool]:
-        """Mask of the types whose lanes are all on one node and can work together."""
+        """Mask of the types whose lanes are all in one pool and can work together."""
         return [sum(pool.kind == kind for pool in self.pools) == 1 for kind in range(len(self.types))]
 
     @property
@@ -93,7 +91,7 @@ class WideTasks:
                    for kind, width, parts, homes in options)  # fmt: skip
 
     def min_areas(self, longest: float = np.inf) -> np.ndarray:
-        """Minimum area of each task by type within a time limit; inf: none."""
+        """Minimum area of each task by type, over options up to `longest`; inf: none."""
         areas = np.full((self.size, len(self.types)), np.inf)
         some = np.flatnonzero(self.seconds <= longest)
         np.minimum.at(areas, (self.task[some], self.kind[some]), self.area[some])
@@ -107,21 +105,19 @@ class WideTasks:
 
 
 def parallel(problem: PlanProblem) -> bool:
-    """Return True if a task has a mode of several lanes."""
+    """Return True if a task has a mode with several lanes."""
     used = {problem.tasks.shapes[number] for number in dict.fromkeys(problem.tasks.shape.tolist())}
     return not problem.in_mid_run and any(_width(mode) > 1 for shape in used for mode in shape.modes)
 
 
 def _width(mode: Mode) -> int:
-    """Lanes that a mode holds; 0 where it takes parts of them."""
+    """Number of lanes that a mode occupies; 0 if it occupies parts of lanes."""
     if mode.on_cpu:
         return 0 if mode.millicores % 1000 else mode.millicores // 1000
     return mode.gpus if mode.whole_devices else 0
 
 
 class _Option(NamedTuple):
-    """A task in a mode: width in lanes of a type, seconds, and pools with room."""
-
     task: int
     mode: int
     kind: int
@@ -132,7 +128,7 @@ class _Option(NamedTuple):
 
 
 def wide(problem: PlanProblem, planner: str) -> WideTasks:
-    """Parallel tasks of a problem; ScenarioError if a task has no option."""
+    """Return the parallel tasks of a problem; ScenarioError if one has no option."""
     tasks = problem.tasks
     types, pools = _pools(problem)
     stages = np.zeros((3, len(tasks), len(types)))
@@ -159,9 +155,9 @@ def wide(problem: PlanProblem, planner: str) -> WideTasks:
 def _options(
     problem: PlanProblem, types: list[DeviceType], pools: list[LanePool], stages: np.ndarray
 ) -> tuple[list[_Option], bool]:
-    """The options of all tasks, task by task, and whether all modes are among them.
+    """Return the options of all tasks, and whether they include all modes.
 
-    stages: gets the most seconds of each stage (up, compute, down) of a task on each type.
+    stages: is set to the maximum seconds of each stage (up, compute, down) of a task on each type.
     """
     tasks = problem.tasks
     column = {kind: number for number, kind in enumerate(types)}
@@ -191,9 +187,9 @@ def _options(
 
 
 def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, mode: Mode) -> tuple[int, ...]:
-    """The pools with enough lanes for a mode, or for its part of each node.
+    """Return the pools with enough lanes for a mode, or for its part of each node.
 
-    None where it takes parts of lanes, or its parts do not fit next to each other.
+    The result is empty if the mode uses parts of lanes, or its parts do not fit next to each other.
     """
     nodes, count = problem.cluster.nodes, mode.node_count
     part = mode.unit if count > 1 and mode.unit is not None else mode
@@ -205,7 +201,7 @@ def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, m
 
 
 def _spreads(problem: PlanProblem, mode: Mode, width: int) -> bool:
-    """Return True if each node with lanes of the type can host a mode's parts there."""
+    """Return True if each node with lanes of the type can host a mode's parts."""
     for node in problem.cluster.nodes:
         lanes = node.cpus if mode.on_cpu else sum(one.type is mode.type for one in node.accelerators)
         share = min(lanes, width) / width
@@ -216,7 +212,7 @@ def _spreads(problem: PlanProblem, mode: Mode, width: int) -> bool:
 
 
 def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
-    """Types in cluster order, cores first, and the lanes up of each on each node."""
+    """Return types in cluster order, cores first, and the usable lanes by node."""
     cluster = problem.cluster
     used = {problem.tasks.shapes[number] for number in dict.fromkeys(problem.tasks.shape.tolist())}
     gangs = [mode for shape in used for mode in shape.modes if _width(mode) > 1]
@@ -248,7 +244,7 @@ class LanePlacing:
 
 
 class PoolLanes:
-    """Lanes of all pools with their tasks; a task goes behind earlier ones."""
+    """Lanes of all pools with their tasks; a task is placed behind earlier ones."""
 
     def __init__(self, instance: WideTasks):
         self.instance = instance
@@ -258,26 +254,26 @@ class PoolLanes:
     def earliest(
         self, homes: Iterable[int], width: int, ready: float = 0.0, parts: int = 1
     ) -> tuple[float, tuple[int, ...]]:
-        """Time at which `width` lanes are free, and the `parts` pools that have them."""
+        """Return when `width` lanes are free, and the `parts` pools that have them."""
         each = width // parts - 1
         soonest = heapq.nsmallest(parts, ((self.free[home][each][0], home) for home in homes))
         return max(soonest[-1][0], ready), tuple(home for _, home in soonest)
 
     def of_option(self, option: int, ready: float) -> tuple[float, tuple[int, ...]]:
-        """Time at which an option's lanes are free, and the pools that have them."""
+        """Return when an option's lanes are free, and the pools that have them."""
         instance = self.instance
         parts = int(instance.parts[option])
         return self.earliest(instance.pools_of[option], int(instance.width[option]), ready, parts)
 
     def after_those(self, homes: Iterable[int], width: int, parts: int) -> float:
-        """Time at which as many other lanes are free too; inf if there are none."""
+        """Time at which `width` further lanes are free too; inf if there are too few."""
         each = width // parts
         ends = [lanes[count * each - 1][0] for lanes in (self.free[home] for home in homes) for count in (1, 2)
                 if count * each <= len(lanes)]  # fmt: skip
         return sorted(ends)[2 * parts - 1] if len(ends) >= 2 * parts else np.inf
 
     def put(self, option: int, pools: Sequence[int], start: float) -> float:
-        """Place an option on the lanes freed last before its start; its finish."""
+        """Place an option on the lanes freed last before its start; return its finish."""
         instance, names = self.instance, list[str]()
         each, finish = int(instance.width[option]) // len(pools), start + float(instance.seconds[option])
         for pool in pools:
@@ -303,7 +299,7 @@ class PoolLanes:
 def wide_bound(instance: WideTasks) -> float | None:
     """A lower bound from the first arrival: paths of the fastest options, and areas.
 
-    None where the engine could do what the options do not say.
+    None if the engine could run a task in ways that are not options.
     """
     if not instance.complete or instance.outline.pipelined:
         return None
@@ -320,10 +316,10 @@ def wide_bound(instance: WideTasks) -> float | None:
 def wide_plan(
     instance: WideTasks, placed: Sequence[LanePlacing], bound: float | None = None, guaranteed: float | None = None
 ) -> Plan:
-    """A plan of placings in order of starts, with timetable and notes.
+    """Return a plan of placed options in order of starts, with timetable and notes.
 
-    bound: what the planner proves besides `wide_bound`.  guaranteed: the ratio that its algorithm promises for
-    independent tasks that are there at once.
+    bound: a bound that the planner proves, besides `wide_bound`.  guaranteed: the algorithm's ratio for independent
+        tasks present at once.
     """
     problem, tasks = instance.problem, instance.problem.tasks
     steps, times = _timetable(instance, placed)
@@ -342,7 +338,7 @@ def wide_plan(
 
 
 def _timetable(instance: WideTasks, placed: Sequence[LanePlacing]) -> tuple[list[Step], np.ndarray]:
-    """The placings as steps in the order of starts, with their starts and ends."""
+    """Return placed options as steps in the order of starts, with starts and ends."""
     problem, tasks = instance.problem, instance.problem.tasks
     order = sorted(range(len(placed)), key=lambda number: (placed[number].start, placed[number].finish, number))
     arrival = np.maximum(tasks.arrival, problem.now) if problem.in_mid_run else tasks.arrival
@@ -378,21 +374,20 @@ def _timetable(instance: WideTasks, placed: Sequence[LanePlacing]) -> tuple[list
 # Cost: some floors × O(n (options + log lanes)); rounds O(n^2 options), vectorized; `graham` up to O(n) a start.
 
 
+# Efficiencies (minimum area / area) below which options are excluded, tried in turn
 FLOORS = (0.0, 0.5, 0.75, 0.9, 1.0)
-"""Efficiencies below which options are not looked at."""
 
-Rule = Callable[[WideTasks, np.ndarray], PoolLanes]
-"""Places the tasks of an instance in options that a mask allows."""
+Rule = Callable[[WideTasks, np.ndarray], PoolLanes]  # places the tasks of an instance in options that a mask allows
 
 
 def listed(problem: PlanProblem, planner: str, rule: Rule) -> Plan:
-    """The shortest of a rule's schedules over all floors."""
+    """Return the shortest plan of a rule, over all FLOORS."""
     instance = wide(problem, planner)
     return wide_plan(instance, shortest(instance, rule).placed)
 
 
 def shortest(instance: WideTasks, rule: Rule) -> PoolLanes:
-    """The shortest of a rule's schedules, on its lanes."""
+    """Return the shortest schedule of a rule, over all FLOORS."""
     areas = instance.min_areas()[instance.task, instance.kind]
     with np.errstate(invalid="ignore", divide="ignore"):
         efficiency = np.where(instance.area > 0, areas / instance.area, 1.0)
@@ -437,20 +432,16 @@ def wide_peft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
 
 
 def _mean(instance: WideTasks, allowed: np.ndarray) -> np.ndarray:
-    """Mean seconds of each task over its allowed options."""
     total = np.bincount(instance.task[allowed], instance.seconds[allowed], minlength=instance.size)
     return total / np.maximum(1, np.bincount(instance.task[allowed], minlength=instance.size))
 
 
+# Function of completion times, on the lanes free first and on others (types by tasks), to task values
 Choice = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""From completion times on the lanes free first and on others (types by tasks) a value for each task."""
 
 
 def wide_rounds(instance: WideTasks, allowed: np.ndarray, choice: Choice) -> PoolLanes:
-    """Repeatedly place the task of highest value where it ends first.
-
-    Ties: the first task and option.
-    """
+    """Repeatedly place the task of highest value where it ends first; ties: the first."""
     lanes, arrival = PoolLanes(instance), instance.problem.tasks.arrival[instance.task]
     wanted = list(zip(instance.pools_of, instance.width.tolist(), instance.parts.tolist(), strict=True))
     demands = list(dict.fromkeys(wanted))
@@ -475,8 +466,8 @@ def wide_rounds(instance: WideTasks, allowed: np.ndarray, choice: Choice) -> Poo
 def wide_graham(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> PoolLanes:
     """Start the first listed task that fits on idle lanes, in its earliest option.
 
-    order: the list; independent tasks that it leaves out are not placed.  Of tasks with the same options by width and
-    pools only the first of the list that does not fit is looked at.
+    order: the list; independent tasks that are not in it are not placed.  Of tasks with equal widths and pools, only
+        the first that does not fit is tested.
     """
     tasks, lanes = instance.problem.tasks, PoolLanes(instance)
     graph = graph_of(tasks)

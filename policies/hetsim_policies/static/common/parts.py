@@ -1,11 +1,11 @@
-"""Groups of tasks dealt out to accelerators evenly in work and transfers.
+"""Groups of tasks assigned to accelerators evenly in work and transfers.
 
 Each part is one accelerator.  Its load is the work of its groups, every input that they read once, their private data,
-and what they read from groups of other parts; what all parts behind one switch upload is a load too.  The search moves
-one group at a time as long as the loads, in a high norm that stands for their maximum, become less.
+and what they read from groups of other parts; the uploads of all parts behind one switch are a load too.  The search
+moves one group at a time while this lowers a high-order norm of the loads, which approximates their maximum.
 Reference: the moves are those of Fiduccia and Mattheyses, A Linear-Time Heuristic for Improving Network Partitions
 (1982), with loads instead of cut edges and without its tentative moves that make things worse.
-Cost: a pass over the groups tries each on each other part, O(inputs and neighbors of a group) each; some ten passes.
+Cost: a pass over the groups tries each on each other part, O(inputs and neighbors of a group) each; about ten passes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,30 +21,24 @@ from hetsim_policies.task_graphs import graph_of, successors, topological
 
 NORM = 12
 MAX_PASSES = 20
-MANY = 64
-"""Number of launches tried one by one where they are not possible all together."""
+MANY = 64  # number of launches tried one by one if all together are impossible
 
 Patterns = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Properties of groups and parts for the search."""
+    """Data of the search for parts: work, inputs and transfers of groups."""
 
-    work: np.ndarray
-    """Seconds of each group on each part, private data included; inf: cannot run there."""
-    inputs: Sequence[Mapping[int, None]]
-    """Items each group reads that are there from the start."""
-    cost: np.ndarray
-    """Seconds to bring each item to each part."""
-    reads: Sequence[Mapping[int, float]]
-    """Seconds to move what each group reads from each other group."""
-    switch: Sequence[int | None]
-    """The switch behind which each part sits."""
+    work: np.ndarray  # seconds of each group on each part, private data included; inf: cannot run there
+    inputs: Sequence[Mapping[int, None]]  # initial items that each group reads
+    cost: np.ndarray  # seconds to bring each item to each part
+    reads: Sequence[Mapping[int, float]]  # seconds to move what each group reads from each other group
+    switch: Sequence[int | None]  # switch of each part
 
 
 class Dealing:
-    """An assignment of groups to parts, with up-to-date loads."""
+    """An assignment of groups to parts, with current loads."""
 
     def __init__(self, groups: Groups, part_of: Sequence[int]):
         self.groups = groups
@@ -61,7 +55,7 @@ class Dealing:
             self.put(group, part)
 
     def put(self, group: int, part: int) -> None:
-        """Put a group, which has none, into a part."""
+        """Assign a group without a part to a part."""
         self._change(group, part, 1)
         self.part_of[group] = part
 
@@ -90,7 +84,7 @@ class Dealing:
                 self.uploads[other] += sign * seconds
 
     def value(self) -> float:
-        """Norm of all loads."""
+        """High-order norm of all loads."""
         shared: dict[int, float] = {}
         for part, switch in enumerate(self.groups.switch):
             if switch is not None:
@@ -101,7 +95,7 @@ class Dealing:
 
 
 def dealt(groups: Groups, part_of: Sequence[int]) -> list[int]:
-    """Search from given parts; return the parts."""
+    """Search from the given parts of groups; return the improved parts."""
     dealing = Dealing(groups, part_of)
     best = dealing.value()
     heavy = np.argsort(-np.where(np.isfinite(groups.work), groups.work, 0.0).max(axis=1), kind="stable").tolist()
@@ -123,7 +117,7 @@ def dealt(groups: Groups, part_of: Sequence[int]) -> list[int]:
 
 
 def in_blocks(weights: Sequence[float], parts: int) -> list[int]:
-    """Cut consecutive groups into parts of similar weight, as a start."""
+    """Cut consecutive groups into parts of similar weight, as a start of the search."""
     total = sum(weights)
     passed, blocks = 0.0, []
     for weight in weights:
@@ -150,7 +144,7 @@ def known_work(tasks: Tasks, step: Step) -> bool:
 def chains(tasks: Tasks, most: int, patterns: Patterns | None = None) -> list[tuple[int, ...]]:
     """Chains of at most `most` tasks, each the only successor of its predecessor.
 
-    patterns: classes in order; only sequences of tasks of these classes, of several the longest that goes.
+    patterns: sequences of classes; only chains with such a sequence, the longest that matches.
     """
     graph = graph_of(tasks)
     after = successors(graph)
@@ -176,9 +170,9 @@ def chains(tasks: Tasks, most: int, patterns: Patterns | None = None) -> list[tu
 
 
 def as_one(plan: Plan, tasks: Tasks, groups: Iterable[Sequence[int]], most: int | None = None) -> Plan:
-    """The plan with each group launched together, where devices allow it.
+    """Return the plan with each group launched together, if devices allow it.
 
-    most: longer groups are cut.  The same plan where nothing can be joined.
+    most: longer groups are cut.  The plan is unchanged if nothing can be joined.
     """
     step_of = {step.task: step for step in plan.steps}
     usable: list[tuple[int, ...]] = []
@@ -207,7 +201,7 @@ def apart(plan: Plan) -> Plan:
 
 
 def _joined(plan: Plan, groups: Sequence[tuple[int, ...]], last: bool) -> Plan:
-    """Each group as one launch, where its last (or first) task stood."""
+    """Make each group one launch, at the position of its last (or first) task."""
     place = {step.task: number for number, step in enumerate(plan.steps)}
     number = max([step.launch for step in plan.steps if step.launch is not None], default=-1) + 1
     rank = {task: (float(at), 0) for task, at in place.items()}

@@ -1,8 +1,8 @@
-"""Prefetches for a plan without any: inputs move while the task before computes.
+"""Prefetches for a plan without any: inputs move while the previous task computes.
 
-Each item that a task reads is fetched once the previous task on the same accelerator has started.  An item that has
-not been written by then is fetched as soon as it has been (`hetsim.model.plan.Copy`).
-Weakness: on shared links a prefetch may delay an upload that a task waits for; simulate both and take the better.
+Each item that a task reads is fetched once the previous task on the same accelerator has started, or as soon as it has
+been written (`hetsim.model.plan.Copy`).
+Weakness: on shared links a prefetch may delay an upload that a task waits for; simulate both and use the better.
 """
 
 from dataclasses import replace
@@ -13,10 +13,7 @@ from hetsim_policies.static.common.instance import Instance
 
 
 def with_prefetches(instance: Instance, plan: Plan) -> Plan:
-    """The plan with prefetches: inputs move during the launch before on the device.
-
-    The plan itself if its tasks read nothing.
-    """
+    """Return the plan with inputs prefetched during the device's previous launch."""
     tasks = instance.problem.tasks
     if tasks.reads is None:
         return plan

@@ -1,7 +1,6 @@
-"""Ranks of the tasks of a graph: how far they are from its end and its beginning.
+"""Ranks of the tasks of a graph: their distance from its end and its beginning.
 
-Times are means over lanes, as it is not known yet where a task will run; the time to move data is that of an average
-way between two lanes.
+Times are means over lanes, as the lane of a task is not known yet; data moves over an average path between two lanes.
 """
 
 from __future__ import annotations
@@ -23,14 +22,12 @@ from hetsim_policies.task_graphs import Graph, Ways, successors, topological, up
 class Needs:
     """Seconds of each task on a lane of each place, without reads; inf: impossible.
 
-    Where nothing moves, each type of device is one place.
+    If no data moves, each device type is one place.
     """
 
     seconds: np.ndarray
-    lanes: np.ndarray
-    """Lanes of each place."""
-    place: np.ndarray
-    """The place of each lane."""
+    lanes: np.ndarray  # number of lanes of each place
+    place: np.ndarray  # place of each lane
 
     def mean(self, values: np.ndarray | None = None) -> np.ndarray:
         """Mean of times (or other values) over the lanes that can run each task."""
@@ -40,7 +37,7 @@ class Needs:
 
 
 def needs(times: np.ndarray, counts: Sequence[int], traffic: Traffic | None = None) -> Needs:
-    """Seconds that tasks hold the `counts[t]` lanes of each type."""
+    """Seconds that tasks occupy the `counts[t]` lanes of each type."""
     kind = np.repeat(np.arange(len(counts)), np.asarray(counts, dtype=np.int64))
     if traffic is None:
         return Needs(times, np.asarray(counts, dtype=float), kind)
@@ -51,7 +48,7 @@ def needs(times: np.ndarray, counts: Sequence[int], traffic: Traffic | None = No
 
 
 def ways(predecessors: Graph, traffic: Traffic | None = None) -> Ways:
-    """Predecessors of each task, and mean times to move what it reads of them."""
+    """Predecessors of each task, with mean seconds to move what it reads from them."""
     ways: list[dict[int, float]] = [dict.fromkeys(before, 0.0) for before in predecessors]
     if traffic is not None:
         latency, pace = traffic.mean()
@@ -61,10 +58,7 @@ def ways(predecessors: Graph, traffic: Traffic | None = None) -> Ways:
 
 
 def by_key(keys: Sequence[Any], before: Ways) -> list[int]:
-    """Order of tasks, each after its predecessors, by the lowest possible key.
-
-    Ties go to the first in topological order.
-    """
+    """Order tasks by lowest key, each after its predecessors; ties: topological order."""
     predecessors = [tuple(earlier) for earlier in before]
     position = {task: number for number, task in enumerate(topological(predecessors))}
     missing = [len(earlier) for earlier in predecessors]
@@ -99,24 +93,19 @@ def ranking(times: np.ndarray, counts: Sequence[int], predecessors: Graph, traff
 
 @dataclass
 class Traffic:
-    """Cost of moving data.  A *place* can hold data: a host or an accelerator."""
+    """Cost of moving data between places; a place is a host or an accelerator."""
 
-    place: np.ndarray
-    """The place of each lane, lanes of the first type first."""
+    place: np.ndarray  # place of each lane, lanes of the first type first
     latency: np.ndarray
-    pace: np.ndarray
-    """Seconds, and seconds per byte, from place to place."""
-    sources: list[dict[int, int]]
-    """Bytes that each task reads, by the task that wrote them."""
+    pace: np.ndarray  # seconds per byte from place to place (`latency`: fixed seconds)
+    sources: list[dict[int, int]]  # bytes that each task reads, by the task that wrote them
+    # Initial items that each task reads; in mid-run also those that ended tasks have written
     firsts: list[tuple[int, ...]]
-    """Items each task reads that are there from the start; in mid-run those that tasks before it have written too."""
-    first_cost: np.ndarray
-    """Seconds to bring each item from where it is at the start to each place."""
+    first_cost: np.ndarray  # seconds to bring each item from its initial location to each place
+    # Seconds for private input and output not included in a task's time on a lane (`Instance`), at each place
     extra: np.ndarray
-    """Seconds for input and output of each task that are not shared items, as far as its time on a lane (`Instance`)
-    does not hold them, at each place."""
+    # Seconds for all private input and output of each task, at each place
     private: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
-    """All seconds for input and output of each task that are not shared items, at each place."""
 
     def mean(self) -> tuple[float, float]:
         """Mean latency and seconds per byte between two different lanes."""
@@ -128,7 +117,7 @@ class Traffic:
 
 
 def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
-    """Transfer costs of the tasks' data on the cluster's links; None without any."""
+    """Return transfer costs of the tasks' data on the cluster's links, or None."""
     cluster, tasks = instance.problem.cluster, instance.problem.tasks
     if not (instance.up + instance.down).any() and tasks.reads is None and tasks.writes is None:
         return None
@@ -176,10 +165,10 @@ def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
 
 
 def _reads(instance: Instance, predecessors: Graph) -> tuple[list[dict[int, int]], list[tuple[int, ...]], np.ndarray]:
-    """Per task: bytes read, by the task that wrote them; first reads; bytes unread.
+    """Return per task: bytes read, by writing task; initial items read; bytes unread.
 
-    The writer is the last one before it.  First reads are the items that it reads and no task wrote before it.  Unread
-    bytes are those that it writes and no task reads; they go home at the end.
+    The writer is the last one before the task.  Initial items are read but written by no earlier task.  Unread bytes
+    are written by the task and read by none; they are downloaded at the end.
     """
     tasks = instance.problem.tasks
     sources: list[dict[int, int]] = [{} for _ in range(len(tasks))]

@@ -1,7 +1,7 @@
 """Shared parts of schedule searches: seed, budget, makespans of many schedules.
 
-A candidate gives every task a lane (numbered over all types) and, where tasks wait for each other or read items, a
-key: tasks are placed in ascending order of keys, each after those it waits for.
+A candidate assigns to every task a lane (numbered over all types) and, if tasks have predecessors or read items, a
+key: tasks are placed in ascending order of keys, each after its predecessors.
 """
 
 from __future__ import annotations
@@ -28,14 +28,12 @@ from hetsim_policies.static.two_sides import greedy_dual, two_types
 from hetsim_policies.static.vertices import lst
 from hetsim_policies.task_graphs import Graph, topological
 
-MAX_ROUNDS = 2_000
-"""Above this number of tasks planners of quadratic cost are no quick seeds."""
-MAX_PAIRS = 40_000
-"""Above this number of pairs of tasks and types nor is a linear program."""
+MAX_ROUNDS = 2_000  # maximum number of tasks for seeds by planners of quadratic cost
+MAX_PAIRS = 40_000  # maximum number of (task, type) pairs for a seed by a linear program
 
 
 class SearchBudget:
-    """A budget: a number of schedules to evaluate, or seconds of wall clock."""
+    """A budget: a number of schedules to evaluate, or seconds of wall-clock time."""
 
     def __init__(self, evaluations: int, seconds: float | None):
         self.evaluations, self.seconds = evaluations, seconds
@@ -43,27 +41,27 @@ class SearchBudget:
         self._began = time.perf_counter()
 
     def spend(self, wanted: int) -> int:
-        """Spend on at most `wanted` schedules; return how many are allowed."""
+        """Spend up to `wanted` evaluations; return the number allowed."""
         granted = min(wanted, self.evaluations - self.used) if self.seconds is None else wanted * (self.part < 1)
         self.used += granted
         return granted
 
     @property
     def part(self) -> float:
-        """The used fraction of the budget, 0 to 1."""
+        """Used fraction of the budget, 0 to 1."""
         if self.seconds is None:
             return self.used / self.evaluations
         return min(1.0, (time.perf_counter() - self._began) / self.seconds) if self.seconds else 1.0
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Notes of a plan: schedules evaluated, or that the clock decided."""
+        """Notes of a plan: number of evaluations, or that the clock ended the search."""
         return {"evaluations": self.used} if self.seconds is None else {"deterministic": False}
 
 
 @dataclass
 class Seed:
-    """The best schedule of some fast planners, which planner, and a lower bound."""
+    """The best schedule of some fast planners, the planner's name, and a lower bound."""
 
     schedule: Schedule
     planner: str
@@ -71,9 +69,9 @@ class Seed:
 
 
 def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
-    """Schedules of all cheap planners that can plan such tasks.
+    """Return schedules of all cheap planners that can plan such tasks.
 
-    Their bound is for schedules that start at 0 without transfers other than the tasks' own.
+    Their bound is for schedules that start at 0 with only the tasks' private transfers.
     """
     tasks, times, counts = instance.problem.tasks, instance.time, instance.counts
     before: Graph = tasks.predecessors or [()] * len(tasks)
@@ -105,18 +103,18 @@ def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
 
 
 def seed_of(instance: Instance, traffic: Traffic | None = None) -> Seed:
-    """The seed with the least makespan, the first of ties."""
+    """Return the seed of minimum makespan, the first of ties."""
     return min(seeds_of(instance, traffic), key=lambda seed: seed.schedule.makespan)
 
 
 def bound_together(instance: Instance) -> bool:
-    """Return True if tasks wait for each other or read items."""
+    """Return True if tasks have predecessors or read items."""
     tasks = instance.problem.tasks
     return any(tasks.predecessors or ()) or any(tasks.reads or ())
 
 
 class Landscape(ABC):
-    """Candidates of one instance: a row each, a column per task."""
+    """Candidates of one instance: a row per candidate, a column per task."""
 
     uses_keys: bool
 
@@ -129,11 +127,11 @@ class Landscape(ABC):
 
     @abstractmethod
     def ends(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Time at which each lane of each candidate has done its last task."""
+        """Return when each lane of each candidate has done its last task."""
 
     @abstractmethod
     def schedule(self, lanes: np.ndarray, keys: np.ndarray) -> Schedule:
-        """The schedule of one candidate."""
+        """Return the schedule of one candidate."""
 
     def makespans(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
         return self.ends(lanes, keys).max(axis=1, initial=0.0)
@@ -146,18 +144,18 @@ class Landscape(ABC):
         return np.isfinite(self.times(tasks, lanes))
 
     def last_ones(self, lanes: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Tasks of a candidate on the lane that ends last."""
+        """Return a candidate's tasks on the lane that ends last."""
         return np.flatnonzero(lanes == int(ends.argmax()))
 
     def random_lanes(self, tasks: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """A random lane for each task: first a type, then a lane of it."""
+        """Draw a lane for each task: first a type, then a lane of it."""
         drawn = (random.random(tasks.shape) * self.choices[tasks]).astype(np.int64)
         kind = self.choice[tasks, drawn]
         first = self.first_lane[kind]
         return first + (random.random(tasks.shape) * (self.first_lane[kind + 1] - first)).astype(np.int64)
 
     def encoded(self, schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
-        """A schedule as lanes and keys between 0 and 1, in the order of starts."""
+        """Encode a schedule as lanes and keys between 0 and 1, in the order of starts."""
         placed = np.empty(self.instance.size)
         placed[np.lexsort((schedule.finish, schedule.start))] = np.arange(self.instance.size)
         lanes = self.first_lane[schedule.kind] + schedule.lane
@@ -165,7 +163,7 @@ class Landscape(ABC):
 
 
 class Loads(Landscape):
-    """Independent tasks: a lane ends after the sum of its tasks, by arrival."""
+    """Landscape of independent tasks: a lane ends after the sum of its tasks."""
 
     uses_keys = False
 
@@ -186,7 +184,7 @@ class Loads(Landscape):
         return self.start + loads if self.together else self._after_arrivals(number, needs, loads)
 
     def _after_arrivals(self, number: np.ndarray, needs: np.ndarray, loads: np.ndarray) -> np.ndarray:
-        """On each lane the most, over its tasks, of an arrival and all work from it on."""
+        """End of each lane: maximum over its tasks of arrival plus all later work."""
         number, needs = number[:, self.by_arrival].ravel(), needs[:, self.by_arrival].ravel()
         there = np.tile(self.arrival[self.by_arrival], len(loads))
         order = np.argsort(number, kind="stable")
@@ -203,10 +201,10 @@ class Loads(Landscape):
 
 
 class Ranked(Landscape):
-    """Dependent tasks: list scheduling by keys, for all candidates at once.
+    """Landscape of dependent tasks: list scheduling by keys, all candidates at once.
 
-    Transfers count as in `heft`: over idle links, while the lane still works; what lies on a host at the start moves
-    to each device once.  Cost: for P candidates of n tasks with at most d predecessors O(P n d) in n steps.
+    Transfers count as in `heft`: over idle links, while the lane still works; initial items on a host are moved to each
+    device once.  Cost: for P candidates of n tasks with at most d predecessors O(P n d) in n steps.
     """
 
     uses_keys = True
@@ -236,7 +234,7 @@ class Ranked(Landscape):
         return self._decode(lanes, keys)[0]
 
     def _decode(self, lanes: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Ends of lanes; starts and finishes of tasks, numbered topologically; the order."""
+        """Return ends of lanes; starts and finishes of tasks, in topological order; order."""
         rows, size = lanes.shape
         every = np.arange(rows)
         order = self._placing(keys[:, self.order])
@@ -271,7 +269,7 @@ class Ranked(Landscape):
         return free, start, finish[:, :size], order
 
     def _placing(self, keys: np.ndarray) -> np.ndarray:
-        """Tasks by key, with each key raised to those of its predecessors; ties by number."""
+        """Return tasks by key, after raising each key to its predecessors' maximum."""
         lifted = np.concatenate([keys, np.full((len(keys), 1), -np.inf)], axis=1)
         for level in self.levels:
             lifted[:, level] = np.maximum(lifted[:, level], lifted[:, self.before[level]].max(axis=2))
@@ -290,9 +288,9 @@ class Ranked(Landscape):
 
 
 class WideRanked(Ranked):
-    """Parallel tasks: candidates choose options, placed by keys.
+    """Landscape of parallel tasks: candidates choose options, placed by keys.
 
-    Cost: a candidate O(n (pools + lanes of a pool)), one after the other.
+    Cost: O(n (pools + lanes of a pool)) per candidate, one after the other.
     """
 
     def __init__(self, instance: parallel.WideTasks):
@@ -301,11 +299,11 @@ class WideRanked(Ranked):
         self.first_lane = np.zeros(1, dtype=np.int64)  # the seed's lanes are options too
 
     def ends(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Time at which each pool has done its last task."""
+        """Return when each pool has done its last task."""
         return np.array([[free[-1][0] for free in one.free] for one in self.candidates(lanes, keys)])
 
     def candidates(self, lanes: np.ndarray, keys: np.ndarray) -> Iterator[parallel.PoolLanes]:
-        """The candidates, placed on lanes."""
+        """Yield the candidates, placed on lanes."""
         before, arrival = self.before.tolist(), self.arrival.tolist()
         for options, order in zip(lanes[:, self.order].tolist(), self._placing(keys[:, self.order]), strict=True):
             made, finish = parallel.PoolLanes(self.wide), [-np.inf] * (len(options) + 1)
@@ -331,7 +329,7 @@ def wide_search(
 ) -> Plan:
     """Search from the schedules of list algorithms for parallel tasks.
 
-    best: the lanes and keys of the best candidate of a search.
+    best: function that returns the lanes and keys of a search's best candidate.
     """
     instance = parallel.wide(problem, planner)
     rules = {"heft": parallel.wide_heft, "mct": parallel.wide_mct}
@@ -351,7 +349,6 @@ def wide_search(
 
 
 def _padded(rows: list[list[int]], blank: int) -> np.ndarray:
-    """Rows of unequal length as a matrix of at least one column."""
     matrix = np.full((len(rows), max([1, *map(len, rows)])), blank, dtype=np.int64)
     for number, row in enumerate(rows):
         matrix[number, : len(row)] = row
@@ -359,7 +356,7 @@ def _padded(rows: list[list[int]], blank: int) -> np.ndarray:
 
 
 def _levels(before: np.ndarray) -> list[np.ndarray]:
-    """Tasks that wait for others, by the length of the longest chain before them."""
+    """Return dependent tasks by the length of the longest chain before them."""
     depth = np.zeros(len(before) + 1, dtype=np.int64)
     depth[-1] = -1
     for task in range(len(before)):
@@ -376,8 +373,7 @@ class Search:
     budget: SearchBudget
     random: np.random.Generator
     seeds: list[Seed]
-    descent: bool = True
-    """True if it ends with moves and exchanges of tasks."""
+    descent: bool = True  # True if the search ends with moves and exchanges of tasks
 
     @classmethod
     def from_instance(cls, instance: Instance, evaluations: int, seconds: float | None, descent: bool = True) -> Search:
@@ -401,9 +397,9 @@ class Search:
         return self.seed.schedule.makespan - float(arrival.min()) <= floor
 
     def finished(self, schedule: Schedule) -> Plan:
-        """The plan of a schedule, or of the seed if that ends first.
+        """Return the plan of a schedule, or of the seed if that ends first.
 
-        By its timetable or, where that is not exact and there is an engine, simulated on the estimates.
+        The comparison is by timetable or, if that is not exact and there is an engine, by simulation on the estimates.
         """
         instance = self.landscape.instance
         bound = self.seed.bound
@@ -425,9 +421,9 @@ class Search:
 
 
 def simulated(problem: PlanProblem, plan: Plan) -> float:
-    """Makespan of a plan on the estimates; inf if memory forbids the order.
+    """Simulated makespan of a plan on the estimates; inf if memory forbids the order.
 
-    Without an engine the planned one.
+    Without an engine it is the planned makespan.
     """
     try:
         return problem.simulate(plan)
@@ -438,7 +434,6 @@ def simulated(problem: PlanProblem, plan: Plan) -> float:
 
 
 def span_of(plan: Plan) -> float:
-    """Planned makespan of a plan that has one."""
     assert plan.makespan is not None
     return plan.makespan
 

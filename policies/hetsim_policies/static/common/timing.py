@@ -1,12 +1,12 @@
 """When each step of a plan starts and ends, computed without the engine.
 
-A lane takes its tasks in the order of the plan; one starts when a stream of the lane is free, it has arrived and its
-predecessors are done.  An accelerator has an upload, a compute and a download engine, each for one task at a time, of
-those that ask the one that started first.  Items lie where they were read, written or passed by, and a task brings
-what is missing, source by source and hop by hop; results that no later task uses go home.
-Links are idle: where two transfers would share a link, or memory, host cores or sharing rules could delay a task,
-the timetable says that it is not `exact`.  Otherwise it is the run's, start by start, where estimates are.
-Cost: O(n + edges) where lanes are serial and nothing is shared, else O((n + edges + reads) log n), in Python.
+A lane takes its tasks in the order of the plan; a task starts when a stream of the lane is free, it has arrived and its
+predecessors are done.  An accelerator has an upload, a compute and a download engine, each for one task at a time, in
+the order of starts.  Items are located where they were read, written or passed by, and a task transfers missing items,
+source by source and hop by hop; results that no later task uses are downloaded to the host.
+Links are idle: if two transfers would share a link, or memory, host cores or sharing rules could delay a task,
+the timetable is not `exact`.  Otherwise it is that of the run, start by start, if estimates are right.
+Cost: O(n + edges) if lanes are serial and nothing is shared, else O((n + edges + reads) log n), in Python.
 """
 
 import heapq
@@ -23,17 +23,15 @@ from hetsim_policies.static.common.instance import Instance, undisturbed
 from hetsim_policies.task_graphs import graph_of, successors
 
 UP, COMPUTE, DOWN = range(3)
-ARRIVE, ENGINE, LEG = range(3)
-"""What an event is: a task arrives, an engine is done with a task, a leg of an upload is over."""
+ARRIVE, ENGINE, LEG = range(3)  # Events: a task arrives, an engine is done with a task, a leg of an upload is over
 
 NOMINAL: Mapping[str, float] = {}
-Placed = tuple[int, int, int]
-"""Task, type and lane number, in the order of the plan."""
+Placed = tuple[int, int, int]  # (task, type, lane number), in the order of the plan
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Start and finish of each task; `exact` if the model leaves nothing out."""
+    """Start and finish of each task; `exact` if the timetable ignores nothing."""
 
     start: np.ndarray
     finish: np.ndarray
@@ -43,7 +41,7 @@ class Timing:
 def timing(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[str, float] = NOMINAL) -> Timing:
     """Compute a plan's timetable; `placed` has each task once, in a valid order.
 
-    frequencies: of devices that the plan does not leave at 1, by name.
+    frequencies: by device name, for devices whose frequency is not 1.
     """
     tasks = instance.problem.tasks
     if any(tasks.reads or ()) or any(tasks.writes or ()) or instance.pipelined:
@@ -82,7 +80,7 @@ class LaneStages:
         self.fixed: dict[tuple[int, int], tuple[float, float]] = {}
 
     def seconds(self, task: int, kind: int, lane: int) -> tuple[float, float, float]:
-        """Seconds of upload, compute and download."""
+        """Return the seconds of upload, compute and download of a task on a lane."""
         instance = self.instance
         compute = self.compute(task, kind, lane)
         if instance.types[kind].kind == "cpu":
@@ -97,7 +95,7 @@ class LaneStages:
         return seconds / self.frequencies.get(self.devices[kind][lane].name, 1.0) if self.frequencies else seconds
 
     def durations(self, task: int, kind: int) -> tuple[float, float]:
-        """Seconds of upload and download that are given as durations."""
+        """Return upload and download seconds that the task gives as durations."""
         tasks = self.instance.problem.tasks
         key = int(tasks.shape[task]), int(self.instance.mode[task, kind])
         if key not in self.fixed:
@@ -111,7 +109,7 @@ class LaneStages:
 
 @dataclass(eq=False, slots=True)
 class TimedLane:
-    """One lane: its queue, its launches in flight, users and waiters of each engine."""
+    """One lane: its queue, launches in flight, and users and waiters of each engine."""
 
     device: Device
     kind: int
@@ -123,8 +121,7 @@ class TimedLane:
     holder: list[int] = field(default_factory=lambda: [-1, -1, -1])
     waiting: list[list[int]] = field(default_factory=lambda: [[], [], []])
     streams: int = field(init=False)
-    place: int = field(init=False)
-    """Where its data lie: a device index, or -1 - node for host memory."""
+    place: int = field(init=False)  # location of its data: a device index, or -1 - node for host memory
 
     def __post_init__(self) -> None:
         on_host = self.device.type.kind == "cpu"
@@ -188,13 +185,13 @@ class Pipeline:
         return Timing(start, finish, exact)
 
     def _there(self, task: int, touched: dict[int, TimedLane]) -> None:
-        """The task has arrived, or a predecessor is done."""
+        """Record that the task has arrived, or that a predecessor is done."""
         self.missing[task] -= 1
         if not self.missing[task]:
             touched[id(self.lane_of[task])] = self.lane_of[task]
 
     def _serve(self, touched: dict[int, TimedLane], now: float) -> None:
-        """Start what can start, and give engines that are free to the first that waits."""
+        """Start tasks that can start, and give free engines to their first waiters."""
         for lane in list(touched.values()):
             while lane.head < len(lane.queue) and lane.flying < lane.streams and now >= lane.since:
                 task = lane.queue[lane.head]
@@ -232,7 +229,7 @@ class Pipeline:
         heapq.heappush(self.events, (now + length, ENGINE, task, engine))
 
     def _uploads(self, lane: TimedLane, task: int) -> list[tuple[float, list[tuple[str, float]], list[int], int]]:
-        """Legs of the upload: seconds, links, items that arrive and where."""
+        """Return legs of the upload: seconds, links, items that arrive and where."""
         way, fixed = self.stages.ways[lane.kind][lane.number], (0.0, 0.0)
         size = 0.0
         if lane.device.type.kind != "cpu":
@@ -248,7 +245,7 @@ class Pipeline:
         return legs
 
     def _hops(self, source: int, lane: TimedLane, size: float) -> list[tuple[float, list[tuple[str, float]], int]]:
-        """Seconds, links and place reached of each hop from a source."""
+        """Return seconds, links and place reached of each hop from a source."""
         hops = []
         node = -1 - source
         if source >= 0:
@@ -278,13 +275,13 @@ class Pipeline:
 
     @staticmethod
     def _pipes(*named: tuple[str, Link, str]) -> list[tuple[str, float]]:
-        """Names and latencies of the links of finite rate."""
+        """Return names and latencies of the links of finite rate."""
         rates = [link.upload if direction == "up" else download_rate(link) for _, link, direction in named]
         finite = [one for one, rate in zip(named, rates, strict=True) if np.isfinite(rate)]
         return [(name if link.duplex == "half" else f"{name}:{way}", link.latency) for name, link, way in finite]
 
     def _use(self, pipes: list[tuple[str, float]], since: float, until: float) -> None:
-        """Send bytes over some links and note whether others use them."""
+        """Occupy links for a transfer, and record contention."""
         for name, _ in pipes:
             if self.busy.get(name, -np.inf) > since * (1 + 1e-12):
                 self.contended = True
@@ -313,7 +310,7 @@ class Pipeline:
         return own + (self.items.final_bytes(task) if self.items is not None else 0.0)
 
     def _served(self, task: int, engine: int, now: float, touched: dict[int, TimedLane]) -> None:
-        """An engine is done with a task: on to the next stage, or it is over."""
+        """Move a task that an engine is done with to its next stage, or end it."""
         lane = self.lane_of[task]
         lane.holder[engine] = -1
         touched[id(lane)] = lane
@@ -360,7 +357,7 @@ class Copies:
                 self.where.append({} if index in self.made else dict(hosts))
 
     def sources(self, task: int, place: int, device: Device) -> dict[int, tuple[float, list[int]]]:
-        """Bytes and items to transfer, by source; a core's own host needs none."""
+        """Return bytes and items to transfer, by source; a core's own host needs none."""
         sources: dict[int, tuple[float, list[int]]] = {}
         for item in dict.fromkeys(self.reads[task]):
             if place not in self.where[item] and (source := self._source(item, device)) is not None:
@@ -369,7 +366,7 @@ class Copies:
         return sources
 
     def _source(self, item: int, device: Device) -> int | None:
-        """The host, a local accelerator, another host or its accelerator; None: no copy."""
+        """Return the host, a local accelerator, another host or its accelerator; or None."""
         best, best_rank = None, 4
         for place in self.where[item]:
             node = -1 - place if place < 0 else self.cluster.devices[place].node

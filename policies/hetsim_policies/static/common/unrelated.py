@@ -2,14 +2,13 @@
 
     minimize T  subject to  Σ_t x_jt = 1 for every task j,  Σ_j p_jt x_jt ≤ c_t T for every type t,  x ≥ 0,
 
-with c_t equal lanes of each type.  It says as much as the program with a share for every lane: shares of equal lanes
-can be averaged.  But it has n T variables and n + T rows instead of n Σc and n + Σc, and a vertex of it splits at
-most T tasks.
-A value below the optimum is certified by prices w_t ≥ 0 with Σ c_t w_t = 1 alone: Σ_j min_t w_t p_jt ≤ T, as a
-second on a lane of type t costs w_t.  Prices come from the solver, the sum is ours.
-`assignment.Program` is the same with sites, paths and constraints.  It needs the makespan of a schedule for its unit;
-this one needs none, so that the bounds of the planners that make such schedules can be built on it.
-Cost: one sparse linear program (HiGHS), some milliseconds for 1,000 tasks on 3 types.
+with c_t equal lanes of each type.  It is equivalent to the program with a share for every lane, since shares of equal
+lanes can be averaged.  But it has n T variables and n + T rows instead of n Σc and n + Σc, and a vertex of it splits at
+most T tasks.  A lower bound is certified by prices w_t ≥ 0 with Σ c_t w_t = 1 alone: Σ_j min_t w_t p_jt ≤ T, where a
+second on a lane of type t costs w_t.  The solver returns prices, the sum is computed here.  `AssignmentProgram` is the
+same with sites, paths and constraints.  It needs the makespan of a schedule as its unit; this one does not, so the
+bounds of the planners that make such schedules can use it.
+Cost: one sparse linear program (HiGHS), a few milliseconds for 1,000 tasks on 3 types.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,12 +19,9 @@ import numpy as np
 
 from hetsim_policies.static.common.bounds import TOLERANCE
 
-WHOLE_PROGRAM = 40_000
-"""Pairs of tasks and types up to which the program is solved at once."""
-COLUMNS = 4
-"""Pairs of each task that join a larger program at a time."""
-SAMPLE = 4_000
-"""Tasks from which prices are taken where only a bound is wanted: any prices give one, good ones a good one."""
+WHOLE_PROGRAM = 40_000  # maximum number of (task, type) pairs of a program solved at once
+COLUMNS = 4  # number of pairs of each task that are added to a larger program at a time
+SAMPLE = 4_000  # number of tasks from which prices for a bound are computed; any prices give a valid bound
 
 
 @dataclass(frozen=True)
@@ -44,9 +40,9 @@ def allowed_times(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
 def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> Split:
     """Solve the program for tasks that can each run on a type with lanes.
 
-    Pairs that are inf are left out, and those that take longer than all tasks one after the other where they are
-    shortest, which no optimal schedule has: times may differ by more than the solver can take.
-    divisible: the rows are work that any number of lanes can share, so that length rules nothing out.
+    Pairs with infinite time are excluded, and pairs that take longer than the sum of all tasks' minimum times, which no
+    optimal schedule has: times may differ by more than the solver's range.
+    divisible: the rows are work that any number of lanes can share, so that length excludes nothing.
     """
     from scipy.optimize import linprog  # takes as long to import as a small plan takes
     from scipy.sparse import csr_array
@@ -93,7 +89,7 @@ def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> 
 def _by_columns(
     solved: Callable[..., Any], times: np.ndarray, counts: Sequence[int], usable: np.ndarray
 ) -> tuple[Any, np.ndarray]:
-    """The program over a few pairs of each task; priced pairs join until none is left."""
+    """Solve the program over a few pairs of each task, adding pairs by reduced cost."""
     allowed = np.where(usable, times, np.inf)
     chosen = np.zeros(times.shape, dtype=bool)
     rows = np.arange(len(times))[:, None]
@@ -124,6 +120,6 @@ def priced(times: np.ndarray, counts: Sequence[int], prices: np.ndarray) -> np.n
 
 
 def good_prices(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """Prices of the program, or of one with every n-th task if there are many."""
+    """Prices of the program, or of a sample of every n-th task if there are many."""
     every = max(1, -(-len(times) // SAMPLE))
     return split(times[::every], counts).prices

@@ -189,7 +189,7 @@ class Links:
         return self._down[device.index]
 
     def between(self, source: int, target: int) -> tuple[Sequence[Pipe], float]:
-        """Return pipes and latency from one node's host memory, or a store, to another node's."""
+        """Return pipes and latency from a node (or store) to the memory of a node."""
         pipes = [pipe for pipe in (self._out[source], self._in[target]) if pipe.rate < math.inf]
         return pipes, self._network_latency[source] + self._network_latency[target]
 

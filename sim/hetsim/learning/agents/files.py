@@ -1,10 +1,9 @@
-"""Files of learned policies: arrays and JSON, nothing that could run.
+"""Files of learned policies: arrays and JSON, no executable content.
 
-A NumPy archive (.npz) of the network's arrays `array0`, `array1`, ... and of `about`, the bytes of a JSON object:
-format, version of format and of features, what it decides, agent, window, types of device, scale, and how it was
-trained.
-Read with allow_pickle=False; written under another name first, so that a file is whole or not there.  Same policy,
-same bytes.
+A NumPy archive (.npz) with the network's arrays `array0`, `array1`, ... and `about`, the bytes of a JSON object:
+format, versions of the format and of the features, what the policy decides, agent, window, device types, scale, and
+training.  It is read with allow_pickle=False.  It is written under a temporary name first, so that a file is never
+partial.  Equal policies give equal bytes.
 """
 
 import io
@@ -34,23 +33,20 @@ from hetsim.model.files import open_input, write_whole
 
 FORMAT = "hetsim learned policy"
 VERSION = 2
-PLACES = {SCHEDULING: "policy.scheduler", ADMISSION: "policy.admission"}
-"""Where a scenario names a policy that decides this."""
-MAX_BYTES = 64_000_000
-"""No such file is larger, by far."""
+PLACES = {SCHEDULING: "policy.scheduler", ADMISSION: "policy.admission"}  # Scenario key of a policy, by what it decides
+MAX_BYTES = 64_000_000  # maximum size of a policy file; real ones are far smaller
 
 
 @dataclass
 class LearnedPolicy:
-    """A trained network, and the scenario that it was trained for."""
+    """A trained network, and a description of the scenario that it was trained for."""
 
     network: ScoreNetwork
     window: int
     types: tuple[str, ...]
     scale: float
     agent: str
-    training: dict[str, Any] = field(default_factory=dict)
-    """How it was made: scenario, steps, seed, reward, ..."""
+    training: dict[str, Any] = field(default_factory=dict)  # how it was trained: scenario, steps, seed, reward, ..
     decides: str = SCHEDULING
 
     @property
@@ -58,12 +54,12 @@ class LearnedPolicy:
         return Layout(self.window, self.types, self.decides)
 
     def best(self, observation: np.ndarray, mask: np.ndarray) -> int:
-        """The possible action with the highest score; of ties the first."""
+        """Return the possible action with the highest score; the first one of ties."""
         possible = np.flatnonzero(mask)
         return int(possible[self.network.scores(self.layout.row(observation, possible)).argmax()])
 
     def check(self, cluster: Cluster, path: Path) -> None:
-        """Raise ScenarioError, naming its file, if it cannot act on this cluster."""
+        """Raise ScenarioError, with the file's name, if it does not match this cluster."""
         here = Layout.for_cluster(cluster, self.window, self.decides)
         mine = self.layout
         if here.types != mine.types:
@@ -77,7 +73,7 @@ class LearnedPolicy:
 
 
 def save(policy: LearnedPolicy, path: str | Path) -> None:
-    """Write the file, whole or not at all."""
+    """Write the policy file; an error leaves no partial file."""
     about = {
         "format": FORMAT, "version": VERSION, "features": FEATURES_VERSION,
         **{key: value for key, value in vars(policy).items() if key != "network"},
@@ -100,7 +96,7 @@ def save(policy: LearnedPolicy, path: str | Path) -> None:
 
 
 def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
-    """Read a policy file; ScenarioError if it cannot run or decides differently here."""
+    """Read a policy file; ScenarioError if it is invalid or for another decision."""
     path = Path(path)
     wrong = partial(file_error, path)
     policy = _checked(_read_parts(path, wrong), wrong)
@@ -110,7 +106,7 @@ def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
 
 
 def _read_parts(path: Path, wrong: Callable[[str], ScenarioError]) -> dict[str, np.ndarray]:
-    """Read the arrays of an archive; raise `wrong` if it is none.  Nothing in it runs."""
+    """Read the arrays of an archive without running code; raise `wrong` if invalid."""
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
@@ -180,7 +176,6 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
 
 
 def _check_versions(about: Mapping[str, Any], wrong: Any) -> None:
-    """Refuse a file of another version than this program reads, newer or older."""
     versions = (
         (about["version"], VERSION, "its file format"),
         (about["features"], FEATURES_VERSION, "what it observes"),
@@ -197,7 +192,7 @@ def _check_versions(about: Mapping[str, Any], wrong: Any) -> None:
 
 
 def _numbered(parts: Mapping[str, np.ndarray], wrong: Any) -> list[np.ndarray]:
-    """The arrays of a network in their order."""
+    """Return the arrays of a network in order."""
     expected = [f"array{number}" for number in range(len(parts) - 1)]
     for name in parts:
         if name != "about" and name not in expected:
@@ -206,13 +201,13 @@ def _numbered(parts: Mapping[str, np.ndarray], wrong: Any) -> list[np.ndarray]:
 
 
 def shown(value: Any) -> str:
-    """A value in a file as text, cut short."""
+    """Format a value of the file as text of at most 40 characters."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _chained(shapes: list[tuple[int, ...]]) -> bool:
-    """Return True if arrays of these shapes make layers that end in one score."""
+    """Return True if arrays of these shapes form layers that end in one score."""
     if len(shapes) < 2 or len(shapes) % 2:
         return False
     width = shapes[0][0] if len(shapes[0]) == 2 else 0

@@ -3,10 +3,10 @@
 `Ppo` is proximal policy optimization, by MaskablePPO of stable-baselines3.
 Reference: Schulman, Wolski, Dhariwal, Radford, Klimov, Proximal Policy Optimization Algorithms (2017), with invalid
 actions masked as in Huang and Ontañón, A Closer Look at Invalid Action Masking in Policy Gradient Algorithms (FLAIRS
-2022).  The policy network is the one of the other agents, which scores each action from its row; the value network
-reads the whole observation.
-Weakness: the discount is by step unless `horizon` is given; no guarantee but of small steps.
-Cost: a thousand steps take one to two seconds, most of it in PyTorch.
+2022).  The policy network is that of the other agents and scores each action from its row of features; the value
+network reads the whole observation.
+Weakness: the discount is per step unless `horizon` is given; no guarantee except that updates are small.
+Cost: 1 to 2 s per thousand steps, mostly in PyTorch.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Dqn:
 
     Reference: Mnih et al., Human-level Control through Deep Reinforcement Learning (Nature 2015): replay memory and a
     target network; van Hasselt, Guez, Silver, Deep Reinforcement Learning with Double Q-learning (AAAI 2016): one
-    network chooses the next action, the other values it.  Between decisions time passes, so the discount is by time, as
-    in a semi-Markov process (Bradtke and Duff, NIPS 1994).
-    Weakness: no guarantee with a network, and the noise of the whole system's cost hides what one action changed; a few
+    network chooses the next action, the other values it.  Decisions are at irregular times, so the discount is by
+    elapsed time, as in a semi-Markov process (Bradtke and Duff, NIPS 1994).
+    Weakness: no guarantee with a network, and the noise of the system's total cost hides the effect of one action; some
     ten thousand steps are needed.
     Cost: an update of `batch` transitions every `every` steps, about 1 ms each.
 
-    memory: number of transitions kept; batch: number drawn for an update, one every `every` steps.
-    horizon: typical times after which a reward counts 1/e.  Exploration falls to `min_explore` over the first
-    `explore` of all steps.  `target`: updates between two copies to the target network.
+    memory: number of transitions stored; batch: number drawn for an update, one every `every` steps.
+    horizon: typical times after which a reward is discounted to 1/e.  Exploration falls to `min_explore` over the first
+        `explore` of all steps.  `target`: updates between two copies to the target network.
     """
 
     hidden: Layers = (32, 32)
@@ -100,7 +100,7 @@ class Dqn:
 
 
 class Memory:
-    """The last transitions in a ring buffer; successors are neighbors."""
+    """Ring buffer of the last transitions; the successor of each is its neighbor."""
 
     def __init__(self, size: int, observation: int, actions: int):
         self.size = size + 1
@@ -113,23 +113,23 @@ class Memory:
         self.taken = 0
 
     def begin(self, observation: np.ndarray, mask: np.ndarray, action: int) -> int:
-        """Add a decision; return its position."""
+        """Add a decision, and return its position."""
         place = self.taken % self.size
         self.taken += 1
         self.observations[place], self.masks[place], self.actions[place] = observation, mask, action
         return place
 
     def end(self, place: int, reward: float, left: float) -> None:
-        """Note the reward of the last step, and the discount of the steps after it."""
+        """Record the reward of the last step, and the discount of the later steps."""
         self.rewards[place], self.left[place] = reward, left
 
     def draw(self, count: int, random: np.random.Generator) -> np.ndarray:
-        """Positions of random transitions, without the last, whose successor is unknown."""
+        """Draw positions of random transitions, except the last, which has no successor."""
         kept = min(self.taken, self.size) - 1
         return np.asarray((self.taken - 2 - random.integers(0, kept, count)) % self.size)
 
     def after(self, places: np.ndarray) -> np.ndarray:
-        """Positions of the successors of these transitions."""
+        """Return the positions of the successors of these transitions."""
         return np.asarray((places + 1) % self.size)
 
 
@@ -140,14 +140,14 @@ class Reinforce:
     Reference: Williams, Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning
     (Machine Learning 8, 1992).  The baseline is that of Mao, Venkatakrishnan, Schwarzkopf, Alizadeh, Variance Reduction
     for Reinforcement Learning in Input-Driven Environments (ICLR 2019), as used for scheduling in Decima (SIGCOMM
-    2019): several episodes meet the same arrivals and sizes, and a return is compared with what the others still had to
-    pay at the same simulated time; so the luck of the load cancels.
+    2019): several episodes have the same arrivals and sizes, and a return is compared with the remaining cost of the
+    other episodes at the same simulated time, so the randomness of the load cancels.
     Weakness: each step is used once, so it needs many; no guarantee but of a local optimum, at small enough rates.
-    Cost: about 20 µs a step, besides the steps themselves.
+    Cost: about 20 µs per step, in addition to the simulation.
 
-    runs: episodes of the same load an update.  horizon: typical times after which a reward counts 1/e.
-    shortest, growth: an episode is cut after `shortest` typical times at first, and after 1 + `growth` times as many at
-    last, since what an untrained policy does to a long run teaches nothing.
+    runs: episodes of the same load per update.  horizon: typical times after which a reward is discounted to 1/e.
+    shortest, growth: an episode is cut after `shortest` typical times at first, and after 1 + `growth` times as many in
+        the end, because a long run under an untrained policy teaches nothing.
     entropy: weight of a bonus for undecided choices, which falls to 0.
     """
 
@@ -160,7 +160,7 @@ class Reinforce:
     entropy: NotNegative = 0.02
 
     def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
-        """Train for a number of steps, and to the end of the last episode."""
+        """Train for a number of steps, and until the last episode ends."""
         network = ScoreNetwork.fresh(practice.layout.inputs, self.hidden, random)
         adam, episodes = Adam(network.arrays, self.rate), practice.episodes
         self._spreads: list[float] = []
@@ -196,7 +196,7 @@ class Reinforce:
         path.end = episodes.now
 
     def _gradients(self, practice: Practice, network: ScoreNetwork, paths: list[Path], left: float) -> list[np.ndarray]:
-        """Gradients of minus the expected advantage and the bonus."""
+        """Gradients of the loss: minus the expected advantage and the entropy bonus."""
         returns = [path.returns(self.horizon * practice.scale) for path in paths]
         gains = []
         for number, path in enumerate(paths):
@@ -231,11 +231,11 @@ _FIRST = np.zeros(1, np.int64)
 def balanced(
     scores: np.ndarray, starts: np.ndarray, may_wait: np.ndarray
 ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-    """Give waiting the same weight as the best placement has against all others.
+    """Give waiting the weight against all placements that it has against the best one.
 
-    Else it would be the likeliest of many actions where most of the chance is on placing something, and a policy that
-    takes the best action would wait for ever.  Waiting is the last row of a decision where it is possible.  Also the
-    way back: slopes in these scores to slopes in the given ones.
+    Otherwise waiting would be the likeliest of many actions even if most probability is on placing a task, and a policy
+    that takes the best action would wait forever.  Waiting is the last row of a decision that allows it.  Return the
+    scores, and a function from gradients by these scores to gradients by the given scores.
     """
     ends = np.append(starts[1:], len(scores))
     choices = np.flatnonzero(may_wait & (ends - starts > 1))
@@ -261,7 +261,7 @@ def balanced(
 
 @dataclass
 class Path:
-    """One episode: for each decision its rows, the choice, its time and its reward."""
+    """One episode: for each decision its rows, choice, time and reward."""
 
     rows: list[np.ndarray] = field(default_factory=list)
     may_wait: list[bool] = field(default_factory=list)
@@ -287,7 +287,7 @@ MISSING = "the agent ppo needs stable-baselines3 and sb3-contrib: pip install 'h
 class Ppo:
     """MaskablePPO with its own parameters; `discount` is per step.
 
-    horizon: above 0 the discount is by time instead: typical times after which a reward counts 1/e.
+    horizon: above 0, the discount is by time instead: typical times after which a reward is discounted to 1/e.
     """
 
     hidden: Layers = (32, 32)
@@ -301,7 +301,7 @@ class Ppo:
     horizon: NotNegative = 0.0
 
     def check(self) -> None:
-        """Raise UsageError if a package that it needs is not installed."""
+        """Raise UsageError if a required package is not installed."""
         try:
             import sb3_contrib  # noqa: F401
         except ImportError:

@@ -1,7 +1,7 @@
 """A small network that scores actions, with its gradient and Adam, in NumPy.
 
-Each action has a row of features (`hetsim.learning.observation.window.Layout.rows`) and the same layers score every
-row, so what is learned of one task holds for all, and a few thousand weights suffice.  This is the idea of Mao,
+Each action has a row of features (`hetsim.learning.observation.window.Layout.rows`), and the same layers score every
+row.  So what is learned for one task applies to all, and a few thousand weights suffice.  This is the idea of Mao,
 Schwarzkopf et al., Learning Scheduling Algorithms for Data Processing Clusters (SIGCOMM 2019): one score function for
 all nodes.
 """
@@ -14,7 +14,7 @@ Arrays = list[np.ndarray]
 
 
 class ScoreNetwork:
-    """Layers with tanh, then a linear one: one score per row of features.
+    """Network of tanh layers and a linear layer: one score per row of features.
 
     `arrays`: the weights and biases of each layer in turn, float32.
     """
@@ -25,7 +25,7 @@ class ScoreNetwork:
 
     @classmethod
     def fresh(cls, inputs: int, hidden: Sequence[int], random: np.random.Generator) -> "ScoreNetwork":
-        """Random weights (Glorot and Bengio, 2010); a small last layer: equal actions."""
+        """Draw weights (Glorot and Bengio, 2010); a small last layer: near-equal scores."""
         arrays = []
         sizes = [inputs, *hidden, 1]
         for before, after in zip(sizes, sizes[1:], strict=False):
@@ -40,7 +40,7 @@ class ScoreNetwork:
         return self._layers(rows)[1]
 
     def forward(self, rows: np.ndarray) -> np.ndarray:
-        """Scores of rows, and the values that `backward` needs."""
+        """Return the scores of rows, and store the values that `backward` needs."""
         self._kept, scores = self._layers(rows)
         return scores
 
@@ -51,7 +51,7 @@ class ScoreNetwork:
         return values, (values[-1] @ self.arrays[-2] + self.arrays[-1])[:, 0]
 
     def backward(self, slopes: np.ndarray) -> Arrays:
-        """Gradients of the arrays, given the loss's derivative by each score."""
+        """Gradients of the arrays, from the loss's derivative by each score."""
         gradients: Arrays = []
         back: np.ndarray = slopes.astype(np.float32)[:, None]
         for layer in reversed(range(len(self._kept))):
@@ -63,7 +63,7 @@ class ScoreNetwork:
 
 
 class Adam:
-    """The optimizer Adam (Kingma and Ba, 2015), with gradient norms of at most `most`."""
+    """The optimizer Adam (Kingma and Ba, 2015), with gradient norms clipped to `most`."""
 
     def __init__(self, arrays: Arrays, rate: float, most: float = 1.0):
         self.arrays, self.rate, self.most = arrays, rate, most
@@ -88,7 +88,7 @@ class Adam:
 
 
 def shares(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Softmax within each decision; `starts` are the first rows of decisions."""
+    """Softmax within each decision; `starts`: the first row of each decision."""
     owner = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(scores)))
     shifted = np.exp(scores - np.maximum.reduceat(scores, starts)[owner])
     return np.asarray(shifted / np.add.reduceat(shifted, starts)[owner])

@@ -1,4 +1,4 @@
-"""The material of an agent: episodes in a row, and a listener for its progress."""
+"""Training episodes and validation runs of an agent, with a progress callback."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -16,10 +16,8 @@ from hetsim.learning.observation.window import ADMISSION, SCHEDULING
 from hetsim.model.randomness import TRAINING, VALIDATION
 from hetsim.scenario.scenario import Scenario
 
-JUDGED_ON = 4
-"""Validation runs by which a network is judged."""
-JUDGED = 20
-"""How often one is, over all steps."""
+JUDGED_ON = 4  # number of validation runs that score a network
+JUDGED = 20  # number of validations over all steps
 EPISODES: dict[str, type[Episodes]] = {SCHEDULING: Episodes, ADMISSION: Admissions}
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -27,20 +25,20 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Several = Annotated[int, Field(ge=2, le=10_000_000)]
+# sizes of the hidden layers; empty: a linear score
 Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(max_length=8)]
-"""Sizes of the hidden layers; none: the score is linear."""
 
 
 class Practice:
     """Training episodes of an agent, and the validation of its networks.
 
-    For an agent: `layout`, `scale` (seconds of a typical task, the unit of its discount), `seed` (of the loads),
+    An agent uses `layout`, `scale` (seconds of a typical task, the unit of its discount), `seed` (of the loads),
     `reset` and `passed`, and the `episodes` with the present observation and `step`; `environment` gives the same
     episodes to other libraries.
     """
 
+    # the policy and the rollout buffer for stable-baselines3; a function, since they need PyTorch
     sb3: Callable[[], tuple[Any, Any]]
-    """Gives the policy and the rollout buffer for stable-baselines3, which need PyTorch."""
 
     def __init__(
         self, scenario: Scenario, window: int, reward: RewardLike, seed: int, steps: int, decides: str = SCHEDULING
@@ -56,7 +54,7 @@ class Practice:
         self.kept_after = 0
 
     def environment(self) -> Any:
-        """The episodes as a Gymnasium environment, from `reset(seed=self.seed)`."""
+        """Return the episodes as a Gymnasium environment, from `reset(seed=self.seed)`."""
         from hetsim.learning.environment.gym import ENVIRONMENTS
 
         return ENVIRONMENTS[self.decides].from_episodes(self.episodes)
@@ -65,7 +63,7 @@ class Practice:
         self.episodes.reset(self.seed, episode, TRAINING)
 
     def passed(self, steps: int, network: ScoreNetwork) -> None:
-        """Count steps; at intervals validate the network, and keep the best."""
+        """Count steps; at intervals validate the network, and store the best one."""
         if self.progress is not None and steps % 100 == 0:
             self.progress(min(1.0, steps / self.steps))
         if steps % self.every == 0:
@@ -78,13 +76,13 @@ class Practice:
         self.curve.append((steps, value))
 
     def best(self, network: Any) -> Any:
-        """The network that was best on the validation runs."""
+        """Return the network that scored best in the validation runs."""
         if self.kept is None:
             self._judge(self.steps, network)
         return self.kept
 
     def _value(self, network: Any) -> float:
-        """Reward per task of the validation runs, the best action taken each time."""
+        """Reward per task in the validation runs, with the best action at each step."""
         judge, earned, tasks = self.judge, 0.0, 0
         for replication in range(JUDGED_ON):
             judge.reset(self.seed, replication, VALIDATION)
@@ -96,7 +94,7 @@ class Practice:
         return earned / max(tasks, 1)
 
     def played(self, scenario: Scenario) -> float:
-        """Reward per task of the scenario's own policy on the validation runs."""
+        """Reward per task of the scenario's own policy in the validation runs."""
         episodes, earned, tasks = self._player(scenario), 0.0, 0
         for replication in range(JUDGED_ON):
             earned += episodes.total(self.seed, replication, VALIDATION)
@@ -104,7 +102,7 @@ class Practice:
         return earned / max(tasks, 1)
 
     def earned(self, scenario: Scenario, seed: int, replications: int) -> list[float]:
-        """Reward per task of the scenario's own policy in a number of runs."""
+        """Reward per task of the scenario's own policy in each of `replications` runs."""
         episodes = self._player(scenario)
         return [episodes.total(seed, number) / max(_tasks(episodes), 1) for number in range(replications)]
 
@@ -116,6 +114,5 @@ class Practice:
 
 
 def _tasks(episodes: Episodes) -> int:
-    """Number of tasks that arrived in the episode that has ended."""
     assert episodes.record is not None
     return int((episodes.record.status >= 0).sum())

@@ -1,1 +1,1 @@
-"""Scheduling and admission step by step: episodes, actions, rewards."""
+"""Environments for scheduling and admission: episodes, actions, rewards."""

@@ -1,16 +1,16 @@
-"""Further decisions of an environment: node, mode, width, preemption, power.
+"""Optional actions of an environment: node, mode, width, preemption, power.
 
-    place     task i on device type k, in its fastest mode that fits there, on the first devices (always there)
-    width     the mode's width is chosen too: an option is a type and a number of devices of a mode on it
-    mode      the mode itself is chosen: an option is the position of a mode among those of the task
-    node      the node is chosen too: each option stands once for each node
-    preempt   stop one of the first `window` running tasks, by start; what it has done is kept as its device saves it
-    power     put an idle accelerator of a node to sleep, or wake one that sleeps (`Set`)
+    place     start task i on device type k, in its fastest mode that fits, on the first devices (always enabled)
+    width     also choose the width: an option is a device type and a number of devices of a mode on it
+    mode      also choose the mode: an option is the position of a mode among those of the task
+    node      also choose the node: each option exists once per node
+    preempt   stop one of the first `window` running tasks, by start; its progress is saved as its device saves it
+    power     put an idle accelerator of a node to sleep, or wake a sleeping one (`Set`)
 
 Actions are numbered in this order: placements (task, then option, then node), preemptions, "off" of each node, "on" of
-each node, and last to wait.  Each kind beyond `place` is switched on by its name.
-Two rules keep an episode from looping at one instant: a task that started at this instant is not preempted, and a node
-that was put to sleep or woken at this instant is not put to sleep.
+each node, and last waiting.  All action types except `place` are enabled by name.
+Two rules prevent endless loops at one instant: a task that started at this instant is not preempted, and a node that
+was put to sleep or woken at this instant is not put to sleep.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,15 +26,14 @@ from hetsim.model.tasks import Mode
 from hetsim.policy.contract import Decision, PlanProblem, Set, Start, Stop, View
 
 SWITCHES = ("width", "mode", "node", "preempt", "power")
-ORDERS = ARRIVAL, SHORTEST_FIRST = ("arrival", "shortest")
-"""Orders in which the tasks can be shown."""
+ORDERS = ARRIVAL, SHORTEST_FIRST = ("arrival", "shortest")  # orders in which the tasks are shown
 MAX_ACTIONS = 100_000
+# a trained model: function of an observation and a mask that returns an action number
 Choice = Callable[[Any, np.ndarray], Any]
-"""What a trained model is to hetsim: from an observation and a mask to the number of an action."""
 
 
 def check_actions(actions: Iterable[str]) -> tuple[str, ...]:
-    """Enabled actions in the order of `SWITCHES`; UnknownName or UsageError."""
+    """Return the enabled actions in order of `SWITCHES`; UnknownName or UsageError."""
     if isinstance(actions, str) or not isinstance(actions, Iterable):
         raise UsageError(f'actions must be a list of names, such as ["node", "preempt"]; got {actions!r}')
     named = list(actions)
@@ -47,7 +46,7 @@ def check_actions(actions: Iterable[str]) -> tuple[str, ...]:
 
 
 class Actions:
-    """The numbered actions of one scenario; see the module's docstring."""
+    """The numbered actions of one scenario, as in the module's docstring."""
 
     def __init__(self, problem: PlanProblem, types: Sequence[str], window: int, switches: tuple[str, ...]):
         self.window, self.switches = window, switches
@@ -90,17 +89,17 @@ class Actions:
         return (*labels, "wait")
 
     def split(self, action: int) -> tuple[int, tuple[str, Any], int | None]:
-        """Task, option and node of a placement."""
+        """Return the task, option and node of a placement action."""
         rest, place = divmod(action, len(self.places))
         task, option = divmod(rest, len(self.options))
         return task, self.options[option], self.places[place]
 
 
 class Acting(Window):
-    """A window with more actions than starts, and perhaps another observation.
+    """A window with more actions than starts, and optionally another observation.
 
-    With no switch and the observation "vector" it is the plain window.  `choice`, where given, decides: so a trained
-    model is a scheduler in a run.
+    Without enabled actions and with the observation "vector" it is a plain `Window`.  `choice`, if given, chooses the
+    actions: this makes a trained model a scheduler of a run.
     """
 
     def __init__(
@@ -210,7 +209,7 @@ class Acting(Window):
         return mask
 
     def _where(self, task: Task, known: dict[Any, bool], single: bool) -> np.ndarray:
-        """Mask of the options and nodes that are possible for a task."""
+        """Return the mask of options and nodes that are possible for a task."""
         actions = self.actions
         fits = np.zeros((len(actions.options), len(actions.places)), np.bool_)
         for number, option in enumerate(actions.options):
@@ -237,7 +236,6 @@ class Acting(Window):
         return self.view.first(mode, task, node=node)
 
     def _modes_of(self, task: Task, option: tuple[str, Any]) -> list[Mode]:
-        """The modes of a task that an option stands for, the fastest first."""
         kind, wanted = option
         allowed = task.allowed
         order = [position for position in task.modes_by_speed() if not allowed or position in allowed]
@@ -249,11 +247,11 @@ class Acting(Window):
         return [mode for mode in modes if mode.type.name == wanted]
 
     def preemptible(self) -> list[Task]:
-        """The running tasks that are shown, by start."""
+        """Return the running tasks that are shown, by start time."""
         return self.view.running(by="start", own=True)[: self.window]
 
     def _idle(self, number: int) -> list[Any]:
-        """The accelerators of a node that are awake, up and idle."""
+        """Return the accelerators of a node that are awake, up and idle."""
         columns = self.view.nodes
         columns.refresh()
         share = columns.accelerators.share

@@ -1,7 +1,7 @@
 """Admission step by step: the engine stops at each task that becomes ready.
 
-A task waits in the engine while it is decided about, at the instant at which it became ready and before the scheduler
-is told of it; one that is refused is rejected there and then.  So accepting all gives the tables of the run itself.
+During the decision the task waits in the engine, at the instant at which it became ready and before the scheduler is
+notified of it; a refused task is rejected at once.  So accepting all tasks gives the tables of the run itself.
 """
 
 from collections import deque
@@ -21,10 +21,10 @@ from hetsim.policy.relay import Relay
 
 
 class Gate(Relay):
-    """Wraps a scheduler, which sees only the tasks that are accepted.
+    """A proxy of a scheduler that passes on only accepted tasks.
 
-    asks: is there a decision about each?  Else all come through.  ahead: is the reward to be told what is to be
-    expected?
+    asks: True if the agent decides about each task; otherwise all are accepted.  ahead: True if the reward is notified
+        of expected results at the start of a task.
     """
 
     def __init__(self, inner: Scheduler, door: AdmissionWindow, asks: bool = True, ahead: bool = False):
@@ -70,7 +70,7 @@ class Gate(Relay):
         self.inner.gone(task)
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        """The scheduler's decisions; it is called at every change to see new tasks."""
+        """Yield the scheduler's decisions; called at every change, to see new tasks."""
         for decision in self.inner.schedule(view):
             if isinstance(decision, Wait):
                 decision = Wait(decision.until)
@@ -84,7 +84,7 @@ class Gate(Relay):
 
 
 class Admissions(Episodes):
-    """Runs of a scenario in which action 1 accepts each task and 0 rejects it."""
+    """Episodes in which action 1 accepts the new task and action 0 rejects it."""
 
     decides: ClassVar[str] = ADMISSION
     asks_scheduler: ClassVar[bool] = True
@@ -111,13 +111,12 @@ class Admissions(Episodes):
             simulation.apply(Reject(task, "rejected by the environment"))
 
     def plain(self) -> int:
-        """Accept the task if it could start at once, else reject it."""
+        """Return the action of a simple policy: accept the task if it could start now."""
         assert self.simulation is not None
         view = self.simulation.view
         return ACCEPT if any(view.fits(mode) for mode in self.gate.asked[0].modes) else REFUSE
 
     def _go(self) -> None:
-        """Go on to the next task to decide about, running the scheduler between."""
         simulation, gate = self.simulation, self.gate
         assert simulation is not None
         while not gate.asked:
@@ -135,12 +134,12 @@ class Admissions(Episodes):
 
 
 class Played(Admissions):
-    """Run the scenario's own policy and score it with the same reward."""
+    """Runs of the scenario's own policy, scored with the same reward."""
 
     def _take_over(self, run: RunInput) -> Any:
         return self._put_before(run, False)
 
     def total(self, seed: int, replication: int = 0, loads: str = JUDGED) -> float:
-        """The sum of all rewards of a run."""
+        """Sum of all rewards of a run."""
         self.reset(seed, replication, loads)
         return checked(self.reward.take(self.now), self.parts, self.now)

@@ -1,8 +1,8 @@
-"""One run, step by step: the engine stops where there is something to decide.
+"""Episodes: one run, step by step, that stops at each decision.
 
-Nothing here needs Gymnasium: the agents in numpy train on `Episodes` directly, and the environments wrap it.
-Like `Simulation.run` an episode calls nothing of the engine but `advance` and `apply`, so that a policy in an episode
-and the same policy in a run leave the same tables.
+Nothing here needs Gymnasium: the NumPy agents train on `Episodes` directly, and the environments wrap it.
+Like `Simulation.run`, an episode calls only `advance` and `apply` of the engine, so that a policy in an episode and the
+same policy in a run give the same tables.
 """
 
 import math
@@ -35,12 +35,9 @@ NO_WATTS = (
 )
 
 
-PILOT = 2
-"""Runs from which the usual reward is taken."""
-NORMALIZE = RETURN, TIME = ("return", "time")
-"""Units in which rewards can be normalized."""
-STEPS = 100.0
-"""Horizon, in steps, of the return by which rewards are normalized: a discount of 0.99, that of most agents."""
+PILOT = 2  # number of runs from which the typical reward is estimated
+NORMALIZE = RETURN, TIME = ("return", "time")  # units in which rewards can be normalized
+STEPS = 100.0  # horizon of normalized returns in steps: a discount of 0.99, as most agents have
 
 
 class WatchedWindow(Acting):
@@ -64,31 +61,28 @@ class WatchedWindow(Acting):
 class Episodes:
     """Runs of a scenario as episodes of a Markov decision process.
 
-    `reset(seed, replication)` begins the run that `hetsim.run(scenario, seed=seed)` makes under the scenario's own
-    policy, with decisions left open; `step(action)` takes one.  What may be done is in `mask`.  With
-    `loads=TRAINING` it begins a run on a load that no `hetsim.run` ever meets.
-    An action that the mask forbids waits; where waiting is forbidden too, the first action allowed is taken.
-    ahead: for agents that learn.  What a task takes until its end, beyond its time at best, counts as soon as it
-    starts, by its estimate, and the time at best not at all; whether it is in time counts then, too.  So an action is
-    paid for at once, and a discount does not make it look cheaper to start late; the order of policies is that of the
-    plain reward.
-    normalize: rewards are multiplied by `factor`, taken from the first training runs of seed 0, in which what fits
-        starts in order of arrival.  `return`: the root mean square of what follows a step, discounted by 0.99 a step,
-        is one there, so that a critic with small weights is nearly right from the start; else its error is all that
-        an agent of the usual kind learns from, since it cuts the gradient of actor and critic together.  `time`: they
-        are about one per typical time (`scale`), for agents that discount by time.  None: as they are.
-    observation: vector, dict, graph, or one's own (`hetsim.learning.environment.observations`).
-    actions: what may be chosen besides tasks and types: width, mode, node, preempt, power
-    (`hetsim.learning.environment.acting`).
-    order: in which the tasks shown stand: by `arrival`, or the `shortest` first, by estimated time at best.
-    `earned` is the plain reward of the last step, whatever is asked of the others: its sum is a figure of the tables.
+    `reset(seed, replication)` begins the run that `hetsim.run(scenario, seed=seed)` makes, but with the decisions of
+    the scenario's policy left open; `step(action)` makes one decision.  `mask` has the possible actions.  With
+    `loads=TRAINING` the run has a load that no `hetsim.run` has.
+    An action that the mask forbids waits; if waiting is forbidden too, the first allowed action is taken.
+    ahead: for agents that learn.  The time of a task beyond its minimum counts as soon as the task starts, by its
+        estimate, and the minimum time does not count; the same holds for meeting a deadline.  So an action is paid for
+        at once, and a discount does not make late starts look cheaper; the ranking of policies is that of the plain
+        reward.
+    normalize: rewards are multiplied by `factor`, taken from the first training runs of seed 0, which start in order of
+        arrival what fits.  `return`: the root mean square of the return after a step, discounted by 0.99 per step, is
+        one, so that a critic with small weights is nearly right at first (its error would otherwise dominate, since
+        usual agents clip the gradients of actor and critic together).  `time`: rewards are about one per typical time
+        (`scale`), for agents that discount by time.  None: not multiplied.
+    observation: vector, dict, graph, or an own one (`hetsim.learning.environment.observations`).
+    actions: optional actions: width, mode, node, preempt, power (`hetsim.learning.environment.acting`).
+    order: of the tasks shown: by `arrival`, or `shortest` first by estimated minimum time.
+    `earned` is the plain reward of the last step, neither ahead nor normalized; its sum is a value of the tables.
     """
 
-    watched: Window
-    """What is seen of the run that is under way."""
+    watched: Window  # the window of the current run
     decides: ClassVar[str] = SCHEDULING
-    asks_scheduler: ClassVar[bool] = False
-    """True if the scenario's own scheduler decides anything."""
+    asks_scheduler: ClassVar[bool] = False  # True if the scenario's own scheduler decides anything
 
     def __init__(
         self, scenario: str | Path | Mapping[str, Any] | Scenario, window: int = WINDOW,
@@ -140,7 +134,7 @@ class Episodes:
 
     @property
     def observer(self) -> Callable[[PlanProblem, int, float], Observation] | None:
-        """Make the observation of a run, with the shapes of the first run."""
+        """Function that makes the observation of a run, with the shapes of the first run."""
         make, first = self._make, self.first
         if make is None or first is None:
             return make
@@ -181,7 +175,7 @@ class Episodes:
         return run
 
     def reset(self, seed: int, replication: int = 0, loads: str = JUDGED) -> np.ndarray:
-        """Begin a run, go to its first decision, and return the observation."""
+        """Begin a run, advance to its first decision, and return the observation."""
         run = self.build(seed, replication, loads)
         self.seed, self.replication, self.loads, self.record = seed, replication, loads, None
         announced = self._take_over(run)
@@ -198,7 +192,7 @@ class Episodes:
         return self.observation
 
     def clone(self) -> Self:
-        """A copy that goes on independently; UsageError where something forbids it."""
+        """Return an independent copy in mid-episode; UsageError if a part has no copy."""
         new = copy(self)
         if self.simulation is not None and not self.over:
             new.simulation = self.simulation.fork()
@@ -207,12 +201,12 @@ class Episodes:
         return new
 
     def _adopt(self, scheduler: Any) -> Any:
-        """Watch the window in a copied run; what tells the reward of events."""
+        """Use the scheduler of a copied run as the episode's window."""
         self.watched = scheduler
         return scheduler
 
     def _take_over(self, run: RunInput) -> Any:
-        """Put the window in the scheduler's place; what tells the reward of events."""
+        """Replace the scheduler by the episode's window, which notifies the reward."""
         watched = self.acting(WatchedWindow)
         watched.check(PlanProblem(run.tasks, run.cluster))
         run.scheduler = self.watched = watched
@@ -230,13 +224,13 @@ class Episodes:
         return self.terminated or self.truncated
 
     def step(self, action: int) -> float:
-        """Carry out one action and go to the next decision; return the reward."""
+        """Carry out an action, advance to the next decision, and return the reward."""
         reward = self.move(action)
         self._look()
         return reward
 
     def move(self, action: int) -> float:
-        """`step` without a look at what is to be decided next, which is to follow."""
+        """Carry out an action as `step`, without observing; the caller observes next."""
         if self.simulation is None or self.over:
             raise UsageError("no episode is under way: reset() begins one")
         if not 0 <= action < self.actions:
@@ -265,17 +259,16 @@ class Episodes:
             self.reward.started(task, self.watched.expected_end(task), shortest)
 
     def legal(self, action: int) -> int:
-        """The action that is carried out for this one."""
+        """Return the action that `step` carries out; another one if this is forbidden."""
         if self.mask[action]:
             return int(action)
         return len(self.mask) - 1 if self.mask[-1] else int(self.mask.argmax())
 
     def plain(self) -> int:
-        """A simple policy's action: start the oldest task that fits, first type first."""
+        """Return a simple policy's action: start the oldest task that fits."""
         return int(self.mask.argmax())
 
     def _go(self) -> None:
-        """On to the next instant at which something could be placed."""
         simulation = self.simulation
         assert simulation is not None
         while True:
@@ -313,7 +306,7 @@ def _of_sizes(make: Callable[..., Observation], first: Observation, *given: Any)
 
 
 def look_together(several: Sequence[Episodes]) -> None:
-    """Observe episodes of one scenario, each of which has moved."""
+    """Observe several episodes of one scenario, after each has moved."""
     if not several or several[0].decides != SCHEDULING or several[0].switches or several[0].first is not None:
         for one in several:
             one._look()
@@ -323,7 +316,7 @@ def look_together(several: Sequence[Episodes]) -> None:
 
 
 def root_mean_square(runs: list[list[float]]) -> float:
-    """RMS of discounted returns after each step of each run; 0 without steps."""
+    """Root mean square of the discounted returns after each step; 0 without steps."""
     squares: list[float] = []
     for rewards in runs:
         follows = 0.0
@@ -334,7 +327,7 @@ def root_mean_square(runs: list[list[float]]) -> float:
 
 
 def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> type[Acting]:
-    """Make a scheduler class with this name from `choice`."""
+    """Make a scheduler class with this name, whose actions `choice` chooses."""
     if episodes.decides != SCHEDULING:
         raise UsageError("a scheduler is made of an environment of scheduling, not of admission")
     if not callable(choice):
@@ -342,7 +335,7 @@ def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> t
     layout, count = episodes.layout, episodes.actions
 
     class Trained(Acting):
-        """Scheduler that runs the trained model as it ran in its environment."""
+        """A scheduler that runs the trained model as its environment did."""
 
         def __init__(self) -> None:
             super().__init__(

@@ -1,4 +1,4 @@
-"""The Gymnasium face of episodes; the only file that imports Gymnasium."""
+"""Gymnasium environments of episodes; the only file that imports Gymnasium."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy, deepcopy
@@ -21,41 +21,38 @@ from hetsim.policy.contract import Scheduler
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import Scenario
 
-OPTIONS = ("replication", "validation")
-"""What `reset` takes besides a seed."""
+OPTIONS = ("replication", "validation")  # options of `reset` besides a seed
 
 
 class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     """Place one of the first `window` waiting tasks, or wait (hetsim/Scheduling-v0).
 
-    scenario: a file, the name of a shipped scenario, a mapping, or a Scenario; its scheduler is not asked, its
-        admission policy is.
-    window: waiting tasks shown, by arrival.
+    scenario: a file, the name of a shipped scenario, a mapping, or a Scenario.  Its scheduler is replaced by the agent;
+        its admission policy applies.
+    window: number of waiting tasks shown, by arrival.
     reward: response, slowdown, goodput, energy or value (`hetsim.learning.environment.rewards`), or a mapping of such
-    names to weights.
-    scale: seconds by which times are measured; by default the mean estimated time of the scenario's tasks.
-    ahead: what a task takes beyond its time at best is charged as soon as it starts, by its estimate.
-    normalize: rewards are multiplied by a factor that makes what follows a step about one, discounted by 0.99 a step
-        (`return`, for agents as they come), or rewards about one per `scale` seconds (`time`), or not at all (None).
+        names to weights.
+    scale: unit of times in seconds; by default the mean estimated time of the scenario's tasks.
+    ahead: the time of a task beyond its minimum is charged as soon as it starts, by its estimate.
+    normalize: rewards are multiplied by a factor so that the return of a step is about one, discounted by 0.99
+        (`return`, for usual agents), or rewards are about one per `scale` seconds (`time`), or unchanged (None).
     observation: vector, dict, graph, a registered name, a class or a function
-    (`hetsim.learning.environment.observations`).
-    actions: what else may be chosen: width, mode, node, preempt, power (`hetsim.learning.environment.acting`).
+        (`hetsim.learning.environment.observations`).
+    actions: optional actions: width, mode, node, preempt, power (`hetsim.learning.environment.acting`).
+    order: of the tasks shown: `shortest` first by estimated minimum time, so that a position means the same at every
+        load; or by `arrival`.
 
-    order: how the tasks shown stand: the `shortest` first, by estimated time at best, so that a place means the same
-        whatever the load; or by `arrival`.
-
-    `info` has `now` and `dt` (seconds, of the clock and since the last decision), `earned` (the plain reward of the
-    step, neither ahead nor normalized: its sum is a figure of the tables) and `action_mask`.
-    Each reset begins a run on another load.  These are the loads that `hetsim train` trains on, never one that `run`,
-    `compare` or the end of `train` judges by, whatever the seeds.  `reset(seed=s)` begins the first of seed s, each
-    plain `reset()` the next; without any seed it is drawn from entropy, so that environments side by side differ.
-    `options={"replication": r}` begins a run to judge by instead: replication r of `hetsim.run(scenario, seed=s)`, of
-    the scenario's own seed if reset is given none; `options={"validation": r}` the validation load r of seed s (0 if
-    none is given), by which `hetsim train` chooses the network that it keeps.
-    `action_masks()` (bool), and `info["action_mask"]` (int8, as `action_space.sample` wants it), say which actions are
-    possible; another one waits, or where that is not possible takes the first that is.  An episode is terminated when
-    every task has ended, and truncated when the scenario's horizon comes before that.  After it `result` has the
-    tables.  `observation_names` names the entries of an observation.
+    `info` has `now` (simulated time) and `dt` (seconds since the last decision), `earned` (the plain reward of the
+    step, neither ahead nor normalized: its sum is a value of the tables) and `action_mask`.  Each reset begins a run on
+    another load.  These are the loads that `hetsim train` trains on, never one of `run`, `compare` or the final
+    comparison of `train`, whatever the seeds.  `reset(seed=s)` begins the first load of seed s, each plain `reset()`
+    the next one; without any seed it is drawn from entropy, so that parallel environments differ.
+    `options={"replication": r}` begins replication r of `hetsim.run(scenario, seed=s)` instead (default: the scenario's
+    own seed); `options={"validation": r}` begins the validation load r of seed s (default 0), by which `hetsim train`
+    chooses the network to keep.  `action_masks()` (bool) and `info["action_mask"]` (int8, for `action_space.sample`)
+    have the possible actions; an impossible action waits or, if waiting is impossible, takes the first possible action.
+    An episode is terminated when every task has ended, and truncated if the scenario's horizon comes first.  Then
+    `result` has the tables.  `observation_names` names the entries of an observation.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}
@@ -76,7 +73,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
     @classmethod
     def from_episodes(cls, episodes: Episodes) -> Self:
-        """The environment of existing episodes."""
+        """Return the environment of existing episodes."""
         env = cls.__new__(cls)
         env._begin(episodes)
         return env
@@ -113,13 +110,13 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         return observation, self._info()
 
     def step(self, action: np.int64) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Carry out an action; return as Gymnasium defines."""
+        """Carry out an action, and return the values that Gymnasium defines."""
         episodes = self.episodes
         reward = episodes.step(whole_number(action))
         return episodes.observation, reward, episodes.terminated, episodes.truncated, self._info()
 
     def clone(self) -> Self:
-        """A copy in mid-episode that goes on independently, to the same bytes.
+        """Return an independent copy in mid-episode, with the same results to the bit.
 
         Raises: UsageError if an observation, a reward or a policy cannot be copied.
         """
@@ -131,12 +128,12 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         return self.clone()
 
     def action_masks(self) -> np.ndarray:
-        """Mask of the actions that are possible now."""
+        """Return the mask of actions that are possible now."""
         return self.episodes.mask
 
     @property
     def layout(self) -> Layout:
-        """Sizes of the vector and the plain actions, and columns of actions."""
+        """Sizes of the observation vector and the plain actions, and action features."""
         return self.episodes.layout
 
     @property
@@ -147,8 +144,8 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     def scheduler(self, choice: Choice, name: str = "trained") -> type[Scheduler]:
         """Make a scheduler class that chooses by `choice(observation, mask)`.
 
-        It gives the number of an action from what this environment shows.  `run` and `compare` take it as a policy; or
-        register it under a name: `hetsim.register("mine", env.unwrapped.scheduler(choice))`.
+        `choice` returns the number of an action from an observation of this environment.  `run` and `compare` accept
+        the class as a policy; or register it under a name: `hetsim.register("mine", env.unwrapped.scheduler(choice))`.
         """
         return scheduler_of(self.episodes, choice, name)
 
@@ -166,12 +163,12 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
     @property
     def result(self) -> Result:
-        """The tables of the run, once the episode is over."""
+        """The tables of the run, after the episode has ended."""
         return self.episodes.result
 
 
 def space_of(episodes: Episodes) -> spaces.Space[Any]:
-    """The observation space: the vector's, or that of another kind of observation."""
+    """Return the observation space: of the vector, or of another observation."""
     if (first := episodes.first) is None:
         return spaces.Box(-LIMIT, LIMIT, (episodes.layout.observation,), np.float32)
     if first.shapes is None:  # a function: its first answer tells
@@ -206,9 +203,9 @@ def whole_number(action: Any) -> int:
 class AdmissionEnv(SchedulingEnv):
     """Accept (1) or reject (0) each task that becomes ready (hetsim/Admission-v0).
 
-    The parameters are those of `hetsim/Scheduling-v0`; the reward is `goodput` unless another is named.  The scenario's
-    own admission policy is not asked.  The observation is that of scheduling with the task in question shown first
-    and the others that wait behind it.
+    The parameters are those of `hetsim/Scheduling-v0`; the default reward is `goodput`.  The agent replaces the
+    scenario's own admission policy.  The observation is that of scheduling, with the new task first and the waiting
+    tasks behind it.
     """
 
     def __init__(
@@ -222,10 +219,10 @@ class AdmissionEnv(SchedulingEnv):
 class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray]):
     """Many environments in one process (`gymnasium.make_vec`), each with a row.
 
-    num_envs: how many; the other parameters are those of the single environment.
-    `reset(seed=s)` seeds them with s, s + 1, ...; an episode that has ended begins again at the next step, whose action
-    is ignored.  Each row is what the single environment gives; the work on arrays is done for all at once.  In `info`
-    each entry is an array, `action_mask` of shape (num_envs, actions).
+    num_envs: their number; the other parameters are those of the single environment.
+    `reset(seed=s)` seeds them with s, s + 1, ...; an ended episode begins again at the next step, whose action is
+    ignored.  Each row equals the single environment's; array operations run for all at once.  In `info` each entry is
+    an array, `action_mask` of shape (num_envs, actions).
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
@@ -246,7 +243,7 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin a run in each; the first observations, and the info with the masks."""
+        """Begin a run in each; return the first observations, and the info with the masks."""
         seeds = [None] * self.num_envs if seed is None else seed
         seeds = [seeds + number for number in range(self.num_envs)] if isinstance(seeds, int) else seeds
         if len(seeds) != self.num_envs:
@@ -256,7 +253,7 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
         return self._seen()
 
     def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Carry out an action in each; what Gymnasium defines, as arrays."""
+        """Carry out an action in each; return Gymnasium's values as arrays."""
         if len(actions) != self.num_envs:
             raise UsageError(f"{len(actions)} actions are given for {self.num_envs} environments")
         rewards, moved = np.zeros(self.num_envs), []
@@ -272,7 +269,7 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
         return observation, rewards, ends[:, 0], ends[:, 1], info
 
     def _seen(self) -> tuple[Any, dict[str, Any]]:
-        """Observations of all, and the info."""
+        """Return the observations of all environments, and the info."""
         episodes, space, size = [env.episodes for env in self.envs], self.single_observation_space, self.num_envs
         observations = gymnasium.vector.utils.concatenate(
             space, [one.observation for one in episodes], gymnasium.vector.utils.create_empty_array(space, size)
@@ -283,10 +280,10 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
 
 
 class AdmissionVectorEnv(SchedulingVectorEnv):
-    """Many environments of admission in one process, each with a row."""
+    """Many admission environments in one process, each with a row."""
 
     kind = AdmissionEnv
 
 
+# environment class by what it decides
 ENVIRONMENTS: dict[str, type[SchedulingEnv]] = {SCHEDULING: SchedulingEnv, ADMISSION: AdmissionEnv}
-"""By what they decide."""

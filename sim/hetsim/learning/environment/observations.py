@@ -1,12 +1,12 @@
-"""Observations of environments by name, and how to write one's own.
+"""Observations of environments by name, and how to write an own observation.
 
-vector    the vector of `hetsim.learning.observation.window`, for the network that scores actions (the usual one)
-dict      arrays: nodes with what is free, waiting tasks, all their modes with all demands, the whole
-graph     the same, and the task graph (tasks, links, critical paths) and where data lie
+vector    the vector of `hetsim.learning.observation.window`, for the network that scores actions (the default)
+dict      arrays: nodes with free resources, waiting tasks, their modes with all demands, the whole system
+graph     the same, and the task graph (tasks, links, critical paths) and data locations
 
-An observation of one's own is a class derived from `Observation`, or a function of the `Acting` window (`view`,
-`shown()`, `problem`, ...) that returns an array; `hetsim.register(name, item, kind="observation")` gives it a name.
-What it returns is checked at each step: a value that is not a number, or of another shape, ends with a sentence.
+An own observation is a class derived from `Observation`, or a function of the `Acting` window (`view`, `shown()`,
+`problem`, ...) that returns an array; `hetsim.register(name, item, kind="observation")` registers its name.
+Its values are checked at each step: a value that is not a number, or another shape, raises ScenarioError.
 """
 
 import math
@@ -25,24 +25,20 @@ from hetsim.model.cluster import WHOLE
 from hetsim.model.task import Task
 from hetsim.policy.contract import PlanProblem
 
-HUGE = 1e6
-"""Entries of `dict` and `graph` are cut to this."""
-MAX_GRAPH = 4096
-"""Most tasks of a graph that are shown."""
+HUGE = 1e6  # entries of `dict` and `graph` are limited to this value
+MAX_GRAPH = 4096  # maximum number of tasks of a graph that are shown
 GIGA = 1e9
 
 
 class Observation:
-    """Base of observations, made at each decision in the shape that `space` gives.
+    """Base of observations, made at each decision with the shapes of `shapes`.
 
-    problem: tasks and cluster of the run, with estimates, as policies know them.  Show no task before it arrives.
+    problem: tasks and cluster of the run, with the estimates that policies see.  Do not show a task before it arrives.
     """
 
-    uses_vector: ClassVar[bool] = False
-    """True if `observe` gets the vector of the window, as `vector`."""
+    uses_vector: ClassVar[bool] = False  # True if `observe` gets the window's vector, as `vector`
     name = "observation"
-    shapes: Any
-    """A tuple (one array), or a mapping of names to tuples."""
+    shapes: Any  # shape of the array, or a mapping of names to shapes
 
     def __init__(self, problem: PlanProblem, window: int, scale: float):
         self.problem, self.window, self.scale = problem, window, scale
@@ -51,7 +47,7 @@ class Observation:
         """Prepare for a new run."""
 
     def keep(self, first: "Observation") -> None:
-        """Keep the sizes with which the environment was made."""
+        """Adopt the sizes of the environment's first observation."""
         if self.shapes is None:
             self.shapes = first.shapes
         if self.shapes != first.shapes:
@@ -61,11 +57,11 @@ class Observation:
             )
 
     def observe(self, acting: Acting, vector: np.ndarray | None) -> Any:
-        """The current observation: an array, or a mapping of names to arrays."""
+        """Return the current observation: an array, or a mapping of names to arrays."""
         raise NotImplementedError
 
     def checked(self, acting: Acting, vector: np.ndarray | None) -> Any:
-        """The observation as float32; ScenarioError if not as `shapes` says."""
+        """Return the observation as float32; ScenarioError if it does not match `shapes`."""
         observed, now = self._observed(acting, vector), acting.view.now
         if not isinstance(self.shapes, Mapping):
             return self._array(observed, self.shapes, "", now)
@@ -107,7 +103,7 @@ class Observation:
 
 
 class _Called(Observation):
-    """A function as an observation; its first answer tells the shape."""
+    """A function as an observation; its first result determines the shape."""
 
     shapes: Any = None
 
@@ -143,16 +139,16 @@ class _Called(Observation):
 
 
 class Arrays(Observation):
-    """Observation `dict`: nodes, tasks and modes as arrays, every demand an entry.
+    """Observation `dict`: nodes, tasks and modes as arrays, one entry per demand.
 
-    nodes  (nodes, 5 + 3 for each GPU type): cores free and in all, GB of memory free and in all, accelerators asleep;
-           by type GPUs free (parts included) and in all, GB of GPU memory that is free.
+    nodes  (nodes, 5 + 3 for each GPU type): cores free and in total, GB of memory free and in total, accelerators
+           asleep; by type: GPUs free (fractions included) and in total, free GB of GPU memory.
     tasks  (window, 12): present, log(1 + waited / scale), log(shortest time / scale), weight, priority, has a deadline,
            (time to it) / scale, done part, predecessors, class and user (numbers from 1), GB that it reads or writes.
-    modes  (window, modes, 10): present, type of device (number from 1), cores, GPUs, part of each GPU, GB of memory,
-           GB of GPU memory of each, may span nodes, fits now, log(time / scale).
+    modes  (window, modes, 10): present, type of device (number from 1), cores, GPUs, fraction of each GPU, GB of
+           memory, GB of memory of each GPU, may span nodes, fits now, log(time / scale).
     whole  (3,): log(1 + waiting), running tasks, log(1 + now / scale).
-    Cores, GPUs and GB are as they are, cut to 1e6.
+    Cores, GPUs and GB are not scaled, but limited to 1e6.
     """
 
     name = "dict"
@@ -244,17 +240,17 @@ class Arrays(Observation):
 
 
 class GraphObservation(Arrays):
-    """Observation `graph`: `dict`, the task graph, and where data lie.
+    """Observation `graph`: `dict` with the task graph and data locations.
 
     graph   (tasks, 8): of each task that has arrived and not ended, by number: present, waits for predecessors, waits
             for a device, runs, log(shortest time / scale), critical path from its start to the end of the graph /
             scale (by estimates, in fastest modes), predecessors that have not ended, successors.
-    links   (links, 2): rows of `graph` of predecessor and successor, -1 where there is none.
-    shown   (window,): the row of `graph` of each task shown, -1 where there is none.
-    data    (items, 1 + nodes): GB of each item, and by node 1 where a valid copy lies in host memory, 2 on a GPU.
-    needs   (window, items): 1 where the task shown reads the item, 2 where it writes it.
-    At most 4,096 tasks are shown, the first by number; the sizes are those of the load with which the environment is
-    made (twice as many tasks where there is no graph).
+    links   (links, 2): rows of `graph` of predecessor and successor, -1 for no link.
+    shown   (window,): the row of `graph` of each task shown, -1 for none.
+    data    (items, 1 + nodes): GB of each item, and by node 1 for a valid copy in host memory, 2 for one on a GPU.
+    needs   (window, items): 1 if the task shown reads the item, 2 if it writes it.
+    At most 4,096 tasks are shown, the first by number; the sizes are those of the load with which the environment was
+    made (twice as many tasks if there is no graph).
     """
 
     name = "graph"
@@ -284,7 +280,7 @@ class GraphObservation(Arrays):
         self.limits = first.limits
 
     def _critical(self, count: int) -> np.ndarray:
-        """Length of the longest path from each task's start to the end, in time at best."""
+        """Length of the critical path from each task's start, in minimum times."""
         path, successors = self._least.copy(), [len(after) for after in self._after]
         ready = [row for row in range(count) if not successors[row]]
         while ready:
@@ -358,9 +354,9 @@ def _made(kind: type[Observation], problem: PlanProblem, window: int, scale: flo
 
 
 def make_observation(given: ObservationLike) -> Callable[[PlanProblem, int, float], Observation] | None:
-    """Make the observation of a run; None for the vector.
+    """Return the factory of a run's observation; None for the vector.
 
-    UnknownName or UsageError otherwise.
+    UnknownName or UsageError if there is no such observation.
     """
     item: Any = given
     if isinstance(given, str):

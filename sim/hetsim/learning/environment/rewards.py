@@ -1,15 +1,15 @@
-"""Rewards of a step by name; their sum over a run is a figure of its tables.
+"""Rewards of a step by name; their sum over a run is a value of its tables.
 
 response    minus the seconds that tasks spend in the system: the sum is minus the total response
 slowdown    the same, each task's seconds divided by its T* (true time alone in the fastest mode)
 goodput     one for each task that completes by its deadline, or has none
-energy      minus the joules that all devices drew, as the engine counts them: idle and asleep, for work and for work
-            that was lost; the sum is minus the energy_j of the devices, a warm-up included
+energy      minus the joules that all devices drew, idle and asleep, for useful and for lost work; the sum is minus the
+            energy_j of the devices, a warm-up included
 value       as goodput, each task counted with its weight
 makespan    minus the seconds from the first arrival to the last completion
 
-A mapping of names to weights gives the weighted sum: {slowdown: 1, energy: 0.001}, or {value: 1, response: 0.01}, what
-tasks are worth less what holding them costs.
+A mapping of names to weights gives the weighted sum: {slowdown: 1, energy: 0.001}, or {value: 1, response: 0.01}, the
+tasks' weights less a holding cost.
 """
 
 import math
@@ -35,19 +35,16 @@ from hetsim.results.one_run.usage import resting_watts, usage
 class Reward:
     """Base of rewards: notified of the tasks of a run, returns reward by step.
 
-    A reward of one's own is a class derived from this.  Its sum over a run must not depend on when it is asked, so
-    that it tells what other policies earn, too; `hetsim.register(name, item, kind="reward")` gives it a name.
+    An own reward is a class derived from this.  Its sum over a run must not depend on when `take` is called, so that
+    other policies can be scored with it, too; `hetsim.register(name, item, kind="reward")` registers its name.
     """
 
-    name: ClassVar[str] = ""
-    """That of ours."""
-    metric: ClassVar[str] = "slowdown_mean"
-    """The metric of the tables that it is for: what `hetsim.train` compares."""
+    name: ClassVar[str] = ""  # name of a reward of hetsim
+    metric: ClassVar[str] = "slowdown_mean"  # corresponding metric of the tables, which `hetsim.train` compares
+    # label in pictures, and the sign with which they show it
     per_task: ClassVar[tuple[str, float]] = ("reward per task", 1.0)
-    """What pictures call it, and the sign with which they show it."""
 
-    earned: float = 0.0
-    """Since last time."""
+    earned: float = 0.0  # reward since the last `take`
 
     def __init__(self, simulation: Simulation):
         self.simulation = simulation
@@ -55,32 +52,32 @@ class Reward:
         self._ends: list[bool] | None = None if staged is None else staged.last.tolist()
 
     def counts(self, task: Task) -> bool:
-        """Return True if results count the task: of a request, its last stage."""
+        """Return True if results count the task (of a request, only its last stage)."""
         return self._ends is None or self._ends[task.index]
 
     def arrived(self, task: Task) -> None:
-        """Note a task that has entered the system."""
+        """Record a task that has entered the system."""
 
     def admitted(self, task: Task) -> None:
-        """Note a task that the agent accepted (if rewards are given ahead)."""
+        """Record a task that the agent accepted (if rewards are given ahead)."""
 
     def started(self, task: Task, end: float, least: float) -> None:
-        """Note a start and when the task should end (if rewards are given ahead).
+        """Record a start and the expected end (if rewards are given ahead).
 
-        `least` is the time at best, whatever was decided (0 where it need not have come in).
+        `least`: minimum time of the task whatever was decided (0 if it need not have been accepted).
         """
 
     def completed(self, task: Task) -> None:
-        """Note a task that has completed."""
+        """Record a task that has completed."""
 
     def departed(self, task: Task) -> None:
-        """Note a task that ended without completing."""
+        """Record a task that ended without completing."""
 
     def close(self, record: Record) -> None:
-        """End the run: `take` is called once more at most."""
+        """End the run; `take` is called at most once more."""
 
     def take(self, now: float) -> float:
-        """The reward since the last call."""
+        """Return the reward since the last call."""
         earned, self.earned = self.earned, 0.0
         return earned
 
@@ -90,7 +87,7 @@ RewardLike = str | Mapping[str, float] | type[Reward] | Callable[[Any, "Seen"], 
 
 @dataclass
 class Seen:
-    """Changes since the last step: arrivals, completions, other ends, seconds passed."""
+    """Events since the last step: arrivals, completions, other ends, elapsed seconds."""
 
     arrived: list[Task] = field(default_factory=list)
     finished: list[Task] = field(default_factory=list)
@@ -99,7 +96,7 @@ class Seen:
 
 
 class Called(Reward):
-    """A reward by a function `(view, seen) -> float`, called at each step."""
+    """A reward given by a function `(view, seen) -> float`, called at each step."""
 
     def __init__(self, simulation: Simulation, function: Callable[[Any, Seen], float]):
         super().__init__(simulation)
@@ -126,7 +123,7 @@ class Called(Reward):
 
 
 class Several(Reward):
-    """Several rewards of one run that are notified together."""
+    """Several rewards of one run, all of which are notified."""
 
     def __init__(self, simulation: Simulation, parts: Sequence[Reward]):
         super().__init__(simulation)
@@ -164,7 +161,7 @@ class Weighted(Several):
 
 
 class _InSystem(Reward):
-    """Minus the integral of a weight over the tasks in the system."""
+    """Minus the integral over time of the weights of the tasks in the system."""
 
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
@@ -174,7 +171,7 @@ class _InSystem(Reward):
         self.credit: dict[int, float] = {}  # 1 for each task that was credited with its time at best
 
     def worth(self, task: Task) -> float:
-        """The weight of a task."""
+        """Weight of a task."""
         raise NotImplementedError
 
     def arrived(self, task: Task) -> None:
@@ -247,7 +244,7 @@ class Slowdown(_InSystem):
 
 
 class Goodput(Reward):
-    """One per task that completes in time; if ahead, once that is expected."""
+    """One per task that completes in time; if ahead, as soon as that is expected."""
 
     name, metric = "goodput", "goodput_fraction"
     per_task = ("share of tasks in time", 1.0)
@@ -257,7 +254,7 @@ class Goodput(Reward):
         self.promised: dict[int, float] = {}
 
     def worth(self, task: Task) -> float:
-        """The value of completing the task in time."""
+        """Value of completing the task in time."""
         return 1.0
 
     def admitted(self, task: Task) -> None:
@@ -291,7 +288,7 @@ class ValueReward(Goodput):
 
 
 class Makespan(Reward):
-    """Minus the seconds by which completions move the last one; ahead if expected."""
+    """Minus the seconds by which completions extend the makespan; ahead if expected."""
 
     name = metric = MAKESPAN
 
@@ -312,9 +309,9 @@ class Makespan(Reward):
 
 
 class Energy(Reward):
-    """Minus the joules used: idle devices by their log, launches by the engine.
+    """Minus the joules used: idle devices by the device log, launches by the engine.
 
-    Work counts while it computes; a block that a stopped launch still has to end counts when it is stopped.
+    Work counts while it computes; the rest of a stopped launch's uninterruptible block counts when it is stopped.
     """
 
     name, metric = "energy", ENERGY
@@ -356,7 +353,7 @@ class Energy(Reward):
         return -spent
 
     def _rest(self, now: float) -> None:
-        """Bring what devices drew for doing nothing to the present."""
+        """Update the energy of idle devices up to the present."""
         log = reversed(self.simulation.state.recorder.device_log)
         new = takewhile(lambda entry: entry is not self._noted, log)
         # The end of a waking changes nothing here, and may be taken back.
@@ -383,7 +380,7 @@ class Energy(Reward):
 
 
 def _dynamic(mode: Mode) -> float:
-    """Watts above idle of a device, or core, that computes."""
+    """Watts above idle of a computing device or core."""
     return mode.type.power.busy - mode.type.power.idle
 
 
@@ -393,7 +390,7 @@ REWARDS: dict[str, type[Reward]] = {
 
 
 class RewardParts(dict[str, float]):
-    """Names of rewards and their weights; `made` has those not in `REWARDS`."""
+    """Weights of rewards by name; `made`: factories of rewards not in `REWARDS`."""
 
     made: dict[str, Callable[[Simulation], Reward]]
 
@@ -442,7 +439,7 @@ def _maker(item: Any) -> Callable[[Simulation], Reward]:
 
 
 def metric_of(name: str, parts: RewardParts) -> str:
-    """The metric of the tables that a reward is for."""
+    """Return the metric of the tables that corresponds to a reward."""
     return getattr(parts.made.get(name, REWARDS.get(name)), "metric", Reward.metric)
 
 
@@ -456,12 +453,12 @@ def make_reward(simulation: Simulation, parts: RewardParts) -> Reward:
 
 
 def raised(what: str, name: str, now: float, error: Exception) -> ScenarioError:
-    """The error for a failed reward or observation, with its cause."""
+    """Return the error for a reward or observation that raised, with its cause."""
     return ScenarioError(f"{what} {name} raised {type(error).__name__} at t = {now:g} s: {error}")
 
 
 def checked(value: Any, parts: RewardParts, now: float) -> float:
-    """A reward as a float; ScenarioError unless it is a finite number."""
+    """Return a reward as a float; ScenarioError unless it is a finite number."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
         raise ScenarioError(

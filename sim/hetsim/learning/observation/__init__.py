@@ -1,1 +1,1 @@
-"""Observations: the window of waiting tasks, the system, and observations by name."""
+"""Observations: the window of waiting tasks, the system state, and admission."""

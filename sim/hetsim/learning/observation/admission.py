@@ -1,9 +1,9 @@
-"""Observations of admission: the task in question, and the system it would join.
+"""Observations of admission: the new task, and the system that it would join.
 
-The environment (`hetsim.learning.environment.admission`) and the policy that runs what was learned
-(`hetsim_policies.learning`) both use it.  It is told what an admission policy is told: which task asks, which tasks
-have completed, and which have ended otherwise.  It looks up itself which admitted tasks wait and which run, so that a
-policy meets in a run what it met in training.
+The environment (`hetsim.learning.environment.admission`) and the policy that runs a trained network
+(`hetsim_policies.learning`) both use it.  It is notified as an admission policy is: of each new task, of completed
+tasks, and of tasks that ended otherwise.  It finds the waiting and running admitted tasks in the view, so that a policy
+observes in a run what it observed in training.
 Cost: that of an observation (`hetsim.learning.observation.window`), and a pass over all admitted tasks if anything has
 started or ended since the last question.
 """
@@ -20,26 +20,25 @@ from hetsim.model.task import RUNNING, WAITING, Task
 from hetsim.policy.contract import PlanProblem, View
 
 REFUSE, ACCEPT = 0, 1
-WORTHLESS = math.exp(-LIMIT)
-"""No task counts as worth less: the logarithm of nothing is none."""
+WORTHLESS = math.exp(-LIMIT)  # minimum weight of a task, so that the logarithm is finite
 
 
 class AdmissionWindow(Window):
     """The window of admission: the new task, then the admitted unfinished ones.
 
-    An observation ends with ASKED: value, the logarithm of the task's weight.
+    An observation ends with the entries ASKED: value, the logarithm of the new task's weight.
     """
 
     decides: ClassVar[str] = ADMISSION
 
     def begin(self, view: View) -> None:
         super().begin(view)
+        # admitted tasks that were running at the last observation, and their placements
         self._started: dict[int, tuple[Task, Placement]] = {}
-        """Admitted tasks that were running at the last look, and where."""
         self._seen = (-1, -1)
 
     def ask(self, task: Task) -> tuple[np.ndarray, np.ndarray]:
-        """Observation and mask for a new task, which is then in the system."""
+        """Return observation and mask for a new task, and add the task to the system."""
         self._look_around()
         self.ready(task)
         observation, mask = self.observe(task)
@@ -47,7 +46,7 @@ class AdmissionWindow(Window):
         return observation, mask
 
     def _look_around(self) -> None:
-        """Find the tasks that have started, moved or been stopped since the last look."""
+        """Find tasks that started, moved or were stopped since the last observation."""
         view = self.view
         seen = view.changes.launches, view.changes.releases
         if seen == self._seen:

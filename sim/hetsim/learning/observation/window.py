@@ -1,22 +1,22 @@
-"""The window: the first waiting tasks as numbers; (task, type) as actions.
+"""The window: features of first waiting tasks; actions are (task, device type).
 
-The Gymnasium environments (`hetsim.learning`) and the policies that run what was learned (`hetsim_policies.learning`)
-share this one file, so that a policy meets in a run exactly what it met in training.
+The Gymnasium environments (`hetsim.learning`) and the policies that run trained networks (`hetsim_policies.learning`)
+share this file, so that a policy observes in a run exactly what it observed in training.
 
 An observation is a vector of fixed length, every entry within ± `LIMIT`:
 
-    of each of the first `window` waiting tasks, by arrival:     TASK
-    of each of them on each type of device of the cluster:       PAIR
-    of each type of device:                                      DEVICE
-    of the whole:                                                WHOLE_SYSTEM
-    where admission is decided, of the task in question:         ASKED
+    for each of the first `window` waiting tasks, by arrival:    TASK
+    for each of these on each device type of the cluster:        PAIR
+    for each device type:                                        DEVICE
+    for the whole system:                                        WHOLE_SYSTEM
+    for the new task, if admission is decided:                   ASKED
 
-docs/learning.md says what each entry is, and its range.
+docs/learning.md explains each entry and its range.
 Times enter as logarithms of their ratio to `scale`, the typical time of a task.  Action `i * types + k` places task i
 on type k, in its fastest mode that fits there, on the first devices; the last action waits for the next change.
-Where admission is decided (`hetsim.learning.observation.admission`), the task in question is shown first, and there are
-two actions.  Times are estimates, as for every policy.  Cost: some thirty NumPy operations and a look at every mode of
-the tasks shown, whatever the length of the queue.
+For admission (`hetsim.learning.observation.admission`), the new task is shown first, and there are two actions.  Times
+are estimates, as for every policy.  Cost: about thirty NumPy operations and a check of every mode of the tasks shown,
+whatever the length of the queue.
 """
 
 import math
@@ -34,8 +34,7 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import Shape
 from hetsim.policy.contract import Decision, Scheduler, Start, View
 
-FEATURES_VERSION = 1
-"""Grows with every change of what an observation holds: policies learned on another one cannot be run."""
+FEATURES_VERSION = 1  # Version of the observation's content; a policy learned on another version cannot be run
 
 TASK = ("present", "waited", "shortest", "urgency", "due", "slack", "width", "rank")
 PAIR = ("possible", "fits", "time", "penalty", "share")
@@ -43,20 +42,17 @@ DEVICE = ("free", "wanted", "backlog", "soonest")
 WHOLE_SYSTEM = ("waiting", "beyond", "arrivals", "completions")
 ASKED = ("value",)
 
-SCHEDULING, ADMISSION = DECIDES = ("scheduling", "admission")
-"""What a policy can learn to decide."""
+SCHEDULING, ADMISSION = DECIDES = ("scheduling", "admission")  # what a policy can learn to decide
 
 LIMIT = 10.0
 MAX_WINDOW = 1000
-MEMORY = 30.0
-"""Number of last typical times over which rates are averages."""
-SHORTEST = 1e-9
-"""No task counts as shorter, in seconds: the logarithm of nothing is none."""
+MEMORY = 30.0  # window of averaged rates, in typical times
+SHORTEST = 1e-9  # minimum time of a task in seconds, so that the logarithm is finite
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of observation and action: tasks shown, types of device, decision."""
+    """Sizes of observation and actions: tasks shown, device types, decision."""
 
     window: int
     types: tuple[str, ...]
@@ -64,7 +60,7 @@ class Layout:
 
     @classmethod
     def for_cluster(cls, cluster: Cluster, window: int, decides: str = SCHEDULING) -> "Layout":
-        """The types that the cluster has, in its order; cores only where a node has some."""
+        """Return the layout for a cluster's types, in its order (cores only if present)."""
         return cls(window, tuple(kind.name for kind in cluster.types.values() if cluster.count(kind.name)), decides)
 
     @property
@@ -89,7 +85,7 @@ class Layout:
 
     @property
     def inputs(self) -> int:
-        """Length of a row of `rows`."""
+        """Length of a row of `rows`: features of one action."""
         kinds = len(self.types)
         context = kinds * len(DEVICE) + len(WHOLE_SYSTEM) + 1
         if self.decides == ADMISSION:
@@ -100,9 +96,9 @@ class Layout:
     def rows(self) -> np.ndarray:
         """Indexes into the observation (with 0 and 1 appended), one row per action.
 
-        A row holds the task, the pair and the type of device, which type it is, the state of all types and of the
-        whole, and whether the action waits.  So one small network can score every action.  Of admission the row that
-        accepts holds the task, with all types; the one that rejects only the state.
+        A row has the features of the task, of the task on the device type, of the type, which type it is, the state of
+        all types and of the system, and whether the action waits.  So one small network can score every action.  For
+        admission, the row that accepts has the task with all types; the row that rejects only the state.
         """
         kinds, tasks = len(self.types), self.window
         zero, one = self.observation, self.observation + 1
@@ -125,26 +121,26 @@ class Layout:
         return np.array([*rows, [zero] * own + context + [one]])
 
     def select(self, observations: np.ndarray, which: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """The rows of these actions in these observations, by their numbers."""
+        """Return the rows of these actions in the observations with numbers `which`."""
         padded = np.concatenate([observations, np.tile(_PADDING, (len(observations), 1))], axis=1)
         return padded[which[:, None], self.rows[actions]]
 
     def row(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """The rows of these actions in one observation."""
+        """Return the rows of these actions in one observation."""
         return np.concatenate([observation, _PADDING])[self.rows[actions]]
 
 
 _PADDING = np.array([0.0, 1.0], np.float32)
 _OWN = len(TASK)
 _ARRIVAL, _DEADLINE, SHORTEST_COLUMN, _KIND, _WIDTH = range(_OWN, _OWN + 5)
+# Number of constant features of a task, device types aside: observed ones, and inputs of changing ones
 _STATIC = _OWN + 5
-"""Facts of a task besides those by type of device: its part of an observation, and what the changing ones need."""
 
 
 class Window(Scheduler):
     """The waiting tasks by arrival, the first of them shown; actions to decisions.
 
-    Base of policies that choose by such actions: `choose` gives one of those that the mask allows.
+    Base of policies that choose among such actions: `choose` returns one that the mask allows.
     scale: seconds of a typical task.
     """
 
@@ -159,8 +155,8 @@ class Window(Scheduler):
         self._slot: dict[int, int] = {}
         self._free_slots: list[int] = []
         self._dated = 0  # waiting tasks that have a deadline
+        # shown tasks and where each fits, from `anything` until the next observation
         self._looked: tuple[list[Task], list[list[bool]]] | None = None
-        """The tasks shown and where each fits, between `anything` and what is done about it."""
         self._rates = [0.0, 0.0]
         self._rated_at = 0.0
 
@@ -238,7 +234,7 @@ class Window(Scheduler):
     # What is seen ---------------------------------------------------------------------------------------------
 
     def shown(self, first: Task | None = None) -> list[Task]:
-        """The first waiting tasks by arrival; `first` comes before all others."""
+        """Return the first waiting tasks by arrival; `first` precedes all others."""
         if not self._ordered:
             self._waiting = dict(sorted(self._waiting.items(), key=lambda entry: (entry[1].arrival, entry[0])))
             self._ordered = True
@@ -250,7 +246,7 @@ class Window(Scheduler):
     def anything(self) -> bool:
         """Return True if any of the tasks shown could start now.
 
-        Where there is, `observe` is to follow before anything changes: it takes over what was found here.
+        If so, call `observe` before anything changes: it reuses the placements found here.
         """
         self._fade(self.view.now)
         tasks = self.shown()
@@ -260,15 +256,15 @@ class Window(Scheduler):
         return startable
 
     def observe(self, first: Task | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The current observation, and which actions are possible.
+        """Return the current observation, and the mask of possible actions.
 
-        To wait is not possible where nothing runs and something may be placed: nothing else need ever happen.
+        Waiting is impossible if nothing runs and something may be placed: otherwise the run might never advance.
         """
         observations, masks = observe_together([self], first)
         return observations[0], masks[0]
 
     def take_look(self, first: Task | None) -> tuple[list[Task], list[list[bool]]]:
-        """The tasks to show and where each fits, which `anything` may have found."""
+        """Return the tasks to show and where each fits, as `anything` found if it ran."""
         looked, self._looked = self._looked, None
         if looked is None or first is not None:
             tasks = self.shown(first)
@@ -276,7 +272,7 @@ class Window(Scheduler):
         return looked
 
     def context(self, work: list[float], wanted: list[int]) -> list[float]:
-        """Entries of types and of the whole, from the work of tasks by fastest type."""
+        """Features of the types and the system, from the tasks' work by fastest type."""
         now, scale, shown, row = self.view.now, self.scale, self.window, []
         self.view.nodes.refresh()
         for name, running, capacity, ahead, count in zip(
@@ -294,14 +290,13 @@ class Window(Scheduler):
         return row + [math.log1p(rate / MEMORY) for rate in self._rates]
 
     def _free(self, name: str) -> float:
-        """Free devices of a type, from the columns of the nodes."""
         column = self.view.nodes.gpus.get(name)
         if column is None and self._one_cpu_type:
             column = self.view.nodes.cores
         return self.view.free(name) if column is None else float(column.sum())
 
     def _facts(self, task: Task) -> list[float]:
-        """Facts that stay while a task waits: a row of `_static`."""
+        """Features that are constant while a task waits: a row of `_static`."""
         scale = self.scale
         modes, remaining, order = task.modes, 1.0 - task.done, task.modes_by_speed()
         shortest = max(task.shortest_remaining, SHORTEST)
@@ -323,7 +318,6 @@ class Window(Scheduler):
         ]  # fmt: skip
 
     def _fits(self, tasks: list[Task]) -> list[list[bool]]:
-        """Return for each task and type whether the task could start there now."""
         places: dict[Any, Placement | None] = {}
         if self._singly(tasks):
             return [self._fits_task(task, places) for task in tasks]
@@ -335,13 +329,13 @@ class Window(Scheduler):
         return [there[task.shape] for task in tasks]
 
     def _singly(self, tasks: list[Task]) -> bool:
-        """Return True if tasks must be tried one by one, for their data or for admission."""
+        """Return True if tasks must be tested one by one, for their data or for admission."""
         return bool(self.view.items) or any(task.allowed is not None for task in tasks)
 
     def _fits_task(self, task: Task, known: dict[Any, Placement | None]) -> list[bool]:
-        """The same of one task, with its data, and only in the modes that it may run in.
+        """Return for each type whether the task could start there in an allowed mode.
 
-        `known`: answers so far; tasks that share a mode and their data share the answer.
+        `known`: previous results; tasks that share a mode and data share the result.
         """
         modes, allowed, items = task.shape.modes, task.allowed, bool(self.view.items)
         row = []
@@ -366,7 +360,7 @@ class Window(Scheduler):
         return row
 
     def _positions(self, shape: Shape) -> list[list[int]]:
-        """Modes of a shape by type of device."""
+        """Return the positions of a shape's modes by device type."""
         if (positions := self._modes.get(shape)) is None:
             names = [mode.type.name for mode in shape.modes]
             positions = self._modes[shape] = [
@@ -377,7 +371,7 @@ class Window(Scheduler):
     # What is done ---------------------------------------------------------------------------------------------
 
     def placement(self, task: Task, kind: int) -> Placement | None:
-        """Placement of a task on a type of device now, in its fastest mode, or None."""
+        """Return the placement of a task on a type now, in its fastest mode, or None."""
         name = self.layout.types[kind]
         for position in task.modes_by_speed():
             mode = task.modes[position]
@@ -386,7 +380,7 @@ class Window(Scheduler):
         return None
 
     def decision(self, action: int) -> Start | None:
-        """The decision of an action that the mask allows; None: wait."""
+        """Return the decision of an action that the mask allows; None for waiting."""
         if action == self.layout.actions - 1:
             return None
         position, kind = divmod(action, len(self.layout.types))
@@ -397,7 +391,7 @@ class Window(Scheduler):
         return Start(task, placement)
 
     def follow(self, task: Task, placement: Placement, end: float) -> None:
-        """Note a start or move of a task, and when it should end."""
+        """Record a start or move of a task, and when it should end."""
         row = task.index
         if (before := self._kind_of.get(row)) is not None:
             del self.running[before][row]
@@ -411,7 +405,7 @@ class Window(Scheduler):
 
 
 def observe_together(windows: Sequence[Window], first: Task | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Observations and masks of windows of one layout and scale, a row each."""
+    """Return observations and masks of windows of one layout and scale, a row each."""
     layout, scale, some = windows[0].layout, windows[0].scale, len(windows)
     shown, kinds = layout.window, len(layout.types)
     rows, counts = [], []

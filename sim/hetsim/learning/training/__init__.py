@@ -1,1 +1,1 @@
-"""Training on a scenario, and the parts for other libraries."""
+"""Training on a scenario, and parts for other libraries."""

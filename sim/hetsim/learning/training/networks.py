@@ -1,6 +1,6 @@
 """The network of `hetsim train` in PyTorch: it scores each action.
 
-    scores = ActionScores(env.unwrapped.layout)            # a torch.nn.Module: observations in, one score an action out
+    scores = ActionScores(env.unwrapped.layout)            # a torch.nn.Module: from observations to a score per action
     scores.save("mine.npz", env.unwrapped)                 # a file for {scheduler: {name: learned, path: mine.npz}}
 
 Needs PyTorch.  For stable-baselines3 see `hetsim.learning.training.sb3`.
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class ActionScores(nn.Module):
     """A score per action, from the rows of `Layout.rows`; the caller masks.
 
-    Actions are drawn by `forward`, in which waiting weighs against all placements together as it does in `plain`
-    against the best of them; the best action is that of `plain` (`greedy`).  Else a policy that takes the likeliest
-    action would wait for ever, since the chance of placing is spread over many actions.
-    hidden: widths of the hidden layers.  seed: of the first weights, as `numpy.random.default_rng` takes it.
+    `forward` is for drawing actions: waiting has the weight against all placements together that it has in `plain`
+    against the best placement.  The best action is that of `plain` (`greedy`).  Otherwise a policy that takes the
+    likeliest action would wait forever, since the probability of placing is spread over many actions.
+    hidden: widths of the hidden layers.  seed: of the first weights, as for `numpy.random.default_rng`.
     """
 
     def __init__(self, layout: Layout, hidden: Sequence[int] = (32, 32), seed: Any = 0):
@@ -44,7 +44,7 @@ class ActionScores(nn.Module):
         self.load_arrays(ScoreNetwork.fresh(layout.inputs, hidden, np.random.default_rng(seed)).arrays)
 
     def plain(self, observations: torch.Tensor) -> torch.Tensor:
-        """Scores for choosing: the best possible action has the highest."""
+        """Scores for choosing: the best possible action has the highest score."""
         padding = observations.new_tensor([[0.0, 1.0]]).expand(len(observations), 2)
         values = torch.cat([observations, padding], dim=1)[:, self.rows]
         for layer in self.layers[:-1]:
@@ -77,7 +77,8 @@ class ActionScores(nn.Module):
     def save(self, path: str | Path, env: SchedulingEnv) -> Path:
         """Write the file of a learned policy: arrays and JSON, without PyTorch.
 
-        It shows tasks by arrival, whatever the `order` of the environment: a task's score does not depend on its place.
+        The policy shows tasks by arrival, whatever the `order` of the environment: a score does not depend on the
+        position.
         """
         episodes = env.episodes
         if episodes.switches or episodes.first is not None:
@@ -91,7 +92,7 @@ class ActionScores(nn.Module):
 
 
 def greedy(scores: ActionScores, observation: np.ndarray, mask: np.ndarray) -> int:
-    """The possible action with the highest score."""
+    """Return the possible action with the highest score."""
     with torch.no_grad():
         scores_of_actions = scores.plain(torch.as_tensor(observation[None]))[0].numpy()
     return int(np.where(mask, scores_of_actions, -np.inf).argmax())

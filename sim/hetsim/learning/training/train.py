@@ -4,13 +4,13 @@ There are three kinds of load, on separate branches of the tree of seeds (`hetsi
 from replications of its `TRAINING` loads; intermediate networks are validated on `VALIDATION` loads (the best is kept);
 and the final comparison is that of `hetsim compare`, with replications of the scenario's own seed.
 
-A learned admission policy is compared with some written by hand (`hand_written`).
-All of them go with the scenario's own scheduler, placement and batching:
+A learned admission policy is compared with hand-written ones (`hand_written`), all with the scenario's own scheduler,
+placement and batching:
 
 accept_all      no task is rejected
-queue_limit     rejected by the length of the queue: the limit that earns most on the validation runs
-slo_feasible, predicted_wait    where tasks have deadlines
-mdp_threshold   where the reward is what it maximizes: goodput or value, less the costs of holding (response)
+queue_limit     rejects by queue length: the limit with the highest reward in the validation runs
+slo_feasible, predicted_wait    if tasks have deadlines
+mdp_threshold   if the reward is what it maximizes: goodput or value, less the costs of holding (response)
 and the scenario's own admission policy
 """
 
@@ -62,14 +62,14 @@ from hetsim.scenario.file.document import parse_value
 from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.policy import long_form
 
+# Default reward by decision; for admission `value` if no task has a deadline (goodput is then no metric)
 REWARD = {SCHEDULING: Slowdown.name, ADMISSION: Goodput.name}
-"""Unless another is named; of admission `value` where no task has a deadline, and goodput is therefore no metric."""
 MAX_STEPS = 100_000_000
+# schedulers that a learned one is compared with, by label
 BASELINES: dict[str, Any] = {
     **{name: name for name in ("fcfs", "fcfs_skip", "random", "sjf", "wfp3", "unicep", "f1", "saf")},
     "packer": {"scheduler": {"name": "tetris", "shortness": 0}},
 }
-"""Schedulers that a learned one is compared with, by label."""
 
 
 @dataclass
@@ -77,11 +77,11 @@ class Training:
     """The result of `train`.  Attributes:
 
     policy      the network and what it was learned for (`hetsim.learning.agents.files.LearnedPolicy`)
-    curve       a table: steps taken, and the reward per task of the validation runs then
-    baselines   the same of the baselines, by label
+    curve       a table: steps taken, and the reward per task in the validation runs at that step
+    baselines   reward per task of the baselines in the validation runs, by label
     comparison  learned policy and baselines on the scenario's own seed, or None if there are no baselines
-    runs        the runs behind it, by label
-    earned      the reward per task of these runs, by replication and label, where it is a sum that no metric tells
+    runs        the runs of the comparison, by label
+    earned      reward per task of these runs, by replication and label, if the reward is a sum without a metric
     """
 
     policy: Any
@@ -94,14 +94,14 @@ class Training:
     def save(self, path: str | Path) -> Path:
         """Write the policy file, for {scheduler: {name: learned, path: ...}}.
 
-        Parameters: path: where.
+        Parameters: path: of the file.
         Returns: the path.
         """
         agent_files.save(self.policy, path)
         return Path(path)
 
     def plot(self) -> Picture:
-        """Return the learning curve."""
+        """Return the picture of the learning curve."""
 
         return learning_curve(self.policy, self.curve, self.baselines)
 
@@ -128,25 +128,23 @@ def train(
     Parameters:
         scenario: as for `run`.
         agent: dqn, reinforce, or ppo (which needs the extra `learning`).
-        steps: decisions to learn from.
-        decides: what is learned, scheduling (which task goes where), or admission (which task may wait at all, under
-            the scenario's own scheduler).
-        seed: of everything random in training; the same seed gives the same arrays.
-        window, reward: as in `hetsim.learning`; unless named, that of admission is `value` where no task has a
-            deadline.
-        settings: of the agent, in place of its own ({"rate": 0.001}).
-        baselines: policies to compare with, as in `compare`; none: ().  Where admission is learned these may be
-            admission policies, which then go with the scenario's scheduler.
-        metrics, replications: of the comparison; without them the metric of the reward, and the scenario's
-            replications.
+        steps: number of decisions to learn from.
+        decides: what is learned: scheduling (where each task runs), or admission (which tasks are accepted, under the
+            scenario's own scheduler).
+        seed: of all random numbers in training; the same seed gives the same arrays.
+        window, reward: as in `hetsim.learning`; the default for admission is `value` if no task has a deadline.
+        settings: of the agent, instead of its defaults ({"rate": 0.001}).
+        baselines: policies to compare with, as in `compare`; none: ().  For admission these may be admission policies,
+            which then run with the scenario's scheduler.
+        metrics, replications: of the comparison; default: the metric of the reward, and the scenario's replications.
         out: a file to write the policy to.
-        workers: processes for the replications of the comparison, None for one a core; an agent learns in this
+        workers: processes for the replications of the comparison, None for one per core; the agent learns in this
             process.
         options: those of every study.
     Returns: the policy, its learning curve, and the comparison.
     Raises:
-        UnknownName: there is nothing of that name to decide.
-        UsageError: the reward is a function, which tells nothing of other policies.
+        UnknownName: `decides` is not a known decision.
+        UsageError: the reward is a function, which cannot score other policies.
         ScenarioError: the scenario is invalid.
     """
     study_options = StudyOptions(replications=replications, **options)
@@ -202,7 +200,7 @@ def train(
 def _rivals(
     scenario: Scenario, decides: str, baselines: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None
 ) -> dict[str, Any] | None:
-    """The policies to compare with, by label; None for those written by hand."""
+    """Return the policies to compare with, by label; None for the hand-written ones."""
     if decides != ADMISSION:
         return named_policies(BASELINES if baselines is None else baselines)
     run = scenario.build()
@@ -219,7 +217,7 @@ def _usual_reward(scenario: Scenario, decides: str) -> str:
 
 
 def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
-    """Make an agent by name with these settings; raises if packages are missing."""
+    """Make an agent by name with these settings; raise if packages are missing."""
     if name not in AGENTS:
         raise UnknownName("agent", name, AGENTS, f"; the agents are {', '.join(AGENTS)}")
     kind = registry.load_object(AGENTS[name])
@@ -282,8 +280,8 @@ def _compared(
     return evaluate(runs, metrics, baseline=next(iter(runs))), runs, earned
 
 
+# Queue limits tried in this order, until larger ones are clearly worse
 LIMITS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""Lengths of the queue that are tried, until it is clear that the best lies behind."""
 PATIENCE = 3
 
 
@@ -294,7 +292,7 @@ def with_admission(scenario: Scenario, admission: Mapping[str, Any]) -> dict[str
 def with_admissions(scenario: Scenario, policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) -> dict[str, Any]:
     """Map labels to values for `policy:`; UsageError for a label given twice.
 
-    An admission policy goes with the scenario's scheduler; another name stands for the whole policy.
+    An admission policy is combined with the scenario's scheduler; another name is the whole policy.
     """
     if isinstance(policies, str):
         policies = [policies]
@@ -329,7 +327,7 @@ def _named(scenario: Scenario, policy: PolicyLike) -> tuple[str, Any]:
 def hand_written(
     scenario: Scenario, reward: Mapping[str, float], played: Callable[[Scenario], float]
 ) -> dict[str, Any]:
-    """Map labels to values for `policy:`; `played` scores a policy in validation."""
+    """Map labels of hand-written policies to `policy:` values, scored by `played`."""
     tasks = scenario.build().tasks
     chosen: list[Mapping[str, Any]] = [{"name": "accept_all"}, _best_limit(scenario, played)]
     if tasks.deadline is not None and np.isfinite(tasks.deadline).any():
@@ -344,7 +342,6 @@ def hand_written(
 
 
 def _best_limit(scenario: Scenario, played: Callable[[Scenario], float]) -> dict[str, Any]:
-    """The length of the queue beyond which it pays to reject."""
     best, value, worse = LIMITS[0], -math.inf, 0
     for limit in LIMITS:
         earned = played(prepare(scenario, with_admission(scenario, {"name": "queue_limit", "limit": limit})))
@@ -357,7 +354,7 @@ def _best_limit(scenario: Scenario, played: Callable[[Scenario], float]) -> dict
 
 
 def _threshold(tasks: Tasks, reward: Mapping[str, float]) -> dict[str, Any] | None:
-    """`mdp_threshold` with the rewards and costs of the reward, if it has such."""
+    """Return `mdp_threshold` for rewards and costs of this form, else None."""
     earning = [name for name in (Goodput.name, ValueReward.name) if reward.get(name, 0.0) > 0]
     holding = reward.get("response", 0.0)
     if len(earning) != 1 or set(reward) - {*earning, "response"} or holding < 0:
@@ -382,12 +379,11 @@ def _possible(scenario: Scenario, policy: dict[str, Any]) -> bool:
     return True
 
 
-WIDE = 8.0
-"""A range of costs beyond this factor is drawn on a logarithmic axis."""
+WIDE = 8.0  # ratio of costs above which their axis is logarithmic
 
 
 def learning_curve(policy: LearnedPolicy, curve: pd.DataFrame, beside: Mapping[str, float]) -> Picture:
-    """Draw a learning curve, the kept policy, and a line for every baseline."""
+    """Draw a learning curve, the policy kept, and a line for every baseline."""
     about = policy.training
     parts = about["reward"]
     name, sign = "weighted reward per task", 1.0

@@ -1,1 +1,1 @@
-"""Many runs: replications, comparisons and sweeps, with their statistics."""
+"""Results of many runs: replications, comparisons and sweeps, with statistics."""

@@ -1,8 +1,8 @@
-"""Policies compared by paired differences of replications, with Holm's correction.
+"""Comparison of policies by paired differences, with Holm's correction.
 
-Replication r of every policy has the same arrivals, sizes and faults (common random numbers), so differences
-are taken pair by pair.  Per metric all compared pairs are tested together; a policy is said to be above or
-below another only where the corrected interval of their difference excludes zero.
+Replication r of every policy has the same arrivals, sizes and faults (common random numbers), so differences are taken
+pair by pair.  For each metric all compared pairs are tested together; a policy is reported above or below another only
+if the corrected interval of their difference excludes zero.
 """
 
 import math
@@ -38,21 +38,25 @@ PLAN_TITLES = ("planned makespan", "simulated makespan", "lower bound", "ratio",
 
 @dataclass
 class Comparison:
-    """The outcome of `compare`.
+    """The outcome of `compare`.  Attributes:
 
-    `table`: index policy; columns (metric, "mean"), (metric, "half_width") of the interval of each policy's own
-    mean, and (metric, "n"), the runs in which it is defined.  `pairs`: a row a metric and compared pair: metric,
-    policy, other, difference (policy - other), half_width, p, significant, n; half_width and p are corrected by Holm's
-    procedure.  `winners`: metric -> the policy that is better than all others, or None.  `findings`: with a baseline
-    one a pair; otherwise the best policy against each other one, by metric.  `sentences`: the same for people.
-    `plans`: where a policy has a plan, a row a policy: planned_makespan, makespan, lower_bound, ratio, planning_s, all
-    of its first run (`hetsim.results.one_run.plans`); else no rows.  `plan_notes`: what a reader must know of them, if
-    anything. `selection`: the best of all with a stated probability, if that was asked for
-    (`hetsim.results.many_runs.selection`). `identical`: nothing is random, so that one run of each was compared,
-    however many there are. `runs`: what was compared, by policy.  `baseline`: the policy with which all others were
-    compared, if one was named. `asked`: how the comparison was asked for, where that is known: metrics, by, and best,
-    probability, delta and replications of a selection. `refused`: policies that refuse the scenario before its clock
-    starts, each with its reason; they are in nothing else.  `planners`: those whose plan knows all arrivals.
+    table        index policy; columns (metric, "mean"), (metric, "half_width") of the interval of the policy's mean,
+                 (metric, "n"), the number of runs in which the metric is defined
+    pairs        a row per metric and compared pair: metric, policy, other, difference (policy - other), half_width, p,
+                 significant, n; half_width and p are corrected by Holm's procedure
+    winners      metric -> the policy that is better than all others, or None
+    findings     with a baseline one per pair; otherwise the best policy against each other one, by metric
+    sentences    the findings as text
+    plans        if a policy has a plan, a row per policy: planned_makespan, makespan, lower_bound, ratio, planning_s,
+                 all of the first run (`hetsim.results.one_run.plans`); otherwise no rows
+    plan_notes   remarks on the plans
+    selection    the best policy with a stated probability, if requested (`hetsim.results.many_runs.selection`)
+    identical    True if nothing is random, so that one run of each policy was compared
+    runs         the compared runs, by policy
+    baseline     the policy with which all others were compared, if one was named
+    asked        arguments of the comparison, if known: metrics, by; best, probability, delta, replications
+    refused      policies that cannot run the scenario, with the reason; other attributes do not have them
+    planners     policies whose plan knows all arrivals
     """
 
     table: pd.DataFrame
@@ -74,9 +78,9 @@ class Comparison:
     def load(cls, directory: str | Path) -> "Comparison":
         """Load a comparison, and evaluate it again from its runs.
 
-        Parameters: directory: where it lies.
+        Parameters: directory: the directory of the comparison.
         Returns: the comparison.
-        Raises: UsageError: there is none, or the directory is damaged.
+        Raises: UsageError: it has no comparison, or is damaged.
         """
         folder = Path(directory)
         with reading_stored(folder):
@@ -108,7 +112,7 @@ class Comparison:
         return selected + [finding.sentence for finding in self.findings]
 
     def cells(self, metric: str) -> list[str]:
-        """A metric of every policy in one unit with intervals; ◂ at the best."""
+        """A metric of every policy in one unit with intervals; ◂ marks the winner."""
         part = self.table[metric]
         texts = several(part["mean"].tolist(), units_of(metric), part["half_width"].tolist())
         return [
@@ -121,7 +125,7 @@ class Comparison:
         return pd.DataFrame({metric_name(name): self.cells(name) for name in self.metrics}, index=self.table.index)
 
     def shown_plans(self) -> pd.DataFrame:
-        """The plans as texts for people, in one unit; – where undefined."""
+        """The plans as text, times in one unit; – if undefined."""
         times = self.plans[list(PLAN_COLUMNS[:3])].to_numpy()
         factor, unit = fitting(times.ravel().tolist(), SECONDS)
         texts = [[with_unit(figures(value / factor, 4), unit) for value in column] for column in times.T.tolist()]
@@ -131,15 +135,15 @@ class Comparison:
 
     @property
     def plans_title(self) -> str:
-        """The title above the plans, naming the run they are of."""
+        """Title above the plans, which names their run."""
         replicated = (self.pairs["n"] > 1).any() if len(self.pairs) else False
         return "Plans" + (" (of the first replication)" if replicated else "")
 
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
         """Compare groups of tasks: the metrics of each under each policy.
 
-        Parameters: group: class, gpus (the number asked for) or user, which must have been asked for where there are
-            replications, with `compare(..., by=["gpus"])`; names: metrics, without them those of groups.
+        Parameters: group: class, gpus (the number requested) or user; with replications it must have been requested, by
+            `compare(..., by=["gpus"])`; names: metrics; without it those of groups.
         Returns: index (group, policy), columns (metric, mean | half_width | n).
         """
         table = table_of_groups(self.runs, checked(group)[0], self.confidence)
@@ -147,7 +151,7 @@ class Comparison:
 
     @property
     def single(self) -> bool:
-        """Return True if some policy has one run only, so that chance cannot be judged."""
+        """Return True if some policy has only one run, which cannot show chance."""
         return any(not isinstance(run, Replications) or len(run) < 2 for run in self.runs.values())
 
     @property
@@ -159,7 +163,7 @@ class Comparison:
         """Compare the policies with the `base` in each group of tasks.
 
         Parameters: group: class, gpus or user; names: metrics.
-        Returns: a row a metric, group and other policy; columns as those of `pairs`, and the group before them.
+        Returns: a row for each metric, group and other policy; the group, then the columns of `pairs`.
         Raises: UnknownName: a metric without groups.
         """
         table = differences_of_groups(self.runs, checked(group)[0], self.base, self.confidence)
@@ -175,7 +179,7 @@ class Comparison:
         return table[table["metric"].isin(names)].reset_index(drop=True)
 
     def plot(self) -> Picture:
-        """Return a figure: a panel a metric, in it each policy's mean and interval."""
+        """Return a picture: a panel per metric with each policy's mean and interval."""
         return drawn("comparison", self)
 
     def __repr__(self) -> str:
@@ -200,12 +204,11 @@ def compare(
     selection: Selection | None = None,
     refused: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """Compare policies (by name) on metrics over the replications they have in common.
+    """Compare policies (by name) on metrics over the replications that all have.
 
-    With a `baseline` every policy is compared with it, otherwise all pairs are.  `metrics` are names of metrics, or
-    of sets of them (`hetsim.results.one_run.metrics`), of which those are compared that tell something here;
-    without any the usual ones.  Energy is taken to one common end per replication.  `refused`: policies without runs,
-    and why.
+    With a `baseline` every policy is compared with it, otherwise all pairs are.  `metrics`: names of metrics, or of
+    sets (`hetsim.results.one_run.metrics`), of which the metrics that apply to the runs are compared; by default the
+    usual ones. Energy is measured up to one common end per replication.  `refused`: policies without runs, and why.
     """
     refused = refused or {}
     _check_asked({**runs, **refused}, baseline, confidence)
@@ -256,10 +259,10 @@ def _check_asked(runs: Mapping[str, Any], baseline: str | None, confidence: floa
 
 
 def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> dict[str, pd.DataFrame]:
-    """The requested metrics with columns; of sets, those with values.
+    """Contributions to the requested metrics; from sets only metrics that apply.
 
-    The makespan where every run went on until it was drained; deadlines, rejections, energy, users and prices where
-    there are any; how busy the cores are where there are no GPUs.
+    The makespan applies if every run ended by itself; deadlines, rejections, energy, users and prices if there are any;
+    CPU utilization if there are no GPUs.
     """
     asked = list(asked)
     by_name, expanded = metrics.by_name(asked), metrics.expanded(asked)
@@ -278,7 +281,6 @@ def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> d
 
 
 def _is_comparable(name: str, sets: Mapping[str, Replications], made: bool) -> bool:
-    """Return True if the metric is defined and comparable for all these runs."""
     runs = list(sets.values())
     if (declared := declaration(name)) is not None and declared.needs_end:
         drained = all(math.isinf(result.horizon) for one in runs for result in one.results)
@@ -300,7 +302,7 @@ def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
 
 
 def _of_the_best(metric: str, frame: pd.DataFrame, found: list[Finding]) -> list[Finding]:
-    """The policy with the best mean against each other one."""
+    """Findings of the policy with the best mean against each other one."""
     means = frame.mean()
     if not means.notna().any():
         return []

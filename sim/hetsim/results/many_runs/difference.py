@@ -1,7 +1,6 @@
 """Differences of two runs: tasks, groups of tasks, and the first decision.
 
-Tasks are matched by their id.  A run is not compared with itself: what is looked for is what another policy, another
-cluster or another release did to the same tasks.
+Tasks are matched by their id.  The difference shows what another policy, cluster or release changes for the same tasks.
 """
 
 import math
@@ -19,19 +18,18 @@ from hetsim.results.formatting import clock, figures, formatter, json_number, me
 from hetsim.results.one_run.result import Result
 from hetsim.results.stored_files import parse_yaml
 
+# Columns of tasks by which two runs can be compared; less is better.
 COLUMNS = ("response", "wait", "slowdown", "finish", "start", ENERGY)
-"""Columns of tasks by which two runs can be set side by side; less is better."""
 
 GROUPS = ("class", "user")
-MAX_ACTIONS = 6
-"""Decisions of one instant that are told; the rest is counted."""
+MAX_ACTIONS = 6  # Maximum number of decisions of one instant that are listed; further ones are counted.
 
 _SAME = ("arrival", "class", "user")
 
 
 @dataclass(frozen=True)
 class FirstDecision:
-    """The first instant at which decisions differ, and those of each run."""
+    """The first instant at which decisions differ, with those of each run only."""
 
     time: float
     only_a: tuple[str, ...]
@@ -39,11 +37,11 @@ class FirstDecision:
 
 
 class Difference:
-    """Two runs side by side, by one column of their tasks.
+    """Two runs compared by one column of their tasks.
 
-    `tasks`: one row a task that both have: id, class, user, status_a, status_b, a, b, change (b - a; NaN where one of
-    the two has no value), the largest changes first.  `by` sums it up for groups, `first` is the first decision that
-    differs (None if all are the same), `sentences` says the main things.
+    `tasks`: one row for each common task: id, class, user, status_a, status_b, a, b, change (b - a; NaN if one run has
+    no value), largest changes first.  `by` sums the changes by group, `first` is the first decision that differs (None
+    if all are equal), `sentences` describes the main differences.
     """
 
     def __init__(self, a: Result, b: Result, column: str = "response"):
@@ -88,7 +86,7 @@ class Difference:
 
     @cached_property
     def unlike(self) -> dict[str, int]:
-        """Number of common tasks that differ, by column."""
+        """Number of common tasks whose arrival, class or user differ, by column."""
         first, right = self._sides
         right = right.reindex(first.index.intersection(right.index, sort=False))
         first = first.loc[right.index]
@@ -99,7 +97,7 @@ class Difference:
         """Sum the changes by group.
 
         Parameters: group: class or user.
-        Returns: tasks, how many gained and lost, mean in a and b, and the mean change; gainers first.
+        Returns: numbers of tasks, of tasks that gained and lost, mean in a and b, and mean change; largest gain first.
         Raises: UsageError: another group.
         """
         if group not in GROUPS:
@@ -118,7 +116,7 @@ class Difference:
 
     @cached_property
     def statuses(self) -> pd.DataFrame:
-        """Tasks whose status differs: status_a, status_b, tasks."""
+        """Counts of tasks whose status differs: status_a, status_b, tasks."""
         pairs = self.tasks[["status_a", "status_b"]].astype(str)
         pairs = pairs[pairs["status_a"] != pairs["status_b"]]
         return pairs.value_counts(sort=True).rename("tasks").reset_index()
@@ -146,13 +144,12 @@ class Difference:
 
     @property
     def sentences(self) -> list[str]:
-        """The main differences as sentences."""
         return list(_sentences(self))
 
     def to_json(self, top: int = 10) -> dict[str, Any]:
-        """The difference as plain values for programs.
+        """Return the difference as plain values for programs.
 
-        Parameters: top: the number of tasks in it.
+        Parameters: top: maximum number of tasks in it.
         Returns: {"a", "b", "column", "mean_change", "gained", "lost", "tasks": [...], "by": {...}, "first",
             "settings"}.
         """
@@ -181,10 +178,10 @@ class Difference:
 
 
 def difference(a: Result, b: Result, column: str = "response") -> Difference:
-    """Set two runs side by side by a column of their tasks.
+    """Compare two runs by a column of their tasks.
 
-    Parameters: a, b: the runs; column: of `tasks`.
-    Returns: the tasks that both have with their change, sums over groups, and the first decision that differs.
+    Parameters: a, b: the runs; column: a column of `tasks`.
+    Returns: the common tasks with their change, sums by group, and the first decision that differs.
     """
     return Difference(a, b, column)
 
@@ -222,7 +219,7 @@ def decisions(run: Result) -> pd.DataFrame:
 
 
 def _labels(a: Result, b: Result) -> tuple[str, str]:
-    """Labels that tell the two apart: their policies, directories or numbers."""
+    """Labels that distinguish the runs: policies, names, directories or numbers."""
     for one, other in (
         (a.policy, b.policy),
         (a.name, b.name),

@@ -10,11 +10,10 @@ from hetsim.results.declared import higher_is_better
 from hetsim.results.formatting import gap, metric_name
 from hetsim.results.statistics import paired_differences
 
-ROUNDING = 1e-12
-"""Relative differences up to here are noise of floating point."""
+ROUNDING = 1e-12  # Relative differences up to this value are rounding noise.
 
+# Columns of findings in tables.
 COLUMNS = ("metric", "policy", "other", "difference", "half_width", "p", "significant", "n")
-"""Of a finding, in tables."""
 
 Shown = Literal["different", "equal", "open", "one run", "undefined"]
 
@@ -23,8 +22,8 @@ Shown = Literal["different", "equal", "open", "one run", "undefined"]
 class Finding:
     """A test of two policies on a metric: difference = policy - other, n pairs.
 
-    `left_out`: pairs of runs in which it is infinite, or undefined for one of the two, for others than which the
-    difference would speak; with any of them nothing is concluded.
+    `left_out`: number of pairs of runs in which the metric is infinite, or undefined for one policy; if there are any,
+    no conclusion is drawn, since the difference would describe only the other pairs.
     """
 
     metric: str
@@ -37,8 +36,7 @@ class Finding:
     n: int
     left_out: int
     confidence: float
-    identical: bool = False
-    """All replications of each are the same, so that one of each was compared."""
+    identical: bool = False  # all replications of each policy are equal, so that one of each was compared
 
     @property
     def shown(self) -> Shown:
@@ -52,12 +50,11 @@ class Finding:
 
     @property
     def row(self) -> tuple[Any, ...]:
-        """Values of the finding in the order of `COLUMNS`."""
         return tuple(getattr(self, name) for name in COLUMNS)
 
     @property
     def gap(self) -> str:
-        """`63 ± 47 s below fcfs`."""
+        """The difference as text: `63 ± 47 s below fcfs`."""
         size = gap(self.metric, self.difference, self.half_width)
         return f"{size} {'above' if self.difference > 0 else 'below'} {self.other}"
 
@@ -82,12 +79,12 @@ class Finding:
         return f"{self.policy}: {name} {self.gap} {method}"
 
     def reversed(self) -> "Finding":
-        """The same finding, seen from the other policy."""
+        """Return the same finding from the view of the other policy."""
         return Finding(**{**asdict(self), "policy": self.other, "other": self.policy, "difference": -self.difference})
 
 
 def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confidence: float) -> list[Finding]:
-    """Findings of pairs, tested together; one row per replication."""
+    """Test pairs of policies together; arrays have one row per replication."""
     differences, left_out = [], []
     for _, _, both in pairs:
         both = both[~np.isnan(both).all(axis=1)]  # undefined for both: nothing to compare in that replication
@@ -116,7 +113,7 @@ def better(metric: str, difference: float) -> bool:
 
 
 def clearly_best(findings: list[Finding], policies: list[str]) -> str | None:
-    """The policy that is significantly better than each of the others."""
+    """Return the policy that is significantly better than all others, or None."""
     for policy in policies:
         seen = seen_from(findings, policy)
         beaten = {row.other for row in seen if row.significant and better(row.metric, row.difference)}
@@ -126,5 +123,5 @@ def clearly_best(findings: list[Finding], policies: list[str]) -> str | None:
 
 
 def seen_from(findings: list[Finding], policy: str) -> list[Finding]:
-    """The findings about one policy, as differences of it to the others."""
+    """Findings about one policy, as differences from it to the others."""
     return [row if row.policy == policy else row.reversed() for row in findings if policy in (row.policy, row.other)]

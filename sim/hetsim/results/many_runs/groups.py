@@ -1,4 +1,4 @@
-"""Groups of tasks in several runs: their tables over replications and policies."""
+"""Groups of tasks in several runs: tables over replications and policies."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,12 +16,11 @@ from hetsim.results.one_run.groups import OTHERS, USUAL, Grouping, by_group, by_
 from hetsim.results.one_run.result import Result
 from hetsim.results.statistics import student_interval
 
-SHOWN_MARK = " *"
-"""Behind a difference with a confidence interval that excludes zero."""
+SHOWN_MARK = " *"  # Follows a difference whose confidence interval excludes zero.
 
 
 class Several(Protocol):
-    """The part of several runs that this module reads."""
+    """Protocol: the part of `Replications` that this module reads."""
 
     @property
     def results(self) -> list[Result]: ...
@@ -35,10 +34,7 @@ class Several(Protocol):
 
 
 def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np.ndarray]:
-    """Map (group, metric) to values by replication, NaN where undefined.
-
-    With the numbers of tasks over which they are means, under their names, which begin with _.
-    """
+    """Map (group, metric or _weight) to values by replication; NaN if undefined."""
 
     if isinstance(outcome, Result):
         return {key: np.array([value]) for key, value in _values(outcome, by).items()}
@@ -75,8 +71,8 @@ def _values(result: Result, by: str, first: Result | None = None) -> dict[tuple[
 def table_of_groups(outcomes: Mapping[str, Result | Several], by: str, confidence: float = 0.95) -> pd.DataFrame:
     """Table by (group, policy) of (metric, mean | half_width | n).
 
-    `half_width` is that of the interval (for what: `hetsim.results.one_run.estimands`); NaN of one run, and where all
-    are the same.  A group that a policy's runs never had has no row.
+    `half_width` is that of the interval (`hetsim.results.one_run.estimands`); NaN for one run, or if all are identical.
+    A group that no run of a policy has is omitted.
     """
     values = {label: group_contributions(group_values(outcome, by)) for label, outcome in outcomes.items()}
     groups, names = groups_and_metrics(by, values)
@@ -100,7 +96,7 @@ def table_of_groups(outcomes: Mapping[str, Result | Several], by: str, confidenc
 def groups_and_metrics(
     by: str, values: Mapping[str, Mapping[tuple[str, str], np.ndarray]]
 ) -> tuple[list[str], list[str]]:
-    """Groups in order, and metrics, over all policies."""
+    """All groups, in order, and all metrics of several policies."""
     keys = dict.fromkeys(key for of_policy in values.values() for key in of_policy)
     return in_order(by, dict.fromkeys(group for group, _ in keys)), list(dict.fromkeys(name for _, name in keys))
 
@@ -113,7 +109,7 @@ def in_order(by: str, groups: Iterable[str]) -> list[str]:
 
 
 def tables_of_groups(outcomes: Mapping[str, Result | Several], by: Iterable[str] = USUAL) -> dict[str, pd.DataFrame]:
-    """A table for each grouping with several groups (`table_of_groups`)."""
+    """A table for each grouping that has several groups (`table_of_groups`)."""
 
     tables = {}
     first = next(iter(outcomes.values()))
@@ -132,7 +128,7 @@ def metrics_in(table: pd.DataFrame) -> list[str]:
 
 
 def telling(table: pd.DataFrame) -> list[str]:
-    """Metrics of such a table that are defined and not 0 everywhere."""
+    """Metrics of a table of groups that are defined and not 0 in all groups."""
     means = {name: table[name, "mean"].to_numpy(dtype=np.float64) for name in metrics_in(table)}
     defined = {name: values for name, values in means.items() if not np.isnan(values).all()}
     return [name for name, values in defined.items()
@@ -140,7 +136,7 @@ def telling(table: pd.DataFrame) -> list[str]:
 
 
 def groups_json(tables: Mapping[str, pd.DataFrame], many: bool = True) -> dict[str, Any]:
-    """{by: {policy: {group: {metric: {mean, half_width, n}}}}}; of one run values."""
+    """{by: {policy: {group: {metric: {mean, half_width, n}}}}}, or values of one run."""
     by_grouping: dict[str, Any] = {}
     for by, table in tables.items():
         rows = zip(*(table.index.get_level_values(level) for level in (0, 1)), table.to_numpy(dtype=float), strict=True)
@@ -156,7 +152,7 @@ def groups_json(tables: Mapping[str, pd.DataFrame], many: bool = True) -> dict[s
 
 
 def flat(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with one header line: `metric`, and `metric_half_width` of many runs."""
+    """The table with one header: `metric`, and `metric_half_width` for many runs."""
     columns = {}
     for metric in metrics_in(table):
         columns[metric] = table[metric, "mean"]
@@ -177,8 +173,8 @@ def differences_of_groups(
 ) -> pd.DataFrame:
     """policy - base by group, metric and policy: columns `by`, `COLUMNS`.
 
-    base: the first policy unless given.  `half_width` is NaN, and nothing `significant`, of one run each or where
-    nothing is random; all are NaN where the metric is infinite or undefined for one of the two in some pair of runs.
+    base: by default the first policy.  If each policy has one run or nothing is random, `half_width` is NaN and nothing
+    is `significant`; all are NaN if the metric is infinite, or undefined for one of the policies, in some pair of runs.
     """
     other = next(iter(outcomes)) if base is None else base
     if other not in outcomes:
@@ -202,7 +198,7 @@ Values = Mapping[tuple[str, str], np.ndarray]
 
 
 def _paired_values(outcomes: Mapping[str, Result | Several], by: str) -> dict[str, Values]:
-    """(group, metric) -> contributions of the common replications."""
+    """Contributions of the common replications, by policy and (group, metric)."""
     numbers = {label: _numbers(outcome) for label, outcome in outcomes.items()}
     common = sorted(set.intersection(*map(set, numbers.values())))
     if all(not isinstance(outcome, Result) and outcome.identical for outcome in outcomes.values()):
@@ -212,12 +208,11 @@ def _paired_values(outcomes: Mapping[str, Result | Several], by: str) -> dict[st
 
 
 def _numbers(outcome: Result | Several) -> list[int]:
-    """Numbers of the replications, in the order of `group_values`."""
     return [outcome.replication] if isinstance(outcome, Result) else [int(n) for n in outcome.values.index]
 
 
 def _both(of_policy: Values, of_other: Values, key: tuple[str, str]) -> np.ndarray:
-    """A row a replication; NaN for a policy if its runs never had the group."""
+    """Values of two policies, a row per replication; NaN if one never had the group."""
     there = of_policy[key] if key in of_policy else of_other[key]
     nowhere = np.full(len(there), math.nan)
     return np.column_stack([of_policy.get(key, nowhere), of_other.get(key, nowhere)])
@@ -229,7 +224,7 @@ def _both(of_policy: Values, of_other: Values, key: tuple[str, str]) -> np.ndarr
 def difference_cells(metric: str, differences: Sequence[float], halves: Sequence[float], shown: Sequence[bool]) -> list[
     str
 ]:  # fmt: skip
-    """Signed differences in one unit, `-63 ± 47 s *`, marked if significant."""
+    """Format signed differences in one unit, `-63 ± 47 s *`, marked if significant."""
     units, sizes = units_of(metric), [max(abs(d), finite(h)) for d, h in zip(differences, halves, strict=True)]
     factor, unit = (0.01, "points") if units == PERCENT else fitting(sizes, units)
     texts = []
@@ -240,7 +235,7 @@ def difference_cells(metric: str, differences: Sequence[float], halves: Sequence
 
 
 def difference_note(found: pd.DataFrame, confidence: float, identical: bool = False, single: bool = True) -> str:
-    """Explanation of ± and marks in such a table, for readers."""
+    """Explain ± and marks of a table of differences to readers."""
     if identical:
         return "Nothing here is random: every replication is the same, so these are differences without intervals."
     numbers = sorted(set(found["n"]) - {0, 1})

@@ -1,7 +1,7 @@
-"""Policies compared at every point of a sweep by paired differences.
+"""Comparison of policies at every point of a sweep by paired differences.
 
-Replication r of all policies of a point meets the same arrivals, sizes and faults, so differences are taken pair by
-pair, as in a comparison (`hetsim.results.many_runs.compare`).
+Replication r of all policies of a point has the same arrivals, sizes and faults, so differences are taken pair by pair,
+as in a comparison (`hetsim.results.many_runs.compare`).
 """
 
 import math
@@ -20,17 +20,17 @@ from hetsim.results.one_run.estimands import contributions
 
 MAX_SHOWN = 10
 
+# Columns that are neither keys nor metrics.
 FACTS = ("point", "policy", "seed", "replications", "replication", "warmup_cut", "status", "error", "warnings")
-"""Columns that are neither keys nor metrics."""
 
 
 def differences(sweep: "Points", metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
     """policy - other at every point, with Holm's half-widths and p.
 
-    base: every other policy is compared with it; without it all pairs are.  Half-widths and p are Holm's over the pairs
-    of all points: the chance that any difference is shown which is none is at most 1 - confidence.  `n` counts the
-    pairs of replications that both have; with fewer than two, and where nothing is random, there is no interval.  Where
-    the metric is infinite or undefined for one of the two in some replication, all are missing.
+    base: the policy with which every other is compared; without it all pairs are.  Half-widths and p are corrected over
+    the pairs of all points: the probability of any false difference is at most 1 - confidence.  `n` is the number of
+    pairs of common replications; with fewer than two, or if nothing is random, there is no interval.  If the metric is
+    infinite, or undefined for one policy, in some replication, all values are missing.
     """
     by_point = findings_by_point(sweep, metric, base, confidence)
     rows = [(point, *finding.row[1:]) for point, findings in by_point.items() for finding in findings]
@@ -78,18 +78,16 @@ def _pairs(
 
 
 class Leads(NamedTuple):
-    """Number of points at which each policy leads alone, jointly, or significantly."""
+    """Numbers of points at which each policy is best: alone, tied, or significantly."""
 
     alone: dict[str, int]
     ties: dict[tuple[str, ...], int]
     shown: dict[str, int]
     points: int
-    tested: bool
-    """True if some points have several replications, which could show it."""
+    tested: bool  # True if some points have several replications, which can show significance
 
 
 def leads(sweep: "Points", metric: str, findings: dict[int, list[Finding]] | None = None) -> Leads:
-    """Number of the points at which each policy is best; see `Leads`."""
     counts = Leads(alone={}, ties={}, shown={}, points=0, tested=False)
     sound = sweep.table[sweep.table[metric].notna()]
     points, tested = 0, False
@@ -114,7 +112,7 @@ def leads(sweep: "Points", metric: str, findings: dict[int, list[Finding]] | Non
 
 
 class Points(Protocol):
-    """The part of a `Sweep` that this module reads."""
+    """Protocol: the part of a `Sweep` that this module reads."""
 
     points: pd.DataFrame
 
@@ -129,10 +127,10 @@ class Points(Protocol):
 
 
 def rows_where(sweep: Points, frame: pd.DataFrame, where: Mapping[str, Any] | None) -> pd.DataFrame:
-    """The rows of a frame of the sweep with these values in these columns.
+    """Rows of a sweep's frame that have these values in these columns.
 
-    A value of a key may be a number in base units, or the text that a scenario would have: 24/h finds what was swept as
-    24/h or as 0.4/min.  UsageError, with the values that there are, where no row has one.
+    A value of a key may be a number in base units, or a text as in a scenario: 24/h matches values swept as 24/h or as
+    0.4/min.  UsageError, with the existing values, if no row matches.
     """
     for column, value in (where or {}).items():
         sweep._column(column)
@@ -156,7 +154,7 @@ def _same(sweep: Points, frame: pd.DataFrame, column: str, value: Any) -> np.nda
 
 
 def _number(sweep: Points, column: str, value: Any) -> float | None:
-    """A number, or a text with a unit of the key's dimension, in base units."""
+    """Parse a number, or a text in the key's unit, to base units; None otherwise."""
     try:
         parsed = quantity(value)
     except ValueError:
@@ -169,7 +167,6 @@ def _number(sweep: Points, column: str, value: Any) -> float | None:
 
 
 def _written(sweep: Points, frame: pd.DataFrame, column: str) -> pd.Series:
-    """The values of a key as texts, as they were swept."""
     return pd.Series(sweep.points[column].astype(str).loc[frame["point"]].to_numpy(), index=frame.index)
 
 

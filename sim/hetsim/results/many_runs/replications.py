@@ -20,30 +20,25 @@ from hetsim.results.panels import Picture, drawn
 from hetsim.results.statistics import Interval, deviation, student_interval
 from hetsim.results.stored_files import read_frame, reading_stored
 
-COMMON_END = (ENERGY, "energy_idle_j")
-"""What is taken to one common end where policies are compared."""
+COMMON_END = (ENERGY, "energy_idle_j")  # Metrics measured up to one common end when policies are compared.
 
 
 REPLICATIONS = "replications.parquet"
-FIRST = "replication-0"
-"""The run of replications that is kept in full."""
+FIRST = "replication-0"  # Subdirectory of the one replication that is saved completely.
 
 
 class Replications:
     """Replications of one scenario under one policy.
 
-    Only the values of the metrics are kept (`values`: a row a replication), and the runs themselves with
-    `keep=True`.  Intervals are Student t, made from `contributions`: of means over customers for the ratio of
-    expectations, else for the expectation of a replication's value (`hetsim.results.one_run.estimands`).  Of
-    replications that are all the same, in which nothing is random, there are none.
-    `remarks`: what was done to the runs that a reader of the figures should know: the warm-up cut, the precision.
+    Only values of metrics are kept (`values`: a row per replication), and complete runs with `keep=True`.  Intervals
+    are Student t intervals from `contributions`: for means over customers they estimate the ratio of expectations,
+    otherwise the expectation of a replication's value (`hetsim.results.one_run.estimands`).  If all replications are
+    identical, since nothing is random, there are no intervals.
+    `remarks`: facts about the runs that a reader should know, such as the warm-up cut and the precision.
     """
 
     def __init__(self, results: Iterable[Result] = (), metrics: Iterable[str] | None = None, *, keep: bool = False):
-        """`metrics`: names to keep besides those of the summary.
-
-        Among them the texts of groupings (`hetsim.results.one_run.groups`), of which `by` tells.
-        """
+        """metrics: names (or texts of groupings) to keep in addition to the summary."""
         self.name, self.policy, self.seed = "", "", 0
         self.results: list[Result] = []
         self.warnings: list[str] = []
@@ -58,9 +53,9 @@ class Replications:
     def load(cls, directory: str | Path) -> "Replications":
         """Load the replications in a directory; only the first is complete.
 
-        Parameters: directory: where they lie.
+        Parameters: directory: the directory of the replications.
         Returns: the replications.
-        Raises: UsageError: there are none, or the directory is damaged.
+        Raises: UsageError: it has none, or is damaged.
         """
         folder = Path(directory)
         with reading_stored(folder):
@@ -79,13 +74,12 @@ class Replications:
         return runs
 
     def add(self, result: Result) -> None:
-        """Add one more run."""
         self.add_values(replication_values(result, self._further), result)
         if self._keep:
             self.results.append(result)
 
     def add_values(self, row: Mapping[str, float], about: Result | None = None) -> None:
-        """Add a run from its values (`replication_values`) only."""
+        """Add a run from its values alone (`replication_values`)."""
         values = dict(row)
         number = int(values.pop("replication"))
         if number in self._rows:
@@ -100,14 +94,14 @@ class Replications:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Result]:
-        """The kept runs, in order of replication."""
+        """Iterate over the complete runs, in order of replication."""
         if len(self.results) < len(self):
             raise UsageError("the runs themselves were not kept, only their metrics; ask for keep=True")
         return iter(sorted(self.results, key=lambda result: result.replication))
 
     @property
     def values(self) -> pd.DataFrame:
-        """A row a replication, a column a metric."""
+        """Values of metrics: a row per replication, a column per metric."""
         frame = self._frame()
         return frame[[name for name in frame.columns if not name.startswith("_")]]
 
@@ -115,13 +109,13 @@ class Replications:
         return pd.DataFrame.from_dict(self._rows, orient="index").sort_index().rename_axis("replication")
 
     def _column(self, name: str) -> pd.Series:
-        """Values kept under that name, by replication; missing where there are none."""
+        """Values kept under a name, by replication; NaN if missing."""
         numbers = sorted(self._rows)
         kept = [self._rows[number].get(name, math.nan) for number in numbers]
         return pd.Series(kept, index=pd.Index(numbers, name="replication"), name=name)
 
     def keeps(self, metric: str) -> bool:
-        """Return True if there are values of this metric."""
+        """Return True if some replication has a value of this metric."""
         return not metric.startswith("_") and any(metric in row for row in self._rows.values())
 
     def column(self, metric: str) -> pd.Series:
@@ -129,7 +123,7 @@ class Replications:
 
         Parameters: metric: its name.
         Returns: its values.
-        Raises: UnknownName: it was not kept.
+        Raises: UnknownName: the metric was not kept.
         """
         if self.keeps(metric):
             return self._column(metric)
@@ -148,11 +142,11 @@ class Replications:
         return contributions(pd.DataFrame({metric: column, weight: self._column(weight)}), metric)
 
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
-        """Metrics of groups of tasks, over the replications.
+        """Get metrics of groups of tasks, over the replications.
 
-        Parameters: group: class, gpus or user; where not all runs were kept, it must have been asked for (by=["gpus"]);
+        Parameters: group: class, gpus or user; unless all runs were kept, it must have been requested (by=["gpus"]);
             names: metrics.
-        Returns: index the group, columns (metric, mean | half_width | n).
+        Returns: index group, columns (metric, mean | half_width | n).
         """
         table = table_of_groups({"": self}, checked(group)[0]).droplevel("policy")
         return table if names is None else table[list(names)]
@@ -160,9 +154,9 @@ class Replications:
     def interval(self, metric: str, confidence: float = 0.95) -> Interval:
         """Get the interval for a metric (`hetsim.results.one_run.estimands`).
 
-        Parameters: metric: its name; confidence: of the interval.
+        Parameters: metric: its name; confidence: confidence level.
         Returns: mean, ends and the number of replications.
-        Raises: UsageError: fewer than two replications have it, or all are identical.
+        Raises: UsageError: fewer than two replications have a value, or all are identical.
         """
         column = self.contributions(metric)
         if self.identical:
@@ -174,8 +168,8 @@ class Replications:
     def relative_half_width(self, metric: str, confidence: float = 0.95) -> float:
         """Get the half-width of an interval, divided by |mean|.
 
-        Parameters: metric: its name; confidence: of the interval.
-        Returns: the ratio; infinite where there is no interval.
+        Parameters: metric: its name; confidence: confidence level.
+        Returns: the ratio; infinite if there is no interval.
         """
         mean_of = student_interval(self.contributions(metric).to_numpy(), confidence, metric)
         if math.isnan(mean_of.half_width) or self.identical:
@@ -207,7 +201,7 @@ class Replications:
         return chosen
 
     def among(self, numbers: Iterable[int]) -> "Replications":
-        """The replications of these numbers."""
+        """Return the replications with these numbers."""
         chosen = set(numbers)
         if chosen >= set(self._rows):
             return self
@@ -217,7 +211,7 @@ class Replications:
 
     @property
     def without_chance(self) -> str:
-        """Why identical replications lack intervals, and what to do."""
+        """Message: why identical replications have no intervals, and what to do."""
         if not any(row.get(TASK_COUNT, 1) for row in self._rows.values()):
             return "no task arrived in the window of any replication: between warm-up and horizon"
         text = "all replications are identical: nothing in this scenario is random, so there are no intervals"
@@ -230,7 +224,7 @@ class Replications:
 
     @property
     def summary(self) -> pd.DataFrame:
-        """Index `metric`; columns mean, sd, ci_low, ci_high (95 %), n.
+        """Table: index `metric`; columns mean, sd, ci_low, ci_high (95 %), n.
 
         `mean` and the interval are those of `interval`; `sd` is the deviation of the replications' own values.
         """
@@ -246,17 +240,13 @@ class Replications:
         return table.rename_axis("metric")
 
     def energy_until(self, ends: pd.Series) -> pd.DataFrame:
-        """energy_j and energy_idle_j with windows extended idle to `ends`.
-
-        Policies are compared over one common window: a policy that finishes early still pays for the idle devices.
-        """
+        """energy_j and energy_idle_j, with the idle energy from each end to `ends` added."""
         own = self.ends
         further = (ends.reindex(own.index) - own).clip(lower=0.0) * self._column(_WATTS)
         return pd.DataFrame({name: self._column(name) for name in COMMON_END}).add(further.to_numpy(), axis=0)
 
     @property
     def ends(self) -> pd.Series:
-        """Simulated time at which each replication ended."""
         return self._column(_END)
 
     def to_json(self) -> dict[str, Any]:
@@ -280,7 +270,6 @@ class Replications:
         return " · ".join(part for part in parts if part)
 
     def _shown(self) -> dict[str, str]:
-        """The metrics that its display shows, by name: mean ± half-width of the interval."""
         shown = {}
         for name in in_set("display"):
             mean_of = student_interval(self.contributions(name).to_numpy(), metric=name) if self.keeps(name) else None
@@ -302,10 +291,9 @@ RESAMPLE = (
     "the trace) or resample: {by: user} (users drawn with replacement)"
 )
 
+# Columns that begin with _ are kept for comparisons, groups and estimates; they are not metrics.
 _END, _WATTS = "_end", "_watts_at_end"
-"""Columns that begin with _ are kept for comparisons, groups and estimates; they are no metrics."""
-ALWAYS = ("replication", _END, _WATTS)
-"""What is kept of a run whichever metrics are."""
+ALWAYS = ("replication", _END, _WATTS)  # Values kept of every run, whatever metrics are requested.
 
 
 def replication_values(result: Result, metrics: Iterable[str] = ()) -> dict[str, float]:

@@ -1,14 +1,16 @@
-"""The best of k policies with a stated probability (Kim and Nelson's procedure).
+"""Selection of the best of k policies with a stated probability (Kim and Nelson).
 
 S.-H. Kim and B. L. Nelson, "A fully sequential procedure for indifference-zone selection in simulation", 2001, with
-c = 1.  After a first stage of n0 replications of every policy, one more of each is made at a time, and a policy goes as
-soon as its mean is behind another's by more than W(r) = max(0, (h² S² / δ² - r) δ / 2r), S² the variance of the paired
-difference in the first stage, h² = 2 η (n0 - 1), η = ((2 α / (k - 1))^(-2 / (n0 - 1)) - 1) / 2.
+c = 1.  After a first stage of n0 replications of every policy, all remaining policies are replicated once more in each
+round r, and a policy is eliminated when its mean is worse than another's by more than
+W(r) = max(0, (h² S² / δ² - r) δ / 2r), where S² is the variance of the paired difference in the first stage,
+h² = 2 η (n0 - 1) and η = ((2 α / (k - 1))^(-2 / (n0 - 1)) - 1) / 2.
 
-Proven: if the best is at least δ better than all others, it is the one that stays with probability 1 - α or more, for
-normal replications; common random numbers are allowed, and as they make S² small, save replications.  If others are
-within δ of it, one of those may stay instead.  Here δ is a share of the best mean of the first stage rather than fixed
-beforehand, which makes the guarantee approximate.  Cost: replications grow as (S / δ)²; hopeless policies leave early.
+Proven for normal replications: if the best policy is better than all others by at least δ, it is selected with
+probability 1 - α or more; common random numbers are allowed, and save replications as they reduce S².  If others are
+within δ of the best, one of these may be selected.  Here δ is a share of the best mean of the first stage, not fixed
+beforehand, which makes the guarantee approximate.  Cost: replications grow as (S / δ)²; clearly worse policies are
+eliminated early.
 """
 
 import math
@@ -22,17 +24,16 @@ from hetsim.results.declared import has_direction, higher_is_better
 from hetsim.results.formatting import gap, listed, metric_name
 from hetsim.results.one_run import metrics
 
-FIRST = 10
-"""Replications of the first stage."""
+FIRST = 10  # Number of replications in the first stage.
 MAX_REPLICATIONS = 1_000
 PROBABILITY, DELTA = 0.95, 0.01
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The best policy, or all candidates left at the maximum of replications.
+    """The best policy, or the candidates left at the maximum number of replications.
 
-    `dropped`: policy -> replications after which it was out, in the order of leaving.
+    `dropped`: policy -> number of replications after which it was eliminated, in the order of elimination.
     """
 
     metric: str
@@ -46,7 +47,6 @@ class Selection:
 
     @property
     def sentences(self) -> list[str]:
-        """The outcome as sentences."""
         name, runs = metric_name(self.metric), max(self.runs.values())
         within = gap(self.metric, self.delta)
         if self.best is None:
@@ -92,7 +92,7 @@ class Race:
         self._limit: dict[tuple[str, str], float] = {}
 
     def add(self, policy: str, value: float, count: float = 1.0) -> None:
-        """Add a policy's next replication, a mean over this number of customers."""
+        """Add a policy's next replication: a mean over `count` customers."""
         if not math.isfinite(value):
             number, what = len(self.values[policy]), "undefined" if math.isnan(value) else "infinite"
             raise UsageError(
@@ -102,15 +102,15 @@ class Race:
         self.counts[policy].append(count)
 
     def withdraw(self, policy: str) -> None:
-        """Withdraw a policy that cannot take part, before its first value."""
+        """Remove a policy that cannot run, before its first value."""
         self.left.remove(policy)
         del self.values[policy], self.counts[policy]
 
     def _contributions(self, policy: str) -> np.ndarray:
         """Contributions whose mean estimates the ratio of expectations.
 
-        ratio + (value - ratio) × count / mean count, ratio and mean count those of the first stage: so replications
-        stay independent and those made before do not change, as the procedure supposes.
+        ratio + (value - ratio) × count / mean count, with ratio and mean count of the first stage: replications stay
+        independent and earlier contributions do not change, as the procedure requires.
         """
         values, (ratio, count) = np.array(self.values[policy]), self._first[policy]
         return ratio + (values - ratio) * (np.array(self.counts[policy]) / count)
@@ -140,7 +140,7 @@ class Race:
                 self._limit[one, other] = self._limit[other, one] = limit
 
     def screen(self) -> list[str]:
-        """Return the policies that are eliminated after this replication."""
+        """Eliminate and return the policies that are worse after this replication."""
         r = len(self.values[self.left[0]])
         mean = {policy: self.sign * float(self._contributions(policy).mean()) for policy in self.left}
         out = [
@@ -165,7 +165,7 @@ class Race:
 
     @property
     def over(self) -> bool:
-        """Return True if one policy is left, or all left are tied without a margin."""
+        """Return True if one policy is left, or all that are left are tied."""
         if len(self.left) == 1:
             return True
         r = len(self.values[self.left[0]])

@@ -1,23 +1,23 @@
-"""The outcome of a sweep: one tidy table, a row a point and policy.
+"""The outcome of a sweep: one tidy table with a row for each point and policy.
 
 Columns of `table`, in this order:
 
-    point           number of the point, from 0; all policies of a point have the same
-    one a key       what was swept, under its name in the scenario (`cluster.nodes.0.count`): numbers as numbers, values
-                    with a unit in base units (seconds, bytes, per second), anything else as text
+    point           number of the point, from 0; the same for all policies of a point
+    one per key     swept values, under the key's name in the scenario (`cluster.nodes.0.count`): numbers as numbers,
+                    values with a unit in base units (seconds, bytes, per second), others as text
     policy          the policy's label
-    seed            of the runs; replication r of every row with one seed meets the same arrivals, sizes and faults
-    replications    how many the row has
-    warmup_cut      where one is to be found (`warmup: auto`): the seconds at the beginning that are left out
+    seed            seed of the runs; replication r has the same arrivals, sizes and faults in all rows with one seed
+    replications    number of replications of the row
+    warmup_cut      with `warmup: auto`: seconds excluded at the start
     status          done or failed
-    error           why it failed; the metrics of a failed row are missing
-    warnings        what the runs warned of
-    one a metric    with several replications their mean, and METRIC_ci_low and METRIC_ci_high (95 %) behind all means
+    error           reason of a failure; the metrics of a failed row are missing
+    warnings        warnings of the runs
+    one per metric  with several replications the mean; METRIC_ci_low and METRIC_ci_high (95 %) follow all means
 
-`by_replication` has a row a replication and, instead of means and intervals, its values.  A metric that is not defined
-in some replication of a row (a makespan with tasks unfinished) is missing in the row.  Energy is taken to one common
-end for all policies of a point and replication; where a precision was asked for and policies have different numbers of
-replications, it is that of the replications which all have, as in a comparison, and missing in the others.
+`by_replication` has a row per replication with its values in place of means and intervals.  If a metric is undefined in
+some replication of a row (a makespan with unfinished tasks), it is missing in the row.  Energy is measured up to one
+common end for all policies of a point and replication; if a precision was requested and policies have different numbers
+of replications, it covers the common replications, as in a comparison, and is missing in the others.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,8 +38,7 @@ MARK = "sweep.json"
 TABLE = "table.parquet"
 EACH = "replications.parquet"
 SCENARIO = "scenario.yaml"
-TABLES = "tables.json"
-"""Digests of the other files of a sweep that is finished."""
+TABLES = "tables.json"  # File with the digests of a finished sweep's other files.
 
 SHOWN_ROWS = 40
 
@@ -47,15 +46,15 @@ SHOWN_ROWS = 40
 class Sweep:
     """The results of a sweep.  Attributes:
 
-    table            a row a point and policy: its keys, and metrics with the ends of their 95 % intervals
-    by_replication   the metrics of every replication, a row each; columns that begin with _ are the numbers of
-                     customers over which they are means
-    keys             names of what was swept besides the policy
-    metrics          those asked for, which are shown first
-    points           the values of every point as they were written, a row a point
-    name, seed       of the scenario
-    remarks          what a reader of the figures should know
-    replications     of every row: a number, or {precision, metric, max, confidence}
+    table            a row per point and policy: its keys, and metrics with the ends of their 95 % intervals
+    by_replication   the metrics of every replication, one row each; columns that begin with _ are the numbers of
+                     customers over which means are taken
+    keys             names of the swept keys other than the policy
+    metrics          the requested metrics, which are shown first
+    points           the values of every point as they were written, one row per point
+    name, seed       name and seed of the scenario
+    remarks          facts that a reader of the metrics should know
+    replications     replications of every row: a number, or {precision, metric, max, confidence}
     """
 
     def __init__(
@@ -103,12 +102,12 @@ class Sweep:
     def best(self, metric: str, by: str | Sequence[str] | None = None) -> Any:
         """Find the row with the best mean of a metric.
 
-        The best of many estimates looks better than it is: run it again with another seed before you rely on its figure
-        (`hetsim.tune` does).
+        The best of many estimates is biased: run it again with another seed before you rely on its value (as
+        `hetsim.tune` does).
 
-        Parameters: metric: its name; by: columns: the best row of each of their values.
+        Parameters: metric: its name; by: columns: find the best row for each of their values.
         Returns: the row, or with `by` a table.
-        Raises: UsageError: neither more nor less of the metric is better, or no row has it.
+        Raises: UsageError: the metric has no better direction, or no row has a value.
         """
         self._known(metric)
         if not has_direction(metric):
@@ -129,10 +128,10 @@ class Sweep:
     def pivot(self, x: str, y: str, metric: str, where: Mapping[str, Any] | None = None) -> pd.DataFrame:
         """Arrange a metric as a grid of two keys.
 
-        Parameters: x, y: keys of columns and of rows; metric: its name; where: fixes other columns: {"policy": "sjf"};
-            values of keys may be texts as in a scenario (24/h) or numbers in base units.
+        Parameters: x, y: keys of columns and of rows; metric: its name; where: values of other columns, such as
+            {"policy": "sjf"}; values of keys may be texts as in a scenario (24/h) or numbers in base units.
         Returns: the grid.
-        Raises: UsageError: more than one row falls on a cell, or x is y.
+        Raises: UsageError: several rows belong to one cell, or x is y.
         """
         self._known(metric)
         frame = rows_where(self, self.table, where)
@@ -149,8 +148,8 @@ class Sweep:
     def differences(self, metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
         """Compare the policies at every point, paired by replication.
 
-        Parameters: metric: its name; base: the policy that others are compared with; confidence: of the intervals.
-        Returns: a row a point and pair (`point_differences.differences`).
+        Parameters: metric: its name; base: the policy with which others are compared; confidence: confidence level.
+        Returns: a row for each point and pair (`point_differences.differences`).
         """
         return differences(self, metric, base, confidence)
 
@@ -176,7 +175,7 @@ class Sweep:
         return [name for name in reached if name not in shown and name in self.table] + shown
 
     def shown(self, rows: int | None = SHOWN_ROWS) -> tuple[list[str], list[list[str]]]:
-        """Titles and rows of cells for people, metrics with units."""
+        """Titles and rows of cells as text, metrics with units."""
         frame = self.table if rows is None else self.table.iloc[:rows]
         varies = self.table["policy"].nunique() > 1 or not self.keys
         counted = not isinstance(self.replications, int)
@@ -208,7 +207,7 @@ class Sweep:
 
     @property
     def title(self) -> str:
-        """`overload: 12 points × 3 policies, 5 replications, seed 1`."""
+        """The sweep in a line: `overload: 12 points × 3 policies, 5 replications, seed 1`."""
         points, policies = self.table["point"].nunique(), self.table["policy"].nunique()
         parts = [f"{points:,} point{'s' if points != 1 else ''}"]
         if policies > 1 and len(self.table) == points * policies:
@@ -239,9 +238,9 @@ class Sweep:
         return f'<div style="overflow-x: auto">{table}</div>{more}{notes}'
 
     def to_json(self, by_replication: bool = False) -> dict[str, Any]:
-        """The rows as plain values for programs.
+        """Return the rows as plain values for programs.
 
-        Parameters: by_replication: with the values of each.
+        Parameters: by_replication: return the rows of `by_replication`.
         Returns: {"scenario", "seed", "keys", "metrics", "rows": [{point, keys, policy, status, error, metrics}]}; a
             metric is a value, or {mean, ci_low, ci_high} with several replications.
         """
@@ -266,7 +265,7 @@ class Sweep:
     def load(cls, directory: str | Path) -> "Sweep":
         """Load a finished sweep.
 
-        Parameters: directory: where it lies.
+        Parameters: directory: the directory of the sweep.
         Returns: the sweep.
         Raises: UsageError: it is not finished, is damaged, or is not a sweep.
         """

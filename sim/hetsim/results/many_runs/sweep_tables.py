@@ -1,4 +1,4 @@
-"""The tables of a sweep, by blocks of rows: in memory, or in growing files."""
+"""The tables of a sweep, built in blocks of rows, in memory or in growing files."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,16 +18,12 @@ from hetsim.results.statistics import excess_kurtosis, freedom, student_quantile
 CONFIDENCE = 0.95
 _END, _WATTS = "_end", "_watts_at_end"
 
-Columns = Mapping[str, Sequence[Any]]
-"""Of the keys of a sweep, by key, an entry a row."""
+Columns = Mapping[str, Sequence[Any]]  # Values of a sweep's keys: key -> one value per row.
 
 
 @dataclass
 class SweepRow:
-    """One row's facts and its replications' values; None if one failed.
-
-    `warmup`: what is told as `warmup_cut`, if anything is; NaN of a row for which none was found.
-    """
+    """Data of one row; `runs`: values of each replication, None if it failed."""
 
     point: int
     policy: str
@@ -42,10 +38,7 @@ class SweepTables:
     """Tables `table` and `by_replication` of a sweep, built in order of points."""
 
     def __init__(self, columns: Columns, *, several: bool, text_seeds: bool, folder: Path | None = None):
-        """several: rows have replications.  text_seeds: some seeds need a text column.
-
-        folder: next to it the tables are written while they are made; without one they are kept here.
-        """
+        """text_seeds: store seeds as text; folder: write tables to disk next to this path."""
         self.columns, self.several, self.text_seeds = columns, several, text_seeds
         self.names: dict[str, None] = {}  # names of the runs' values, in order of first appearance
         self.rows = 0
@@ -65,7 +58,6 @@ class SweepTables:
                 file.add(frame)
 
     def frames(self) -> list[pd.DataFrame]:
-        """Both tables, from the rows kept in memory."""
         if len(self.parts) == 1:
             return list(self.parts[0])
         each = zip(*self.parts, strict=True)
@@ -88,7 +80,7 @@ class SweepTables:
 
 
 class GrowingTable:
-    """A Parquet file written in parts; columns may be added by later parts."""
+    """A Parquet file written in parts; later parts may add columns."""
 
     def __init__(self, folder: Path, name: str):
         self.folder, self.name = folder, name
@@ -134,7 +126,7 @@ class GrowingTable:
 def tables(
     keys: Columns, rows: Sequence[SweepRow], all_names: Sequence[str], several: bool, text_seeds: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`table` and `by_replication` of some rows; `all_names` are the metrics."""
+    """Build `table` and `by_replication` of some rows; `all_names` are the metrics."""
     kept = [name for name in all_names if name not in (_END, _WATTS, "replication")]
     names = [name for name in kept if not name.startswith("_")]
     failed = np.array([bool(row.errors) or any(run is None for run in row.runs) for row in rows])
@@ -168,7 +160,7 @@ def tables(
 
 
 def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndarray) -> np.ndarray:
-    """For each row, the replications that all policies of its point completed."""
+    """For each row, the number of replications that all policies of its point have."""
     fewest: dict[int, int] = {}
     for row, count, out in zip(rows, counts.tolist(), failed, strict=True):
         if not out:
@@ -180,11 +172,7 @@ def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndar
 def _estimates(
     cube: np.ndarray, weights: np.ndarray, names: Sequence[str], counts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Estimates from the first `counts` replications of each row, and half-widths.
-
-    `weights`: over how many customers each value is a mean; missing where it is none
-    (`hetsim.results.one_run.estimands`).
-    """
+    """Estimates and half-widths from each row's first `counts` replications."""
     means = np.full((cube.shape[0], cube.shape[2]), np.nan)
     half = means.copy()
     for count in np.unique(counts[counts > 0]).tolist() if names else ():
@@ -199,7 +187,7 @@ def _estimates(
 
 
 def _cube(rows: Sequence[SweepRow], names: Sequence[str]) -> np.ndarray:
-    """Values by row, replication and name; missing in a last column besides."""
+    """Array of values by row, replication and name; a further last column is NaN."""
     cube = np.full((len(rows), max((len(row.runs) for row in rows), default=0), len(names) + 1), np.nan)
     wanted = tuple(names)
     for number, row in enumerate(rows):
@@ -213,7 +201,6 @@ def _cube(rows: Sequence[SweepRow], names: Sequence[str]) -> np.ndarray:
 
 
 def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str]) -> np.ndarray:
-    """Add the idle energy until the last policy of a point has finished."""
     if COMMON_END[0] not in names:
         return cube
     _, point, several = np.unique([row.point for row in rows], return_inverse=True, return_counts=True)
@@ -228,10 +215,7 @@ def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str])
 
 
 def _half_widths(cube: np.ndarray, given: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Half-widths of Student's intervals over the second axis; 0 where all agree.
-
-    `given`: what the values contribute, with the replications in the last axis.
-    """
+    """Half-widths of Student's intervals over the second axis; 0 if all are equal."""
     count = cube.shape[1]
     with np.errstate(invalid="ignore"):
         spread, mean = given.std(axis=2, ddof=1), given.mean(axis=2)
@@ -267,7 +251,6 @@ def _seeds(seeds: list[int], as_text: bool) -> list[str] | np.ndarray:
 def _each(
     keys: Columns, rows: Sequence[SweepRow], cube: np.ndarray, names: list[str], text_seeds: bool
 ) -> pd.DataFrame:
-    """A row a replication."""
     made = [(number, replication) for number, row in enumerate(rows) for replication in range(len(row.runs))]
     point = [rows[number].point for number, _ in made]
     row_of = np.array([number for number, _ in made], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Choosing by several figures: the Pareto front, regrets, the knee of a sweep."""
+"""Trade-offs between metrics: the Pareto front, regrets, the knee of a sweep."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -15,17 +15,15 @@ from hetsim.results.many_runs.sweep import Sweep
 from hetsim.results.one_run.result import Result
 from hetsim.results.statistics import student_interval
 
-Better = Mapping[str, Literal["more", "less"]]
-"""Which way a metric is better, for those of which that is not plain."""
+Better = Mapping[str, Literal["more", "less"]]  # Metric -> better direction, for metrics that have none of their own.
 
 
 def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = None) -> pd.DataFrame:
-    """The policies (of a sweep: rows) that no other beats in both metrics.
+    """The policies (rows of a sweep) that no other one beats in both metrics.
 
-    Of a sweep x or y may also be a key with numbers, such as the number of nodes: less of it is better unless told.
-
-    Columns label, policy, the two metrics, METRIC_half (of their 95 % intervals; NaN without), and `front`.  By the
-    means: a policy that is near the front within its interval may be on it.  Rows without a value are left out.
+    For a sweep, x or y may also be a key with numbers, such as the number of nodes; less of it is better by default.
+    Columns label, policy, the two metrics, METRIC_half (of their 95 % intervals, or NaN), and `front`.  The front uses
+    the means: a policy whose interval reaches the front may belong to it.  Rows without a value are omitted.
     """
     if x == y:
         raise UsageError(f"a front needs two metrics, not {x} twice")
@@ -47,11 +45,7 @@ def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = Non
 
 
 def regrets(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> pd.DataFrame:
-    """Distance of each policy from the best, as a share of the best.
-
-    The best is the best of that row, so that one column need not be 0 throughout.  Rows in which a policy has no value
-    leave that policy out.
-    """
+    """Distance of each policy from the best one of the row, as a share of the best."""
     more = more_is_better(metric)
     wide = _by_row(found, metric)
     if wide.shape[1] < 2:
@@ -64,7 +58,7 @@ def regrets(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> pd.DataF
 
 
 def more_is_better(metric: str, better: Better | None = None, keys: Iterable[str] = ()) -> bool:
-    """Direction of a metric or key of a sweep; UsageError where unknown."""
+    """Return True if more of a metric or key is better; UsageError if unknown."""
     stated = (better or {}).get(metric)
     if stated not in (None, "more", "less"):
         raise UsageError(f'better={{"{metric}": ...}} is "more" or "less", not {stated!r}')
@@ -130,10 +124,10 @@ NOUNS = {"cluster.nodes.count": ("nodes", "node"), "cluster.nodes.gpus.count": (
 
 
 def knees(sweep: Sweep) -> list[str]:
-    """Name the knee of each policy's curve in a sweep over one numeric key.
+    """Sentences that name the knee of each policy's curve over one numeric key.
 
-    The knee is the least value after which every step gains less than 5 % of the metric there, and before which one
-    gained more.  With replications a gain is the upper end of its paired 95 % interval.
+    The knee is the smallest value after which every step gains less than 5 % of the metric there, and before which one
+    gained more.  With replications, a gain is the upper end of its paired 95 % interval.
     """
     metric = next((name for name in sweep.shown_metrics if has_direction(name)), None)
     if metric is None or len(sweep.keys) != 1 or sweep.table[sweep.keys[0]].dtype.kind not in "if":

@@ -1,14 +1,14 @@
-"""Where the warm-up ends: MSER-5 on the mean across replications.
+"""Detection of the warm-up: MSER-5 on the mean across replications.
 
-The series: the response of the j-th task to arrive, averaged over the replications in which that task completed,
-for j up to the number of tasks of the shortest replication; then means of batches of five.  MSER (White, "An effective
-truncation heuristic for bias reduction in simulation output", 1997; in batches of five: White, Cobb and Spratt, "A
-comparison of five steady-state truncation heuristics for simulation", 2000) cuts the d batches for which
-sum over i >= d of (Y_i - mean)^2 / (m - d)^2 is least, d at most m / 2: what estimates the mean of the rest best.
+The series is the response time of the j-th task to arrive, averaged over the replications in which that task completed,
+for j up to the number of tasks of the shortest replication; then averaged in batches of five.  MSER (White, "An
+effective truncation heuristic for bias reduction in simulation output", 1997; in batches of five: White, Cobb and
+Spratt, "A comparison of five steady-state truncation heuristics for simulation", 2000) cuts the first d of m batches,
+at most m / 2, that minimize sum over i >= d of (Y_i - mean)^2 / (m - d)^2: the mean of the rest is then estimated best.
 
-On one run the rule cuts congestion that is part of the steady state; averaged over replications that evens out, and
-what is left is what all replications have in common: the start.  Known weakness: of a load that never becomes
-steady, and of runs short relative to their congestion, it cuts about half; `WarmupCut.near_half` says so.
+On one run the rule would cut congestion that belongs to the steady state; an average over replications keeps only what
+they have in common, the start.  Known weakness: if the load never becomes steady, or runs are short relative to their
+congestion, about half is cut; `WarmupCut.near_half` reports that.
 """
 
 from dataclasses import dataclass, field
@@ -20,26 +20,21 @@ from hetsim.results.formatting import seconds
 from hetsim.results.one_run.result import Result
 
 BATCH = 5
-MIN_REPLICATIONS = 5
-"""Replications: a mean over fewer still shows the congestion of single runs."""
-PILOT = 20
-"""Replications of which the mean is taken at most; the cut holds for all."""
-MIN_TASKS = 100
-"""In every replication: of fewer no warm-up is looked for."""
-NEAR = 0.4
-"""Share of the run beyond which a cut is taken for the limit of a half rather than for the end of a transient."""
+MIN_REPLICATIONS = 5  # Minimum number of replications: a mean over fewer shows the congestion of single runs.
+PILOT = 20  # Maximum number of replications that are averaged; the cut is used for all.
+MIN_TASKS = 100  # Minimum number of tasks in every replication.
+NEAR = 0.4  # Share of the run above which a cut is reported as near the limit of one half.
 
 
 @dataclass(frozen=True)
 class WarmupCut:
-    """A warm-up: `time` seconds with `tasks` of `arrivals`, seen in `runs` runs."""
+    """A warm-up: `time` seconds with `tasks` of `arrivals`, found in `runs` runs."""
 
     time: float
     tasks: int
     arrivals: int
     runs: int
-    seen: bool = True
-    """True if there were responses to find it from."""
+    seen: bool = True  # False if too few tasks completed to look for a warm-up
 
     @property
     def near_half(self) -> bool:
@@ -81,11 +76,10 @@ def mser(series: np.ndarray) -> int:
 
 @dataclass
 class WarmupSeries:
-    """Averages replications; `cut` is where their mean becomes steady."""
+    """Average of replications; `cut` is where the average becomes steady."""
 
     runs: int = 0
-    fewest: int = 0
-    """The replication with the fewest tasks."""
+    fewest: int = 0  # the replication with the fewest tasks
     _arrival: np.ndarray = field(default_factory=lambda: np.zeros(0))
     _total: np.ndarray = field(default_factory=lambda: np.zeros(0))
     _known: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -106,7 +100,7 @@ class WarmupSeries:
 
     @property
     def cut(self) -> WarmupCut:
-        """The cut; UsageError for too few tasks in a replication."""
+        """The warm-up cut; UsageError if a replication has too few tasks."""
         count = len(self._arrival)
         if count < MIN_TASKS:
             number = f"{count} task{'s' if count != 1 else ''}" if count else "no task"
@@ -126,7 +120,7 @@ class WarmupSeries:
 
 
 def response_series(result: Result) -> tuple[np.ndarray, np.ndarray]:
-    """Arrivals and responses of a run in order of arrival, for `WarmupSeries`."""
+    """Arrivals and response times in order of arrival, for `WarmupSeries`."""
     arrival = result.tasks["arrival"].to_numpy(dtype=np.float64)
     response = result.tasks["response"].to_numpy(dtype=np.float64)
     order = np.argsort(arrival, kind="stable")

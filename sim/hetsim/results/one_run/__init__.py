@@ -1,1 +1,1 @@
-"""One run: its tables, its metrics, and why they are as they are."""
+"""Results of one run: its tables, metrics and explanations."""

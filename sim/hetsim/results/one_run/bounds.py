@@ -1,11 +1,12 @@
-"""A certified lower bound on the makespan of what arrived, with release times.
+"""A certified lower bound on the makespan, given the arrival times.
 
-For every release time r: whatever is released at or after r still needs its area, so the makespan is at least
-r + area bound; and each task alone needs its release + fastest time.  Task graphs add the critical path.
-A task's own transfers count where it runs alone on one whole accelerator and in one piece: always in its own time,
-and in the area of an accelerator that one stream holds from the start of an upload to the end of the download.
-Items that tasks share and host resources are left out, which only lowers the bound; it holds for devices that run
-at nominal frequency or below.
+For every time r, the tasks that arrive at or after r need their area (device-seconds), so the makespan is at least
+r + area bound; and each task alone needs its arrival + fastest time.  Task graphs add the critical path.
+
+A task's own transfers count if it runs alone on one whole accelerator and in one piece: always in its own time, and
+in the area of an accelerator with one stream, which is occupied from the start of the upload to the end of the
+download.  Shared items and host resources are ignored, which only lowers the bound.  The bound holds for devices at
+nominal frequency or below.
 """
 
 import math
@@ -26,12 +27,11 @@ _EVALUATIONS = 200  # most release times at which the area is computed; fewer st
 
 @metric(unit="s", better="neither", of="run")
 def makespan_bound(run: Measured) -> float:
-    """Lower bound of the makespan: longest task, and work that arrives from r on.
+    """Lower bound of the makespan, from single tasks and from the remaining work.
 
-    max(max_j(r_j + fastest time), max_r(r + area of {j: r_j >= r})) - first arrival.
-
-    Gangs are weighted by GPUs, fractions by their share; task graphs add the critical path.  Covers the
-    completed tasks; undefined while anything is unfinished, as the makespan is, and where kernels were launched as one.
+    max(max_j(r_j + fastest time), max_r(r + area of {j: r_j >= r})) - first arrival; r_j is the arrival of task j.
+    Gangs are weighted by GPUs, fractions by their share; task graphs add the critical path.  Covers the completed
+    tasks; undefined while any task is unfinished, as the makespan is, and if kernels were fused.
     """
     if run.count(UNFINISHED) or not run.count(COMPLETED):
         return math.nan
@@ -54,7 +54,7 @@ def makespan_bound(run: Measured) -> float:
 
 
 def _transfers(tasks: Tasks, table: ModeTable) -> np.ndarray | None:
-    """Seconds of own transfers of each task by mode on the fastest idle way."""
+    """Seconds of each task's own transfers, by mode, over the fastest idle link."""
     private = private_bytes(tasks)
     transfer_seconds = np.zeros((len(tasks), table.width))
     cluster = table.cluster
@@ -71,7 +71,7 @@ def _transfers(tasks: Tasks, table: ModeTable) -> np.ndarray | None:
 
 
 def _fastest(tasks: Tasks, table: ModeTable, moved: np.ndarray | None = None) -> np.ndarray:
-    """Minimum time over the modes offered, with fixed parts shared at best."""
+    """Minimum time of each task over its modes, in the most favorable batch."""
     best = np.full(len(tasks), math.inf)
     for position in range(table.width):
         fixed = table.by_shape(position, lambda mode: mode.min_base, math.inf)[tasks.shape]
@@ -81,7 +81,6 @@ def _fastest(tasks: Tasks, table: ModeTable, moved: np.ndarray | None = None) ->
 
 
 def _critical_path(tasks: Tasks, fastest: np.ndarray) -> np.ndarray:
-    """Earliest finish of every task along its predecessors."""
     predecessors = tasks.predecessors or []
     finish = np.full(len(tasks), -math.inf)
     for root in range(len(tasks)):
@@ -100,9 +99,9 @@ def _critical_path(tasks: Tasks, fastest: np.ndarray) -> np.ndarray:
 def areas(
     tasks: Tasks, table: ModeTable, chosen: np.ndarray, moved: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Minimum device-seconds of each task on each type (inf: none), and capacities.
+    """Minimum device-seconds of each task on each type (inf: unusable); capacities.
 
-    moved: seconds of transfers of each task in each mode, which count where one stream holds the device.
+    moved: seconds of transfers of each task in each mode, which count if the device has one stream.
     """
     types = list(dict.fromkeys(mode.type.name for mode in table.modes if table.offered(mode)))
     needed = np.full((len(chosen), len(types)), math.inf)
@@ -126,10 +125,10 @@ def areas(
 
 
 def _released_area(release: np.ndarray, areas: np.ndarray, capacity: np.ndarray) -> float:
-    """Max over release times r of r + area bound of what is released at or after r.
+    """Maximum over times r of r + area bound of the tasks that arrive at or after r.
 
-    The area falls as r grows, so between two release times r + area(r) <= later + area(earlier): stretches
-    that cannot beat the best are never opened.
+    The area decreases in r, so between two arrivals r + area(r) <= later + area(earlier): intervals that cannot exceed
+    the best value so far are not searched.
     """
     times, first = np.unique(release, return_index=True)
     area: dict[int, float] = {}
@@ -153,11 +152,10 @@ def _released_area(release: np.ndarray, areas: np.ndarray, capacity: np.ndarray)
 
 
 def area_bound(areas: np.ndarray, capacity: np.ndarray) -> float:
-    """Minimum λ such that fractions of the tasks fit into λ × capacities.
+    """Minimum λ for which tasks, split freely among types, fit into λ × capacities.
 
-    The dual, max over prices w >= 0 with Σ w·capacity = 1 of Σ_j min_t w_t·area_jt, by cutting planes: every
-    assignment of tasks to types is a cut, so few rounds of a tiny linear program suffice, and the value of
-    any prices is a valid bound.
+    Solves the dual, max over prices w >= 0 with Σ w·capacity = 1 of Σ_j min_t w_t·area_jt, by cutting planes: every
+    assignment of tasks to types is a cut, so a few small linear programs suffice, and any prices give a valid bound.
     """
     from scipy.optimize import linprog  # takes as long to import as a small run takes, and most runs do not ask
 
@@ -200,7 +198,7 @@ def area_bound(areas: np.ndarray, capacity: np.ndarray) -> float:
 
 
 def offered_load(tasks: Tasks, table: ModeTable) -> float:
-    """The load of all tasks with known arrivals; 0 without tasks."""
+    """Load of all tasks with known arrivals; 0 without tasks."""
     chosen = np.flatnonzero(np.isfinite(tasks.arrival))
     if not len(chosen):
         return 0.0
@@ -213,10 +211,7 @@ def offered_load(tasks: Tasks, table: ModeTable) -> float:
 
 
 def min_area(work: np.ndarray, capacity: np.ndarray) -> float:
-    """Minimum λ for fractions of the tasks; in closed form up to two types.
-
-    More types among which tasks have a choice take linear programs (`area_bound`).
-    """
+    """As `area_bound`; in closed form for up to two types."""
     choice = np.isfinite(work).sum(axis=1) > 1
     single = np.where(np.isfinite(work[~choice]), work[~choice], 0.0).sum(axis=0) / capacity
     if not choice.any():
@@ -230,7 +225,7 @@ def min_area(work: np.ndarray, capacity: np.ndarray) -> float:
 
 
 def _split(loads: np.ndarray, fixed: np.ndarray) -> float:
-    """Two types: tasks in order of ratio go to the first until the loads are equal."""
+    """Balance two types: assign tasks to the first by ratio until loads are equal."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.nan_to_num(loads[:, 0] / loads[:, 1], posinf=math.inf)
     order = np.argsort(ratio, kind="stable")

@@ -1,7 +1,7 @@
-"""Calls of clients that time out, try again or hedge: table and metrics.
+"""Calls of clients that time out, retry or hedge: their table and metrics.
 
-A call is one row however often it was sent, with what its attempts called in a chain.  It is answered by its only
-completed attempt: what the server completed after its client had left counts as aborted.
+A call is one row, however many attempts were sent, including the requests that an attempt sends along a chain.  A call
+is answered by its only completed attempt: an attempt that completes after its client has given up counts as aborted.
 """
 
 import math
@@ -20,15 +20,11 @@ from hetsim.results.one_run.rows import TableRows
 from hetsim.results.one_run.tables import by_launch
 
 RATES = "calls answered (1/s)", "attempts (1/s)", "devices at wasted work"
-PARTS = 60
-"""Parts of a run in which goodput is looked at."""
+PARTS = 60  # Number of equal parts of a run in which goodput is checked.
 
 
 class CallRows:
-    """The calls that were sent, by their first attempts.
-
-    `first`, `last`, `answer`: rows of the first and the last attempt, and of the one that was answered (-1: none).
-    """
+    """Sent calls; `first`, `last`, `answer`: rows of these attempts (-1: no answer)."""
 
     def __init__(self, record: Record, attempt_of: np.ndarray, call_end: np.ndarray):
         status, count = record.status, len(attempt_of)
@@ -50,14 +46,14 @@ class CallRows:
 
 
 def call_rows(record: Record) -> CallRows | None:
-    """The calls of a record; None if no client makes any."""
+    """Return the calls of a record; None if no client makes calls."""
     if record.attempt_of is None or record.call_end is None:
         return None
     return CallRows(record, record.attempt_of, record.call_end)
 
 
 def wasted_attempts(record: Record) -> np.ndarray:
-    """Mask of attempts that were not answered and are no longer awaited."""
+    """Mask of attempts that were not answered and that no client waits for."""
     attempt_of, call_end = record.attempt_of, record.call_end
     assert attempt_of is not None and call_end is not None
     awaited = (record.status == UNFINISHED) & np.isnan(call_end[attempt_of])
@@ -66,11 +62,11 @@ def wasted_attempts(record: Record) -> np.ndarray:
 
 
 def calls_table(record: Record, tasks: pd.DataFrame) -> pd.DataFrame:
-    """The table of calls: one row per call that was sent.
+    """Return the table of calls: one row per call that was sent.
 
-    `id`, `class`, `user`, `arrival` and `deadline` are those of its first attempt, `attempts` how many were sent,
-    `answered_by` the id of the attempt that was answered, `finish` when that was, or when the client gave the call up.
-    A call that was given up has the status of its last attempt.
+    `id`, `class`, `user`, `arrival` and `deadline` are those of the first attempt, `attempts` is their number,
+    `answered_by` the id of the answered attempt, `finish` the time of the answer or of the client's giving up.  A call
+    that was given up has the status of its last attempt.
     """
     if (calls := call_rows(record)) is None:
         return pd.DataFrame()
@@ -89,7 +85,7 @@ def calls_table(record: Record, tasks: pd.DataFrame) -> pd.DataFrame:
 
 
 def wasted_seconds(record: Record, modes: ModeTable, low: float, high: float) -> float:
-    """Device-seconds between two times that no client waited for in the end."""
+    """Device-seconds between two times spent on attempts without an answer."""
     if record.attempt_of is None:
         return math.nan
     launches = launches_of(record, modes)
@@ -106,7 +102,7 @@ def wasted_seconds(record: Record, modes: ModeTable, low: float, high: float) ->
 
 
 def rates_over(record: Record, modes: ModeTable, edges: np.ndarray) -> dict[str, np.ndarray]:
-    """Answers and attempts per second, and devices at wasted work, between edges."""
+    """Answers and attempts per second, and devices with wasted work, between edges."""
     calls, width = call_rows(record), np.diff(edges)
     if calls is None or record.attempt_of is None:
         return {}
@@ -117,11 +113,11 @@ def rates_over(record: Record, modes: ModeTable, edges: np.ndarray) -> dict[str,
 
 
 def not_back(record: Record) -> list[str]:
-    """Warn of goodput that stays low at a rate that was served before.
+    """Return a warning if goodput stays low at a rate that was served before.
 
-    The run is looked at in equal parts.  A part is well if 80 % of its calls were answered, and its rate one that is
-    served; since the last part that was well, or had clearly more arrivals, a quarter of the run and more has passed,
-    in which less than half of the calls were answered.
+    The run is divided into equal parts.  A part is good if 80 % of its calls were answered; its rate counts as served.
+    The warning is given if at least a quarter of the run follows the last part that was good or had clearly more
+    arrivals, and less than half of the calls in that time were answered.
     """
     calls = call_rows(record)
     arrival = record.input.tasks.arrival[[] if calls is None else calls.first]
@@ -141,7 +137,7 @@ def not_back(record: Record) -> list[str]:
 
 
 def _of_window(run: Measured) -> tuple[CallRows, np.ndarray] | None:
-    """The calls of a run, and which of them are measured."""
+    """Return the calls of a run, and a mask of those that are measured."""
     record = run.result.record
     if (calls := call_rows(record)) is None:
         return None
@@ -152,7 +148,7 @@ def _of_window(run: Measured) -> tuple[CallRows, np.ndarray] | None:
 
 @metric(unit="1/s", better="more", sets=("calls",))
 def call_goodput(run: Measured) -> float:
-    """Calls of the window answered in it, by their deadline if any, per second."""
+    """Calls answered in the window, by their deadline if any, per second."""
     window = _of_window(run)
     if window is None or run.duration <= 0:
         return math.nan
@@ -164,20 +160,20 @@ def call_goodput(run: Measured) -> float:
 
 @metric(unit="ratio", better="less", sets=("calls",), congested=True)
 def attempts_per_call(run: Measured) -> float:
-    """Mean number of attempts of the calls of the window."""
+    """Mean number of attempts of the calls in the window."""
     window = _of_window(run)
     return math.nan if window is None or not window[1].any() else float(window[0].attempts[window[1]].mean())
 
 
 @metric(unit="s", better="less", of="run", sets=("calls",))
 def wasted_device_s(run: Measured) -> float:
-    """Device-seconds in the window of attempts whose call ended otherwise."""
+    """Device-seconds in the window spent on attempts that did not answer a call."""
     return wasted_seconds(run.result.record, run.result.modes, run.low, run.high)
 
 
 @metric(unit="s", better="less", sets=("calls",), congested=True)
 def call_response_p99(run: Measured) -> float:
-    """99th percentile of the time until the answer; calls without one count as +inf."""
+    """99th percentile of the time until the answer; unanswered calls count as +inf."""
     if (window := _of_window(run)) is None:
         return math.nan
     calls, measured = window

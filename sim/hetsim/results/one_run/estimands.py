@@ -1,21 +1,20 @@
-"""Intervals: contributions of replications, and batch means of one long run.
+"""Estimates for intervals: contributions of replications; batch means of one run.
 
-A mean over customers, or a share of them, is the ratio of two expectations: of the sum over a replication's customers,
-and of their number.  The mean of the replications' own means is another number where busy replications have more
-customers, as under bursty arrivals: a replication with few customers would count as much as one with many.  So the
-estimate is the sum over all replications / their customers, freed from its bias by the jackknife (Quenouille 1956;
-Tukey 1958): of n replications the i-th contributes n × ratio - (n - 1) × ratio without it.  These contributions are
-what means, intervals, paired differences, stopping rules and selections are made from, wherever replications are.
+A mean (or share) over customers, which are tasks or tokens, is the ratio of two expectations: the sum over a
+replication's customers, and their number.  The mean of the replications' means is a different quantity if busy
+replications have more customers, as under bursty arrivals: it gives a replication with few customers the same weight.
+The estimate is therefore the sum over all replications / number of customers, with its bias removed by the jackknife
+(Quenouille 1956; Tukey 1958): of n replications the i-th contributes n × ratio - (n - 1) × ratio without i.  Means,
+intervals, paired differences, stopping rules and selections all use these contributions.  All other metrics
+(percentiles, maxima, time averages, counts, energy, cost) estimate the expectation of a replication's value, and a
+replication contributes its value.
 
-Everything else (percentiles, maxima, time averages, counts, energy, cost) is for the expectation of a replication's
-value, and there a replication contributes its value.
-
-Intervals from one long run are made by batch means of its tasks in order of arrival.
-Conway, "Some tactical problems in digital simulation", 1963; Schmeiser, "Batch size effects in the analysis of
-simulation output", 1982 (10 to 30 batches are enough).  Means of long batches are almost independent and normal, so
-Student's t applies to them; of short ones they are not, and the interval is too narrow.  Therefore the run is first
-cut into four times as many batches: if even their means are correlated (von Neumann's ratio as a test of lag 1,
-one-sided, 10 %), the interval is refused.  Only means have batch means here; percentiles are biased in short batches.
+Intervals from one long run are batch means of its tasks in order of arrival (Conway, "Some tactical problems in
+digital simulation", 1963; Schmeiser, "Batch size effects in the analysis of simulation output", 1982: 10 to 30
+batches are enough).  Means of long batches are almost independent and normal, so Student's t applies; with short
+batches the interval is too narrow.  The run is therefore first cut into four times as many batches: if their means
+are correlated (von Neumann's ratio as a test of lag 1, one-sided, 10 %), the interval is refused.  Only means have
+batch means; percentiles are biased in short batches.
 """
 
 import math
@@ -52,27 +51,26 @@ WEIGHTS: dict[str, Callable[[Measured], float]] = {
     "_judged": lambda run: int(run.series("met_deadline").notna().sum()),
     "_judged_admitted": _judged_admitted,
     "_all_but_later": lambda run: len(run.status) - deadline_after_end(run),
-}
-"""Numbers of customers over which a run's means and shares are taken; kept with the metrics, and none themselves."""
+}  # Numbers of customers over which means and shares are taken; stored next to the metrics.
 
 
 def weight_of(metric: str) -> str | None:
-    """The number that weights a metric's mean; None if of a whole replication."""
+    """Name of the count that weights a metric's mean; None if it is not weighted."""
     declared = declaration(metric)
     return None if declared is None else declared.weight
 
 
 def weights(run: Measured, names: Iterable[str]) -> dict[str, float]:
-    """The weights that these metrics of a run need."""
+    """Values of the weights that these metrics of a run need."""
     needed = {weight_of(name) for name in names}
     return {key: float(count(run)) for key, count in WEIGHTS.items() if key in needed}
 
 
 def contributions(frame: pd.DataFrame, metric: str) -> pd.Series:
-    """Contributions of replications to a metric's estimate, or why missing.
+    """Contributions of replications to a metric's estimate; NaN if undefined.
 
-    `frame` has a row a replication, and columns for the metric and its weight; without the weight it is taken for a
-    value of the whole replication.
+    `frame` has one row per replication, and columns for the metric and its weight; without the weight, the metric
+    counts as a value of the whole replication.
     """
     values, key = frame[metric], weight_of(metric)
     if key is None or key not in frame:
@@ -82,7 +80,7 @@ def contributions(frame: pd.DataFrame, metric: str) -> pd.Series:
 
 
 def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """`contributions` for a mean over customers, from values and counts."""
+    """`contributions` to a mean over customers, from means and counts."""
     defined = ~np.isnan(values) & (counts > 0)
     adjusted = values.copy()
     adjusted[defined] = ratio_contributions(values[defined], counts[defined])
@@ -90,9 +88,9 @@ def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray
 
 
 def ratio_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Jackknife contributions to Σ counts × values / Σ counts, last axis.
+    """Jackknife contributions to Σ counts × values / Σ counts, along the last axis.
 
-    The values themselves, to the last bit, where all counts are equal and where there is no such ratio.
+    Returns the values unchanged if all counts are equal or the ratio is undefined.
     """
     number = values.shape[-1]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -110,14 +108,12 @@ BATCHES = 20
 MIN_BATCHES = 10
 MAX_BATCHES = 100
 FINER = 4
-MIN_TASKS = 25
-"""Of a finer batch: so a run needs 25 × 4 × 20 = 2,000 tasks for 20 batches."""
-LEVEL = 0.10
-"""At which a correlation between neighboring batches is believed."""
+MIN_TASKS = 25  # Minimum number of tasks per finer batch: 20 batches need 25 × 4 × 20 = 2,000 tasks.
+LEVEL = 0.10  # Significance level of the test for correlated neighboring batches.
 
 
 def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
-    """The interval of the steady mean of one run; UsageError with the reason."""
+    """Return the interval of a run's steady-state mean; UsageError with the reason."""
     metrics.metric(metric, result.bound)
     if isinstance(batches, bool) or not isinstance(batches, int) or not MIN_BATCHES <= batches <= MAX_BATCHES:
         raise UsageError(f"batches must be from {MIN_BATCHES} to {MAX_BATCHES}; got {batches!r}")
@@ -125,7 +121,7 @@ def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: fl
 
 
 def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
-    """The interval from one number per task, in order of arrival."""
+    """Return the interval from one number per task, in order of arrival."""
     needed = MIN_TASKS * FINER * batches
     if len(values) < needed:
         raise UsageError(
@@ -150,26 +146,26 @@ def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, conf
 
 
 def candidates(result: Run) -> list[str]:
-    """Metrics of a run with batch means that are defined in it."""
+    """Metrics for which a run has batch means and a defined value."""
     names = [f"{column}_mean" for column in ("response", "wait", "slowdown", "ttft", "tpot")]
     functions = metrics.metrics(result.bound)
     return [name for name in (*names, "slo_attainment") if name in functions and not math.isnan(result.metric(name))]
 
 
 def means_of(values: np.ndarray, batches: int) -> np.ndarray:
-    """Means of consecutive equal batches; surplus first values are left out."""
+    """Means of consecutive equal batches; surplus values at the start are dropped."""
     size = len(values) // batches
     return values[len(values) - size * batches :].reshape(batches, size).mean(axis=1)
 
 
 def lag_one(means: np.ndarray) -> float:
-    """1 - half of von Neumann's ratio: unbiased correlation of neighbors."""
+    """Correlation of neighboring means: 1 - half of von Neumann's ratio."""
     around = float(((means - means.mean()) ** 2).sum())
     return 0.0 if around == 0 else 1 - float((np.diff(means) ** 2).sum()) / (2 * around)
 
 
 def _values(result: Run, metric: str) -> np.ndarray:
-    """The values whose mean the metric is: one a task of the window, by arrival."""
+    """Values of the tasks in the window whose mean is the metric, by arrival."""
     tasks = result.measured.tasks
     order = np.argsort(tasks["arrival"].to_numpy(), kind="stable")
     tasks = tasks.iloc[order]
@@ -187,7 +183,6 @@ def _values(result: Run, metric: str) -> np.ndarray:
 
 
 def _met(tasks: Any, metric: str, later: np.ndarray) -> np.ndarray:
-    """1 for each task that met its deadline, 0 for the others that count."""
     met = tasks["met_deadline"]
     having = met.notna().to_numpy()
     if not having.any():

@@ -1,19 +1,18 @@
-"""Why tasks waited: each wait split by cause so that the causes sum to it.
+"""Why tasks waited: each wait split into causes that sum to the wait.
 
-At every moment between ready and the decision to start, in this order:
+The cause at each moment between ready and the decision to start is the first that applies:
 
-- `transfer`: it is a request of a service whose first replicas load the model now.
-- `no_capacity`: none of its modes fits anywhere, and the free capacity of the cluster summed would not do.
-- `fragmentation`: none fits anywhere, though the sum would do.
-- `quota`, `reservation`, `choice`: it would fit, and the policy told this cause (`Annotate`).
-- `scheduler`: it would fit, and a cycle of the scheduler is wanted or under way (`policy.decisions`).
-- `head_of_line`: it would fit, and a task that became ready earlier waits and does not fit, which may use some of
-  the same nodes (their partitions share any).
-- `choice`: it would fit, and nothing else explains it: the policy's choice.
+- `transfer`: the task is a request to a language model whose first replicas are loading the model.
+- `no_capacity`: no mode of the task fits on a node, and the free capacity of the whole cluster is too small.
+- `fragmentation`: no mode fits on a node, though the free capacity of the whole cluster would be enough.
+- `quota`, `reservation`, `choice`: a mode fits, and the policy stated this cause (`Annotate`).
+- `scheduler`: a mode fits, and a scheduling cycle is pending or running (`policy.decisions`).
+- `head_of_line`: a mode fits, and an earlier waiting task does not fit that may use some of the same nodes.
+- `choice`: a mode fits and nothing else explains the wait: the policy's choice.
 
-From the decision to the first stage is `scheduler` until the start takes effect, then `transfer` (queues for links and
-for the compute engine, data moved first, wake-up).  Only the wait before the first start is split; of a task that never
-started, the time until it ended or the run did.
+The time from the decision to the first stage is `scheduler` until the start takes effect, then `transfer` (queues for
+links and for the compute engine, data moved first, wake-up).  Only the wait before the first start is split; for a
+task that never started, the wait lasts until the task or the run ended.
 """
 
 import difflib
@@ -45,12 +44,11 @@ _NO_TASK = np.iinfo(np.int64).max
 
 @dataclass
 class _Waits:
-    """The waits of one run, and what the sweep over it found.
+    """The waits of one run, and the state of the cluster in each time interval.
 
-    Stretch k is [grid[k], grid[k + 1]).  `state[v, k]` says for tasks of variant v: 0 no capacity, 1
-    fragmented, 2 fits; `head[p, k]` is the rank (by ready time) of the earliest waiting task that does not fit, of
-    those with which tasks of partition number p may share a node; `part[v]` is the partition of variant v;
-    `cycle[k]`: a cycle of the scheduler is wanted or under way.
+    Interval k is [grid[k], grid[k + 1]).  `state[v, k]` is for tasks of variant v: 0 no capacity, 1 fragmented, 2 fits;
+    `head[p, k]` is the rank (by ready time) of the earliest waiting task that does not fit and may share a node with
+    tasks of partition p; `part[v]` is the partition of variant v; `cycle[k]`: a scheduling cycle is pending or running.
     """
 
     record: Record
@@ -70,7 +68,7 @@ class _Waits:
     holds: dict[int, tuple[list[float], list[int]]]
 
     def stretches(self, at: int) -> tuple[slice, np.ndarray]:
-        """The stretches between ready and the decision of one wait, and the cause of each."""
+        """The time intervals between ready and decision of one wait, and their causes."""
         first, last = np.searchsorted(self.grid, (self.ready[at], self.decided[at]))
         part = slice(int(first), int(last))
         cause = self.state[self.variant[at], part].astype(np.int64)
@@ -86,20 +84,20 @@ class _Waits:
         return part, cause
 
     def head_of(self, at: int) -> np.ndarray:
-        """Return, per time interval, the rank of the first waiting task that may block it."""
+        """Rank of the first waiting task that may block this one, by time interval."""
         return self.head[self.part[self.variant[at]]]
 
 
 def causes(result: Run) -> pd.DataFrame:
-    """One row per ready task: `id`, `class`, `user`, `wait`, seconds by cause.
+    """Return `id`, `class`, `user`, `wait` and seconds by cause of each ready task.
 
-    Of a request that passes through stages one row, with the waits of all its stages.
+    A request with stages is one row, with the waits of all its stages.
     """
     return _causes(result)[0]
 
 
 def _causes(result: Run) -> tuple[pd.DataFrame, np.ndarray]:
-    """The same, and the row of the record (of a request that of its first stage)."""
+    """The table of `causes`, and the record's row of each task or first stage."""
     waits = _waits(result)
     seconds = _seconds(waits)
     seconds[:, _SCHEDULER] += waits.effective - waits.decided
@@ -120,10 +118,7 @@ def _causes(result: Run) -> tuple[pd.DataFrame, np.ndarray]:
 
 
 def _seconds(waits: _Waits) -> np.ndarray:
-    """Seconds from ready to the decision of each wait by cause.
-
-    They are sums of whole ticks, so that a cause that does not occur has none.
-    """
+    """Seconds from ready to decision of each wait, by cause, as sums of integer ticks."""
     tick = 2.0 ** (math.frexp(max(float(waits.grid[-1]), 1e-300))[1] - 61)
     ends = np.rint(waits.grid / tick).astype(np.int64)
     lengths = np.diff(ends, append=ends[-1])
@@ -161,10 +156,7 @@ def _seconds(waits: _Waits) -> np.ndarray:
 def _sum_below(
     values: np.ndarray, weights: np.ndarray, first: np.ndarray, last: np.ndarray, bound: np.ndarray
 ) -> np.ndarray:
-    """Sum the weights of the values below a bound, of ranges of positions.
-
-    A wavelet matrix: bit by bit, values with 0 before those with 1.
-    """
+    """Sum the weights of values below a bound, by range of positions (wavelet matrix)."""
     total = np.zeros(len(first), np.int64)
     for bit in reversed(range(int(max(values.max(initial=0), bound.max(initial=0))).bit_length())):
         one, go = (values >> bit & 1).astype(bool), (bound >> bit & 1).astype(bool)
@@ -178,10 +170,7 @@ def _sum_below(
 
 
 def exact(parts: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """The parts, adjusted so that each row sums exactly to its total.
-
-    All become multiples of the total's last binary digit, and the greatest takes what is missing.
-    """
+    """Round the parts so that each row sums exactly to its total."""
     digit = np.spacing(total)
     parts = np.rint(parts / digit[:, None]) * digit[:, None]
     parts[np.arange(len(parts)), parts.argmax(axis=1)] += total - parts.sum(axis=1)
@@ -205,9 +194,9 @@ def explain_all(result: Run, by: str = "class") -> pd.DataFrame:
 
 
 def explain(result: Run, task_id: Any) -> pd.DataFrame:
-    """The wait of one task as intervals: `from`, `to`, `seconds`, `cause`, `detail`.
+    """Return a task's wait as intervals: `from`, `to`, `seconds`, `cause`, `detail`.
 
-    Of a request those of all its stages, with the name of each in the column `stage`.
+    For a request, the intervals of all stages, with the stage's name in the column `stage`.
     """
     waits, rows = _waits(result), find_tasks(result, task_id)
     tables = [_stretches(waits, int(at)) for at in np.flatnonzero(np.isin(waits.row, rows))]
@@ -245,10 +234,10 @@ def _stretches(waits: _Waits, at: int) -> pd.DataFrame:
 
 
 def ending(result: Run, task_id: Any) -> dict[str, Any]:
-    """Describe the end of one task or request, as a mapping.
+    """Describe how one task or request ended, as a mapping.
 
-    `status`, `reason`, `at` (NaN if it has not), `launches`, `stops` (launches cut short), `wasted` (device-seconds
-    computed that were lost) and `fused_with` (the others of its last launch as one kernel).
+    `status`, `reason`, `at` (NaN if it has not ended), `launches`, `stops` (launches that were stopped or lost),
+    `wasted` (device-seconds of lost work) and `fused_with` (tasks that were launched with it as one kernel).
     """
     record, mine = result.record, find_tasks(result, task_id)
     row = mine[0]
@@ -272,9 +261,9 @@ def ending(result: Run, task_id: Any) -> dict[str, Any]:
 
 
 def find_tasks(result: Run, task_id: Any) -> list[int]:
-    """Rows of a task or of a request's stages by id; UsageError with near ids.
+    """Return the rows of a task, or of a request's stages, by its id.
 
-    Of `stream/id` the id alone will do where no other stream has it.
+    For an id `stream/id`, the part `id` is enough if no other stream has it.  UsageError, with similar ids, if unknown.
     """
     tasks = result.record.input.tasks
     if tasks.id is None:
@@ -299,7 +288,6 @@ def find_tasks(result: Run, task_id: Any) -> list[int]:
 
 
 def _waits(result: Run) -> _Waits:
-    """The sweep, once a result."""
     if result.explained is None:
         result.explained = _sweep(result.record, result.modes)
     return result.explained
@@ -360,7 +348,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
 
 
 def _replicas(record: Record) -> np.ndarray:
-    """Rows of replicas: shape of requests, and when they came, went and loaded."""
+    """Per replica: shape of its requests; times of decision, end, load start and end."""
     if record.launches is None:
         return np.zeros((5, 0))
     columns = [np.asarray(record.launches[name]) for name in ("task", "decided", "end", "upload_start", "upload_end")]
@@ -369,13 +357,13 @@ def _replicas(record: Record) -> np.ndarray:
 
 
 def _loading(grid: np.ndarray, came: np.ndarray, gone: np.ndarray, begun: np.ndarray, loaded: np.ndarray) -> np.ndarray:
-    """Mask of the stretches in which all replicas load their model, and there is one."""
+    """Mask of intervals in which replicas exist and all are loading their model."""
     came, gone, begun, loaded = (np.searchsorted(np.sort(one), grid, "right") for one in (came, gone, begun, loaded))
     return (begun > loaded) & (came - gone == begun - loaded)
 
 
 def _decided(record: Record) -> np.ndarray:
-    """Decision time of each task's first launch; its start if no launch tells."""
+    """Decision time of each task's first launch, or its start if none is recorded."""
     decided = record.start.copy()
     if record.launches is None:
         return decided
@@ -397,10 +385,7 @@ def _decided(record: Record) -> np.ndarray:
 
 
 def _effective(record: Record, decided: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """Time at which the first start of each task took effect.
-
-    Starts do so one after another, in the order of decisions.
-    """
+    """Time at which each task's first start took effect, one start after another."""
     time = record.input.decisions
     if time is None or not time.per_start or record.launches is None:
         return decided
@@ -422,7 +407,6 @@ def _effective(record: Record, decided: np.ndarray, row: np.ndarray) -> np.ndarr
 
 
 def _holds(record: Record) -> dict[int, tuple[list[float], list[int]]]:
-    """Times and causes that the policy gave for each task."""
     holds: dict[int, tuple[list[float], list[int]]] = {}
     for time, task, cause in record.holds:
         times, stated = holds.setdefault(task, ([], []))
@@ -433,11 +417,7 @@ def _holds(record: Record) -> dict[int, tuple[list[float], list[int]]]:
 
 
 class _Queues:
-    """Waiting tasks over time, as ranges of stretches.
-
-    A task waits from ready to its decision, and again after each launch that was stopped or lost, until the next
-    decision or its end.
-    """
+    """Waiting tasks over time; a stopped or lost task waits until its next decision."""
 
     def __init__(
         self, record: Record, row: np.ndarray, ready: np.ndarray, decided: np.ndarray, rank: np.ndarray,
@@ -466,7 +446,7 @@ class _Queues:
         self.rank, self.size, self.count = rank[self.task], len(grid), len(row)
 
     def first(self, rows: np.ndarray) -> np.ndarray:
-        """The lowest rank among those of these tasks that wait, by stretch."""
+        """Lowest rank of these tasks that are waiting, by time interval."""
         mine = np.flatnonzero(np.isin(self.task, rows))
         initial = mine[mine < self.count]
         initial = initial[np.argsort(self.rank[initial])]

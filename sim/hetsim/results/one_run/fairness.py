@@ -1,4 +1,4 @@
-"""Fairness: finish-time fairness ρ, and Jain's index over users."""
+"""Fairness metrics: finish-time fairness ρ, and Jain's index over users."""
 
 import math
 from collections.abc import Callable
@@ -14,22 +14,21 @@ from hetsim.results.one_run.modes import ModeTable, capacity, gather, mode_time,
 from hetsim.results.one_run.rows import TableRows
 from hetsim.results.one_run.tables import batch_members, by_launch
 
-UNFAIR = 1.1
-"""Above this ρ a task is told to be treated unfairly."""
+UNFAIR = 1.1  # A task with a greater ρ counts as treated unfairly.
 
 
 def rho(run: Measured) -> np.ndarray:
-    """ρ of every completed task of the window (or group): see `rho_of_tasks`."""
+    """ρ of every completed task in the window (or group); see `rho_of_tasks`."""
     values = run.chosen(run.result.rho)
     return values[~np.isnan(values)]
 
 
 def rho_of_tasks(result: Run) -> np.ndarray:
-    """ρ = response / T_iso for every row of the task table; NaN if incomplete.
+    """ρ = response / T_iso for each row of the task table; NaN if not completed.
 
-    T_iso is the time on an exclusive 1/N share of the cluster in the fastest feasible mode, N the time-average number
-    of active tasks during the task's life, at least 1: a mode that needs g of C devices takes max(1, g·N/C) times its
-    time there.
+    T_iso is the task's time on an exclusive 1/N share of the cluster in the fastest feasible mode; N is the average
+    number of active tasks during the task's life, at least 1.  A mode that needs g of C devices takes max(1, g·N/C)
+    times its time alone.
     """
     record, table = result.record, result.modes
     tasks, rows = record.input.tasks, TableRows(record)
@@ -53,7 +52,7 @@ def rho_of_tasks(result: Run) -> np.ndarray:
 
 
 def _isolated(table: ModeTable, rows: TableRows, done: np.ndarray, crowd: np.ndarray) -> np.ndarray:
-    """T_iso of some rows of the task table among this number of others."""
+    """T_iso of some rows of the task table, each with `crowd` active tasks."""
     tasks = table.tasks
     if rows.staged is None:
         return _on_a_share(table, rows(np.arange(len(tasks)))[done], crowd)
@@ -85,7 +84,7 @@ def _on_a_share(table: ModeTable, chosen: np.ndarray, crowd: np.ndarray) -> np.n
 
 
 def _active(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Times, and at each the integral so far of the number of active tasks."""
+    """Times, and the integral of the number of active tasks up to each time."""
     when = np.concatenate([begin, end])
     change = np.repeat([1, -1], len(begin))
     order = np.argsort(when, kind="stable")
@@ -95,7 +94,7 @@ def _active(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 @metric(unit="ratio", better="less", sets=("fairness", "cluster:160"), title="ρ max", congested=True)
 def rho_max(run: Measured) -> float:
-    """Maximum finish-time fairness ρ (`rho_of_tasks`) of completed tasks."""
+    """Maximum finish-time fairness ρ (response / time on a fair share)."""
     return quantile(rho(run), 1.0)
 
 
@@ -104,7 +103,7 @@ def rho_max(run: Measured) -> float:
     congested=True,
 )  # fmt: skip
 def rho_mean(run: Measured) -> float:
-    """Mean ρ of completed tasks."""
+    """Mean finish-time fairness ρ of completed tasks."""
     values = rho(run)
     return float(values.mean()) if len(values) else math.nan
 
@@ -114,7 +113,7 @@ def rho_mean(run: Measured) -> float:
     title="ρ p95", congested=True,
 )  # fmt: skip
 def rho_p95(run: Measured) -> float:
-    """95th percentile of ρ of completed tasks."""
+    """95th percentile of the finish-time fairness ρ of completed tasks."""
     return quantile(rho(run), 0.95)
 
 
@@ -123,18 +122,18 @@ def rho_p95(run: Measured) -> float:
     congested=True,
 )  # fmt: skip
 def rho_unfair_share(run: Measured) -> float:
-    """Share of completed tasks with ρ above 1.1."""
+    """Share of completed tasks with a finish-time fairness ρ above 1.1."""
     values = rho(run)
     return float((values > UNFAIR).mean()) if len(values) else math.nan
 
 
 @metric(unit="ratio", better="more", of="run", sets=("fairness", "usual:110", "cluster:180"))
 def jain(run: Measured) -> float:
-    """(Σx)² / (n Σx²) over users, x = GPU-seconds / min(demand, entitlement).
+    """Jain's index (Σx)² / (n Σx²) over n users; 1 is equal treatment.
 
-    Demand is what the user's tasks of the window need in their GPU mode of least GPU-seconds; the
-    entitlement is the GPU-seconds of the window, divided among these users by the mean weight of their tasks.
-    Where no task of the run can use a GPU, all of this is in core-seconds.
+    x = GPU-seconds / min(demand, entitlement) of a user.  The demand is the GPU-seconds that the user's tasks in the
+    window need in their GPU modes of least GPU-seconds; the entitlement is the GPU-seconds of the window, divided among
+    these users by the mean weight of their tasks.  If no task of the run can use a GPU, core-seconds are used instead.
     """
     record, table = run.result.record, run.result.modes
     tasks, rows = record.input.tasks, TableRows(record)
@@ -164,12 +163,12 @@ def jain(run: Measured) -> float:
 
 
 def gpu_demand(table: ModeTable) -> np.ndarray:
-    """GPU-seconds of each task in its smallest GPU mode; 0 without one."""
+    """GPU-seconds of each task in its GPU mode of least GPU-seconds, or 0."""
     return _demand(table, lambda mode: math.inf if mode.on_cpu else mode.gpu_share)
 
 
 def core_demand(table: ModeTable) -> np.ndarray:
-    """Core-seconds of each task in its smallest CPU mode; 0 without one."""
+    """Core-seconds of each task in its CPU mode of least core-seconds, or 0."""
     return _demand(table, lambda mode: units(mode) if mode.on_cpu else math.inf)
 
 
@@ -185,12 +184,12 @@ def _demand(table: ModeTable, units_of: Callable[[Mode], float]) -> np.ndarray:
 
 
 def gpu_seconds_of_tasks(result: Run) -> np.ndarray:
-    """GPU-seconds computed for every row of the task table (its share of its batch's)."""
+    """GPU-seconds computed by each row of the task table; batches are divided."""
     return TableRows(result.record).total(_received(result))
 
 
 def _received(result: Run, on_cores: bool = False) -> np.ndarray:
-    """GPU-seconds (of CPU modes core-seconds) of work by row of the record."""
+    """GPU-seconds (or core-seconds of CPU modes) of useful work, by record row."""
     record, table = result.record, result.modes
     if record.input.language:
         return _of_requests(record, table, on_cores)
@@ -200,7 +199,7 @@ def _received(result: Run, on_cores: bool = False) -> np.ndarray:
 
 
 def _of_requests(record: Record, table: ModeTable, on_cores: bool) -> np.ndarray:
-    """Device time of requests that share steps, divided among batch members."""
+    """Device-seconds of requests that share steps, divided among batch members."""
     end = np.where(np.isnan(record.finish), record.end, record.finish)
     computed = record.stage("compute")
     compute = end - record.start if computed is None else computed

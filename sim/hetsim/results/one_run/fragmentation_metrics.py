@@ -1,4 +1,4 @@
-"""GPU fragmentation after FGD: free GPU share of no use to the workload.
+"""GPU fragmentation after FGD: the free GPU share that the workload cannot use.
 
 Reference: Weng et al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
 Descent (USENIX ATC 2023).
@@ -17,19 +17,18 @@ from hetsim.results.declared import metric
 from hetsim.results.one_run.measured import Measured, Run
 from hetsim.results.one_run.replay import FreeCapacity, RunReplay, by_stretch
 
-ROUNDING = 1e-9
-"""Differences up to here are noise of a long sum."""
+ROUNDING = 1e-9  # Differences up to this value are rounding noise of a long sum.
 
 
 @metric(unit="share", better="less", of="run", is_percent=False, sets=("cluster:120",))
 def fragmentation(run: Measured) -> float:
-    """Time average of Σ_n Σ_m p_m F_n(m) / Σ_n unallocated_n, while that is above 0.
+    """Share of free GPU capacity that the workload's requests cannot use.
 
-    F_n(m) is all of node n's unallocated GPU share if request
-    m does not fit on n, else the share on GPUs with less left than m asks of one; p_m is the share of the
-    workload's tasks with request m.  A task that is equally demanding on several types of accelerator can use any of
-    them; one with other modes counts with those like its first accelerator mode.  A task that asks for no GPU and
-    fits loses nothing; in the paper, and for the placement `fgd`, all free GPUs are lost to it.
+    The time average of Σ_n Σ_m p_m F_n(m) / Σ_n unallocated_n while GPUs are unallocated.  F_n(m) is all of node n's
+    unallocated GPU share if request m does not fit on n, else the share on GPUs with less left than m needs of one GPU;
+    p_m is the share of the workload's tasks with request m.  A task that is equally demanding on several types of
+    accelerator can use any of them; one with other modes counts as its first accelerator mode.  A request without GPUs
+    that fits loses nothing; in the paper, and for the placement `fgd`, all free GPUs are lost to it.
     """
     time, free, stranded, _ = fragmentation_steps(run.result)
     span = np.minimum(np.append(time[1:], run.result.end), run.high) - np.maximum(time, run.low)
@@ -39,11 +38,11 @@ def fragmentation(run: Measured) -> float:
 
 
 def fragmentation_over_time(result: Run) -> pd.DataFrame:
-    """Fragmentation and allocation as step functions.
+    """Return fragmentation and allocation as step functions of time.
 
-    `allocated_gpus` and `unallocated_gpus` (of those that are up), `fragmented_gpus` (the part of the latter that
-    the mix cannot use, in expectation), `fragmentation` = fragmented / unallocated (NaN where nothing is unallocated)
-    and `allocation` = allocated / up.
+    `allocated_gpus` and `unallocated_gpus` (of those that are up), `fragmented_gpus` (the expected part of the
+    unallocated ones that the requests cannot use), `fragmentation` = fragmented / unallocated (NaN if nothing is
+    unallocated) and `allocation` = allocated / up.
     """
     time, unallocated, stranded, there = fragmentation_steps(result)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -59,10 +58,7 @@ def fragmentation_over_time(result: Run) -> pd.DataFrame:
 
 
 def fragmentation_between(result: Run, edges: np.ndarray) -> np.ndarray:
-    """Mean fragmentation between two times; NaN where undefined.
-
-    Empty where there are no GPUs, or no request for any.
-    """
+    """Mean fragmentation between consecutive times; NaN if undefined."""
     requests, _ = request_mix(result.record)
     if not any(mode.gpus for ways in requests for mode in ways):
         return np.array([])
@@ -80,12 +76,12 @@ def fragmentation_between(result: Run, edges: np.ndarray) -> np.ndarray:
     return np.divide(lost, unallocated, out=np.full(len(middle), math.nan), where=unallocated > 1e-9 * np.diff(edges))
 
 
+# Times, and from each on: GPUs unallocated, those of them that are unusable, GPUs up.
 Steps = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""Times, and from each to the next: GPUs unallocated, the part of them the mix cannot use, GPUs up."""
 
 
 def fragmentation_steps(result: Run) -> Steps:
-    """Free GPUs over the run, as steps."""
+    """Free, unusable and available GPUs over the run, as step functions."""
     record, (requests, mix) = result.record, request_mix(result.record)
     # The measure knows only demands: it asks what would fit, regardless of which tasks may use the node.
     state = FreeCapacity(record.input.cluster, [replace(mode, partition=None) for ways in requests for mode in ways])
@@ -112,7 +108,7 @@ def fragmentation_steps(result: Run) -> Steps:
 
 
 def request_mix(record: Record) -> tuple[list[list[Mode]], np.ndarray]:
-    """The distinct requests as modes on accelerators, and shares of tasks."""
+    """The workload's distinct requests as modes, and the share of tasks with each."""
     arrived = record.status != NOT_ARRIVED
     numbers = np.bincount(record.input.tasks.shape[arrived], minlength=len(record.input.tasks.shapes))
     shares: dict[tuple, float] = {}

@@ -1,9 +1,10 @@
-"""Tasks in groups: by class, GPUs (or cores) asked for, user, or another column.
+"""Groups of tasks: by class, requested GPUs (or cores), user, or another column.
 
-A grouping is a matter of the workload, not of what a policy made of it: `gpus` is what a task asks for, and the users
-named are those with the most demand.  So the rows of all policies and replications mean the same.
-Replications keep numbers only; what they keep of groups is asked for beforehand, by a `Grouping` as text among the
-names of their metrics.
+Groups depend on the workload, not on the policy: `gpus` is what a task requests, and the users with rows of their own
+are those with the highest demand.  Rows therefore mean the same for all policies and replications.
+
+Replications store only numbers; the groups that they should store are requested by a `Grouping`, written as text in
+the list of their metrics.
 """
 
 import json
@@ -26,13 +27,11 @@ from hetsim.results.one_run.measured import Measured, Run
 from hetsim.results.one_run.modes import ModeTable, units
 from hetsim.results.one_run.rows import TableRows
 
-USUAL = ("class", "gpus", "user")
-"""What a comparison is split by unless told otherwise."""
+USUAL = ("class", "gpus", "user")  # Groupings of a comparison by default.
 
 TITLES = {"class": "class", "gpus": "GPUs asked for", "user": "user"}
 
-MAX_USERS = 10
-"""Users who get a row of their own; the others share one."""
+MAX_USERS = 10  # Maximum number of users with a row of their own; all others share one row.
 OTHERS = "all others"
 
 NO_GPU, PART = "none", "part of one"
@@ -43,13 +42,12 @@ _KEPT = "_by:"
 
 
 def group_metrics(bound: float = DEFAULT_BOUND) -> list[str]:
-    """The metrics that are shown for every group."""
     return in_set("groups", bound)
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """A column to group by, and metrics (none: the usual); `named` users get rows."""
+    """A column to group by, metrics (empty: the usual), and users with own rows."""
 
     by: str
     named: tuple[str, ...] | None = None
@@ -57,12 +55,12 @@ class Grouping:
 
     @property
     def text(self) -> str:
-        """Text of the group among the metrics that replications keep."""
+        """The grouping as text, for the list of metrics that replications store."""
         return _MARK + json.dumps([self.by, self.named, self.metrics], ensure_ascii=False)
 
     @staticmethod
     def parse(text: str) -> "Grouping | None":
-        """Parse the text of a grouping; None for the name of a metric."""
+        """Parse the text of a grouping; None if the text is the name of a metric."""
         if not text.startswith(_MARK):
             return None
         by, named, names = json.loads(text.removeprefix(_MARK))
@@ -77,7 +75,7 @@ def title(by: str, groups: Iterable[object] = ()) -> str:
 
 
 def checked(by: str | Iterable[str]) -> list[str]:
-    """Check groupings of a comparison, each once; UsageError with a near name."""
+    """Return the groupings by name, each once; UsageError with a similar name."""
     names = list(dict.fromkeys([by] if isinstance(by, str) else by))
     for name in names:
         if name not in USUAL:
@@ -87,7 +85,7 @@ def checked(by: str | Iterable[str]) -> list[str]:
 
 
 def groupings(run: RunInput, by: Iterable[str], further: Iterable[str] = ()) -> list[Grouping]:
-    """Groupings with several groups in the workload, with `further` metrics."""
+    """Drop groupings with only one group in the workload; add `further` metrics."""
     extra = [name for name in further if name in declarations() and of_groups(name)]
     names = (*group_metrics(), *(name for name in extra if name not in group_metrics()))
     tasks = run.tasks
@@ -97,7 +95,7 @@ def groupings(run: RunInput, by: Iterable[str], further: Iterable[str] = ()) -> 
 
 
 def named_users(run: RunInput) -> list[str]:
-    """Users by demand in GPU-seconds, or core-seconds if no job asks for a GPU."""
+    """The users with rows of their own: those with the highest demand."""
     tasks = run.tasks
     wanted = gpu_demand(ModeTable(tasks, run.cluster))
     if not wanted.any():
@@ -111,13 +109,13 @@ def named_users(run: RunInput) -> list[str]:
 
 
 def size_labels(shapes: Sequence[Shape]) -> list[str]:
-    """Labels of sizes: GPUs that tasks ask for, or cores if none uses a GPU."""
+    """Label each shape by its GPUs, or by its cores if no task uses a GPU."""
     labels = [gpus_label(shape) for shape in shapes]
     return labels if any(label != NO_GPU for label in labels) else [cores_label(shape) for shape in shapes]
 
 
 def cores_label(shape: Shape) -> str:
-    """Group of a task by its cores: from each power of two to below the next."""
+    """Label of a task's cores, by powers of two: `4–7 cores`."""
     low, high = (choose(units(mode) for mode in shape.modes) for choose in (min, max))
     if low != high:
         return f"{low:g} to {high:g} cores"
@@ -128,10 +126,10 @@ def cores_label(shape: Shape) -> str:
 
 
 def gpus_label(shape: Shape) -> str:
-    """The GPUs that a task asks for, as the name of its group.
+    """Label of the GPUs that a task requests.
 
-    Counts up to 8 and powers of two by themselves, others between two of these together; an elastic task, which can
-    run on several counts, is in the group of that range.
+    Counts up to 8 and powers of two have their own label, others share one: `9–15`.  An elastic task, which can run on
+    several counts, has the label of its range.
     """
     sizes = sorted({mode.gpu_share for mode in shape.modes if mode.gpus})
     if not sizes:
@@ -147,7 +145,7 @@ def gpus_label(shape: Shape) -> str:
 
 
 def by_number(label: str) -> tuple[float, float]:
-    """Sort key of such a group: its greatest number, elastic tasks last."""
+    """Sort key of a size label: its largest number; elastic tasks last."""
     if label in (NO_GPU, PART, LESS_THAN_A_CORE):
         return (-1.0 if label == NO_GPU else 0.0), 0.0
     label = label.removesuffix(" cores").removesuffix(" core")
@@ -158,7 +156,7 @@ def by_number(label: str) -> tuple[float, float]:
 
 
 def _codes(result: Run, grouping: Grouping) -> tuple[np.ndarray, list[Any]]:
-    """The group of every task row as a number (-1: none), and the groups in order."""
+    """Group number of each task row (-1: none), and the groups in order."""
     if grouping.by == "gpus":
         record = result.record
         labels = size_labels(record.input.tasks.shapes)
@@ -179,10 +177,7 @@ def _codes(result: Run, grouping: Grouping) -> tuple[np.ndarray, list[Any]]:
 
 
 def by_group(result: Run, grouping: Grouping, weighted: bool = False) -> pd.DataFrame:
-    """Metrics of one run: index the groups that have tasks, a column a metric.
-
-    `weighted`: with the numbers of tasks over which they are means, for estimates (`hetsim.results.one_run.estimands`).
-    """
+    """Metrics of one run by group; weighted: add the counts that weight means."""
     chosen = grouping.metrics or group_metrics(result.bound)
     for name in chosen:
         metrics.metric(name, result.bound)
@@ -206,7 +201,7 @@ def by_group(result: Run, grouping: Grouping, weighted: bool = False) -> pd.Data
 
 
 def kept_values(result: Run, grouping: Grouping) -> dict[str, float]:
-    """Group metrics as flat names and numbers, which a worker returns."""
+    """Metrics of groups as a flat mapping, which a worker can return."""
     return {
         _KEPT + json.dumps([grouping.by, str(group), str(name)], ensure_ascii=False): float(value)
         for group, row in by_group(result, grouping, weighted=True).iterrows() for name, value in row.items()
@@ -214,7 +209,7 @@ def kept_values(result: Run, grouping: Grouping) -> dict[str, float]:
 
 
 def kept_by(columns: Iterable[str], by: str) -> dict[tuple[str, str], str]:
-    """Map (group, metric) to columns, from the kept values of a grouping."""
+    """Map (group, metric) to the column that stores it, for one grouping."""
     columns_by_key = {}
     for column in columns:
         if column.startswith(_KEPT):

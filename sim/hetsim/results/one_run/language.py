@@ -1,7 +1,7 @@
-"""Requests to language models in tables: times of tokens, and limits on them.
+"""Columns of requests to language models: token times and their limits.
 
-A replica serves many requests at a time, each for its own part of a busy period, so what a launch of a batch says of
-its members does not hold here: they run from their own start to their own finish.
+A replica serves many requests at a time, each during its own part of a busy period; a request's times are therefore
+its own start and finish, not those of the replica's launch.
 """
 
 import numpy as np
@@ -39,7 +39,7 @@ def token_times(record: Record) -> dict[str, np.ndarray]:
 def counts(record: Record) -> dict[str, np.ndarray]:
     """Columns `preemptions_*` of the rows, and `cached_tokens` with prefix caching.
 
-    Of the prompt those tokens that were there when the request joined first; NaN if it did not.
+    `cached_tokens`: prompt tokens that the cache had when the request first joined a replica; NaN if it did not join.
     """
     if not record.input.language:
         return {}
@@ -57,10 +57,10 @@ def _output(record: Record, rows: np.ndarray) -> np.ndarray:
 
 
 def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows with a limit on token times, and rows within it (one token: no `tpot`).
+    """Rows with a limit on token times, and rows that satisfy it.
 
-    A limit on the first token alone is kept once that is out in time, whether the rest is done by the end or not.  The
-    first token of a call counts from its first attempt.
+    A limit on the first token alone is satisfied once that token is in time, whether the request finishes or not.  With
+    one output token, `tpot` is not checked.  The first token of a call counts from its first attempt.
     """
     limited, kept = np.zeros(len(record.status), bool), record.status == COMPLETED
     begun = ~np.isnan(times["ttft"]) & (record.status == UNFINISHED)
@@ -79,9 +79,9 @@ def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np
 def due_times(record: Record) -> np.ndarray:
     """Latest time at which each row's token limits are decided; NaN without limits.
 
-    With a limit on further tokens that is when the last of them is due, counted from when the first is due.  Where the
-    first has no limit it is counted from when it came, which the policy decides: the one case in which it has a part in
-    which requests are judged.  (Of what never came: when it was rejected, failed or gave up; inf while it waits.)
+    With a limit on further tokens, this is the time at which the last token is due, counted from the due time of the
+    first. If the first has no limit, it is counted from its actual time, which depends on the policy.  (For a missing
+    first token: the time of rejection, failure or giving up; inf while the request waits.)
     """
     due = np.full(len(record.status), np.nan)
     for service in record.input.language:
@@ -106,7 +106,7 @@ def first_tokens(record: Record) -> np.ndarray:
 
 
 def running(record: Record) -> tuple[np.ndarray, np.ndarray]:
-    """Begin and end of service of each request that has started."""
+    """Start and end of service of each request that has started."""
     rows = rows_of(record.input)
     start, finish = record.start[rows], record.finish[rows]
     started = ~np.isnan(start)

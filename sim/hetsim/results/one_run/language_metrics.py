@@ -1,6 +1,6 @@
 """Metrics of language models: token gaps, KV memory, steps, prefixes, preemptions.
 
-Undefined (NaN) in runs without language models, or without what they measure.
+They are undefined (NaN) in runs without language models, or without the measured events.
 """
 
 import math
@@ -26,7 +26,7 @@ declare_statistics(
 
 @metric(unit="1/s", better="more", of="run", sets=("tokens",))
 def output_rate(run: Measured) -> float:
-    """Tokens generated per second of the window, by requests that completed in it."""
+    """Output tokens per second of the window, of requests that complete in it."""
     frame = run.result.tasks
     if "output_tokens" not in frame or run.duration <= 0:
         return math.nan
@@ -37,7 +37,7 @@ def output_rate(run: Measured) -> float:
 
 @metric(unit="tasks", better="less", sets=("tokens",), hide_if_zero=True, title="aborted")
 def aborted_count(run: Measured) -> float:
-    """Tasks of the window that clients aborted (`clients:` that time out)."""
+    """Tasks in the window that a client aborted (`clients:` with a timeout)."""
     return run.count(ABORTED)
 
 
@@ -65,15 +65,15 @@ def _of_gaps(label: str) -> Metric:
 
 
 for _label in STATISTICS:
-    _what = {"mean": "Mean", "max": "Greatest"}.get(_label, f"{_label[1:]}th percentile of the")
+    _what = {"mean": "Mean", "max": "Maximum"}.get(_label, f"{_label[1:]}th percentile of the")
     _gaps = _of_gaps(_label)
-    _gaps.__doc__ = f"{_what} time between two tokens of an answer, over all tokens that came in the window."
+    _gaps.__doc__ = f"{_what} time between two tokens of an answer, over all tokens generated in the window."
     metric(unit="s", better="less", of="run", sets=("tokens",), congested=True, name=f"itl_{_label}")(_gaps)
 
 
 @metric(unit="share", better="neither", of="run", sets=("tokens",), title="KV blocks used")
 def kv_used_mean(run: Measured) -> float:
-    """Share of a replica's KV blocks in use, mean over its computing time."""
+    """Mean share of a replica's KV blocks in use, over its computing time."""
     rows = run.result.steps
     if not len(rows):
         return math.nan
@@ -87,7 +87,7 @@ def kv_used_mean(run: Measured) -> float:
 
 @metric(unit="share", better="neither", of="run", sets=("tokens",), title="KV blocks used, maximum")
 def kv_used_max(run: Measured) -> float:
-    """Maximum share of a replica's KV blocks in use in the window, at most 1."""
+    """Maximum share of a replica's KV blocks in use during the window, at most 1."""
     rows = run.result.steps
     if not len(rows):
         return math.nan
@@ -98,7 +98,7 @@ def kv_used_max(run: Measured) -> float:
 
 @metric(unit="tokens", better="neither", of="run", sets=("tokens",))
 def tokens_per_step(run: Measured) -> float:
-    """Tokens that a step decodes or reads, mean over the steps that end in the window."""
+    """Mean number of tokens decoded or read per step, of steps that end in the window."""
     rows = run.result.steps
     if not len(rows):
         return math.nan
@@ -109,19 +109,19 @@ def tokens_per_step(run: Measured) -> float:
 
 @metric(unit="tokens", better="neither", sets=("tokens",))
 def prefix_tokens_requested(run: Measured) -> float:
-    """Prompt tokens looked up in the prefix cache at first joins."""
+    """Prompt tokens looked up in the prefix cache when requests first join."""
     return _prefixes(run)[0]
 
 
 @metric(unit="tokens", better="more", sets=("tokens",))
 def prefix_tokens_served(run: Measured) -> float:
-    """Prompt tokens looked up at first joins that the prefix cache had."""
+    """Prompt tokens found in the prefix cache when requests first join."""
     return _prefixes(run)[1]
 
 
 @metric(unit="share", better="more", sets=("tokens",))
 def prefix_hit_rate(run: Measured) -> float:
-    """Prompt tokens that the prefix cache had / tokens looked up in it."""
+    """Prompt tokens found in the prefix cache / prompt tokens looked up."""
     requested, served = _prefixes(run)
     return served / requested if requested else math.nan
 
@@ -139,11 +139,11 @@ def _by_kind(column: str) -> Metric:
 
 
 _MEANINGS = (
-    "gave way and were read again", "gave way and were copied to the host", "lost their replica to a failure",
+    "were preempted and recomputed", "were preempted and copied to the host", "lost their replica to a failure",
 )  # fmt: skip
 for _kind, _meaning in zip(PREEMPTIONS, _MEANINGS, strict=True):
     _count = _by_kind(f"preemptions_{_kind}")
-    _count.__doc__ = f"Times that requests to language models {_meaning}."
+    _count.__doc__ = f"Number of times that requests to language models {_meaning}."
     metric(unit="count", better="neither", sets=("tokens",), hide_if_zero=True, name=f"preemptions_{_kind}")(_count)
 
 

@@ -1,6 +1,6 @@
 """The launches of a run as columns, recorded by the engine or derived from tasks.
 
-`LaunchColumns` is what the device tables, the timeline and `explain` replay; `launches_table` is what users see.
+The device tables, the timeline and `explain` read `LaunchColumns`; users see `launches_table`.
 """
 
 from dataclasses import dataclass
@@ -29,17 +29,16 @@ COLUMNS = (
     "upload_end", "compute_start", "compute_end", "download_start", "end", "outcome", "busy", "lost", ENERGY,
     "fill",
 )  # fmt: skip
-FUSED = "fused"
-"""A column of runs in which several tasks were launched as one kernel: their names, in order."""
+FUSED = "fused"  # Extra column of runs with fused kernels: the names of the fused tasks, in order.
 
 
 @dataclass
 class LaunchColumns:
-    """Columns with one entry per launch; what still runs ends with the run.
+    """Columns with one entry per launch; a running launch ends with the run.
 
-    `mode` holds codes of the ModeTable.  `busy` are device-seconds computed (GPUs × share × time, of a CPU
-    mode cores × time), `lost` the part of them spent on work that did not count, `energy` joules above idle.
-    Where the engine wrote no launches, `task` are the started rows and the rest follows from them.
+    `mode` has codes of the ModeTable.  `busy`: device-seconds computed (GPUs × share × time; in a CPU mode cores ×
+    time), `lost` the part of them that was lost work, `energy` joules above idle.  `open`: still running when the run
+    ended.  If the engine recorded no launches, `task` has the started rows and the other columns follow from them.
     """
 
     task: np.ndarray
@@ -53,7 +52,6 @@ class LaunchColumns:
     busy: np.ndarray
     energy: np.ndarray
     open: np.ndarray
-    """Still running when the run ended."""
     lost: np.ndarray | None = None
     members: np.ndarray | None = None
 
@@ -62,7 +60,7 @@ class LaunchColumns:
 
     @property
     def lost_part(self) -> np.ndarray | float:
-        """The part of each launch's computing that did not count, 0 to 1."""
+        """Lost part of each launch's computing, 0 to 1."""
         if self.lost is None or not self.lost.any():
             return 0.0
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -70,7 +68,7 @@ class LaunchColumns:
 
 
 def launches_of(record: Record, table: ModeTable) -> LaunchColumns:
-    """The launches of a record; derived from the task columns if not recorded."""
+    """Return a record's launches, derived from the task columns if not recorded."""
     if record.launches is None:
         return _derived(record, table)
     columns = record.launches
@@ -118,7 +116,7 @@ def _running(columns: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def launch_numbers(columns: dict[str, np.ndarray]) -> np.ndarray:
-    """A number for every launch row; rows without one (-1) come last."""
+    """Number of each launch row; rows without a number (-1) get the last ones."""
     if "launch" not in columns:
         return np.arange(len(columns["task"]))
     number = np.asarray(columns["launch"], dtype=np.int64).copy()
@@ -132,7 +130,7 @@ def _or_end(times: np.ndarray, end: float) -> np.ndarray:
 
 
 class PlaceColumns:
-    """The places of a record, flattened: devices, their hosts, and names."""
+    """The places (device sets) of a record, flattened: devices, hosts and names."""
 
     def __init__(self, record: Record):
         cluster = record.input.cluster
@@ -141,8 +139,8 @@ class PlaceColumns:
         self.sizes = np.fromiter(map(len, devices), np.int64, self.count)
         self.flat = np.fromiter(chain.from_iterable(devices), np.int64)  # device indexes, place after place
         self.owner = np.repeat(np.arange(self.count), self.sizes)  # the place of each entry of `flat`
+        # units of each entry of `flat`: cores of a launch over nodes, else 1 device
         self.amount = np.ones(len(self.flat))
-        """Amount of its place that each entry of `flat` has: cores of a launch over nodes, else devices."""
         self.over_nodes = np.zeros(self.count, bool)  # which places are cores of several nodes
         begin = np.cumsum(self.sizes) - self.sizes
         for number in np.flatnonzero(self.sizes > 1).tolist():
@@ -154,14 +152,13 @@ class PlaceColumns:
         self.totals = np.bincount(self.owner, weights=self.amount, minlength=self.count)  # the sum of these by place
         node_of = np.array([device.node for device in cluster.devices], dtype=np.int64)
         cpu_of = np.array([node.cpu.index for node in cluster.nodes], dtype=np.int64)
-        self.hosts = cpu_of[node_of[self.flat]] if self.count else self.flat
-        """The cores' device on the node of each entry."""
+        self.hosts = cpu_of[node_of[self.flat]] if self.count else self.flat  # the CPU device of each entry's node
         self._record = record
 
     def spread(self, place: np.ndarray, weight: np.ndarray, devices: int, *, to_hosts: bool = False) -> np.ndarray:
-        """Sum weights of launches by device; cores of each node get their part.
+        """Sum launches' weights by device; a launch over nodes is divided by its cores.
 
-        `to_hosts`: to the hosts of the place's devices instead, each in proportion to its devices there.
+        `to_hosts`: sum by the CPU device of the nodes, in proportion to the devices there.
         """
         by_place = np.bincount(place, weights=weight, minlength=self.count).astype(np.float64)
         if to_hosts:
@@ -174,7 +171,7 @@ class PlaceColumns:
         return np.bincount(self.hosts if to_hosts else self.flat, weights=weights, minlength=devices)
 
     def begun(self, place: np.ndarray, chosen: np.ndarray, devices: int) -> np.ndarray:
-        """Number of these launches that used each device."""
+        """Number of the chosen launches that used each device."""
         by_place = np.bincount(place, weights=chosen, minlength=self.count)
         return np.bincount(self.flat, weights=by_place[self.owner], minlength=devices)
 
@@ -187,7 +184,7 @@ class PlaceColumns:
         return entry, self.flat[np.repeat(first, sizes) + within]
 
     def divided(self, place: np.ndarray, rate: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The `pairs`, and each entry's rate divided among its devices."""
+        """Divide each place's rate among its devices: `pairs`, with the rate of each pair."""
         entry, device = self.pairs(place)
         totals = np.maximum(self.totals[place[entry]], 1)
         if not self.over_nodes.any():
@@ -197,7 +194,7 @@ class PlaceColumns:
         return entry, device, rate[entry] * self.amount[begin[place[entry]] + within] / totals
 
     def names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Code of each place in `used` (and -1), and device names by code."""
+        """Name code of each place in `used` (and of -1), and the names by code."""
         cluster = self._record.input.cluster
         texts = []
         for devices, cores in self._used(used):
@@ -209,14 +206,14 @@ class PlaceColumns:
         return self._codes(used, texts)
 
     def node_names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Code of each place in `used` (and -1), and node names by code."""
+        """As `names`, with node names."""
         cluster = self._record.input.cluster
         nodes = [dict.fromkeys(cluster.devices[d].node for d in devices) for devices, _ in self._used(used)]
         texts = ["+".join([cluster.nodes[n].name for n in sorted(chosen)]) for chosen in nodes]
         return self._codes(used, texts)
 
     def spreads(self, used: np.ndarray) -> dict[str, Any]:
-        """Numbers of `hosts` and `racks` of each place (and -1, the last)."""
+        """Number of nodes (`hosts`) and racks of each place; the last is of place -1."""
         cluster = self._record.input.cluster
         counts = {"hosts": np.zeros(self.count + 1, np.int32)}
         if any(node.spec.rack is not None for node in cluster.nodes):
@@ -245,7 +242,7 @@ def _coded(texts: list[str]) -> tuple[np.ndarray, list[str]]:
 
 
 def categorical(codes: np.ndarray, names: list[str]) -> Any:
-    """A categorical of codes into names (which may repeat); -1 is missing."""
+    """Build a categorical from codes and names (repeats allowed); -1 is missing."""
     lookup, categories = _coded(list(names))
     if len(categories) != len(names):
         codes = lookup[codes]
@@ -258,9 +255,9 @@ def _categories(names: tuple[str, ...]) -> pd.CategoricalDtype:
 
 
 def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:
-    """The table of launches: place, stages, outcome, and cost of each.
+    """Return the table of launches: place, stages, outcome, and energy of each.
 
-    `fill` is how long its first task had been ready when it was decided: of a batch the time it took to fill.
+    `fill` is the time from ready to decision of the launch's first task: the time in which a batch was filled.
     """
     launches = launches_of(record, table)
     columns, count, tasks = record.launches, len(launches), record.input.tasks
@@ -311,7 +308,7 @@ def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:
 
 
 def ids_of_one_kind(ids: Any) -> np.ndarray:
-    """The ids of all tasks, as text if they have several types."""
+    """Return the ids of all tasks, as text if they have several types."""
     array = np.asarray(ids)
     if array.dtype.hasobject and pd.api.types.infer_dtype(array, skipna=True).startswith("mixed"):
         return np.array([str(one) for one in array], dtype=object)

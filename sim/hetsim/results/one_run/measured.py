@@ -1,4 +1,4 @@
-"""The input of metrics: a run, and the tasks of it that are measured."""
+"""The input of metrics: a run, and the tasks that are measured in it."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 class Run(Protocol):
-    """The part of a run that tables, metrics and pictures read; see `Result`."""
+    """Protocol: the part of a `Result` that tables, metrics and pictures read."""
 
     name: str
     policy: str
@@ -65,14 +65,11 @@ class Run(Protocol):
     @property
     def measured(self) -> "Measured": ...
     def metric(self, name: str) -> float:
-        """The value of one metric."""
+        """Return the value of one metric."""
 
 
 class Measured:
-    """A run as its metrics see it: the tasks and times of its window.
-
-    `tasks` are the rows of the task table that arrived in the window, or a group of them: those at `rows`.
-    """
+    """The tasks of a run that metrics measure: all of the window, or those at `rows`."""
 
     def __init__(self, result: Run, rows: np.ndarray | None = None):
         self.result = result
@@ -105,7 +102,6 @@ class Measured:
 
     @cached_property
     def is_retry(self) -> np.ndarray:
-        """Mask of tasks that are retries of a call, not arrivals of their own."""
         return self.chosen(TableRows(self.result.record)(is_retry(self.result.record)))
 
     @property
@@ -125,18 +121,16 @@ class Measured:
         return all_tasks if self.rows is None else all_tasks.iloc[self.rows]
 
     def column(self, name: str) -> np.ndarray:
-        """A column of the measured tasks, cached as many metrics read it."""
         if name not in self._columns:
             self._columns[name] = self.result.tasks[name].to_numpy()  # of numbers no copy
         return self.chosen(self._columns[name])
 
     def chosen(self, values: np.ndarray) -> np.ndarray:
-        """Entries of the measured tasks in an array over the task table."""
+        """Select the measured tasks in an array over the task table."""
         return values if self.rows is None else values[self.rows]
 
     @cached_property
     def deadline_later(self) -> np.ndarray:
-        """Mask of tasks with a deadline after the end of the run."""
         return self.chosen(self.result.deadline_later)
 
     @cached_property
@@ -144,13 +138,13 @@ class Measured:
         return self.result.usage
 
     def known_values(self, name: str) -> np.ndarray:
-        """Values of completed tasks in a column (`wait`: of started tasks)."""
+        """Values of a column without NaN: those of completed (`wait`: started) tasks."""
         values = self.column(name)
         missing = np.isnan(values)
         return values[~missing] if missing.any() else values
 
     def unknown(self, name: str) -> int:
-        """Number of unfinished tasks, which count as +inf in percentiles."""
+        """Number of unfinished tasks without a value, which percentiles count as +inf."""
         return int(np.count_nonzero((self.status == UNFINISHED) & np.isnan(self.column(name))))
 
     def mean(self, name: str) -> float:
@@ -164,12 +158,12 @@ class Measured:
         return float(values.max()) if len(values) else math.nan
 
     def quantile(self, name: str, share: float) -> float:
-        """Quantile of a column, linear; +inf if it touches an unfinished task."""
+        """Quantile of a column, interpolated; +inf if it depends on an unfinished task."""
         return quantile(self.known_values(name), share, self.unknown(name))
 
 
 def quantile(values: np.ndarray, share: float, infinite: int = 0) -> float:
-    """The quantile of some values and a number of +inf; NaN without values."""
+    """Quantile of the values and of `infinite` times +inf; NaN without values."""
     if not (count := len(values) + infinite):
         return math.nan
     position = share * (count - 1)

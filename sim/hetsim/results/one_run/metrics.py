@@ -1,9 +1,8 @@
-"""The metrics of one run by name, and sets of them (`hetsim.results.declared`).
+"""Metrics of one run by name, and sets of metrics (`hetsim.results.declared`).
 
-`summary_names` names those of every summary; the others are computed when asked for by name.
-
-The names of sets (`usual`, `cluster`, `all`) stand in place of metrics.  Of a set a comparison shows what tells
-something of the runs at hand; a metric asked for by its own name is always shown.
+`summary_names` lists the metrics of every summary; the others are computed on request.  Names of sets (`usual`,
+`cluster`, `all`) may be given in place of metrics.  A comparison shows those metrics of a set that apply to its runs,
+and always those requested by their own name.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,17 +15,16 @@ from hetsim.results.one_run.measured import Measured, Metric
 
 
 def metrics(bound: float = DEFAULT_BOUND) -> dict[str, Metric]:
-    """All metrics by name; `bound` (s) is used by the bounded slowdown."""
+    """Return all metrics by name; `bound` (s) is used by the bounded slowdown."""
     return {name: one.function for name, one in declarations(bound).items()}
 
 
 def summary_names(bound: float = DEFAULT_BOUND) -> list[str]:
-    """Names of the metrics in every summary, in order."""
     return in_set("summary", bound)
 
 
 def metric(name: str, bound: float = DEFAULT_BOUND) -> Metric:
-    """The metric of a name; UnknownName with a suggestion if there is none."""
+    """Return a metric by name; UnknownName with a suggestion if there is none."""
     declared = declarations(bound)
     if name not in declared:
         registry.check_loaded("metric", name)
@@ -35,7 +33,7 @@ def metric(name: str, bound: float = DEFAULT_BOUND) -> Metric:
 
 
 def evaluate(run: Measured, names: Iterable[str], bound: float = DEFAULT_BOUND) -> dict[str, float]:
-    """Values of metrics by name, in the requested order."""
+    """Compute metrics by name, in the requested order."""
     return {name: metric(name, bound)(run) for name in names}
 
 
@@ -47,19 +45,19 @@ SETS: dict[str, Callable[[], Iterable[str]]] = {
 
 
 def check(name: str) -> None:
-    """Raise UnknownName with a suggestion unless it is a metric or a set."""
+    """Raise UnknownName, with a suggestion, unless this is a metric or a set."""
     names = [*SETS, *declarations()]
     if name not in names:
         raise unknown_metric(name, names)
 
 
 def listed(metrics: str | Iterable[str]) -> list[str]:
-    """Names of metrics and sets as a list; a single one may be given as a text."""
+    """Return names of metrics and sets as a list; a text is a single name."""
     return [metrics] if isinstance(metrics, str) else list(several(metrics, "metrics", "a list of names"))
 
 
 def expanded(names: Iterable[str]) -> list[str]:
-    """Expand metrics and sets to metrics, each once."""
+    """Replace sets by their metrics; each metric once."""
     unique: dict[str, None] = {}
     for name in names:
         unique |= dict.fromkeys(SETS[name]() if name in SETS else [name])
@@ -67,5 +65,5 @@ def expanded(names: Iterable[str]) -> list[str]:
 
 
 def by_name(names: Iterable[str]) -> set[str]:
-    """The metrics that were requested by name, not by a set."""
+    """Names that are metrics, not sets."""
     return {name for name in names if name not in SETS}

@@ -1,7 +1,7 @@
 """All modes of a workload as columns, for vectorized tables.
 
-A mode is addressed by a *code*: `offset[shape] + position`.  The time a task needs alone (T*) is here too,
-because it is a matter of modes, links and the cluster only.
+A mode has a *code*: `offset[shape] + position`.  This module also computes T*, the time that a task needs alone, which
+depends only on modes, links and the cluster.
 """
 
 import math
@@ -18,7 +18,7 @@ from hetsim.model.tasks import Mode, Tasks
 
 
 class ModeTable:
-    """The modes of all shapes, concatenated, with columns of their demands."""
+    """The modes of all shapes in one list, with columns of their demands."""
 
     def __init__(self, tasks: Tasks, cluster: Cluster):
         self.tasks, self.cluster = tasks, cluster
@@ -33,12 +33,12 @@ class ModeTable:
         return position if len(self.offset) == 1 else np.where(position < 0, -1, self.offset[shape] + position)
 
     def column(self, value: Callable[[Mode], float], dtype: type = np.float64) -> np.ndarray:
-        """One value per mode, with a zero appended so that code -1 reads as 0."""
+        """One value per mode, with a zero appended, so that code -1 selects 0."""
         return np.array([*(value(mode) for mode in self.modes), 0], dtype=dtype)
 
     @cached_property
     def share(self) -> np.ndarray:
-        """Share that the mode takes of each device (0.25, 1.0); 0 in a CPU mode."""
+        """Share that the mode uses of each device (0.25, 1.0); 0 for a CPU mode."""
         return self.column(lambda mode: mode.share / WHOLE if mode.gpus else 0.0)
 
     @cached_property
@@ -47,12 +47,12 @@ class ModeTable:
 
     @cached_property
     def units(self) -> np.ndarray:
-        """The unit of a mode: GPUs in a GPU mode, cores in a CPU mode."""
+        """Units of a mode: GPUs in a GPU mode, cores in a CPU mode."""
         return self.column(units)
 
     @cached_property
     def dynamic_watts(self) -> np.ndarray:
-        """Watts above idle while a launch in this mode computes at nominal frequency."""
+        """Watts above idle of a launch that computes in this mode at nominal frequency."""
         return self.column(lambda mode: units(mode) * (mode.type.power.busy - mode.type.power.idle))
 
     @cached_property
@@ -66,7 +66,7 @@ class ModeTable:
         return self._offered[mode]
 
     def by_shape(self, position: int, value: Callable[[Mode], float], missing: float) -> np.ndarray:
-        """The value of each shape's mode at a position; `missing` if unusable."""
+        """Value of each shape's mode at a position; `missing` if unusable."""
         return np.array(
             [
                 value(shape.modes[position])
@@ -107,7 +107,7 @@ def offered(mode: Mode, cluster: Cluster) -> bool:
 
 
 def _parts(mode: Mode, unit: Mode, node: Node) -> int:
-    """Number of its units that a gang could have on one empty node."""
+    """Number of the gang's units that fit on one empty node."""
     if unit.on_cpu and node.cpu.type.name != unit.type.name:
         return 0
     room = node.cpus * MILLI // unit.millicores if unit.millicores else mode.node_count
@@ -129,11 +129,10 @@ def _devices(mode: Mode, node: Node) -> int:
 
 @dataclass
 class TaskTransfers:
-    """Bytes that each task moves when it runs alone; None if no task moves any.
+    """Bytes that each task transfers when it runs alone; None if no task has any.
 
-    Every device of a gang uploads its equal part of the private input and all items read, which come from the
-    host; private output and written items that no task reads are downloaded in equal parts (a result with readers
-    stays where it was made).
+    Each device of a gang uploads an equal part of the private input, and all items read, from the host; private output,
+    and written items that no task reads, are downloaded in equal parts (an item with readers remains on the device).
     """
 
     private: np.ndarray | None
@@ -142,7 +141,7 @@ class TaskTransfers:
 
 
 def transfers(tasks: Tasks) -> TaskTransfers:
-    """Compute the bytes that each task of a workload moves when it runs alone."""
+    """Bytes that each task of a workload transfers when it runs alone."""
     if tasks.reads is None and tasks.writes is None:
         return TaskTransfers(tasks.bytes_in, None, tasks.bytes_out)
     sizes = np.array([item.size for item in tasks.items], dtype=np.float64)
@@ -164,8 +163,8 @@ def _sum_items(lists: list[tuple[int, ...]] | None, sizes: np.ndarray, count: in
 def exclusive_time(table: ModeTable) -> np.ndarray:
     """T*: each task's true time alone in its fastest mode, in a batch of one.
 
-    Upload and download stages and the bytes over the device's link count (latency + bytes / rate); a CPU mode
-    transfers nothing.  inf where no mode can run.
+    Includes upload and download (stages, latency + bytes / rate of the device's link); a CPU mode has no transfers.
+    inf if no mode can run.
     """
     best = np.full(len(table.tasks), np.inf)
     moved = transfers(table.tasks)
@@ -175,10 +174,10 @@ def exclusive_time(table: ModeTable) -> np.ndarray:
 
 
 def mode_time(table: ModeTable, position: int, moved: TaskTransfers) -> np.ndarray:
-    """True seconds (stages and latency) of each task alone in a mode of its shape.
+    """True seconds of each task alone in one mode of its shape, transfers included.
 
-    `position`: the number of that mode; `exclusive_time` takes the minimum over them.
-    inf where a shape has no mode there, or the cluster cannot run it.
+    `position`: the number of the mode; `exclusive_time` is the minimum over all.  inf if the shape has no such mode, or
+    the cluster cannot run it.
     """
     tasks = table.tasks
 

@@ -1,4 +1,4 @@
-"""Launches, data moved, and the network of jobs over several nodes."""
+"""Metrics of launches, transferred data, and the network between nodes."""
 
 import math
 from typing import Any
@@ -17,23 +17,20 @@ from hetsim.results.one_run.rows import TableRows
 
 @metric(unit="count", better="neither", of="run", title="launches")
 def launch_count(run: Measured) -> float:
-    """Launches begun in the window; a batch or a fused launch counts once."""
+    """Launches started in the window; a batch or a fused launch counts once."""
     begun = launches_of(run.result.record, run.result.modes).decided
     return float(((begun >= run.low) & (begun < run.high)).sum())
 
 
 @metric(unit="B", better="less", of="run")
 def bytes_moved(run: Measured) -> float:
-    """Bytes over links in the whole run, evictions included; once for each link."""
+    """Bytes transferred in the whole run, evictions included; once per link crossed."""
     return run.result.record.stats.get("bytes_moved", math.nan)
 
 
 @metric(unit="B", better="less", of="run")
 def memory_traffic(run: Measured) -> float:
-    """Memory bytes of completed kernels in the whole run, by their `work`.
-
-    Undefined where the work of one is not known.
-    """
+    """Memory bytes of completed kernels (from `work`); undefined if one has none."""
     record = run.result.record
     if (work := record.input.tasks.work) is None:
         return math.nan
@@ -52,12 +49,11 @@ def memory_traffic(run: Measured) -> float:
 
 @metric(unit="B", better="less", of="run")
 def peak_memory(run: Measured) -> float:
-    """Maximum bytes held at once in the memory of an accelerator, whole run."""
+    """Maximum bytes occupied at one time in an accelerator's memory, whole run."""
     return run.result.record.stats.get("peak_memory", math.nan)
 
 
 def _traffic_of(record: Record, launch: int) -> float:
-    """Bytes of memory traffic of a launch of several tasks as one."""
     members, saved = record.fused[launch]
     work = record.input.tasks.work
     assert work is not None
@@ -75,7 +71,7 @@ def has_steps(table: ModeTable) -> bool:
 
 
 def task_columns(record: Record, table: ModeTable) -> dict[str, np.ndarray]:
-    """`COLUMNS` by row of the record; NaN for tasks without steps."""
+    """The columns `COLUMNS` by row of the record; NaN for tasks without steps."""
     count = len(record.status)
     names = ("seconds", "contention", "communication", "bubble", "steps", "bytes", "peak")
     sums = {name: np.zeros(count) for name in names}
@@ -95,7 +91,7 @@ def task_columns(record: Record, table: ModeTable) -> dict[str, np.ndarray]:
 
 
 def _on_one_node(record: Record, table: ModeTable, sums: dict[str, np.ndarray], stepping: np.ndarray) -> None:
-    """Jobs on one node share no link: their steps follow from the time they computed."""
+    """Add the steps of jobs on one node, which share no link, from their compute time."""
     tasks = record.input.tasks
     if (compute := record.stage("compute")) is None:
         end = np.where((record.status == UNFINISHED) & ~np.isnan(record.start), record.end, record.finish)
@@ -120,10 +116,10 @@ def _on_one_node(record: Record, table: ModeTable, sums: dict[str, np.ndarray], 
 
 
 def links_table(record: Record, low: float, high: float) -> pd.DataFrame:
-    """The table of links that jobs used, over a window.
+    """Return the table of links that jobs used during a window.
 
-    `rate` (bytes per second in each direction), `bytes` out, `utilization` (mean) and its 95th percentile over time,
-    seconds in `use` and `shared` by two jobs or more.
+    `rate` (bytes per second in each direction), `bytes` sent, `utilization` (mean) and its 95th percentile over time,
+    seconds in `use`, and seconds `shared` by two jobs or more.
     """
     names, rates = link_names(record.input.cluster), link_rates(record.input.cluster)
     nodes = len(record.input.cluster.nodes)
@@ -145,10 +141,7 @@ def links_table(record: Record, low: float, high: float) -> pd.DataFrame:
 
 
 def series(record: Record) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Times of changes, mean used share and number of jobs, by link.
-
-    Links without records are left out.
-    """
+    """By link: times of changes, and from each on the used share and number of jobs."""
     if record.links is None:
         return {}
     links = record.links["link"].astype(np.int64)
@@ -161,7 +154,7 @@ def series(record: Record) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def over_time(values: np.ndarray, length: np.ndarray, share: float) -> float:
-    """The quantile of a step function over time."""
+    """Quantile of a step function over time."""
     if not length.sum() > 0:
         return math.nan
     order = np.argsort(values)
@@ -175,19 +168,19 @@ def over_time(values: np.ndarray, length: np.ndarray, share: float) -> float:
 
 @metric(unit="share", better="less", sets=("network",))
 def communication_fraction(run: Measured) -> float:
-    """Share of jobs' device time in communication, each link to itself."""
+    """Share of jobs' device time in communication, as if alone on their links."""
     return _share(run, "communication")
 
 
 @metric(unit="share", better="less", sets=("network",))
 def bubble_fraction(run: Measured) -> float:
-    """Share of the device time of jobs with steps that pipeline bubbles took."""
+    """Share of the device time of jobs with steps that is lost in pipeline bubbles."""
     return _share(run, "bubble")
 
 
 @metric(unit="share", better="less", sets=("network",))
 def contention_fraction(run: Measured) -> float:
-    """Share of jobs' device time that other jobs on their links took."""
+    """Share of jobs' device time lost to other jobs on the same links."""
     return _share(run, "contention")
 
 
@@ -206,7 +199,7 @@ def _share(run: Measured, name: str) -> float:
 
 @metric(unit="share", better="neither", of="run", sets=("network",))
 def network_utilization(run: Measured) -> float:
-    """Mean utilization in the window of uplinks, else of nodes' own links."""
+    """Mean utilization of the uplinks (else of the nodes' links) in the window."""
     cluster, table = run.result.record.input.cluster, run.result.links
     if run.result.record.links is None:
         return math.nan
@@ -217,7 +210,7 @@ def network_utilization(run: Measured) -> float:
 
 @metric(unit="share", better="less", of="run", sets=("network",))
 def cross_rack_fraction(run: Measured) -> float:
-    """Share of the bytes that nodes sent each other for jobs that went across racks."""
+    """Bytes sent between racks / bytes sent between nodes, for jobs in the whole run."""
     stays = run.result.record.stays
     if stays is None or not stays["bytes"].sum() > 0:
         return math.nan
@@ -228,10 +221,10 @@ def cross_rack_fraction(run: Measured) -> float:
 
 
 def stretch(result: Run, row: int) -> dict[str, float] | None:
-    """Why a task computed longer than in the best place alone; None without a network.
+    """Why a task computed longer than alone in its best place; None without a network.
 
-    `seconds` that it computed, of these `alone` those it would have taken there, and what `placement`, `neighbors` and
-    `devices` (slow ones) added.
+    `seconds` of computing; of these `alone`, the time alone in the best place, and the additional time due to
+    `placement`, `neighbors` (other jobs) and slow `devices`.
     """
     stays = result.record.stays
     if stays is None or not (mine := stays["task"] == row).any():

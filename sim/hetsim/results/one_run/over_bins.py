@@ -1,6 +1,6 @@
-"""Launches on lines of devices, and power in equal stretches of time.
+"""Launches by device for Gantt charts, and power in equal time intervals.
 
-Power is exact: the sum over the stretches is what the device tables say of the whole run.
+Power is exact: the sum over the intervals equals the energy in the device table.
 """
 
 import heapq
@@ -15,10 +15,7 @@ from hetsim.results.one_run.usage import device_states, resting_watts
 
 
 def device_bars(result: Run) -> pd.DataFrame:
-    """One row per launch and device or named core (`core`, else -1).
-
-    `end` of what still runs is the end of the run; `cpu` says whether the line is a node's cores.
-    """
+    """Return one row per launch and device, or per launch and core (`core`, else -1)."""
     frame = result.launches.copy()
     frame["end"] = frame["end"].fillna(result.end)
     frame["line"] = frame["device"].astype(str).str.split("+", regex=False)
@@ -32,9 +29,9 @@ def device_bars(result: Run) -> pd.DataFrame:
 
 
 def fill_lanes(begin: np.ndarray, end: np.ndarray, slack: float = 1e-12) -> tuple[np.ndarray, int]:
-    """The lowest free lane for each interval, and the number of lanes.
+    """Assign each interval the lowest free lane (row of a chart); count the lanes.
 
-    Intervals that overlap by less than `slack` of their begin share a lane: sums of floats meet only nearly.
+    Intervals that overlap by less than `slack` of their start share a lane, because of rounding.
     """
     lane_of = np.zeros(len(begin), dtype=np.int64)
     free: list[int] = []
@@ -55,7 +52,7 @@ def fill_lanes(begin: np.ndarray, end: np.ndarray, slack: float = 1e-12) -> tupl
 def power_over_time(result: Run, bins: int = 200) -> pd.DataFrame:
     """Watts in `bins` equal intervals: time, then TYPE.work, .idle, .sleep.
 
-    `work` is what launches drew above idle, lost work included, spread evenly over each launch's compute stage.
+    `work` is the power of launches above idle, lost work included, spread evenly over each compute stage.
     """
     if bins < 1:
         raise UsageError(f"bins must be at least 1; got {bins}")
@@ -90,7 +87,7 @@ def power_over_time(result: Run, bins: int = 200) -> pd.DataFrame:
 def _in_bins(
     begin: np.ndarray, end: np.ndarray, rate: np.ndarray, row: np.ndarray, rows: int, edges: np.ndarray
 ) -> np.ndarray:
-    """The integral of `rate` over [begin, end) in each bin by row; NaN counts 0."""
+    """Integral of `rate` over [begin, end) by row and bin; NaN counts as 0."""
     bins, width = len(edges) - 1, edges[1] - edges[0]
     counted = ~(np.isnan(begin) | np.isnan(end)) & (rate > 0) & (row >= 0)
     rate, row = rate[counted], row[counted]

@@ -1,16 +1,14 @@
 """Plans and outcomes: planned and simulated makespan, best certified lower bound.
 
-Two bounds are known of a run.  The metric `makespan_bound` holds for every policy.  What a planner certified of its
-instance (`lower_bound` of its notes) is mostly greater, and holds for every policy that meets the same instance, but
-only where the instance planned is the one simulated: the estimates are the true times, and every way to run a task is
-one that its planner sees.  Transfers that it counts are the tasks' own, which no policy can avoid.
-It then bounds the runs that launch every task by itself, complete it and finish it in one piece: with work kept across
-a stop the makespan can be shorter than that of any plan.
+A run has two lower bounds.  The metric `makespan_bound` holds for every policy.  The bound that a planner certified for
+its instance (note `lower_bound`) is usually greater and holds for every policy, but only if the planned instance is
+the simulated one: estimates are the true times, and the planner considered every mode of the tasks.  Transfers in this
+bound are the tasks' own, which no policy can avoid.  It bounds runs in which every task is launched alone, completes,
+and runs in one piece; a task that resumes with kept work can finish earlier than in any plan.
 
-`forecasts` tells a policy's notes on its forecasts as text: how far they were from the outcome.
-The notes are NAME_count, NAME_mape, NAME_pinball and NAME_quantile (`hetsim_policies.prediction.durations` makes them),
-where NAME is forecast (of a load, in devices) or duration (of jobs, in seconds), and forecast_fallback: the part of
-them that was made by the predictor's fall-back.
+`forecasts` formats a policy's notes on its forecasts: NAME_count, NAME_mape, NAME_pinball and NAME_quantile (written by
+`hetsim_policies.prediction.durations`), where NAME is forecast (of a load, in devices) or duration (of jobs, in
+seconds), and NAME_fallback, the share of forecasts by the predictor's fallback.
 """
 
 import math
@@ -34,7 +32,7 @@ PLAN_COLUMNS = (PLANNED_MAKESPAN, MAKESPAN, "lower_bound", "ratio", "planning_s"
 
 
 def plain_note(value: Any) -> Any:
-    """A note as plain data (text, numbers, lists, mappings) for a file."""
+    """Convert a note to plain data (text, numbers, lists, mappings) for a file."""
     if isinstance(value, Mapping):
         return {str(key): plain_note(inner) for key, inner in value.items()}
     if isinstance(value, np.generic | np.ndarray):
@@ -45,28 +43,29 @@ def plain_note(value: Any) -> Any:
 
 
 def number(notes: Mapping[str, Any], name: str) -> float:
-    """A note that is a number; NaN if it is not there."""
+    """A note's value as a number; NaN if it is missing or not a number."""
     value = notes.get(name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 
 
 @metric(unit="s", better="neither", of="run")
 def planned_makespan(run: Measured) -> float:
-    """The makespan that the policy's plan expects; undefined without a plan."""
+    """Makespan expected by the policy's plan; undefined without a plan."""
     return number(run.result.notes, PLANNED_MAKESPAN)
 
 
 @metric(unit="ratio", better="less", of="run")
 def makespan_ratio(run: Measured) -> float:
-    """makespan / lower bound: maximum of makespan_bound and the plan's own.
+    """Makespan / the best lower bound known for the run.
 
-    The latter only where estimates are exact, and every task completed in one piece.
+    The bound is `makespan_bound`, or the plan's own if that is greater, estimates are exact, and every task completed
+    in one piece.
     """
     return ratio(run.result.metric(MAKESPAN), lower_bounds({"": run.result})[""])
 
 
 def ratio(makespan: float, bound: float) -> float:
-    """A ratio to a bound: 1 for 0 / 0, undefined if the bound is unknown."""
+    """Ratio of a makespan to a bound: 1 for 0 / 0, NaN if the bound is unknown."""
     if bound > 0:
         return makespan / bound
     return 1.0 if makespan == 0 else math.nan
@@ -76,12 +75,11 @@ def has_plan(result: Run) -> bool:
     return not math.isnan(number(result.notes, PLANNED_MAKESPAN))
 
 
-NOT_PROVEN = "is not proven optimal"
-"""What the warning of a run says of such a plan."""
+NOT_PROVEN = "is not proven optimal"  # Part of a run's warning about a plan that may not be optimal.
 
 
 def reservations(notes: Mapping[str, Any]) -> list[str]:
-    """Remarks on a plan: a stopped search, late tasks, gaps in a bound."""
+    """Remarks on a plan: a stopped search, late tasks, gaps of a bound."""
     texts = []
     gap = number(notes, "gap")
     if notes.get("optimal") is False:
@@ -100,10 +98,10 @@ def reservations(notes: Mapping[str, Any]) -> list[str]:
 
 
 def plans_table(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """The table of plans: a row per policy, if any policy has a plan.
+    """Return the table of plans: a row for each policy; empty if no policy has a plan.
 
-    Columns planned_makespan, makespan, lower_bound, ratio (makespan / lower bound), planning_s (wall clock of this
-    machine, NaN of runs from a file); no rows where no policy has a plan.
+    Columns planned_makespan, makespan, lower_bound, ratio (makespan / lower bound) and planning_s (wall clock of this
+    machine; NaN for a loaded run).
     """
     rows = {}
     if any(has_plan(result) for result in runs.values()):
@@ -117,7 +115,7 @@ def plans_table(runs: Mapping[str, Run]) -> pd.DataFrame:
 
 
 def lower_bounds(runs: Mapping[str, Run]) -> dict[str, float]:
-    """The best lower bound of each run's makespan; runs share the instance."""
+    """Best lower bound of the makespan by policy; all runs share one instance."""
     best = reduce(np.fmax, (certified(result) for result in runs.values()), math.nan)
     usual, bounds = math.nan, {}
     for policy, result in runs.items():
@@ -131,7 +129,7 @@ def lower_bounds(runs: Mapping[str, Run]) -> dict[str, float]:
 
 
 def certified(result: Run) -> float:
-    """The bound that the policy proved, if it holds as simulated; else NaN."""
+    """Lower bound that the policy proved, if it holds for the run; otherwise NaN."""
     bound = number(result.notes, "lower_bound")
     if math.isnan(bound):
         return math.nan
@@ -143,7 +141,7 @@ def certified(result: Run) -> float:
 
 
 def all_completed(result: Run) -> bool:
-    """Return True if every task of the instance arrived in the window and completed."""
+    """Return True if every task arrived in the window and completed."""
     status = result.measured.status
     return len(status) == result.record.input.tasks.request_count and bool((status == COMPLETED).all())
 
@@ -158,10 +156,10 @@ def in_pieces(record: Record) -> bool:
 
 
 def _foreseen(tasks: Tasks, table: ModeTable, wide: bool) -> bool:
-    """Return True if every mode takes one core or one whole accelerator of a type.
+    """Return True if every mode uses one core or one whole accelerator.
 
-    Gangs, fractions and batches are ways that no planner of sequential tasks has considered; gangs and several cores
-    are known to one of parallel tasks (`wide`).
+    Planners of sequential tasks do not consider gangs, fractions and batches; a planner of parallel tasks (`wide`)
+    considers gangs and several cores.
     """
     used = [tasks.shapes[number] for number in np.unique(tasks.shape).tolist()]
     modes = {mode: None for shape in used for mode in shape.modes if table.offered(mode)}
@@ -189,7 +187,7 @@ NAMES = {"forecast": "load forecast", "duration": "durations"}
 
 
 def forecasts(notes: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Title and text by kind, as in `MAPE 23 % (1,234 predictions)`."""
+    """Title and text of each kind of forecast: `MAPE 23 % (1,234 predictions)`."""
     texts = []
     for name, title in NAMES.items():
         count, mape, loss = (number(notes, f"{name}_{key}") for key in ("count", "mape", "pinball"))

@@ -1,7 +1,7 @@
 """Replay of launches: the free capacity of every node between the events of a run.
 
-From the launches and the device log alone, so that a finished (or loaded) run can be asked why.  A launch
-holds its place from the decision to its end; a device that is down, asleep or waking offers nothing.
+The replay reads only the launches and the device log, so that it also works for loaded runs.  A launch occupies its
+place from the decision to its end; a device that is down, asleep or waking has no capacity.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,12 @@ from hetsim.model.tasks import Mode
 from hetsim.results.one_run.launches import PlaceColumns, launch_numbers, launches_of
 from hetsim.results.one_run.modes import ModeTable
 
-MAX_CELLS = 1 << 22
-"""States × accelerators × modes that are looked at in one step."""
+MAX_CELLS = 1 << 22  # Maximum number of states × accelerators × modes that one step examines.
 FRAGMENTED, FITS = 1, 2
 
 
 class FreeCapacity:
-    """Free capacity by node, and which of the asked modes fit into it."""
+    """Free capacity by node, and the modes (of those asked for) that fit into it."""
 
     def __init__(self, cluster: Cluster, asked: Sequence[Mode]):
         self.cluster, self.asked = cluster, list(asked)
@@ -47,13 +46,12 @@ class FreeCapacity:
                 self.gpu_memory[where] = np.inf if device.type.memory is None else device.type.memory
                 self.usable[where] = True
         gpus = [device for node in cluster.nodes for device in node.accelerators if device.type.sharing.slices]
+        # slices of MIG GPUs by node and position, without cuts by `Partition`
         self.slices = {(device.node, device.local): GpuSlices(device.type) for device in gpus}
-        """Slices of MIG GPUs by node and position, without cuts by `Partition`."""
         self.share = self.full.copy()
         self._ask(names)
 
     def _ask(self, names: list[str]) -> None:
-        """Demands of each mode: on one node, on which nodes, and on all of them together."""
         asked = self.asked
         self.asked_type = np.array([names.index(mode.type.name) if mode.type.name in names else -2 for mode in asked])
         # Of a gang over a number of nodes, and of one of cores, a node is asked for one part.
@@ -68,7 +66,6 @@ class FreeCapacity:
         self._ask_sums(len(names))
 
     def _ask_parts(self) -> None:
-        """Modes divided over nodes, their parts, and the nodes of each."""
         asked, nodes = self.asked, len(self.cluster.nodes)
         self.spans = np.array([mode.span_any and mode.gpus > 0 and mode.unit is None for mode in asked], dtype=bool)
         self.on_cores = np.array([mode.unit is not None and mode.node_count == 1 for mode in asked], dtype=bool)
@@ -80,7 +77,7 @@ class FreeCapacity:
         self._part = np.array([masks.index(mode.nodes) for mode in asked], dtype=np.int64)
 
     def _ask_sums(self, types: int) -> None:
-        """The demand of a mode on all nodes that it may use, in the columns of `totals`."""
+        """Demand of each mode on all its nodes, in the columns of `measure`'s totals."""
         self._sums = np.zeros((len(self.asked), 3 + 2 * types))
         self._sums[:, 0] = [mode.millicores for mode in self.asked]
         self._sums[:, 1] = [mode.memory for mode in self.asked]
@@ -100,9 +97,9 @@ class FreeCapacity:
         Parameters:
             node: the node of each state; `up`: whether its cores can be used.
             share, gpu_memory, usable: by state and accelerator.
-            cuts: by state, mode and accelerator, False where a MIG GPU has no slice for the mode; empty if none is.
+            cuts: by state, mode and accelerator, False if a MIG GPU has no slice for the mode; empty without MIG.
 
-        Of a mode over nodes it is the part of it that fits.
+        For a mode over several nodes, the result is the number of its parts that fit.
         """
         kind, cores = self.type[node], np.where(up, cores, 0)
         asked_cores, asked_memory = self.asked_cores[:, None], self.asked_memory[:, None]
@@ -138,10 +135,7 @@ class FreeCapacity:
         return fits, free
 
     def verdicts(self, at: np.ndarray, states: Sequence[np.ndarray], count: int) -> np.ndarray:
-        """FITS, FRAGMENTED or 0, by asked mode and time interval.
-
-        `at` and `states` are those of `RunReplay.states`.
-        """
+        """Return FITS, FRAGMENTED (enough in total) or 0, by mode and time interval."""
 
         def over_time(values: np.ndarray) -> np.ndarray:
             return by_stretch(values.astype(np.int64), at, states[0], count=count)
@@ -163,13 +157,13 @@ class FreeCapacity:
         return verdicts
 
     def blocks(self, states: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
-        """The states in blocks that fit into memory for all modes."""
+        """Yield the states in blocks that fit into memory for all modes."""
         cells = len(states[0]) * self.type.shape[1] * len(self.asked)
         for block in np.array_split(np.arange(len(states[0])), 1 + cells // MAX_CELLS):
             yield [column[block] for column in states]
 
     def take(self, place: tuple[Sequence[int], Sequence[int] | None], mode: Mode, sign: int, key: int) -> list[int]:
-        """Take (sign 1) or return (-1) a launch's devices; return the nodes."""
+        """Occupy (sign 1) or release (-1) a launch's devices; return the nodes."""
         cluster = self.cluster
         nodes: dict[int, int] = {}
         devices, cores = place
@@ -202,7 +196,7 @@ class FreeCapacity:
 
 
 def by_stretch(values: np.ndarray, at: np.ndarray, node: np.ndarray, count: int) -> np.ndarray:
-    """Sum of the nodes' values in each interval, from those of their states."""
+    """Sum over nodes in each time interval, from the values of the nodes' states."""
     order = np.argsort(at, kind="stable")
     last = np.searchsorted(at[order], np.arange(count), side="right") - 1
     before = np.where(np.append(True, node[1:] != node[:-1]), 0, np.append(0, values[:-1]))
@@ -213,7 +207,7 @@ class RunReplay:
     """A run replayed as time intervals in which capacity is constant."""
 
     def __init__(self, record: Record, table: ModeTable, state: FreeCapacity, further: Sequence[np.ndarray] = ()):
-        """`further`: times at which a stretch must end although no capacity changes."""
+        """`further`: times at which an interval must end although capacity is constant."""
         launches = launches_of(record, table)
         self.record, self.state, self._launches = record, state, launches
         self.modes = [table.modes[code] for code in launches.mode]
@@ -236,13 +230,12 @@ class RunReplay:
         self.grid = grid[(grid <= record.end) & (grid >= 0)]
 
     def verdicts(self) -> np.ndarray:
-        """FITS, FRAGMENTED (in sum it would fit) or 0, by mode and interval."""
         return self.state.verdicts(*self.states(), count=len(self.grid))
 
     def states(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The intervals at which states of nodes begin, and states as columns.
+        """Return the states of all nodes as columns, and the interval where each begins.
 
-        They are those that `measure` takes; the states of a node stand together, in order of time.
+        The columns are those that `measure` accepts; the states of a node are contiguous, in order of time.
         """
         state, size = self.state, len(self.grid)
         if state.slices:
@@ -255,7 +248,6 @@ class RunReplay:
         begins = np.searchsorted(node, np.arange(nodes))[node]
 
         def running(changes: np.ndarray, cells: np.ndarray, width: int) -> np.ndarray:
-            """The running sums of changes at cells of rows, by node."""
             there = np.bincount(cells, weights=changes, minlength=len(keys) * width).reshape(len(keys), width)
             total = np.cumsum(np.rint(there).astype(np.int64), axis=0)
             return total - np.vstack([np.zeros(width, np.int64), total])[begins]
@@ -272,7 +264,7 @@ class RunReplay:
         ]  # fmt: skip
 
     def _step_by_step(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The same where MIG GPUs are cut as launches come."""
+        """As `states`, for clusters with MIG GPUs, which launches cut one after another."""
         state, size = self.state, len(self.grid)
         rows: list[tuple[Any, ...]] = []
         moments = np.append(0, np.searchsorted(self.grid, self._times))
@@ -294,7 +286,7 @@ class RunReplay:
         return at, states
 
     def _moves(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Node and position of changes of devices, their stretches, and amounts.
+        """Changes of devices: (node, position), time interval, and amounts.
 
         Amounts are share, GPU memory, millicores and memory of launches, and 1 while a device is not up.
         """

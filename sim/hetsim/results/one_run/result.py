@@ -1,4 +1,4 @@
-"""The outcome of one run: tables, metrics, warnings; how it is shown and saved."""
+"""The outcome of one run: tables, metrics, warnings; display and storage."""
 
 import math
 import re
@@ -36,12 +36,10 @@ UNFINISHED_WARNING = 0.01
 
 
 class Result:
-    """One run. Tables and metrics are made from the record when first used.
+    """One run.  Tables and metrics are computed from the record on first use.
 
-    `name`, `seed`, `replication` and `policy` (its long form, for people) say which run it was;
-    `scenario` is the resolved scenario as YAML text, if it came from one (given as a function, it is written when
-    first asked for: that takes longer than a short run); `error` the message of a run that failed; its tables are
-    those up to then.
+    `name`, `seed`, `replication` and `policy` (its long form) identify the run; `scenario` is the resolved scenario as
+    YAML text, if the run has one; `error` is the message of a failed run, whose tables end at the failure.
     """
 
     def __init__(
@@ -63,16 +61,15 @@ class Result:
         self.name, self.seed, self.replication, self.policy = name, seed, replication, policy
         self._scenario, self.error, self.bound = scenario, error, bound
         self.undeclared = ""  # a warning of files that were opened and not named
-        self.saved: store.Saved | None = None
-        """The directory of a loaded run."""
+        self.saved: store.Saved | None = None  # the directory of a loaded run
+        # digests of the files and user policies that the scenario names
         self.inputs: dict[str, str] = {} if inputs is None else inputs
-        """Digests of the files, and of the policies of others, that the scenario names."""
         self.explained: Any = None  # the sweep of `hetsim.results.one_run.explain`, kept between questions
         self._values: dict[str, float] = {}
 
     @property
     def scenario(self) -> str | None:
-        """The resolved scenario as YAML text; None if the run came from none."""
+        """The resolved scenario as YAML text; None if the run has no scenario."""
         if callable(self._scenario):
             self._scenario = self._scenario()
         return self._scenario
@@ -84,13 +81,13 @@ class Result:
     # A loaded run has tables but no record until one is needed.
     @cached_property
     def record(self) -> Record:
-        """The engine's record; of a loaded run it is read on first use."""
+        """The engine's record; for a loaded run it is read on first use."""
         assert self.saved is not None
         return store.load_record(self.saved)
 
     @property
     def directory(self) -> Path | None:
-        """The directory of a loaded run."""
+        """The directory of a loaded run, or None."""
         return None if self.saved is None else self.saved.directory
 
     @cached_property
@@ -108,25 +105,22 @@ class Result:
 
     @cached_property
     def horizon(self) -> float:
-        """Simulated time at which the run was to end; inf for a drained run."""
+        """Simulated time at which the run was set to end; inf if it runs to completion."""
         return self.record.input.horizon
 
     @cached_property
     def notes(self) -> dict[str, Any]:
-        """The policy's notes: of a plan planned_makespan, lower_bound, ..."""
+        """The policy's notes; for a plan planned_makespan, lower_bound and others."""
         return plain_note(self.record.notes)
 
     @property
     def planning(self) -> float:
-        """Wall-clock seconds of preparation; NaN without, or from a directory.
-
-        Told in texts only, never written to a file: the same scenario and seed must give the same bytes.
-        """
+        """Wall-clock seconds of planning, never saved; NaN without a plan or if loaded."""
         return math.nan if self.saved is not None else self.record.planning
 
     @property
     def window(self) -> tuple[float, float]:
-        """[warmup, end): the interval that device metrics cover."""
+        """[warmup, end): the time interval that device metrics cover."""
         return min(self.warmup, self.end), self.end
 
     @cached_property
@@ -141,7 +135,7 @@ class Result:
 
     @cached_property
     def by_stage(self) -> pd.DataFrame:
-        """The table of pipeline stages (`hetsim.results.one_run.steps`)."""
+        """Metrics of each pipeline stage (`hetsim.results.one_run.steps`)."""
         return stage_figures(self)
 
     @cached_property
@@ -151,17 +145,17 @@ class Result:
 
     @cached_property
     def devices(self) -> pd.DataFrame:
-        """The table of devices (a node's cores are one), over the window."""
+        """The table of devices over the window; the cores of a node are one device."""
         return self._table("devices", lambda: devices_table(self.record, self.usage))
 
     @cached_property
     def timeline(self) -> pd.DataFrame:
-        """Waiting, running and busy as steps; by type or node in `timeline_by`."""
+        """Waiting and running tasks and busy devices over time, as steps."""
         return self._table("timeline", lambda: timeline_table(self.record, self.modes))
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """The table of events of the replicas of language models."""
+        """The table of step events of language-model replicas."""
         return self._table("steps", lambda: steps_table(self.record))
 
     @cached_property
@@ -183,7 +177,7 @@ class Result:
         """Split the timeline by device type or node.
 
         Parameters: by: "type" or "node".
-        Returns: the timeline, with columns for each of them.
+        Returns: the timeline, with columns for each device type or node.
         Raises: UsageError: another `by`.
         """
         if by not in ("type", "node"):
@@ -196,7 +190,7 @@ class Result:
         return fragmentation_over_time(self)
 
     def fragmentation_between(self, edges: np.ndarray) -> np.ndarray:
-        """Mean fragmentation between ascending times; NaN if full."""
+        """Mean fragmentation between consecutive times; NaN if no GPU is free."""
         return fragmentation_between(self, edges)
 
     @cached_property
@@ -224,7 +218,6 @@ class Result:
         return Measured(self)
 
     def _table(self, name: str, made: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        """A table; of a loaded run as it was saved, where it had rows."""
         if self.saved is None:
             return made()
         file = f"{name}.parquet"
@@ -236,9 +229,9 @@ class Result:
     def metric(self, name: str) -> float:
         """Get the value of one metric.
 
-        Parameters: name: of the metric.
+        Parameters: name: name of the metric.
         Returns: its value, in base units.
-        Raises: UnknownName: there is none of that name; it suggests one; RunError: it is yours and raised.
+        Raises: UnknownName: no metric has that name; the error suggests one; RunError: your own metric raised an error.
         """
         function = metrics.metric(name, self.bound)
         if name not in self._values:
@@ -267,25 +260,25 @@ class Result:
         return list(dict.fromkeys([*metrics.summary_names(self.bound), *further]))
 
     def values(self, names: Iterable[str] | None = None) -> dict[str, float]:
-        """Get several metrics.
+        """Get the values of several metrics.
 
-        Parameters: names: of them; without names those of the summary.
+        Parameters: names: names of metrics; without it those of the summary.
         Returns: values by name.
         """
         return {name: self.metric(name) for name in (self.names if names is None else names)}
 
     @property
     def summary(self) -> pd.DataFrame:
-        """The metrics of every summary: index `metric`, column `value`."""
+        """Metrics of the summary: index `metric`, column `value`."""
         values = self.values()
         return pd.DataFrame({"value": list(values.values())}, index=pd.Index(list(values), name="metric"), dtype=float)
 
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
-        """Metrics of groups of tasks.
+        """Get metrics of groups of tasks.
 
-        Parameters: group: a column of `tasks` (class, user, device_type, ...), or `gpus`, the number that tasks ask
-            for; names: metrics.
-        Returns: a row a group, a column a metric.
+        Parameters: group: a column of `tasks` (class, user, device_type, ...), or `gpus`, the number of requested GPUs;
+            names: names of metrics.
+        Returns: one row per group, one column per metric.
         """
         from hetsim.results.one_run.groups import Grouping, by_group
 
@@ -293,9 +286,9 @@ class Result:
         return by_group(self, Grouping(group, metrics=tuple(of_tasks if names is None else names)))
 
     def interval(self, metric: str, confidence: float = 0.95) -> NoReturn:
-        """Refuse: one run shows no spread of its metrics (see `batch_means`).
+        """Refuse an interval: one run has no spread of its metrics (see `batch_means`).
 
-        Parameters: metric: its name; confidence: of an interval.
+        Parameters: metric: its name; confidence: confidence level.
         Raises: UsageError: always.
         """
         metrics.metric(metric, self.bound)
@@ -305,11 +298,11 @@ class Result:
         )
 
     def batch_means(self, metric: str, batches: int = 20, confidence: float = 0.95) -> Interval:
-        """Make an interval from this one run, if long, by batch means.
+        """Compute an interval from this one run, if it is long enough, by batch means.
 
-        Parameters: metric: its name; batches: their number; confidence: of the interval.
+        Parameters: metric: its name; batches: number of batches; confidence: confidence level.
         Returns: the interval.
-        Raises: UsageError: the run is too short for that, or its batches are correlated.
+        Raises: UsageError: the run is too short, or its batches are correlated.
         """
         from hetsim.results.one_run.estimands import batch_means
 
@@ -317,7 +310,7 @@ class Result:
 
     @cached_property
     def warnings(self) -> list[str]:
-        """Warnings to be read before the figures."""
+        """Warnings that a reader of the metrics should know."""
         texts = []
         if self.error:
             texts.append(f"the run failed, these are its tables up to then: {self.error}")
@@ -346,10 +339,10 @@ class Result:
     # Showing and saving -----------------------------------------------------------------------------------
 
     def text(self, name: str) -> str:
-        """Write one value for people.
+        """Format the value of one metric.
 
-        Parameters: name: of the metric.
-        Returns: the value with its unit; `≥` where a percentile touches unfinished tasks.
+        Parameters: name: name of the metric.
+        Returns: the value with its unit; with `≥` if a percentile depends on unfinished tasks.
         """
         value = self.metric(name)
         column = re.sub(r"_(mean|max|p\d+)$", "", name)
@@ -359,14 +352,14 @@ class Result:
         return formatter(name)(value)
 
     def plot(self) -> Picture:
-        """Return the picture that suits this run (`hetsim.plots` has others)."""
+        """Return the default picture of this run (`hetsim.plots` has others)."""
         return drawn("default", self)
 
     def explain(self, task: Any = None, *, by: str = "class") -> pd.DataFrame:
         """Explain why a task waited, or why all tasks waited.
 
-        Parameters: task: its id; without it all; by: of all: "class" or "user".
-        Returns: stretch by stretch of the task; of all, the seconds of each cause.
+        Parameters: task: id of a task; without it all tasks; by: grouping of all tasks: "class", "gpus" or "user".
+        Returns: the time intervals of the task's wait, or for all tasks the seconds of each cause.
         """
         from hetsim.results.one_run import explain
 
@@ -377,20 +370,20 @@ class Result:
         return {"scenario": self.name, "seed": self.seed, "summary": json_values(self.values())}
 
     def save(self, directory: str | Path) -> Path:
-        """Write a run directory as a whole; an existing one is replaced.
+        """Write the directory of the run; an existing one is replaced.
 
-        Parameters: directory: where.
+        Parameters: directory: the directory to write.
         Returns: the directory.
         """
         return store.save(self, Path(directory))
 
     @classmethod
     def load(cls, directory: str | Path) -> "Result":
-        """Load a run from its directory; tables are read when asked for.
+        """Load a run from its directory; tables are read when used.
 
-        Parameters: directory: where it lies.
+        Parameters: directory: the directory of the run.
         Returns: the run.
-        Raises: UsageError: there is none, or the directory is damaged.
+        Raises: UsageError: it has no run, or is damaged.
         """
         with reading_stored(directory):
             saved = store.open_run(Path(directory))
@@ -404,7 +397,6 @@ class Result:
         return " · ".join(part for part in (self.name or "run", self.policy, f"seed {self.seed}") if part)
 
     def _shown(self) -> dict[str, str]:
-        """The metrics that its display shows, by name, as texts."""
         return {name: self.text(name) for name in in_set("display") if not math.isnan(self.metric(name))}
 
     def __repr__(self) -> str:
@@ -416,7 +408,6 @@ class Result:
 
 
 def html_table(title: str, rows: dict[str, str], warnings: Iterable[str]) -> str:
-    """The HTML table that notebooks show of a result."""
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
     notes = "".join(f"<div>⚠ {escape(text)}</div>" for text in warnings)
     return f"<table><caption>{escape(title)}</caption>{cells}</table>{notes}"

@@ -1,7 +1,7 @@
-"""Tasks of a record in rows of the table of tasks: one each, or stages together.
+"""Rows of the task table: one per task, or one per request with all its stages.
 
-Results count what was sent: a request that passes through stages is one row, whatever number of tasks its stages are
-(`hetsim.model.tasks.StagedRequests`).  All that has a value for every row of the table goes through here.
+Results count requests: a request with several stages, which are tasks of the engine
+(`hetsim.model.tasks.StagedRequests`), is one row.  All values by row of the table are computed here.
 """
 
 from functools import cached_property
@@ -12,14 +12,13 @@ from hetsim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
 
 
 def is_retry(record: Record) -> np.ndarray:
-    """Mask of the rows that are retries of a call."""
     if record.attempt_of is None:
         return np.zeros(len(record.status), bool)
     return (record.attempt_of >= 0) & (record.attempt_of != np.arange(len(record.status)))
 
 
 def met_by_calls(rows: "TableRows", attempt_of: np.ndarray, met: np.ndarray) -> np.ndarray:
-    """Mask of rows that met a limit; a call in the row of its first attempt."""
+    """Mask of rows that met a limit; a call counts in the row of its first attempt."""
     first = rows(attempt_of)
     by_call = np.zeros(len(attempt_of), bool)
     by_call[first[met & (first >= 0)]] = True
@@ -27,50 +26,49 @@ def met_by_calls(rows: "TableRows", attempt_of: np.ndarray, met: np.ndarray) -> 
 
 
 class TableRows:
-    """The rows of the table of tasks, in workload order."""
+    """The rows of the task table, in workload order."""
 
     def __init__(self, record: Record, apart: bool = False):
-        """`apart`: each task has a row of its own, stages of requests too."""
+        """`apart`: each task has its own row, also the stages of requests."""
         self.record = record
         self.staged = None if apart else record.input.tasks.staged
         there = record.status != NOT_ARRIVED
         if self.staged is not None:
             there &= self.staged.first == np.arange(len(there))
+        # task (or first stage) of each row; None: each task has its row
         self.chosen = None if there.all() else np.flatnonzero(there)
-        """The task of each row, of a request that of its first stage; None: each task has its row."""
         self.count = len(record.status) if self.chosen is None else len(self.chosen)
 
     def __call__(self, column: np.ndarray) -> np.ndarray:
-        """The value of each row's task, of a request that of its first stage."""
+        """Value of each row's task; of a request that of the first stage."""
         return column if self.chosen is None else column[self.chosen]
 
     def copy(self, column: np.ndarray) -> np.ndarray:
-        """A copy that shares no memory with the record."""
         return column.copy() if self.chosen is None else column[self.chosen]
 
     def total(self, column: np.ndarray) -> np.ndarray:
-        """The sum over the tasks of each row."""
+        """Sum over the tasks of each row."""
         if self.staged is None:
             return self(column)
         return np.bincount(self.owner, weights=column[self.members], minlength=self.count).astype(column.dtype)
 
     @cached_property
     def members(self) -> np.ndarray:
-        """The tasks of all rows, row by row, in workload order."""
+        """The tasks of all rows, ordered by row, then as in the workload."""
         assert self.staged is not None
         arrived = np.flatnonzero(self.record.status != NOT_ARRIVED)
         return arrived[np.argsort(self.staged.first[arrived], kind="stable")]
 
     @cached_property
     def owner(self) -> np.ndarray:
-        """The row of each of `members`."""
+        """Row of each entry of `members`."""
         assert self.staged is not None
         first = self.staged.first[self.members]
         return np.searchsorted(first if self.chosen is None else self.chosen, first)
 
     @cached_property
     def begin(self) -> np.ndarray:
-        """The position in `members` where each row's tasks begin."""
+        """Position in `members` at which each row's tasks begin."""
         return np.searchsorted(self.owner, np.arange(self.count))
 
     @cached_property
@@ -81,7 +79,7 @@ class TableRows:
 
     @cached_property
     def streaming(self) -> np.ndarray:
-        """Mask of rows whose stages overlap: one does not wait for that before it."""
+        """Mask of rows whose stages overlap, as items need not wait for each other."""
         assert self.staged is not None
         before = self.record.input.tasks.predecessors or ()
         chained = np.fromiter((one == (row - 1,) for row, one in enumerate(before)), bool, len(before))
@@ -90,10 +88,7 @@ class TableRows:
 
     @cached_property
     def deciding(self) -> np.ndarray:
-        """The task that decides how each row ended.
-
-        Of a request the first that ended badly, else one that has not ended, else the last to complete.
-        """
+        """Task that decides a row's status: first failure, else unfinished, else last."""
         record = self.record
         if self.staged is None:
             return np.arange(self.count) if self.chosen is None else self.chosen
@@ -104,7 +99,7 @@ class TableRows:
         return self.members[np.lexsort((self.members, when, rank, self.owner))[self.begin]]
 
     def minimum(self, column: np.ndarray) -> np.ndarray:
-        """Minimum over the tasks of each row that have a value; NaN without."""
+        """Minimum over the tasks of each row that have a value; NaN if none has."""
         values = np.where(np.isnan(column), np.inf, column)[self.members]
         minima = np.minimum.reduceat(values, self.begin) if self.count else values
         return np.where(np.isinf(minima), np.nan, minima)

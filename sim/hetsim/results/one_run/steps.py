@@ -1,7 +1,7 @@
 """Steps of language models: the table over time, and the times between tokens.
 
-A row is one event of a replica: a step that reads prompts, or a series of similar decode-only steps.  A table therefore
-has a few rows per request, whatever the length of the answers.
+A row is one event of a replica: a step that reads prompts, or a series of equal decode-only steps.  The table therefore
+has a few rows per request, however long the answers are.
 """
 
 import math
@@ -15,20 +15,18 @@ from hetsim.results.one_run.launches import PlaceColumns, categorical, launches_
 from hetsim.results.one_run.measured import Run
 from hetsim.results.one_run.usage import overlap
 
-UNLIMITED = 1 << 40
-"""KV blocks where memory sets no limit."""
-SINGLE_STEPS = 5_000_000
-"""Up to so many steps each counts with its own time; where there are more, all of a row count with their mean."""
+UNLIMITED = 1 << 40  # Number of KV blocks if memory sets no limit.
+SINGLE_STEPS = 5_000_000  # Maximum number of steps timed one by one; above it the steps of a row count with their mean.
 
 
 def steps_table(record: Record) -> pd.DataFrame:
-    """The table of events of replicas, by the end of each event.
+    """Return the table of replica events, in the order of their ends.
 
-    `service`, `replica` (its number), `device`; `start`, `end` (s), `steps` (equal ones); `sequences` that decode in
-    each, `prompt_tokens` read, `tokens` (both, of all the steps); `running` and `waiting` requests (in the replica, and
-    sent to it and not in it, when the steps end); KV blocks: `kv_blocks` there are, `kv_used_start`, `kv_used` (when
-    the steps end, the most within the row) and `kv_free` then, `kv_cached` (free ones that hold prefixes); missing
-    where memory sets no limit.
+    Columns: `service`, `replica` (its number), `device`; `start`, `end` (s); `steps` in the event; `sequences` decoded
+    in each step, `prompt_tokens` read, `tokens` (decoded and read in all steps); requests `running` in the replica, and
+    `waiting` for it, at the end; KV blocks (missing if memory sets no limit): `kv_blocks` in total, `kv_used_start`,
+    `kv_used` (at the end, which is the maximum of the row), `kv_free` and `kv_cached` (free blocks that hold prefixes)
+    at the end.
     """
     if (steps := record.steps) is None:
         return pd.DataFrame()
@@ -56,10 +54,7 @@ def steps_table(record: Record) -> pd.DataFrame:
 
 
 def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds between consecutive tokens of an answer, and their counts.
-
-    For tokens that came between the times `low` and `high`.
-    """
+    """Seconds between tokens of an answer, and counts, for tokens in [low, high]."""
     if (rows := record.steps) is None:
         return np.empty(0), np.empty(0)
     chosen = np.flatnonzero(rows["sequences"] > 0)
@@ -89,10 +84,7 @@ def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[
 
 
 def _first_steps(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of the first step of each row with copying, and increment a step.
-
-    Several steps have no copying before them, and one speed.
-    """
+    """Seconds of each row's first step, copying included, and increase per step."""
     rows = record.steps
     assert rows is not None
     services = {service.name: service for service in record.input.language}
@@ -115,10 +107,7 @@ def _first_steps(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
-    """Quantile of a sample with repeated values, linear between order statistics.
-
-    `weights[i]` is the number of times that `values[i]` occurs.  NaN for an empty sample.
-    """
+    """Quantile of values that occur `weights` times, interpolated; NaN if empty."""
     if not len(values):
         return np.nan
     order = np.argsort(values, kind="stable")
@@ -134,13 +123,13 @@ COLUMNS = ("device_type", "devices", "items", "completed", *SECONDS_COLUMNS, "ba
 
 
 def stage_figures(result: Run) -> pd.DataFrame:
-    """The table of stages by name; empty if no request has stages.
+    """Return the table of stages by name; empty if no request has stages.
 
-    Of the requests that arrive in the window: `items` is how many items came to the stage or will, `completed` how
-    many left it.  `wait` is the time from when the stage before it has finished (of the first, the arrival) to the
-    start, `service` = upload + compute + download, `overhead` the rest of it, as of tasks; so the means of wait,
-    service and overhead, summed over the stages, make the mean response where all requests of one item complete.
-    `batch_mean` is items a launch, `utilization` the part of the window in which its `devices` computed for it.
+    Covers the requests that arrive in the window: `items` is the number of items that need the stage, `completed` those
+    that finished it.  `wait` is the time from the end of the previous stage (for the first, the arrival) to the start,
+    `service` = upload + compute + download, and `overhead` the remainder, as for tasks; the means of wait, service and
+    overhead, summed over the stages, are the mean response if all requests have one item and complete.  `batch_mean` is
+    items per launch, `utilization` the share of the window in which its `devices` computed for the stage.
     """
     frame, (low, high) = result.stages, result.window
     if frame.empty:

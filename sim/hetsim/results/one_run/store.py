@@ -1,17 +1,15 @@
 """Run directories: scenario, seed, versions, tables, summary; written as a whole.
 
     run.json            name, seed, replication, policy and its notes, window, versions, warnings, error, digests of
-                        all other files and of the inputs of the scenario; with a checksum
+                        all other files and of the scenario's inputs; with a checksum
     scenario.yaml       the resolved scenario
-    summary.json        what `--json` prints
-    tasks.parquet       and launches, devices, timeline; of language models steps, of pipelines stages, of
-                        clients that try again calls
-    record/             what the engine wrote down, and its input (`hetsim.results.saved_input`), for `explain` and
-    metrics
-                        that were not asked for yet
+    summary.json        the output of `--json`
+    tasks.parquet       tables; also launches, devices, timeline, and if they apply steps, links, stages, calls
+    record/             the engine's record and its input (`hetsim.results.saved_input`), for `explain` and metrics
+                        that are computed later
 
-Nothing in it tells when or where the run was made, nor how long the policy planned (`Record.planning` is wall clock):
-the same run gives the same files.  A run that was loaded is written again as it is, byte by byte.
+No file records when or where the run was made, or how long the policy planned (`Record.planning` is wall clock): the
+same run gives the same files.  A loaded run is saved as a copy of its files.
 """
 
 import json
@@ -41,8 +39,8 @@ from hetsim.results.stored_files import check_names, digests, read_frame, read_j
 
 MARK = "run.json"
 TABLES = ("tasks", "launches", "devices", "timeline")
+# Tables of runs with language models, networks between nodes, pipelines, and clients that retry.
 FURTHER = ("steps", "links", "stages", "calls")
-"""Tables of runs with language models, jobs on nodes that share a network, pipelines, and clients that try again."""
 LATER = (*(f"{name}.parquet" for name in (*TABLES, *FURTHER)), "record/")
 _COLUMNS = CLASSES["record/tasks"][1]
 _OPTIONAL = ("launches", "cycles", "stays", "links", "steps")
@@ -50,14 +48,14 @@ _PACKAGES = ("hetsim", "simpy", "numpy", "pandas", "scipy", "pyarrow")
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, the platform and the packages that decide results."""
+    """Versions of Python, the platform and the packages that affect results."""
     here = {"python": platform.python_version(), "platform": platform.machine()}
     return here | {package: package_version(package) for package in _PACKAGES}
 
 
 @cache
 def package_version(package: str) -> str:
-    """The version of a package, read once: parsing its metadata is slow."""
+    """Version of a package, cached because parsing its metadata is slow."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -65,10 +63,10 @@ def package_version(package: str) -> str:
 
 
 def write_directory(target: Path, write: Callable[[Path], None], mark: str = MARK) -> Path:
-    """Let `write` fill a temporary folder, then put it in place of the target.
+    """Let `write` fill a temporary folder, and rename it to the target.
 
-    A directory there is replaced if it is empty or holds `mark`; anything else is not ours to overwrite.
-    An OSError names the file as it would have been called in the target.
+    An existing directory is replaced if it is empty or contains `mark`; otherwise UsageError.  An OSError names the
+    file by its path in the target.
     """
     if target.exists() or target.is_symlink():
         ours = target.is_dir() and not target.is_symlink() and ((target / mark).is_file() or not any(target.iterdir()))
@@ -98,7 +96,7 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
 
 
 class Kept(Run, Protocol):
-    """A run with all that its directory contains; a `Result` is one."""
+    """Protocol: a run with all the data of its directory, as in `Result`."""
 
     seed: int
     replication: int
@@ -145,10 +143,7 @@ def write_mark(folder: Path, about: dict[str, Any]) -> None:
 
 
 def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The mark of a directory; DamagedFile if it or a file of it has changed.
-
-    later: beginnings of the names of files that are verified when they are read.
-    """
+    """Read and verify a directory's mark; later: prefixes of files verified on use."""
     check_names(folder / MARK, [MARK])
     about = unsealed(folder / MARK)
     files = about.get("files", {})
@@ -162,7 +157,7 @@ def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _copy(saved: "Saved", folder: Path) -> None:
-    """Write a run that was loaded as it was saved; what is damaged is not passed on."""
+    """Copy the files of a loaded run; DamagedFile if one is damaged."""
     for name, digest in saved.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(verify(saved.directory / name, digest), folder / name)
@@ -170,13 +165,12 @@ def _copy(saved: "Saved", folder: Path) -> None:
 
 
 def write_table(frame: pd.DataFrame, path: Path, index: bool | None = False) -> None:
-    """Write a table as Parquet."""
     with naming(path):
         frame.to_parquet(path, index=index)
 
 
 def write_csv(table: pd.DataFrame, path: Path, index: bool = True) -> None:
-    """Write a table as CSV; no text in it runs as a spreadsheet's formula."""
+    """Write a table as CSV; texts that a spreadsheet would execute are escaped."""
     shown = table.rename(columns=_no_formula)
     shown.index = shown.index.map(_no_formulas)
     with naming(path):
@@ -188,7 +182,7 @@ def _no_formulas(label: Any) -> Any:
 
 
 def _no_formula(cell: Any) -> Any:
-    """Text with an apostrophe where a spreadsheet would run it; numbers stay."""
+    """Prefix a text with an apostrophe if a spreadsheet would execute it."""
     if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
         return cell
     try:
@@ -224,7 +218,7 @@ def _mapped(note: Any, convert: Callable[[Any], Any]) -> Any:
 
 
 def _numbers_from_json(note: Any) -> Any:
-    """A note as it was before it was stored, but for NaN, which is None."""
+    """Restore a note from JSON, except NaN, which remains None."""
     return _mapped(note, lambda value: float(value) if value in ("Infinity", "-Infinity") else value)
 
 
@@ -264,17 +258,14 @@ def _save_record(record: Record, folder: Path) -> None:
 
 @dataclass
 class Saved:
-    """A run's directory, before any table is read."""
+    """A saved run's directory, before any table is read."""
 
     directory: Path
     files: dict[str, str]
     inputs: dict[str, str]
-    named: dict[str, Any]
-    """name, seed, replication, policy, error, bound, scenario."""
-    stated: dict[str, Any]
-    """warmup, end, horizon, warnings, notes."""
-    values: dict[str, float]
-    """Values of the metrics of its summary."""
+    named: dict[str, Any]  # name, seed, replication, policy, error, bound, scenario
+    stated: dict[str, Any]  # warmup, end, horizon, warnings, notes
+    values: dict[str, float]  # values of the summary's metrics
 
 
 def open_run(directory: Path) -> Saved:
@@ -305,7 +296,7 @@ def open_run(directory: Path) -> Saved:
 
 
 def read_table(saved: Saved, name: str) -> pd.DataFrame:
-    """Read a table of a run; UsageError if its file is damaged."""
+    """Read a table of a run; DamagedFile if its file is damaged."""
     path = verify(saved.directory / name, saved.files.get(name))
     try:
         frame = read_frame(path)

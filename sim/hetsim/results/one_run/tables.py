@@ -1,20 +1,19 @@
-"""The table of tasks, derived from a Record without a Python step per task.
+"""The task table, derived from a Record in vectorized form.
 
-Columns and their meanings are those of docs ("Result tables", "Metrics"); the other tables are in `launches`
-(one row a launch) and `usage` (devices, timeline).
+The documentation defines its columns ("Result tables", "Metrics"); the other tables are in `launches` (one row per
+launch) and `usage` (devices, timeline).
 
-A request with stages is one row of the table of tasks and counts once (`request_rows`).
-A stage is a task of its own in the engine; in results a request is what was sent.  Of its row
-
-- `ready` and `start` are those of its first stage, `finish` is when its last one ended; it has completed when all its
-  stages have, else its status and reason are those of the stage that ended it;
-- `wait` is the time for which it was ready and had not started, in all its stages together, and known once the last
-  of them has started; `upload`, `compute`, `download` and `overhead` are sums over the stages, so that
-  response = (ready - arrival) + wait + upload + compute + download + overhead, as of any task;
-- several items of a request are in different stages at the same time, and such sums would be longer than the request:
-  `wait` is then that of its first start, and all the time from there to its end is `compute`;
-- `slowdown` divides by the time that the plan of its stages takes alone, transfers between them included;
-- `device_type`, `device` and `node` join those of its stages by `+`, each once, in the order of the stages;
+A request with stages is one row and counts once (`request_rows`), although each stage is a task of the engine.  In its
+row
+- `ready` and `start` are those of the first stage, `finish` is the end of the last one; it is completed when all stages
+  are, otherwise it has the status and reason of the stage that ended it;
+- `wait` is the sum of the waits of all stages, known once the last one has started; `upload`, `compute`, `download` and
+  `overhead` are sums over the stages, so that, as for any task,
+  response = (ready - arrival) + wait + upload + compute + download + overhead;
+- if several items of a request are in different stages at the same time, such sums would exceed the response: `wait`
+  is then that of the first start, and all time from there to the end is `compute`;
+- `slowdown` divides by the time that its plan of stages takes alone, transfers between them included;
+- `device_type`, `device` and `node` join those of the stages by `+`, each once, in the order of the stages;
 - `preemptions`, `migrations`, `energy_j` and `cost` are sums.
 """
 
@@ -60,7 +59,7 @@ def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float
     completed = status == COMPLETED
 
     def put(name: str, values: np.ndarray) -> None:
-        """Give the requests with stages their values of a column; other tasks keep theirs."""
+        """Set a column of requests with stages; other rows keep their values."""
         old = stage_rows[name].to_numpy()
         stage_rows[name] = np.where(of_stages, values, old).astype(old.dtype)
 
@@ -94,7 +93,7 @@ def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float
 def _ratios(
     found: pd.DataFrame, put: Any, alone: np.ndarray, completed: np.ndarray, bounded: str, bound: float
 ) -> None:  # fmt: skip
-    """Response, and what it is in units of the time alone."""
+    """Set the response of requests, and its ratios to the time alone."""
     response = np.where(completed, found["finish"].to_numpy() - found["arrival"].to_numpy(), np.nan)
     put("response", response)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -127,7 +126,7 @@ def _placed(
 
 
 def _joined(codes: np.ndarray, names: list[str], rows: TableRows) -> tuple[np.ndarray, list[str]]:
-    """Codes and texts of the joined names of each row's tasks; -1 of none."""
+    """Codes and texts of the joined names of each row's tasks; code -1 is empty."""
     texts: dict[str, int] = {}
     code_of_row = np.full(rows.count, -1, np.int32)
     for size in np.unique(rows.size).tolist():
@@ -140,49 +139,47 @@ def _joined(codes: np.ndarray, names: list[str], rows: TableRows) -> tuple[np.nd
     return code_of_row, list(texts)
 
 
-BOUNDED_SLOWDOWN = "bounded_slowdown_{bound:g}s"
-"""The column of the bounded slowdown: the bound shows in its name."""
+BOUNDED_SLOWDOWN = "bounded_slowdown_{bound:g}s"  # Column of the bounded slowdown, with the bound in its name.
 
+# Columns of the stage table: columns of tasks that are defined for one stage.
 OF_STAGES = (
     "id", "request", "stage", "class", "user", "arrival", "ready", "start", "finish", "wait", "device_type", "device",
     "node", "batch", "upload", "compute", "download", "overhead", "status", "reason", STOPS,
     MOVES, ENERGY, COST,
 )  # fmt: skip
-"""Columns of stages: those of tasks that a stage has by itself."""
 
 
 def bound_name(bound: float = DEFAULT_BOUND) -> str:
-    """The column of the bounded slowdown with this bound."""
+    """Name of the bounded slowdown's column for this bound."""
     return BOUNDED_SLOWDOWN.format(bound=bound)
 
 
 def tasks_table(record: Record, table: ModeTable, bound: float = DEFAULT_BOUND) -> pd.DataFrame:
-    """The table of tasks that arrived, in workload order; a request is one row.
+    """Return the table of tasks that arrived, in workload order; a request is one row.
 
-    `response`, `slowdown`, `bounded_slowdown` and `overhead` are of completed tasks, NaN otherwise; `wait` is of
-    tasks that started.  response = (ready - arrival) + wait + upload + compute + download + overhead: `overhead` is
-    the remainder, with float noise (relative 1e-12 of the clock) taken for 0.
-    `finish` of a task that was rejected, expired or failed is when that happened.
-    `hosts` and `racks`, the numbers of nodes and of racks of a task's place, are there where tasks may use several
-    nodes; `cost` is there where the cluster has prices (`hetsim.results.one_run.usage_metrics`).
-    `step`, `communication`, `bubble`, `contention`, `network_bytes` and `mfu` are there where jobs have steps of which
-    their parts are known (`hetsim.results.one_run.network`).
-    `attempt_of`, the id of the first attempt of the same call, is there where clients time out or try again.
-    `met_deadline` is False for whatever did not complete in time, and missing where there is no deadline, or only one
-    after the end of the run (`hetsim.results.one_run.task_metrics`);
-    of a call it stands in the row of its first attempt.
-    What the columns of a request with stages mean: see the module.
+    `response`, `slowdown`, `bounded_slowdown` and `overhead` are NaN unless the task completed, `wait` unless it
+    started. response = (ready - arrival) + wait + upload + compute + download + overhead: `overhead` is the remainder,
+    with rounding noise (relative 1e-12 of the clock) set to 0.
+    `finish` of a rejected, expired or failed task is the time of that event.
+
+    Columns that exist only if they apply: `hosts` and `racks` (numbers of nodes and racks of the task's place) if tasks
+    may span nodes; `cost` if the cluster has prices (`hetsim.results.one_run.usage_metrics`); `step`, `communication`,
+    `bubble`, `contention`, `network_bytes` and `mfu` if jobs have steps with known parts
+    (`hetsim.results.one_run.network`); `attempt_of`, the id of the call's first attempt, if clients time out or retry.
+    `met_deadline` is False for a task that did not complete in time, and missing without a deadline or if it is after
+    the end of the run (`hetsim.results.one_run.task_metrics`); for a call it is in the row of the first attempt.
+    Columns of requests with stages: see the module.
     """
     frame = _each_task(record, table, bound)
     return frame if record.input.tasks.staged is None else request_rows(record, frame, bound_name(bound), bound)
 
 
 def stages_table(record: Record, table: ModeTable) -> pd.DataFrame:
-    """The table of stages of each request (and item) that arrived.
+    """Return the table of stages of each request (and item) that arrived.
 
-    `request` is the id of the row of `tasks`, `stage` the name of the stage, and a launch names the `id`.  A stage is
-    ready when the one before it has finished; the other columns are those of tasks, without what only a whole request
-    has: response, slowdown and deadline.
+    `request` is the id of the row in `tasks`, `stage` the stage's name, and `id` the name used in launches.  A stage is
+    ready when the previous one has finished; the other columns are those of tasks, except response, slowdown and
+    deadline, which only a whole request has.
     """
     if (staged := record.input.tasks.staged) is None:
         return pd.DataFrame()
@@ -195,7 +192,6 @@ def stages_table(record: Record, table: ModeTable) -> pd.DataFrame:
 
 
 def _each_task(record: Record, table: ModeTable, bound: float) -> pd.DataFrame:
-    """One row a task, stages of requests apart."""
     tasks = record.input.tasks
     rows = TableRows(record, apart=True)
     places = PlaceColumns(record)
@@ -283,7 +279,7 @@ def _codes(column: np.ndarray | None, rows: TableRows) -> np.ndarray:
 def _stages(
     record: Record, rows: TableRows, start: np.ndarray, finish: np.ndarray, status: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Seconds of upload, compute and download, of running tasks up to the end."""
+    """Seconds of upload, compute and download, of running tasks until the run's end."""
 
     def counted(name: str) -> np.ndarray | None:
         column = record.stage(name)
@@ -330,10 +326,7 @@ def _reasons(record: Record, rows: TableRows) -> Any:
 
 
 def _energy(record: Record, table: ModeTable) -> np.ndarray:
-    """Joules above idle of work that counted, by row; batch members share equally.
-
-    NaN where no device of the cluster has watts.
-    """
+    """Useful joules above idle by row, batches divided equally; NaN without watts."""
     count = len(record.status)
     if not record.input.cluster.has_watts:
         return np.full(count, np.nan)
@@ -351,7 +344,7 @@ def _energy(record: Record, table: ModeTable) -> np.ndarray:
 
 
 def _cost(record: Record, table: ModeTable) -> np.ndarray:
-    """Money for each row's resources; batch members share equally."""
+    """Cost of each row's resources; batch members have equal shares."""
     if record.input.language:
         return np.full(len(record.status), np.nan)
     launches = launches_of(record, table)
@@ -378,7 +371,7 @@ def by_launch(record: Record, launches: LaunchColumns, energy: np.ndarray) -> np
 
 
 def batch_members(record: Record) -> np.ndarray | None:
-    """Number of tasks in each task's last launch (1 if none); None if all 1."""
+    """Number of tasks in each task's last launch (1 if none); None if all are 1."""
     if record.batch is None or record.launches is None or "members" not in record.launches:
         return None
     number = launch_numbers(record.launches)
@@ -392,8 +385,8 @@ def batch_members(record: Record) -> np.ndarray | None:
 def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np.ndarray:
     """Cost of each launch, from its decision to its end.
 
-    Where launches overlap on a GPU with several streams, and together hold more than all of it, the costs of all
-    launches there are lowered by one factor, so that their sum is what of the GPU was held.
+    If launches overlap on a GPU with several streams and their shares sum to more than 1, the costs of all launches on
+    that GPU are reduced by one factor, so that together they pay for the occupied part of the GPU.
     """
     cluster, places = record.input.cluster, PlaceColumns(record)
     price, _ = prices(cluster)
@@ -410,10 +403,7 @@ def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np
 
 
 def due_times(record: Record) -> np.ndarray:
-    """Latest time at which each row's deadline is decided; NaN without a deadline.
-
-    Of a request to a language model with limits on its tokens: the time at which the last limit is kept or missed.
-    """
+    """Latest time at which a row's deadline or token limits are decided; NaN if none."""
     tasks = record.input.tasks
     due = np.full(len(tasks), np.nan) if tasks.deadline is None else tasks.deadline
     due = np.fmin(due, language.due_times(record)) if record.input.language else due
@@ -421,6 +411,6 @@ def due_times(record: Record) -> np.ndarray:
 
 
 def observed_until(record: Record) -> float:
-    """Time until which outcomes are known: the run's end; inf if drained."""
+    """Time until which outcomes are known: the run's end; inf if all tasks ended."""
     drained = math.isinf(record.input.horizon) and not (record.status == UNFINISHED).any()
     return math.inf if drained else record.end

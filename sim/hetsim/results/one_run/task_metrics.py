@@ -1,13 +1,13 @@
-"""Metrics of tasks: fates, statistics of times, deadlines, makespan, throughput.
+"""Metrics of tasks: outcomes, times, deadlines, makespan, throughput.
 
-A metric takes a `Measured` run and gives a number; NaN says that it is not defined there (a makespan with
-tasks unfinished, an attainment without deadlines).  Task metrics cover the tasks that arrive in the window
-[warmup, horizon), device metrics the time in it.
+A metric maps a `Measured` run to a number; NaN means that it is undefined (a makespan with unfinished tasks, an
+attainment without deadlines).  Task metrics cover the tasks that arrive in the window [warmup, horizon), device metrics
+the time in the window.
 
-A run with a horizon ends with tasks that have a deadline still to come.  To count them as misses is wrong, and to leave
-out only those that are unfinished favors fast tasks: what finished early would count and what takes longer would not.
-So all tasks with a deadline after the end leave every share, whatever became of them: the tasks that remain are
-chosen by arrival and deadline alone, which no policy changes.  `deadline_after_end` counts those that left.
+A run with a horizon ends with tasks whose deadline is still to come.  To count them as misses would be wrong, and to
+drop only the unfinished ones would favor fast tasks.  All tasks with a deadline after the end are therefore excluded
+from every share, whatever their outcome: arrival and deadline alone, which no policy changes, determine the remaining
+tasks.  `deadline_after_end` is the number of excluded tasks.
 """
 
 import math
@@ -37,13 +37,13 @@ def _counting(status: int) -> Callable[[Measured], float]:
 _FATES = {
     COMPLETED: "completed",
     REJECTED: "were rejected",
-    EXPIRED: "ran out of time before they started",
+    EXPIRED: "expired before they started",
     FAILED: "failed, or had a failed predecessor",
     UNFINISHED: "were waiting or running when the run ended",
 }
 for _place, (_status, _meaning) in enumerate(_FATES.items()):
     _count = _counting(_status)
-    _count.__doc__ = f"Tasks of the window that {_meaning}."
+    _count.__doc__ = f"Tasks in the window that {_meaning}."
     _lost = (f"usual:{40 + 10 * _place}", f"cluster:{220 + 10 * _place}", f"group_rows:{20 + 10 * _place}")
     _sets = ("summary", f"groups:{20 + 10 * _place}", *(() if _status == COMPLETED else _lost))
     _sets += ("display:20",) if _status == UNFINISHED else ()
@@ -58,7 +58,7 @@ def declare_statistics(
 ) -> None:  # fmt: skip
     """Declare mean, p50, p95, p99 and max of a column of tasks.
 
-    `sets`: of some of them; of all, the set `every`.
+    `sets`: sets of single statistics, by statistic; `every`: the set that all of them are in.
     """
     for label in STATISTICS:
         metric(
@@ -78,8 +78,8 @@ def _statistic(column: str, label: str, meaning: str) -> Callable[[Measured], fl
 
     infinite = f"{meaning}; unfinished tasks count as +inf."
     value.__doc__ = {
-        "mean": f"Mean {meaning}; unfinished tasks are left out and counted by `unfinished_count`.",
-        "max": f"Greatest {infinite}",
+        "mean": f"Mean {meaning}; unfinished tasks are excluded (see `unfinished_count`).",
+        "max": f"Maximum {infinite}",
     }.get(label, f"{label[1:]}th percentile of the {infinite}")
     return value
 
@@ -110,7 +110,7 @@ declare_statistics(
 def bsld_swf_mean(run: Measured) -> float:
     """Mean of max(1, response / max(finish - start, 10 s)) of completed tasks.
 
-    The bounded slowdown of the batch-scheduling literature (Feitelson's SWF logs); ours divides by T*.
+    The bounded slowdown of the batch-scheduling literature (Feitelson's SWF logs); `bounded_slowdown` divides by T*.
     """
     done = run.status == COMPLETED
     if not done.any():
@@ -130,12 +130,12 @@ def makespan(run: Measured) -> float:
 
 @metric(unit="1/s", better="more", of="run", sets=("summary", "page_cards:140"))
 def throughput(run: Measured) -> float:
-    """Completions inside the window per second, whenever the tasks arrived."""
+    """Completions in the window per second, whenever the tasks arrived."""
     return completions(run) / run.duration if run.duration > 0 else math.nan
 
 
 def completions(run: Measured) -> int:
-    """The number of completions inside the window, whenever the tasks arrived."""
+    """Number of completions in the window, whenever the tasks arrived."""
     frame = run.result.tasks
     finish = frame["finish"].to_numpy()[frame["status"].cat.codes.to_numpy() == COMPLETED]
     return int(np.count_nonzero((finish >= run.low) & (finish <= run.high)))  # a drained run ends with its last finish
@@ -143,24 +143,24 @@ def completions(run: Measured) -> int:
 
 @metric(unit="share", better="less", weight="_arrived", sets=("summary", "page_cards:10"), congested=True)
 def rejected_fraction(run: Measured) -> float:
-    """Tasks that were rejected / all arrivals; undefined where none came."""
+    """Rejected tasks / all arrivals in the window; undefined without arrivals."""
     return run.count(REJECTED) / len(run.status) if len(run.status) else math.nan
 
 
 def _met(run: Measured) -> tuple[int, int]:
-    """Tasks that met their deadline, and tasks with one before the end of the run."""
+    """Number of tasks that met their deadline, and that have one before the end."""
     column = run.series("met_deadline")
     return int(column.sum()), int(column.notna().sum())
 
 
 def _arrivals(run: Measured) -> int:
-    """The number of arrivals; of a call one."""
+    """Number of arrivals; a call with retries counts once."""
     return len(run.status) - int(run.is_retry.sum())
 
 
 @metric(unit="1/s", better="more", sets=("summary", "deadlines"))
 def goodput(run: Measured) -> float:
-    """Tasks in time per second of the window: goodput_fraction × arrival rate."""
+    """Tasks completed in time, per second: goodput_fraction × arrival rate."""
     return goodput_fraction(run) * _arrivals(run) / run.duration if run.duration > 0 else math.nan
 
 
@@ -169,7 +169,7 @@ def goodput(run: Measured) -> float:
     sets=("summary", "usual:40", "cluster:220", "deadlines", "sweep:30"), congested=True,
 )  # fmt: skip
 def goodput_fraction(run: Measured) -> float:
-    """Met / (arrivals - those with a deadline after the end); NaN if none."""
+    """Tasks that met their deadline / all arrivals, except those due after the end."""
     met, judged = _met(run)
     return met / (_arrivals(run) - deadline_after_end(run)) if judged else math.nan
 
@@ -178,7 +178,7 @@ def goodput_fraction(run: Measured) -> float:
 def value_fraction(run: Measured) -> float:
     """Weight of tasks completed in time / weight of all arrivals.
 
-    Without those that have a deadline after the end.
+    Tasks with a deadline after the end of the run are excluded.
     """
     record = run.result.record
     weight = record.input.tasks.weight
@@ -195,7 +195,7 @@ def value_fraction(run: Measured) -> float:
           "deadlines"), title="deadlines met", congested=True,
 )  # fmt: skip
 def slo_attainment(run: Measured) -> float:
-    """Met / arrivals with a deadline before the end; what fails or is left is a miss."""
+    """Tasks that met their deadline / arrivals with a deadline before the end."""
     met, judged = _met(run)
     return met / judged if judged else math.nan
 
@@ -205,7 +205,7 @@ def slo_attainment(run: Measured) -> float:
     congested=True,
 )  # fmt: skip
 def attainment_admitted(run: Measured) -> float:
-    """Met / arrivals with a deadline before the end that were not rejected."""
+    """As slo_attainment, without rejected tasks."""
     met, _ = _met(run)
     judged = int((run.series("met_deadline").notna().to_numpy() & (run.status != REJECTED)).sum())
     return met / judged if judged else math.nan
@@ -213,5 +213,5 @@ def attainment_admitted(run: Measured) -> float:
 
 @metric(unit="tasks", better="neither", sets=("summary",), hide_if_zero=True)
 def deadline_after_end(run: Measured) -> float:
-    """Tasks of the window with a deadline after the end of the run."""
+    """Tasks in the window with a deadline after the end of the run."""
     return int(np.count_nonzero(run.deadline_later))

@@ -1,8 +1,8 @@
-"""Devices in a window of time: busy, allocated, up, asleep, energy; the timeline.
+"""Devices in a time window: busy, allocated, up, asleep, energy; the timeline.
 
-Conventions: a launch *allocates* its devices from the decision to its end and makes them *busy* while it
-computes, both times its share.  Cores held by a GPU mode are allocated, not busy.  A device is *up* unless it
-failed or sleeps (waking counts as up: it draws idle power).
+A launch *allocates* its devices from the decision to its end and makes them *busy* while it computes, both times its
+share.  Cores used by a GPU mode are allocated, not busy.  A device is *up* unless it has failed or sleeps (a waking
+device counts as up: it draws idle power).
 """
 
 from dataclasses import dataclass
@@ -22,30 +22,26 @@ from hetsim.results.one_run.modes import ModeTable
 class Usage:
     """Use of each device of the cluster over one window, as columns.
 
-    Seconds are multiplied by share (GPUs) or cores (CPUs).  Energies are joules; `dynamic` is above idle, for
-    work that counted, `wasted` the same for work that was lost; all are NaN on a cluster without watts.
+    Seconds are multiplied by share (GPUs) or cores (CPUs).  Energies are joules; `dynamic` is above idle for useful
+    work, `wasted` above idle for lost work; all are NaN on a cluster without watts.
     """
 
     low: float
     high: float
-    count: np.ndarray
-    """Cores of a CPU for tasks, 1 for an accelerator."""
-    powered: np.ndarray
-    """The same with the cores that drive accelerators: they draw idle power and cost what others do."""
+    count: np.ndarray  # 1 for an accelerator, for a CPU its cores that tasks can use
+    powered: np.ndarray  # `count` with the cores that drive accelerators, which draw idle power and have a price
     up: np.ndarray
     asleep: np.ndarray
     busy: np.ndarray
     allocated: np.ndarray
     uploading: np.ndarray
-    downloading: np.ndarray
-    """Seconds in which its copy engines moved data of launches."""
+    downloading: np.ndarray  # seconds in which a copy engine moved launches' data, as for `uploading`
     launches: np.ndarray
     dynamic: np.ndarray
     wasted: np.ndarray
     idle: np.ndarray
     sleep: np.ndarray
-    watts_at_end: float
-    """Watts of all idle devices together, in the states in which the run left them."""
+    watts_at_end: float  # idle or sleep watts of all devices in their states at the end of the run
 
 
 def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
@@ -85,13 +81,13 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
 
 
 def resting_watts(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-    """Watts of each device, all its cores together, while it is idle and asleep."""
+    """Watts of each device, with all its cores, while idle and while asleep."""
     powers, count = [device.type.power for device in cluster.devices], np.array(cluster.powered_units, float)
     return np.array([power.idle for power in powers]) * count, np.array([power.sleep for power in powers]) * count
 
 
 def transfers_of(record: Record, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Begin and end of upload and download of each launch; NaN if it has none."""
+    """Start and end of each launch's upload and download; NaN without one."""
     if (columns := record.launches) is None:
         never = np.full(count, np.nan)
         return [(never, never), (never, never)]
@@ -104,7 +100,7 @@ def transfers_of(record: Record, count: int) -> list[tuple[np.ndarray, np.ndarra
 
 
 def overlap(begin: np.ndarray, end: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Seconds of [begin, end) inside [low, high); 0 where one is NaN."""
+    """Seconds of [begin, end) inside [low, high); 0 if a bound is NaN."""
     span = np.minimum(end, high)
     span -= np.maximum(begin, low)
     np.nan_to_num(span, copy=False)
@@ -112,7 +108,7 @@ def overlap(begin: np.ndarray, end: np.ndarray, low: float, high: float) -> np.n
 
 
 def _inside(launches: LaunchColumns, low: float, high: float) -> np.ndarray:
-    """The part of each launch's compute stage that lies in the window, 0 to 1."""
+    """Part of each launch's compute stage that is in the window, 0 to 1."""
     length = launches.compute_end - launches.compute_start
     inside = overlap(launches.compute_start, launches.compute_end, low, high)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -123,7 +119,7 @@ def allocated(
     record: Record, launches: LaunchColumns, places: PlaceColumns, held: np.ndarray, share: np.ndarray, low: float,
     high: float,
 ) -> np.ndarray:  # fmt: skip
-    """Seconds × share taken of each accelerator, a share of at most 1."""
+    """Seconds × occupied share of each accelerator; a share is at most 1."""
     devices = record.input.cluster.devices
     result = places.spread(launches.place, held * share, len(devices))
     many = np.array([device.type.streams > 1 for device in devices])
@@ -147,9 +143,9 @@ def allocated(
 
 
 def device_states(record: Record, low: float, high: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Seconds up and asleep of each device in the window, and its last state.
+    """Seconds up and asleep of each device in a window, and masks of its final state.
 
-    One that is waking draws and costs what an idle one does: it counts as up.
+    A waking device counts as up, since it draws and costs as much as an idle one.
     """
     cluster = record.input.cluster
     states, devices = DeviceStates(cluster), len(cluster.devices)
@@ -168,13 +164,12 @@ def device_states(record: Record, low: float, high: float) -> tuple[np.ndarray, 
 
 
 def devices_table(record: Record, use: Usage) -> pd.DataFrame:
-    """The table of devices (a node's cores are one), over the window of `use`.
+    """Return the table of devices in the window of `use`; cores of a node are one.
 
-    `uploading` and `downloading` are the seconds of its copy engines (of an accelerator: its PCIe link in use).
-    `busy`, `allocated` and `up` are device-seconds (core-seconds of a CPU); `utilization` = busy / up and
-    `allocation` = allocated / up.  `energy_j` is all it drew: idle, asleep, for work and for lost work;
-    without watts in the cluster energies are NaN.
-    Where the cluster has prices, `cost` is for the time up or asleep, and `cost_held` for the share held.
+    `busy`, `allocated` and `up` are device-seconds (core-seconds of a CPU); `utilization` = busy / up, `allocation` =
+    allocated / up.  `uploading` and `downloading` are the seconds in which an accelerator's link is in use.  `energy_j`
+    is the sum of idle, sleep, useful and lost work; energies are NaN if the cluster has no watts.  If it has prices,
+    `cost` is for the time up or asleep, and `cost_held` for the allocated share.
     """
     cluster = record.input.cluster
     kept = np.flatnonzero(use.powered > 0)
@@ -211,13 +206,13 @@ def devices_table(record: Record, use: Usage) -> pd.DataFrame:
 
 
 def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> pd.DataFrame:
-    """The system's state as steps: each row holds until the next `time`.
+    """Return the system's state as steps: each row is valid until the next `time`.
 
-    `waiting` are tasks that are ready and not in a launch, `running` those that have begun the first stage of
-    their launch.  `busy_*` counts what computes, `allocated_gpus` what launches hold, times their shares; where
-    launches transfer data, `uploading` and `downloading` count those that do.
-    `by="type"` or `"node"` adds columns `busy.NAME` and `allocated.NAME` (GPUs; of a CPU type or a node
-    without GPUs: cores).
+    `waiting` tasks are ready and not in a launch, `running` tasks have begun the first stage of their launch.  `busy_*`
+    counts computing devices and `allocated_gpus` occupied ones, times their shares; if launches transfer data,
+    `uploading` and `downloading` count transfers.
+    `by="type"` or `"node"` adds columns `busy.NAME` and `allocated.NAME` (GPUs; cores for a CPU type or a node without
+    GPUs).
     """
     launches, places = launches_of(record, table), PlaceColumns(record)
     ready = record.ready
@@ -275,7 +270,7 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
 def _groups(
     record: Record, table: ModeTable, launches: LaunchColumns, places: PlaceColumns, amount: np.ndarray, by: str
 ) -> list[tuple[str, np.ndarray]]:
-    """Weight of each launch by group; over several nodes it is spread."""
+    """Weight of each launch by device type or node, divided if it spans nodes."""
     if by == "type":
         names = list(dict.fromkeys(mode.type.name for mode in table.modes))
         number = table.column(lambda mode: names.index(mode.type.name), np.int64)[launches.mode]
@@ -296,5 +291,5 @@ def device_cost(cluster: Cluster, use: Usage) -> np.ndarray:
 
 
 def prices(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-    """Price per second of each device, up and asleep."""
+    """Price per second of each device, while up and while asleep."""
     return np.array([price.up for price in cluster.prices]), np.array([price.asleep for price in cluster.prices])

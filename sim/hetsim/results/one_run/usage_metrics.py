@@ -1,12 +1,12 @@
 """Metrics of devices and queues: utilization, energy, cost, numbers in system.
 
-The cost of a run is in the money of the cluster's prices.
-A device costs its price for as long as it is up, held by a task or not, and its price asleep (the same unless the
-scenario says otherwise) while it sleeps; while it is down it costs nothing.  The price of a node is carried by its
-accelerators in equal parts, without any by its cores.  So `cost` is the bill for the whole cluster, from the beginning
-of the window to the end of the run: a cluster that is done earlier is given back earlier.
-A task costs the share that it held × the price × the time from the decision to start it until it left, lost work
-included: `cost_held` is what the tasks would pay if they were charged by use, and `cost` less that is what stood idle.
+Costs are in the currency of the cluster's prices.  A device costs its price while it is up, used or not, and its sleep
+price (equal unless the scenario says otherwise) while it sleeps; while it is down it costs nothing.  A node's price
+is divided equally among its accelerators, or is that of its cores if it has none.  `cost` is thus the bill for the
+whole cluster from the start of the window to the end of the run: a cluster that finishes earlier is returned earlier.
+
+A task costs its share × price × time from the start decision to its end, lost work included: `cost_held` is the charge
+for all tasks by use, and `cost` minus `cost_held` is the cost of idle devices.
 """
 
 import math
@@ -33,25 +33,25 @@ def _share(run: Measured, seconds: np.ndarray, gpus: bool) -> float:
     sets=("summary", "usual:90", "cluster:100", "display:80", "page_cards:100", "sweep:40"), title="GPU busy",
 )  # fmt: skip
 def gpu_utilization(run: Measured) -> float:
-    """∫ compute-engine busy × share / ∫ accelerators that are up, in the window."""
+    """GPU time computing × share / GPU time up, in the window."""
     return _share(run, run.use.busy, True)
 
 
 @metric(unit="share", better="neither", of="run", sets=("summary", "cluster:110"), title="GPU held")
 def gpu_allocation(run: Measured) -> float:
-    """∫ GPU share held by launches (at most 1) / ∫ GPUs up, in the window."""
+    """GPU time × share (at most 1) occupied / GPU time up, in the window."""
     return _share(run, run.use.allocated, True)
 
 
 @metric(unit="share", better="neither", of="run", sets=("summary", "display:90", "page_cards:120"), title="CPU busy")
 def cpu_utilization(run: Measured) -> float:
-    """∫ cores computing in CPU modes / ∫ cores that are up, over the window."""
+    """Core time computing in CPU modes / core time up, in the window."""
     return _share(run, run.use.busy, False)
 
 
 @metric(unit="share", better="neither", of="run", sets=("summary",), title="CPU held")
 def cpu_allocation(run: Measured) -> float:
-    """∫ cores held by launches, GPU hosts included / ∫ cores up, in the window."""
+    """Core time occupied (also by GPU launches) / core time up, in the window."""
     return _share(run, run.use.allocated, False)
 
 
@@ -60,7 +60,7 @@ def cpu_allocation(run: Measured) -> float:
     hide_if_zero=True,
 )  # fmt: skip
 def energy_j(run: Measured) -> float:
-    """Joules of all devices in the window, the sum of the other energy metrics."""
+    """Joules of all devices in the window: the sum of the other energy metrics."""
     return sum(_joules_of(column)(run) for column, _ in _PARTS.values())
 
 
@@ -69,12 +69,11 @@ def _joules_of(column: str) -> Metric:
 
 
 _PARTS = {
-    "tasks": ("dynamic", "(busy - idle) watts × frequency³ × time of work that counted."),
-    "wasted": ("wasted", "(busy - idle) watts × frequency³ × time of work lost to stops and failures."),
-    "idle": ("idle", "Idle watts × time that devices were up (per core of a CPU), busy or not."),
-    "sleep": ("sleep", "Sleep watts × time asleep."),
-}
-"""Of the energy of a run: what of the `Usage` it is the sum of, and the definition."""
+    "tasks": ("dynamic", "(busy - idle) watts × frequency³ × time of useful work."),
+    "wasted": ("wasted", "(busy - idle) watts × frequency³ × time of work lost by stops and failures."),
+    "idle": ("idle", "Idle watts × time in which devices were up (for a CPU, per core), busy or not."),
+    "sleep": ("sleep", "Sleep watts × time in which devices were asleep."),
+}  # Part of a run's energy -> (field of `Usage`, definition).
 for _part, (_column, _meaning) in _PARTS.items():
     _joules = _joules_of(_column)
     _joules.__doc__ = _meaning
@@ -83,27 +82,27 @@ for _part, (_column, _meaning) in _PARTS.items():
 
 @metric(unit="J", better="less", sets=("groups:190", "group_rows:190"), title="energy of work", hide_if_zero=True)
 def energy_of_tasks_j(run: Measured) -> float:
-    """Σ energy_j of the tasks: joules above idle of their work that counted."""
+    """Sum of the tasks' energy_j: joules above idle of their useful work."""
     return float(run.column(ENERGY).sum()) if run.result.record.input.cluster.has_watts else math.nan
 
 
 @metric(unit="money", better="less", of="run", sets=("costs", "usual:130", "cluster:280", "page_cards:130"))
 def cost(run: Measured) -> float:
-    """Price × time of devices up or asleep, from the window's begin to the run's end."""
+    """Price × time of devices up or asleep, from the window's start to the run's end."""
     cluster = run.result.record.input.cluster
     return float(device_cost(cluster, run.use).sum()) if cluster.priced else math.nan
 
 
 @metric(unit="money", better="less", of="run", sets=("costs", "cluster:290"))
 def cost_per_task(run: Measured) -> float:
-    """Cost / completions inside the window, whenever the tasks arrived."""
+    """Cost / completions in the window, whenever the tasks arrived."""
     number = completions(run)
     return cost(run) / number if number else math.nan
 
 
 @metric(unit="money", better="less", sets=("costs", "cluster:300", "groups:200", "group_rows:200"), title="cost of use")
 def cost_held(run: Measured) -> float:
-    """Price × share held × time of the window's tasks, lost work included."""
+    """Price × occupied share × time of the window's tasks, lost work included."""
     return float(run.column(COST).sum()) if COST in run.result.tasks else math.nan
 
 
@@ -119,13 +118,13 @@ def cost_held_idle(run: Measured) -> float:
 
 @metric(unit="GPU s", better="neither", sets=("groups:180", "group_rows:180"), title="GPU time", hide_if_zero=True)
 def gpu_seconds(run: Measured) -> float:
-    """GPUs × share × time in which the tasks computed, of work that counted."""
+    """GPUs × share × time in which the window's tasks computed useful work."""
     return float(run.chosen(run.result.gpu_seconds).sum())
 
 
 @metric(unit="tasks", better="less", of="run", sets=("summary", "cluster:130"), congested=True)
 def queue_length_mean(run: Measured) -> float:
-    """Time average of tasks, or pipeline items, that are ready and not running."""
+    """Time average of the tasks, or pipeline items, that are ready and not running."""
     record = run.result.record
     until = np.where(np.isnan(record.finish), run.result.end, record.finish)
     there = float(overlap(record.ready, until, run.low, run.high).sum())
@@ -153,19 +152,19 @@ def jobs_in_system_mean(run: Measured) -> float:
     hide_if_zero=True,
 )  # fmt: skip
 def preemptions(run: Measured) -> float:
-    """Stops of running tasks by the policy, of the window's tasks."""
+    """Number of times that the policy stopped a running task of the window."""
     return int(run.column(STOPS).sum())
 
 
 @metric(unit="count", better="neither", sets=("summary", "cluster:200"), hide_if_zero=True)
 def migrations(run: Measured) -> float:
-    """Moves of running tasks to another placement, of the window's tasks."""
+    """Number of times that a running task of the window moved to other devices."""
     return int(run.column(MOVES).sum())
 
 
 @metric(unit="share", better="neither", of="run")
 def cache_hit_fraction(run: Measured) -> float:
-    """Share of completed requests answered by a result cache, of those with one."""
+    """Share of completed requests that a cache answered, of services with a cache."""
     services = run.result.record.input.services
     names = [service.name for service in services if getattr(service, "cache", None) is not None]
     if not names or not run.count(COMPLETED):
@@ -177,9 +176,9 @@ def cache_hit_fraction(run: Measured) -> float:
 
 
 def littles_law(result: Run) -> tuple[float, float]:
-    """L and λW: mean number in system, and arrival rate × mean time in system.
+    """Return L and λW: mean number in system, arrival rate × mean time in system.
 
-    Exactly equal (up to rounding) for a drained run without warmup in which every task completed.
+    Equal, up to rounding, for a drained run without warmup in which every task completed.
     """
     run = result.measured
     return jobs_in_system_mean(run), len(run.status) / run.duration * run.mean("response")

@@ -1,1 +1,1 @@
-"""From a validated scenario to the input of one run."""
+"""Building: from a validated scenario to the input of one run."""

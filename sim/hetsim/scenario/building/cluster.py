@@ -1,4 +1,4 @@
-"""From the `cluster:` part of a scenario to a `Cluster`."""
+"""Build a `Cluster` from the `cluster:` part of a scenario."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -56,7 +56,6 @@ def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
 
 
 def _wrong_size(specs: list[NodeSpec]) -> Iterator[str]:
-    """Problems of a cluster of no devices, or of too many."""
     if not any(spec.count and (spec.cpus or any(count for _, count in spec.accelerators)) for spec in specs):
         yield "the cluster has no devices: no core and no GPU"
     devices = sum(spec.count * (1 + sum(count for _, count in spec.accelerators)) for spec in specs)
@@ -67,7 +66,7 @@ def _wrong_size(specs: list[NodeSpec]) -> Iterator[str]:
 def _in_racks(
     specs: list[NodeSpec], racks: schema.Racks, document: Document, problems: list[Problem]
 ) -> list[NodeSpec]:
-    """The nodes in racks of equal size; what is wrong with that goes to `problems`."""
+    """Put the nodes into racks of equal size; append errors to `problems`."""
     if (size := racks.nodes) is None:
         if all(spec.rack is None for spec in specs):
             text = "no node names its rack; give the number of nodes in each (nodes: 8), or a rack to the nodes"

@@ -1,4 +1,4 @@
-"""The modes of the tasks of a synthetic class, and steps of jobs on several GPUs."""
+"""Modes of tasks drawn from a class, and training steps of jobs on several GPUs."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -25,27 +25,27 @@ GIB = 2**30
 
 
 def too_large(state: float, kept: float, room: float, device: str) -> str:
-    """Why a plan does not fit, with needed and available memory in GB."""
+    """Explain why a training plan does not fit: needed and available memory."""
     parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
     total = f"{(state + kept) / 1e9:.4g} GB"
     return f"{parts} ({total}) are more than the {room / GIB:.4g} GiB ({room / 1e9:.4g} GB) of one {device}"
 
 
 def kinds_of(nodes: Iterable[Node]) -> list[NodeSpec]:
-    """One node of each kind among these."""
+    """Specifications of these nodes without duplicates, one for each kind."""
     alike = {id(node.spec): node.spec for node in nodes}.values()
     return list({replace(s, name=None, rack=None, first=None, count=1, partitions=()): s for s in alike}.values())
 
 
 def pcie_of(device: DeviceType) -> float:
-    """Bytes per second between GPUs without NVLink, over PCIe."""
+    """Bytes per second between GPUs over PCIe, without NVLink."""
     return min(device.link.upload, device.link.download)
 
 
 def machine_of(
     spec: NodeSpec, gpus: int, device: DeviceType, peak: Peak, training: TrainingSpec
 ) -> formulas.TrainingMachine:
-    """Rates of a machine with this number of GPUs of each node."""
+    """Rates for training on `gpus` GPUs of each node."""
     return formulas.TrainingMachine(
         flops=peak.flops, bandwidth=peak.bandwidth, each=gpus, inside=spec.nvlink.curve or spec.nvlink.upload,
         card=min(spec.network.upload, spec.network.download) / spec.cards, cards=spec.cards,
@@ -58,7 +58,7 @@ def training_step(
     cluster: Cluster, spec: NodeSpec, nodes: int, model: formulas.Transformer, plan: formulas.ParallelPlan,
     machine: formulas.TrainingMachine,
 ) -> Exchange:  # fmt: skip
-    """A step of training on this kind of nodes."""
+    """A training step on this kind of nodes."""
     step = formulas.step(model, plan, machine)
     phases = list(formulas.phases(model, plan, machine).values())
     flops = model.flops(plan.batch, "none") / plan.gpus / machine.flops
@@ -74,7 +74,7 @@ def exchange_over(
     cluster: Cluster, spec: NodeSpec, nodes: int, compute: float, filling: float, phases: list[Phase],
     at_peak: float = math.nan, largest: float = 1.0, pipeline: StepPipeline | None = None,
 ) -> Exchange:  # fmt: skip
-    """The step with its communication; nominal seconds leave out uplinks."""
+    """A step with its communication; the nominal seconds ignore uplinks."""
     card = min(spec.network.upload, spec.network.download) / spec.cards
     seconds = compute + filling
     for phase in phases:
@@ -86,16 +86,16 @@ def exchange_over(
 
 
 def stretch_of(exchange: Exchange | None) -> float:
-    """Time with communication, divided by compute time alone."""
+    """Step time with communication / compute time alone."""
     return 1.0 if exchange is None else exchange.nominal / exchange.compute
 
 
+# Function from a device's peak and a share of the device to the times of the tasks.
 Seconds = Callable[[Peak, float], np.ndarray]
-"""Times of the tasks from the peak of a device and the share of it."""
 
 
 class DrawnModes:
-    """Modes and times of the tasks of one class, for each way of giving them."""
+    """Modes and times of one class's tasks, for every form in which they are given."""
 
     def __init__(self, demand: Demand, n: int, label: tuple[str, ...], context: Context):
         self.demand = demand
@@ -145,7 +145,7 @@ class DrawnModes:
                 self._gpu_modes(device, own[device.name])
 
     def _time_on_cores(self, reference: np.ndarray | None) -> np.ndarray | None:
-        """The times of `cpu_time`; a speedup is relative to `reference`."""
+        """Times from `cpu_time`; a speedup is relative to `reference`."""
         if (given := self.demand.cpu_time) is None:
             return None
         if not isinstance(given, Speedup):
@@ -163,7 +163,7 @@ class DrawnModes:
         return mode, times * stretch_of(exchange)
 
     def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
-        """The slowest step with communication, with `each` ranks on a node."""
+        """Return the slowest step with communication, for `each` ranks per node."""
         if (communication := self.demand.communication) is None:
             return None
         cluster, nodes = self.context.cluster, self.demand.used("nodes")
@@ -182,7 +182,7 @@ class DrawnModes:
         self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None,
         exchange: Exchange | None = None, nodes: int | None = None,
     ) -> None:  # fmt: skip
-        """The mode on a type, or those of `scaling`, with times for one GPU."""
+        """Add the mode of a GPU type, or those of `scaling`; times are for one GPU."""
         demand = self.demand
         counts = {"": 1.0} if demand.scaling is None else demand.scaling
         stretch = 1.0
@@ -218,13 +218,13 @@ class DrawnModes:
                     self.work[mode] = way.work
 
     def _drawn(self, number: int, time: Any, reference: np.ndarray | None) -> np.ndarray | None:
-        """The stated times of a mode; None for a speedup of an absent mode."""
+        """Draw the stated times of a mode; None for a speedup without a reference."""
         if isinstance(time, Speedup):
             return None if reference is None else reference * time.speedup
         return self._sample(f"modes.{number}", time)
 
     def _scaled(self, kind: str, drawn: np.ndarray) -> list[tuple[DeviceType, np.ndarray]]:
-        """Times on each type of a kind, by its speed; on a named type as they are."""
+        """Times on each type of a kind, divided by its speed; unchanged for a named type."""
         return [(one, drawn / one.speed if kind == one.kind and kind != one.name else drawn) for one in self._of(kind)]
 
     def _computed(self, way: TaskMode) -> list[tuple[DeviceType, np.ndarray]]:
@@ -251,7 +251,7 @@ class DrawnModes:
         return lambda peak, share: steps * use.seconds_per_step(peak, share)
 
     def _training(self, training: TrainingSpec) -> None:
-        """A mode for each width on every type of GPU with a known peak and enough memory."""
+        """Add a mode for each width on every GPU type with a known peak and enough memory."""
         where = (*self.path, "training")
         steps = drawn_steps(self._sample("training.steps", training.steps))
         refused: list[str] = []
@@ -274,7 +274,7 @@ class DrawnModes:
         raise self.context.fail(where, "the cluster has no GPUs, on which training runs")
 
     def _trained(self, training: TrainingSpec, plan: formulas.ParallelPlan, nodes: int, steps: np.ndarray) -> list[str]:
-        """Add the modes of one width; returns reasons against other GPUs."""
+        """Add the modes of one width; return the reasons against other GPU types."""
         demand, gpus = self.demand, round(self.demand.used("gpus"))
         model = training.transformer()
         state, kept = formulas.memory(model, plan)
@@ -330,7 +330,7 @@ class DrawnModes:
 
 
 def _on(device: DeviceType, peak: Peak, seconds: Seconds, gpus: float, cores: float) -> np.ndarray:
-    """Times on a share of a GPU, a gang of GPUs (dividing the work evenly), or cores."""
+    """Times on a share of a GPU, on several GPUs (work divided evenly), or on cores."""
     if device.kind == "cpu":
         wide = peak.model_copy(update={"flops": peak.flops * cores, "bandwidth": peak.bandwidth * cores})
         return seconds(wide, 1.0)

@@ -1,4 +1,4 @@
-"""From the `faults:` part of a scenario to the faults of a run."""
+"""Build the faults of a run from the `faults:` part of a scenario."""
 
 import csv
 import math
@@ -23,12 +23,11 @@ MEANT = "gpu, node, link (with its accelerator), uplink (of a rack), a type, or 
 COLUMNS = ("time", "device", "event")
 EVENTS = ("down", "up", "slow")
 
+# Logarithms of the number of attempts above which a task gets a warning if it has checkpoints (whose interval is then
+# as long as the mean time between failures), a warning in any case, or an error.
 SELDOM, HARDLY, NEVER = 1.0, 5.0, 20.0
-"""Logarithms of the attempts from which on a task is warned of where a shorter interval would help, is warned of at
-all, or is refused: at the first of them, a checkpoint is as long as the mean time between failures."""
 
-FOR_EVER = 1e9
-"""The same of a task for which no number of attempts is enough."""
+FOR_EVER = 1e9  # Stands for an infinite number of attempts.
 
 
 def build_faults(entries: list[Fault], cluster: Cluster, document: Document, base: Path) -> list[Faults]:
@@ -55,8 +54,7 @@ WITHOUT = {
     "uplink": "; racks with an uplink have one (cluster.racks)",
     "link": "; accelerators have one",
     "gpu": "; it has no accelerators",
-}
-"""What a cluster lacks that has none of what these words mean."""
+}  # Messages if the cluster has no device that the word means.
 
 
 def _process(entry: Fault, number: int, cluster: Cluster, document: Document, path: Path_) -> FaultProcess:
@@ -79,7 +77,6 @@ def _process(entry: Fault, number: int, cluster: Cluster, document: Document, pa
 
 
 def _longest(every: Any) -> float:
-    """Maximum of the times between faults, where their distribution has one."""
     if isinstance(every, Constant):
         return float(every.value)
     return float(every.high) if isinstance(every, Uniform) else math.inf
@@ -88,11 +85,11 @@ def _longest(every: Any) -> float:
 def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon: float = math.inf) -> list[str]:
     """Warnings about tasks that rarely finish because of faults.
 
-    ScenarioError for those that cannot be expected to, unless the run has a horizon at which it ends all the same.
+    ScenarioError for tasks that cannot be expected to finish, unless the run has a horizon.
 
-    Between two checkpoints a task needs a stretch without a fault on any of its devices, restoring included: with
-    faults at a rate r per device, about exp(r × devices × seconds) attempts; for ever, where the time between faults
-    is never as long.
+    From one checkpoint to the next, restoring included, a task needs an interval without a fault on any of its devices:
+    about exp(r × devices × seconds) attempts with faults at a rate r per device, or infinitely many if the time between
+    faults is always shorter.
     """
     rates, longest = _rates(faults, cluster)
     if not any(rates.values()):
@@ -137,7 +134,7 @@ def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon:
 
 
 def _rates(faults: list[Faults], cluster: Cluster) -> tuple[dict[str, float], dict[str, float]]:
-    """Failures per second of the best device of each type, and its longest sound time."""
+    """Failures per second of the best device of each type, and its longest uptime."""
     per_device = np.zeros(len(cluster.devices))
     sound = np.full(len(cluster.devices), np.inf)
     for fault in faults:
@@ -158,7 +155,7 @@ def _rates(faults: list[Faults], cluster: Cluster) -> tuple[dict[str, float], di
 
 
 def _devices(where: str, cluster: Cluster) -> list[int]:
-    """Indexes of the failing devices, of a node its cores, of a link its GPU."""
+    """Indexes of the devices that fail: a node's cores, a link's GPU."""
     accelerators = [device for node in cluster.nodes for device in node.accelerators]
     if where == "node":
         return [node.cpu.index for node in cluster.nodes]
@@ -175,7 +172,7 @@ def _devices(where: str, cluster: Cluster) -> list[int]:
 
 
 def _racks(cluster: Cluster) -> dict[int, tuple[int, ...]]:
-    """The other nodes of each node's rack, by their cores."""
+    """Other nodes of each node's rack, all by the index of their CPU device."""
     racks: dict[str | None, list[int]] = {}
     for node in cluster.nodes:
         racks.setdefault(node.spec.rack, []).append(node.cpu.index)

@@ -1,4 +1,4 @@
-"""The streams of a workload as one table of tasks, sorted by arrival."""
+"""Merge the streams of a workload into one table of tasks, sorted by arrival."""
 
 import math
 from typing import Any
@@ -18,10 +18,7 @@ from hetsim.scenario.building.streams import Context, TaskStream, calls_of, with
 def merge(
     streams: list[TaskStream], context: Context, items: list[Item]
 ) -> tuple[Tasks, list[ClosedStream], list[Service], list[LanguageService], Calls | None]:
-    """Merge all streams into one table by arrival; ties in the order of streams.
-
-    Rows of retries and hedges stand last, as those that closed loops have not sent: they arrive at inf.
-    """
+    """Merge all streams into one table by arrival; rows not sent yet (inf) come last."""
     counts = [len(stream) // stream.depth for stream in streams]
     streams = [with_attempts(stream, context) for stream in streams]
     sizes = [len(stream) for stream in streams]
@@ -97,7 +94,7 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def _matrix(parts: list[np.ndarray]) -> np.ndarray:
-    """Matrices below each other, filled up with inf to the widest."""
+    """Stack matrices vertically, padded with inf to the widest."""
     width = max(part.shape[1] for part in parts)
     short = {number: width - part.shape[1] for number, part in enumerate(parts) if part.shape[1] < width}
     filled = [
@@ -126,7 +123,7 @@ def _bytes(column: np.ndarray | None) -> np.ndarray | None:
 def _merged_codes(
     streams: list[TaskStream], column: str, names: str, sizes: list[int]
 ) -> tuple[np.ndarray | None, list[str]]:
-    """Codes over all streams with one list of names; None for one name."""
+    """Codes over all streams with one list of names; None if all have one name."""
     code_of: dict[str, int] = {}
     parts = []
     for stream, size in zip(streams, sizes, strict=True):
@@ -137,7 +134,7 @@ def _merged_codes(
 
 
 def _ids(streams: list[TaskStream], sizes: list[int], sort: Any) -> np.ndarray | None:
-    """The ids of tables, with the stream's name where there are several streams."""
+    """Task ids of all streams, prefixed by the stream's name if there are several."""
     if all(stream.id is None for stream in streams):
         return None
     if len(streams) == 1:
@@ -164,7 +161,7 @@ def _sorted_lists(streams: list[TaskStream], lists: list[list[Any]], order: np.n
 
 
 def _join_graph(tasks: Tasks, streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray, order: Any) -> None:
-    """Predecessors as rows of the merged table."""
+    """Set predecessors as rows of the merged table."""
     if all(stream.predecessors is None for stream in streams):
         return
     new = rank.tolist()
@@ -201,7 +198,6 @@ def _staged(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray) -> 
 
 
 def _join_items(tasks: Tasks, streams: list[TaskStream], order: Any) -> None:
-    """`reads` and `writes` as indexes of items."""
     index = {item.name: number for number, item in enumerate(tasks.items)}
     for key in ("reads", "writes"):
         if all(getattr(stream, key) is None for stream in streams):
@@ -214,7 +210,7 @@ def _join_items(tasks: Tasks, streams: list[TaskStream], order: Any) -> None:
 
 
 def _results_in_place(tasks: Tasks) -> None:
-    """Make results with successors items that these read where they are."""
+    """Turn results with successors into items that these read where they are."""
     if tasks.predecessors is None or tasks.bytes_out is None:
         return
     tasks.items = list(tasks.items)

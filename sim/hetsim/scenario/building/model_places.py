@@ -1,4 +1,4 @@
-"""Places from which replicas load models: contradictions, and lack of room."""
+"""Checks of the places that replicas load models from: contradictions, space."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ PLACE_NAMES = {"host": "host memory of a node", "disk": "the disk of a node"}
 
 
 def place_problems(streams: Sequence[TaskStream], context: Context) -> list[Problem]:
-    """The problems of places of models; warns of models that evict each other."""
+    """Problems of services' places; warns of models that evict each other."""
     problems: list[Problem] = []
     totals: dict[str, float] = {}
     for stream, service in ((one, one.language) for one in streams if one.language is not None):
@@ -35,7 +35,7 @@ def place_problems(streams: Sequence[TaskStream], context: Context) -> list[Prob
 
 
 def _wrong(place: str, sources: Sequence[str], nodes: Sequence[NodeSpec], stores: dict[str, float]) -> str:
-    """Return the problem of one place for models on these nodes; else ""."""
+    """Problem of loading models from one place on these nodes; "" if there is none."""
     is_last, places = place == sources[-1], [*PLACES, *stores]
     if sources.count(place) > 1:
         return f"{place} stands there twice, and would be asked again for what it has not got"

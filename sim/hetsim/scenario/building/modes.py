@@ -1,4 +1,4 @@
-"""Interned modes and shapes of one run, and whether a cluster can ever run them."""
+"""Interned modes and shapes of a run, and checks whether the cluster can run them."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from hetsim.scenario.schema.service import VariantSpec
 
 
 class ModeBook:
-    """All modes and shapes of a run; equal demands are the same object."""
+    """All modes and shapes of a run; equal demands share one object."""
 
     def __init__(self, cluster: Cluster, spreads: Collection[str] = ("gpus", "cores", "nodes")):
         self.cluster = cluster
@@ -38,7 +38,7 @@ class ModeBook:
         kinds[kind] = (first, count + 1)
 
     def _kinds_for(self, mode: Mode) -> dict[NodeSpec, tuple[Node, int]]:
-        """One node of each kind that the mode may use, and how many there are."""
+        """One node of each kind that the mode may use, with the number of such nodes."""
         if (partition := mode.partition) is None:
             return self._kinds
         if partition not in self._kinds_of:
@@ -49,7 +49,6 @@ class ModeBook:
         return self._kinds_of[partition]
 
     def of_kind(self, kind: str) -> list[DeviceType]:
-        """As `Cluster.of_kind`, but cached."""
         if kind not in self._of_kind:
             self._of_kind[kind] = self.cluster.of_kind(kind)
         return self._of_kind[kind]
@@ -58,10 +57,10 @@ class ModeBook:
         self, device: DeviceType, demand: Demand | TaskMode, span_any: bool | None = None, name: str | None = None,
         partition: Partition | None = None, curve: WorkCurve | None = None, exchange: Exchange | None = None,
     ) -> Mode:  # fmt: skip
-        """The mode of a demand, by default of 1 core or 1 GPU.
+        """Return the mode of a demand, by default of 1 core or 1 GPU.
 
-        `span_any`: may it be on several nodes, where the `span` of the demand does not tell.
-        `curve`: how the time depends on the layout and on what is done; modes of one curve are the same.
+        `span_any`: the mode may use several nodes, if the demand's `span` does not decide.
+        `curve`: dependence of the time on layout and work; modes with one curve are equal.
         """
         on_cpu = device.kind == "cpu"
         slice, nodes, memory = demand.slice, demand.used("nodes"), demand.used("memory")
@@ -96,7 +95,7 @@ class ModeBook:
         return interned
 
     def served(self, device: DeviceType, way: VariantSpec, gpu_memory: int, batch_limit: int, several: bool) -> Mode:
-        """A mode of a service on a type of device, of this entry alone."""
+        """Return a mode of a service on a type of device, for one workload entry only."""
         on_cpu = device.kind == "cpu"
         gpus = 0.0 if on_cpu else way.used("gpus")
         cores = (way.cpus or 1.0) if on_cpu else (way.cpus or 0.0)
@@ -110,7 +109,7 @@ class ModeBook:
         )  # fmt: skip
 
     def shape(self, modes: Sequence[Mode], stopping: Stopping, preemptible: bool) -> int:
-        """The number of the shape with these modes in this order."""
+        """Number of the shape with these modes in this order."""
         key = (tuple(id(mode) for mode in modes), stopping, preemptible)
         if key not in self._shapes:
             self._shapes[key] = len(self.shapes)
@@ -136,7 +135,7 @@ class ModeBook:
         return sum(self._room(node, mode) * count for node, count in kinds) >= mode.gpus
 
     def _over_bounds(self, mode: Mode) -> str:
-        """The bound that a mode exceeds, as part of a sentence, or ""."""
+        """Phrase for the limit that a mode exceeds, or ""."""
         bound, memory = mode.partition, mode.type.memory
         within = _within(bound)
         if bound is not None:
@@ -151,7 +150,7 @@ class ModeBook:
         return ""
 
     def _over_slices(self, mode: Mode) -> str:
-        """Reason why no slice takes a mode, as part of a sentence, or ""."""
+        """Phrase for why no slice can run a mode, or ""."""
         kind = mode.type
         if mode.slice and kind.sharing.share_of(mode.slice) is None:
             names = ", ".join(dict.fromkeys(one.profile for one in kind.sharing.slices if one.profile))
@@ -164,7 +163,7 @@ class ModeBook:
         return f"{_size(mode.gpu_memory)} of GPU memory for {mode.slice or share} are more than {within} has"
 
     def _parts(self, node: Node, mode: Mode) -> int:
-        """Nodes (1 or 0) or cores that a gang could have of one empty node."""
+        """Number of a gang's nodes (1 or 0) or cores that one empty node offers."""
         unit = mode.unit
         assert unit is not None
         if self._room(node, unit) < max(1, unit.gpus):
@@ -174,7 +173,7 @@ class ModeBook:
         return node.cpus if not unit.memory or node.memory is None else min(node.cpus, node.memory // unit.memory)
 
     def _room(self, node: Node, mode: Mode) -> int:
-        """Devices for the mode on an empty node (of a CPU mode: 1 or 0)."""
+        """Number of devices for the mode on an empty node (for a CPU mode 1 or 0)."""
         if mode.on_cpu:
             fits = node.cpu.type is mode.type and mode.millicores <= node.cpus * 1000
             return int(fits and (node.memory is None or mode.memory <= node.memory))
@@ -187,10 +186,7 @@ class ModeBook:
         return room
 
     def why_not(self, mode: Mode, nodes_by: str = "nodes: N") -> str:
-        """Why a mode can never run, as part of a sentence.
-
-        nodes_by: what gives it several nodes; empty for requests and stages, which stay on one.
-        """
+        """Phrase: why a mode can never run; nodes_by: key that allows several nodes."""
         if over := self._over_bounds(mode):
             return over
         if mode.unit is not None:
@@ -246,7 +242,6 @@ class ModeBook:
 
 
 def _within(bound: Partition | None) -> str:
-    """The partition of a bound, as part of a sentence, or ""."""
     return "" if bound is None else f" of partition {bound}"
 
 

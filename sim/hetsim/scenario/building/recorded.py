@@ -1,4 +1,4 @@
-"""Streams from traces: rows taken or drawn again, with columns of table or entry."""
+"""Build streams from traces: rows kept or resampled, with the entry's keys."""
 
 import math
 from dataclasses import dataclass
@@ -27,17 +27,15 @@ class _Chosen:
     """The rows of the table that make the stream, in its order."""
 
     rows: np.ndarray
-    arrival: np.ndarray | None = None
-    """When they come, where they are drawn again; None: as the entry or the table says."""
-    copies: np.ndarray | None = None
-    """How often the user of each was drawn before."""
+    arrival: np.ndarray | None = None  # arrival times if the rows are resampled; None: from the entry or the table
+    copies: np.ndarray | None = None  # how often the user of each row was drawn before
 
     def take(self, which: np.ndarray) -> "_Chosen":
         return _Chosen(self.rows[which], _of(self.arrival, which), _of(self.copies, which))
 
 
 def build_recorded(entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, context: Context) -> TaskStream:
-    """The stream of an entry with `trace`; its keys fill in missing columns."""
+    """Build the stream of an entry with `trace`; its keys fill missing columns."""
     _check_estimates(entry, path, table, context)
     served = _served(entry, name, path, table=table, context=context)
     if served is None:
@@ -78,7 +76,7 @@ def build_recorded(entry: WorkloadEntry, name: str, path: Path_, table: TaskTabl
 
 
 def _check_estimates(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Context) -> None:
-    """Refuse estimates that are given twice, or that only drawn tasks can have."""
+    """Check for estimates that are given twice, or that only drawn tasks can have."""
     if entry.estimates is None:
         return
     if table.estimates:
@@ -99,7 +97,6 @@ def _name_partitions(stream: TaskStream, bound: list[Partition | None], codes: n
 def _fill_columns(
     stream: TaskStream, entry: WorkloadEntry, table: TaskTable, chosen: _Chosen, random: RandomTree
 ) -> None:
-    """Fill the columns of the stream besides arrivals and modes."""
     n, kept, name = len(stream), chosen.rows, stream.name
     error = None if table.estimates else estimate_error(entry, n, random.stream("estimates", name))
     if error is not None:
@@ -126,7 +123,7 @@ def _fill_columns(
 
 
 def _deadline(stream: TaskStream, entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarray | None:
-    """Seconds from the arrival to the deadline; the entry's where the table has none."""
+    """Seconds from arrival to deadline; the entry's if the table has none."""
     given = seconds_of(entry.limit, stream.time.min(axis=1))
     if "deadline" not in table.numbers:
         return given
@@ -138,7 +135,7 @@ def _deadline(stream: TaskStream, entry: WorkloadEntry, table: TaskTable, kept: 
 def _patience(
     stream: TaskStream, entry: WorkloadEntry, table: TaskTable, kept: np.ndarray, random: RandomTree
 ) -> np.ndarray | None:
-    """Seconds from arrival to loss of a task that has not started."""
+    """Seconds from arrival until a task that has not started gives up."""
     rng = random.stream("patience", stream.name)
     drawn = None if entry.patience is None else entry.patience.sample(rng, len(stream))
     if "patience" not in table.numbers:
@@ -150,7 +147,6 @@ def _patience(
 def _fill_transfers(
     stream: TaskStream, entry: WorkloadEntry, table: TaskTable, kept: np.ndarray, random: RandomTree
 ) -> None:
-    """Bytes in and out, and the data that tasks read and write."""
     for key in ("bytes_in", "bytes_out"):
         distribution, rng = getattr(entry, key), random.stream(key, stream.name)
         drawn = None if distribution is None else np.rint(distribution.sample(rng, len(stream)))
@@ -168,7 +164,7 @@ def _fill_transfers(
 
 
 def _labels(entry: WorkloadEntry, stream: TaskStream, time: np.ndarray) -> None:
-    """Fill limits, tiers and accounts of the entry where the table has none."""
+    """Fill time limits, QoS and accounts from the entry where the table has none."""
     if (limits := seconds_of(entry.time_limit, time.min(axis=1))) is not None:
         given = stream.extra.get("time_limit")
         stated = None if given is None else np.array(given, dtype=float)
@@ -214,10 +210,7 @@ def _requests(
 
 
 def _kept_rows(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Context) -> np.ndarray:
-    """Row numbers by arrival, from `skip` on, cut at `count` and `until`.
-
-    Of a task graph all rows, in file order.
-    """
+    """Rows by arrival, within `skip`, `count`, `until`; a task graph in file order."""
     if table.predecessors is not None:
         for key in ("skip", "count", "until"):
             if getattr(entry, key) is not None:
@@ -238,7 +231,7 @@ def _kept_rows(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Con
 def _resampled(
     entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, kept: np.ndarray, context: Context
 ) -> _Chosen:
-    """The rows as they are, or drawn again where the entry says so."""
+    """The rows unchanged, or drawn again if the entry has `resample`."""
     if entry.resample is None:
         return _Chosen(kept)
     if table.predecessors is not None:
@@ -270,7 +263,7 @@ def _resampled(
 
 
 def described(entry: WorkloadEntry) -> str:
-    """Describe how an entry's trace is resampled, for people; empty if it is not."""
+    """Describe how an entry's trace is resampled; "" if it is not."""
     if entry.resample is None:
         return ""
     block = entry.resample.block
@@ -278,7 +271,7 @@ def described(entry: WorkloadEntry) -> str:
 
 
 def _ids_of(table: TaskTable, kept: np.ndarray, repeated: bool) -> np.ndarray | None:
-    """The ids of rows, unique by the number of the draw."""
+    """Ids of the rows, made unique by the number of the draw."""
     if table.id is None or not repeated:
         return None if table.id is None else table.id[kept]
     import pandas as pd
@@ -290,7 +283,7 @@ def _ids_of(table: TaskTable, kept: np.ndarray, repeated: bool) -> np.ndarray | 
 
 
 def _copied_users(stream: TaskStream, copies: np.ndarray) -> None:
-    """A user drawn twice is two users: `ann` and `ann#2`."""
+    """Rename users that were drawn again: `ann` and `ann#2`."""
     codes = np.zeros(len(copies), dtype=np.int64) if stream.user_code is None else stream.user_code.astype(np.int64)
     width = int(copies.max(initial=0)) + 1
     copies_of, position = np.unique(codes * width + copies, return_inverse=True)
@@ -302,7 +295,7 @@ def _copied_users(stream: TaskStream, copies: np.ndarray) -> None:
 def _arrival(
     entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, chosen: _Chosen, context: Context
 ) -> np.ndarray:
-    """Times of the rows: drawn again, of the table (scaled), or of `arrivals`."""
+    """Arrival times of rows: resampled, from the table (scaled), or from `arrivals`."""
     if chosen.arrival is not None:
         return chosen.arrival
     kept = chosen.rows
@@ -319,7 +312,7 @@ def _arrival(
 def loaded(
     arrival: np.ndarray, time: np.ndarray, shape: np.ndarray, load: float, path: Path_, context: Context
 ) -> np.ndarray:
-    """Arrivals, stretched from the first one on to this load."""
+    """Stretch the arrivals, from the first one on, to this load."""
     from hetsim.results.one_run.bounds import offered_load
     from hetsim.results.one_run.modes import ModeTable
 
@@ -334,7 +327,7 @@ def loaded(
 
 
 def _codes(values: np.ndarray | None, kept: np.ndarray, default: str) -> tuple[np.ndarray | None, list[str]]:
-    """Codes and names; blank cells get the default."""
+    """Convert a column to codes and names; blank cells get the default."""
     if values is None:
         return None, [default]
     import pandas as pd

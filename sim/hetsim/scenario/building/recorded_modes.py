@@ -1,4 +1,4 @@
-"""Modes of the rows of a trace: rows with equal demands share a shape."""
+"""Modes of a trace's rows: rows with equal demands share a shape."""
 
 import math
 from collections.abc import Iterator
@@ -20,8 +20,7 @@ from hetsim.scenario.schema.workload import WorkloadEntry
 from hetsim.workload.costs.roofline import Peak
 from hetsim.workload.traces import TaskTable
 
-MAX_REASONS = 5
-"""Reasons for which rows are left out that are named one by one; the rest is counted."""
+MAX_REASONS = 5  # Maximum number of reasons for left-out rows that are listed.
 LEAVE_OUT = ("leave_out", "leave_out_parallel")
 NOT_SEQUENTIAL = "not on one core or one whole GPU"
 DEMANDS = ("nodes", "cpus", "gpus", "memory", "gpu_memory", "upload", "download")
@@ -34,10 +33,8 @@ class TraceRows:
     entry: WorkloadEntry
     path: Path_
     table: TaskTable
-    kept: np.ndarray
-    """Their numbers in the table."""
-    partition_code: np.ndarray
-    """Of each row the position of its partition in `partitions`."""
+    kept: np.ndarray  # row numbers in the table
+    partition_code: np.ndarray  # position of each row's partition in `partitions`
     partitions: list[Partition | None]
 
     def types(self, row: int) -> list[str]:
@@ -53,10 +50,8 @@ class RowModes:
     time: np.ndarray
     estimate: np.ndarray | None = None
     work: KernelWork | None = None
-    fits: np.ndarray | None = None
-    """Which of the rows that were asked for these are, where some are left out; None for all."""
-    left_out: str = ""
-    """What is to be said of the others."""
+    fits: np.ndarray | None = None  # mask of the requested rows that can run, if others are left out; None: all
+    left_out: str = ""  # message about the rows that are left out
 
     def without(self, lost: np.ndarray, told: str) -> "RowModes":
         fits = ~lost
@@ -66,27 +61,21 @@ class RowModes:
 
 
 class _Way(NamedTuple):
-    """A mode, and where the times in it stand."""
+    """A mode, and the source of its times."""
 
     mode: Mode
-    column: str | None
-    """Of the times of the table; None on devices that are not there: such tasks never run."""
-    factor: float
-    """What the times there are multiplied by; in a mode with a curve the time itself."""
+    column: str | None  # column of the table with the times; None on a missing device, where tasks never run
+    factor: float  # factor on the column's times; for a mode with a curve the time itself
 
 
 @dataclass
 class _Group:
-    """Rows that are alike in all that they demand."""
+    """Rows with equal demands."""
 
-    rows: np.ndarray
-    """Their positions among the rows of the stream."""
-    ways: list[_Way]
-    """All that their demands allow."""
-    plan: list[_Way]
-    """Those that this cluster has room for; none: the rows are lost."""
-    is_parallel: bool = False
-    """Left out though there is room, as no mode is one core or one whole accelerator."""
+    rows: np.ndarray  # positions among the rows of the stream
+    ways: list[_Way]  # modes that the demands allow
+    plan: list[_Way]  # modes that fit on this cluster; empty: the rows can never run
+    is_parallel: bool = False  # left out, though they can run, since no mode is one core or one whole accelerator
 
     @property
     def refused(self) -> list[Mode]:
@@ -94,10 +83,10 @@ class _Group:
 
 
 def modes_of_rows(rows: TraceRows, refused: dict[int, str], context: Context) -> RowModes:
-    """The modes of each row; ScenarioError if it has none, unless `unfit`.
+    """Return the modes of each row; ScenarioError if a row has none, unless `unfit`.
 
-    `refused`: reasons to reject rows, by position, to which `unfit: reject` adds.  Rejected rows get a shape as if
-    they could run.
+    `refused`: reasons to reject rows, by position; `unfit: reject` adds to it.  Rejected rows get a shape as if they
+    could run.
     """
     groups = list(_groups(rows, refused, context))
     if rows.entry.unfit == LEAVE_OUT[1]:
@@ -123,7 +112,7 @@ def modes_of_rows(rows: TraceRows, refused: dict[int, str], context: Context) ->
 
 
 def _groups(rows: TraceRows, refused: dict[int, str], context: Context) -> Iterator[_Group]:
-    """The groups of rows with their modes, in the order of their first rows."""
+    """Groups of rows with their modes, in the order of their first rows."""
     entry, table, kept, modes = rows.entry, rows.table, rows.kept, context.modes
     demands = {key: demand_of(entry, table, key, kept) for key in DEMANDS}
     possible = _sources(table, context)
@@ -159,7 +148,6 @@ def _groups(rows: TraceRows, refused: dict[int, str], context: Context) -> Itera
 
 
 def _timed(rows: TraceRows, groups: list[_Group], shape: np.ndarray, stopping: Stopping) -> RowModes:
-    """Times, estimates and known work of all rows, group by group."""
     table = rows.table
     size = len(rows.kept), max((len(group.plan) for group in groups), default=1)
     time = np.full(size, np.inf)
@@ -194,12 +182,11 @@ def _fill_work(
             filled[rows, position] = values
 
 
-COMPUTED = "work on "
-"""Before the name of a type of device: times there that follow from flops and bytes."""
+COMPUTED = "work on "  # Prefix of a device type's name: column of times computed from flops and bytes.
 
 
 def with_computed_times(entry: WorkloadEntry, table: TaskTable, path: Path_, context: Context) -> TaskTable:
-    """The table, with missing times computed from its work."""
+    """Return the table, with missing times computed from its work."""
     if "flops" not in table.numbers:
         return table
     timed = {device.name for device, _, _ in _sources(table, context)}
@@ -233,18 +220,17 @@ def _stages_of_work(table: TaskTable, peak: Peak, rows: np.ndarray) -> tuple[np.
 
 
 def _bytes_of(table: TaskTable, rows: np.ndarray) -> np.ndarray:
-    """Bytes of memory traffic of rows: 0 for operations only, NaN for neither."""
+    """Memory bytes of rows: 0 if only operations are known, NaN if nothing is."""
     given = table.numbers.get("bytes")
     moved = np.zeros(len(rows)) if given is None else np.nan_to_num(given[rows], nan=0.0)
     return np.where(np.isnan(table.numbers["flops"][rows]), np.nan, moved)
 
 
-NODE, ANY, IF_WIDER = range(3)
-"""Whether a gang may use several nodes: no, yes, or if it fits on none."""
+NODE, ANY, IF_WIDER = range(3)  # a gang may use several nodes: no, yes, or only if no node is large enough
 
 
 def _spans(entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarray:
-    """Mask of rows whether a gang may use several nodes."""
+    """Whether each row's gang may use several nodes: NODE, ANY or IF_WIDER."""
     if entry.span != "recorded":
         return np.full(len(kept), ANY if entry.span == "any" else NODE, dtype=np.int8)
     if (names := table.extra.get("recorded_node")) is None:
@@ -263,7 +249,7 @@ def _allowed(table: TaskTable, device: DeviceType, kept: np.ndarray) -> np.ndarr
 
 
 def demand_of(entry: WorkloadEntry, table: TaskTable, key: str, kept: np.ndarray) -> np.ndarray:
-    """A demand of each row; NaN if neither table nor entry states it."""
+    """One demand of each row; NaN if neither table nor entry has it."""
     given = getattr(entry, key)
     default = math.nan if given is None else float(given)
     if key not in table.numbers:
@@ -273,7 +259,7 @@ def demand_of(entry: WorkloadEntry, table: TaskTable, key: str, kept: np.ndarray
 
 
 def _sources(table: TaskTable, context: Context) -> list[tuple[DeviceType, str, float]]:
-    """Device types of the cluster, the column of times there, and its factor."""
+    """Device types with times: (type, column of the times, factor on these)."""
     cluster = context.cluster
     own = {
         device.name: column
@@ -303,7 +289,7 @@ def _mode(
     entry: WorkloadEntry, device: DeviceType, demand: dict[str, Any], profile: str, partition: Partition | None,
     span: int, context: Context, size: tuple[int, WorkCurve] | None = None,
 ) -> Mode | None:  # fmt: skip
-    """The mode of a row on a type, in one of its sizes; None if it wants no GPU."""
+    """The mode of a row on a type, in one size; None if it requests no GPU."""
     values = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
     gpus = values["gpus"] = values["gpus"] if size is None else float(size[0])
     if device.kind != "cpu" and gpus == 0:
@@ -318,10 +304,7 @@ def _mode(
 
 
 def _group(columns: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The group of each row and the first row of each group of equal rows.
-
-    Column by column, by codes: sorting rows as records takes ten times as long on a million rows.
-    """
+    """Group number of each row, and first row of each group of equal rows."""
     import pandas as pd
 
     n = len(columns[0])
@@ -336,7 +319,7 @@ def _group(columns: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lost(rows: TraceRows, lost: list[_Group], context: Context) -> list[Problem]:
-    """One problem for all rows that can never run, naming the first of the file."""
+    """One problem for all rows that can never run, naming the first in the file."""
     table = rows.table
     count = sum(len(group.rows) for group in lost)
     worst = min(lost, key=lambda group: int(rows.kept[group.rows].min()))
@@ -357,7 +340,7 @@ def _lost(rows: TraceRows, lost: list[_Group], context: Context) -> list[Problem
 
 
 def _left_out(rows: TraceRows, lost: list[_Group], context: Context) -> str:
-    """Numbers of rows left out by reason, with the first row of each."""
+    """Numbers of left-out rows by reason, with the first row of each."""
     table = rows.table
     counts: dict[str, list[int]] = {}
     for group in lost:

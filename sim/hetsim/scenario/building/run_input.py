@@ -1,4 +1,4 @@
-"""From a validated scenario to the input of one run: cluster, tasks, policies."""
+"""Build the input of one run from a scenario: cluster, tasks, policies."""
 
 import json
 import math
@@ -44,7 +44,7 @@ DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
 def batching_policies(
     streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem]
 ) -> list[Any]:
-    """A batching policy for each service that has requests."""
+    """Make a batching policy for each service that has requests."""
     policies = scenario.policies
     served = [stream for stream in streams if stream.service is not None and len(stream)]
     if policies.batching is not None and all(entry.service is None for entry in scenario.model.workload):
@@ -72,7 +72,7 @@ def batching_policies(
 def _note_overload(
     stream: TaskStream, spec: PolicySpec, policy: Any, scenario: "ScenarioSource", context: Context
 ) -> None:  # fmt: skip
-    """Warn of a load that a service cannot serve; note it if certain."""
+    """Warn of a load that a service cannot serve; record it if certain."""
     overload = None if stream.overload is None else stream.overload(policy, spec.name)
     if overload is None:
         return
@@ -94,7 +94,7 @@ def iterates(spec: PolicySpec) -> bool:
 def iteration_policies(
     streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem]
 ) -> list[tuple[Any, Any, Any]]:
-    """Make the policies of each language model that has requests."""
+    """Make the policies of each language model with requests."""
     policies, document = scenario.policies, scenario.document
     served = [stream for stream in streams if stream.language is not None and len(stream)]
     replicas = any(hasattr(entry.service, "kind") for entry in scenario.model.workload)
@@ -148,7 +148,7 @@ def _without_age(router: Routing) -> str | None:
 
 
 def _place(stream: TaskStream, spec: PolicySpec, own: dict[int, PolicySpec]) -> Path_:
-    """Path of a policy of a service: at the service, or for all of them."""
+    """Path of a service's policy: at the service, or under `policy`."""
     named = own.get(int(stream.path[1])) is spec
     return (*stream.path, "service", spec.kind) if named else ("policy", spec.kind)
 
@@ -180,7 +180,7 @@ def make_policy(spec: PolicySpec, scenario: "ScenarioSource", problems: list[Pro
 
 
 class ScenarioSource(ReadScenario, Protocol):
-    """The part of a `Scenario` that building a run reads."""
+    """Protocol: the part of a `Scenario` that building a run reads."""
 
     notes: list[str]
 
@@ -188,18 +188,15 @@ class ScenarioSource(ReadScenario, Protocol):
         """The trace of a workload entry, read once."""
 
 
-SHORT_CYCLES = 10
-"""Tasks that compute for fewer cycles of the scheduler than these are short."""
-HOPELESS = 0.01
-"""Part of the tasks from which on hopeless deadlines are a warning rather than a note."""
-LONG = 120.0
-"""Seconds from which on a run is said to take long."""
+SHORT_CYCLES = 10  # Number of scheduling cycles below which a task's compute time is short.
+HOPELESS = 0.01  # Share of tasks with hopeless deadlines above which a note becomes a warning.
+LONG = 120.0  # Seconds above which a run is reported to take long.
 
 
 def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
     """Build one run of the scenario; ScenarioError lists everything wrong with it.
 
-    Same scenario, seed, replication and `loads` (what they are for): the same columns to the last bit.  `seed` defaults
+    The same scenario, seed, replication and `loads` (purpose of the run) give bit-identical columns.  `seed` defaults
     to the scenario's.
     """
     model = scenario.model
@@ -269,7 +266,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
 
 
 def _short_tasks(tasks: Tasks, decisions: DecisionTime | None) -> list[str]:
-    """Warn where most tasks are short next to a cycle of the scheduler."""
+    """Warn if most tasks are short compared with a scheduling cycle."""
     if decisions is None or not len(tasks):
         return []
     fastest = tasks.computing(tasks.time).min(axis=1)
@@ -281,7 +278,6 @@ def _short_tasks(tasks: Tasks, decisions: DecisionTime | None) -> list[str]:
 
 
 def _faults(given: Any, cluster: Cluster, scenario: ScenarioSource, problems: list[Problem]) -> list[Faults]:
-    """The faults of a run; none, and their problems, where they are wrong."""
     try:
         return build_faults(given, cluster, scenario.document, scenario.base)
     except ScenarioError as error:
@@ -290,7 +286,7 @@ def _faults(given: Any, cluster: Cluster, scenario: ScenarioSource, problems: li
 
 
 def _plans(policy: Any) -> bool:
-    """Return True if the policy, or one that it works with, plans."""
+    """Return True if the policy, or one of its inner policies, makes a plan."""
     wanted = {key: inner_type(one) for key, one in registry.parameters(type(policy)).items()}
     inner = [getattr(policy, key, None) for key, kind in wanted.items() if kind is not None]
     planner = isinstance(policy, PlannedScheduler) or PlannedScheduler in wanted.values()
@@ -298,7 +294,7 @@ def _plans(policy: Any) -> bool:
 
 
 def _check_refused(tasks: Tasks, scheduler: Any, name: str) -> None:
-    """Refuse tasks that are rejected as they come, where all are planned beforehand."""
+    """Raise ScenarioError for rejected tasks if the scheduler plans all beforehand."""
     if tasks.refused and type(scheduler).prepare is not Scheduler.prepare:
         first = next(iter(tasks.refused))
         text = f"{name} plans all tasks beforehand, and {tasks.name(first)} "
@@ -306,7 +302,7 @@ def _check_refused(tasks: Tasks, scheduler: Any, name: str) -> None:
 
 
 def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
-    """Return True if another draw has tasks with a chance of 1 % or more."""
+    """Return True if a draw has tasks with a probability of at least 1 %."""
     expected = 0.0
     for entry in entries:
         if entry.arrivals is not None and not entry.arrivals.closed and entry.count is None:
@@ -316,10 +312,7 @@ def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
 
 
 def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
-    """A note on tasks that are late even alone on the fastest device.
-
-    Also whether they are more than the few that drawn sizes bring with them.
-    """
+    """Note on tasks that are late even alone; True if random sizes do not explain it."""
     if tasks.deadline is None or not len(tasks):
         return [], False
     fastest = tasks.computing(tasks.time).min(axis=1)
@@ -339,7 +332,7 @@ def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
 def true_rates(
     scenario: ScenarioSource, streams: list[TaskStream], name: str, problems: list[Problem]
 ) -> Mapping[str, Callable[[float], float]]:
-    """Arrivals per second of each class and service at any time."""
+    """Arrival rate of each class and service, as a function of time."""
     parts: dict[str, list[tuple[float, Any, float]]] = {}
     for stream in streams:
         number = int(stream.path[1])
@@ -367,7 +360,7 @@ def _rate(parts: list[tuple[float, Any, float]], time: float) -> float:
 
 
 def may_take_long(scheduler: Scheduler, name: str, problem: PlanProblem) -> list[str]:
-    """A warning about long runs, if rounds look at all waiting tasks."""
+    """Warn of a long run if the scheduler examines all waiting tasks in each round."""
     cost, count = scheduler.round_cost(problem), len(problem.tasks)
     if not cost or cost * count**2 < LONG:
         return []
@@ -384,10 +377,7 @@ def may_take_long(scheduler: Scheduler, name: str, problem: PlanProblem) -> list
 
 
 def offered_load(tasks: Tasks, cluster: Cluster) -> float:
-    """Arriving work per second / capacity, of accelerators or cores.
-
-    Each task counts in its fastest mode, by estimate; inf if all arrive at once.
-    """
+    """Arriving work per second / capacity, by estimates in each task's fastest mode."""
     work = {"cores": 0.0, "accelerators": 0.0}
     by_mode = tasks.computing(tasks.estimate)
     for number, shape in enumerate(tasks.shapes):

@@ -1,4 +1,4 @@
-"""From a `service:` entry to its modes, its requests and its `Service`."""
+"""Build modes, requests and a `Service` from a `service:` entry."""
 
 import math
 from functools import cached_property
@@ -20,8 +20,7 @@ from hetsim.scenario.schema.language_model import LanguageModel
 from hetsim.scenario.schema.service import ComputeStage, ServiceSpec, VariantSpec
 from hetsim.scenario.schema.workload import WorkloadEntry
 
-OWN = ("service", "batching")
-"""Where an entry names a batching policy for itself."""
+OWN = ("service", "batching")  # Path of an entry's own batching policy.
 
 
 class DrawnService(DrawnRequests[ServiceSpec]):
@@ -29,7 +28,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
 
     @cached_property
     def modes(self) -> list[tuple[Mode, ComputeStage]]:
-        """Modes on all devices of variants, and their compute stages."""
+        """Modes of all variants on their devices, with their compute stages."""
         modes = []
         for way in self.service.ways:
             devices = self.context.modes.of_kind(way.device)
@@ -49,7 +48,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return modes
 
     def _remark(self, way: VariantSpec) -> None:
-        """Warn of the measured times of a variant, where they are extrapolated."""
+        """Warn if measured times of a variant are extrapolated."""
         for name in ("upload", "compute", "download"):
             stage = getattr(way, name)
             if stage.measured is None:
@@ -60,7 +59,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
             self.context.warnings += [text for text in sentences if text not in self.context.warnings]
 
     def _room(self, device: Any, memory: int, there: int | None) -> None:
-        """Raise a problem unless the model and a batch fit into memory."""
+        """Raise ScenarioError unless the model and a batch fit into memory."""
         needed = (self.service.model or 0) + memory
         if device.kind != "cpu" and there is not None and needed > there:
             where = f"a {device.name}" if there == device.memory else f"a slice of {device.name}"
@@ -68,7 +67,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
             raise self._fail("model", text)
 
     def _limit(self, way: VariantSpec, device: Any, memory: int, there: int | None) -> int:
-        """The largest batch by the variant and by memory next to the model."""
+        """Largest batch that the variant, and memory next to the model, allow."""
         limit = UNLIMITED_BATCH if way.max_batch is None else way.max_batch
         for stage in (way.upload, way.compute, way.download):
             if stage.measured is not None and not stage.extrapolate:
@@ -84,7 +83,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return limit
 
     def ways(self, n: int, label: tuple[str, ...], demand: Demand) -> list[tuple[Mode, np.ndarray]]:
-        """Modes and times of n requests; fills `extra` with their tokens."""
+        """Modes and times of n requests; also stores their tokens in `extra`."""
         self.extra = {} if demand.tokens is None else self._tokens_of(demand, n, label)
         return self._times(n, label)
 
@@ -110,7 +109,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return modes
 
     def _tokens(self, key: str) -> np.ndarray:
-        """The tokens of each request, where a coefficient needs them."""
+        """Tokens of each request; ScenarioError if they are unknown."""
         if key not in self.extra:
             text = f"per_{key.removesuffix('s')} needs to know how long requests are: "
             text += "give the entry tokens: {prompt: ..., output: ...}, or a trace that has them"
@@ -151,7 +150,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         rate = request_rate(entry, stream)
 
         def overload(batching: Batching, policy: str) -> tuple[str, float] | None:
-            """The largest batches serve the most requests; a policy may stop short of them."""
+            """Describe an overload under a batching policy, which may limit batch sizes."""
             limit = max(mode.batch_limit for mode in modes)
             max_batch, cap = capacity(limit), limit if batching.max_batch is None else min(limit, batching.max_batch)
             why = f"{policy} forms batches of at most {cap}, with which"
@@ -162,7 +161,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         stream.overload = overload
 
     def _capacity(self, mode: Mode, limit: int, each: float, bytes_in: float, bytes_out: float) -> float:
-        """Requests per second in batches of up to a limit."""
+        """Requests per second in batches of up to `limit`."""
         max_batch = min(mode.batch_limit, limit, 10**9)
         stages = [stage for stage in (mode.upload, mode.table, mode.download) if isinstance(stage, StageTable)]
         sizes = {max_batch, *(size for stage in stages for size in stage.sizes if size < max_batch)}
@@ -180,7 +179,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
 
 
 def _stages(mode: Mode, size: int, each: float, bytes_in: float, bytes_out: float) -> BatchTimes:
-    """Stages of a batch on an idle link, from seconds and bytes of a request."""
+    """Stage times of a batch on an idle link, from seconds and bytes of a request."""
     link, (up, compute, down) = mode.type.link, mode.stages(size, each * size)
     if not mode.on_cpu:
         up += link.latency + size * bytes_in / link.upload if bytes_in else 0.0
@@ -189,10 +188,7 @@ def _stages(mode: Mode, size: int, each: float, bytes_in: float, bytes_out: floa
 
 
 def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
-    """The times of a request alone: the shortest that tokens tell, and the mean.
-
-    Of drawn times the mean stands for the shortest too: no request can count on luck.
-    """
+    """Shortest and mean time of a request alone; for drawn times, both are the mean."""
     if compute.by_tokens:
         return float(times.min()), float(times.mean())
     mean = 0.0 if compute.per_item is None else float(compute.per_item.mean)
@@ -200,14 +196,14 @@ def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
 
 
 def serving_of(entry: WorkloadEntry, name: str, path: Path_, context: Context) -> DrawnService | ServedLanguage | None:
-    """The service for the requests of an entry; None if they are not requests."""
+    """The service for an entry's requests; None if the entry has plain tasks."""
     if isinstance(entry.service, LanguageModel):
         return ServedLanguage(entry.service, name, path, context)
     return None if entry.service is None else DrawnService(entry.service, name, path, context)
 
 
 def service_of(stream: TaskStream, spec: ServiceSpec, rows: np.ndarray, tasks: Tasks) -> Service:
-    """The service of a stream, with the rows of its requests by arrival."""
+    """Build the service of a stream, with the rows of its requests by arrival."""
     shape = tasks.shapes[tasks.shape[rows[0]]]
     times = tasks.estimate[rows][:, : len(shape.modes)]
     alike = bool((times == times[0]).all() and (tasks.time[rows][:, : len(shape.modes)] == times[0]).all())

@@ -1,4 +1,4 @@
-"""From the `site:` part of a scenario to partitions with rules, applied to tasks."""
+"""Build partitions from the `site:` part of a scenario, and apply rules to tasks."""
 
 import math
 import re
@@ -21,12 +21,11 @@ from hetsim.workload.traces import TaskTable
 if TYPE_CHECKING:
     from hetsim.scenario.building.streams import Context
 
-SHOWN = 3
-"""Reasons for refusals that a warning names."""
+SHOWN = 3  # Maximum number of reasons for rejections in a warning.
 
 
 def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Cluster:
-    """The cluster with the partitions of its nodes and site."""
+    """Return the cluster with the partitions of its nodes and of the site."""
     problems: list[Problem] = []
     if any(rules.nodes for rules in site.partitions.values()):
         cluster = _told(cluster, site)
@@ -49,7 +48,7 @@ def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Clu
 
 
 def _told(cluster: Cluster, site: SiteSpec) -> Cluster:
-    """The cluster with nodes that name the partitions in which they are listed."""
+    """Copy the cluster; its nodes name the partitions that list them."""
     extra: dict[int, list[str]] = {}
     for name, rules in site.partitions.items():
         for pattern in rules.nodes or ():
@@ -65,7 +64,7 @@ def _told(cluster: Cluster, site: SiteSpec) -> Cluster:
 
 
 def nodes_named(pattern: str, cluster: Cluster) -> list[Node]:
-    """The nodes meant by a name, a list with ranges (`n[0-3]`) or a pattern (`n*`)."""
+    """Nodes that match a name, a list with ranges (`n[0-3]`) or a pattern (`n*`)."""
     wanted = dict.fromkeys(hosts(pattern)) if "[" in pattern or "," in pattern else {pattern: None}
     return [
         node for node in cluster.nodes
@@ -74,17 +73,16 @@ def nodes_named(pattern: str, cluster: Cluster) -> list[Node]:
 
 
 def _matching(pattern: str, cluster: Cluster) -> int:
-    """The same as a bitmask."""
     return sum(1 << node.index for node in nodes_named(pattern, cluster))
 
 
 def default_of(cluster: Cluster) -> Partition | None:
-    """The partition of tasks that name none; None: they may run anywhere."""
+    """Partition of tasks that name none; None: they may run on all nodes."""
     return next((one for one in cluster.partitions.values() if one.default), None)
 
 
 def drawn_partition(demand: Demand, path: Path_, context: "Context") -> Partition | None:
-    """The partition of a drawn class's tasks; ScenarioError if unknown."""
+    """Partition of a drawn class's tasks; ScenarioError if unknown."""
     if (given := demand.partition) is None:
         return default_of(context.cluster)
     if isinstance(given, PartitionColumn):
@@ -102,9 +100,9 @@ def unknown_partition(name: str, cluster: Cluster) -> str:
 def recorded_partitions(
     demand: Demand, path: Path_, table: TaskTable, kept: np.ndarray, context: "Context"
 ) -> tuple[np.ndarray, list[Partition | None], dict[int, str]]:
-    """Partition number of each row, the partitions, and refused rows.
+    """Partition number of each row, the partitions, and rejected rows with reasons.
 
-    Rows that name none, or where the table has no such column, are in the partition of the entry, or the default.
+    Rows without a partition are in the partition of the entry, or the default one.
     """
     import pandas as pd
 
@@ -138,7 +136,7 @@ def _named_partition(name: str, path: Path_, context: "Context") -> Partition:
 
 
 def _text(cell: object) -> str:
-    """A cell as a name: blank where there is none, 3 rather than 3.0."""
+    """Convert a cell to a name: "" if missing, 3 rather than 3.0."""
     if cell is None or cell != cell:
         return ""
     return f"{cell:g}" if isinstance(cell, float) else str(cell)
@@ -148,7 +146,7 @@ def _text(cell: object) -> str:
 
 
 def apply_rules(tasks: Tasks, site: SiteSpec, context: "Context") -> None:
-    """Apply limits and refusals to the merged tasks."""
+    """Apply time limits and rejections to the merged tasks."""
     limit = _asked(tasks)
     if any(tasks.partitions):
         limit = _by_partition(tasks, limit, context.cluster)
@@ -162,7 +160,7 @@ def apply_rules(tasks: Tasks, site: SiteSpec, context: "Context") -> None:
 
 
 def _asked(tasks: Tasks) -> np.ndarray | None:
-    """Limits that tasks ask for: the column `time_limit`, inf where there is none."""
+    """Time limits that tasks request (column `time_limit`); inf if missing."""
     if (column := tasks.extra.get("time_limit")) is None:
         return None
     values = np.array(column, dtype=float)
@@ -170,7 +168,7 @@ def _asked(tasks: Tasks) -> np.ndarray | None:
 
 
 def _by_partition(tasks: Tasks, limit: np.ndarray | None, cluster: Cluster) -> np.ndarray | None:
-    """Limits with the partitions' defaults; refuses tasks against the rules."""
+    """Add the partitions' default limits; reject tasks that violate the rules."""
     codes = np.zeros(len(tasks), dtype=np.int32) if tasks.partition_code is None else tasks.partition_code
     for code, name in enumerate(tasks.partitions):
         if not name:
@@ -212,7 +210,7 @@ def _bound_estimates(tasks: Tasks, end: np.ndarray) -> None:
 
 
 def refusals(tasks: Tasks) -> str:
-    """Number of tasks rejected at arrival, and why."""
+    """Text: number of tasks rejected at arrival, by reason."""
     counts: dict[str, int] = {}
     for reason in tasks.refused.values():
         alike = re.sub("^asks for [^,]*, ", "asks for ", reason)  # what is asked for differs from task to task

@@ -1,4 +1,4 @@
-"""One stream of tasks as columns, common to synthetic and recorded streams."""
+"""One stream of tasks as columns, and code shared by drawn and recorded streams."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -28,24 +28,21 @@ NO_STOPPING = Stopping()
 
 @dataclass
 class Stages:
-    """Stages of a stream's requests, by task."""
+    """Stages of a stream's requests; arrays have one entry per task."""
 
-    first: np.ndarray
-    """Position of the first task of the request."""
+    first: np.ndarray  # position of the first task of the request
     stage: np.ndarray
     names: list[str]
-    id: np.ndarray
-    """The id of the request."""
-    alone: np.ndarray
-    """Seconds that the request takes alone."""
+    id: np.ndarray  # id of the request
+    alone: np.ndarray  # seconds that the request takes alone
 
 
 @dataclass(slots=True)
 class TaskStream:
-    """Columns of one entry, in task order; codes refer to its own lists.
+    """Columns of one workload entry, in task order; codes refer to its own lists.
 
-    `time` and `estimate` have a column for each mode of the widest shape, inf beyond a row's own modes;
-    `estimate` is None where exact.  `deadline` and `patience` count seconds from the arrival.
+    `time` and `estimate` have a column for each mode of the widest shape, inf beyond a row's own modes; `estimate` is
+    None if exact.  `deadline` and `patience` count seconds from the arrival.
     """
 
     name: str
@@ -66,35 +63,28 @@ class TaskStream:
     bytes_out: np.ndarray | None = None
     partition_code: np.ndarray | None = None
     partitions: list[str] = field(default_factory=lambda: [""])
-    refused: dict[int, str] = field(default_factory=dict)
-    """Reasons to reject tasks as they come, by their position here."""
+    refused: dict[int, str] = field(default_factory=dict)  # position -> reason to reject the task at arrival
     id: np.ndarray | None = None
     predecessors: list[tuple[int, ...]] | None = None
     stages: Stages | None = None
     reads: list[tuple[str, ...]] | None = None
     writes: list[tuple[str, ...]] | None = None
-    items: dict[str, int] = field(default_factory=dict)
-    """Sizes of data items that the source of the tasks itself tells."""
+    items: dict[str, int] = field(default_factory=dict)  # sizes of data items that the task source defines
     work: Known | None = None
     hash_ids: Ragged | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     service: ServiceSpec | None = None
     language: LanguageModel | None = None
-    step_factor: float = 1.0
-    """On all steps of the language model in this replication."""
+    step_factor: float = 1.0  # factor on all steps of the language model in this replication
+    # language model and replica mode on each device type that it may use
     replica_modes: list[tuple[LanguageModel, Mode]] = field(default_factory=list)
-    """The language model on each type of device where it may be, and the mode of a replica there."""
-    resampled: str | None = None
-    """How a trace was drawn again; empty where its arrivals are replayed as they are, None where none are."""
+    resampled: str | None = None  # how a trace was resampled; "": arrivals are replayed, None: no trace arrivals
+    # (batching policy, name) -> (warning, requests/s that the devices can serve), or None
     overload: Callable[[Any, str], tuple[str, float] | None] | None = None
-    """What to say of a load that the devices of its service cannot serve under a batching policy, given with its name,
-    and the number of requests a second that they can; None where they can serve all."""
     clients: list[tuple[float, int]] = field(default_factory=list)
     think: Callable[[np.random.Generator, int], np.ndarray] | None = None
-    calls: Clients | None = None
-    """What its clients do where they time out or try again."""
-    depth: int = 1
-    """Tasks of each call, one after the other: stages of which each one calls the next."""
+    calls: Clients | None = None  # behavior of its clients at timeouts and failures
+    depth: int = 1  # tasks per call: stages, each of which calls the next
 
     def __len__(self) -> int:
         return len(self.arrival)
@@ -110,10 +100,8 @@ class Context:
     random: RandomTree
     horizon: float
     notes: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    """What a reader of the results must know beforehand."""
-    overloads: list[tuple[str, float, float]] = field(default_factory=list)
-    """`RunInput.overloads`."""
+    warnings: list[str] = field(default_factory=list)  # facts that a reader of the results must know
+    overloads: list[tuple[str, float, float]] = field(default_factory=list)  # as `RunInput.overloads`
 
     def note_unused(self, name: str, keys: Iterable[str]) -> None:
         """Note each `gpu_time.TYPE` of a type that the cluster lacks."""
@@ -135,7 +123,7 @@ class Context:
 
 
 def peak_of(device: DeviceType) -> Peak | None:
-    """Peak rates of a type: its own, or those of a known device."""
+    """Peak rates of a type: its own, or those of a known device of that name."""
     if isinstance(device.peak, Peak):
         return device.peak
     return roofline.DEVICES.get(device.name.lower()) if device.kind != "cpu" else None
@@ -152,7 +140,7 @@ def stopping_of(demand: Demand) -> tuple[Stopping, bool]:
 
 
 def users_of(demand: Demand, n: int, rng: np.random.Generator) -> tuple[np.ndarray | None, list[str]]:
-    """The user of each task: fixed, or drawn from the mix."""
+    """User of each task: fixed, or drawn from the mix."""
     if demand.users is None:
         return None, [demand.user or ""]
     mix: Any = demand.users
@@ -165,7 +153,7 @@ def users_of(demand: Demand, n: int, rng: np.random.Generator) -> tuple[np.ndarr
 
 
 def draw_codes(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """n independent indexes with probabilities proportional to `weights`."""
+    """Draw n independent indexes with probabilities proportional to `weights`."""
     cumulative = np.cumsum(weights, dtype=float)
     codes = np.searchsorted(cumulative, rng.random(n) * cumulative[-1], side="right")
     return np.minimum(codes, len(weights) - 1).astype(np.int32)
@@ -184,14 +172,14 @@ def unfit(
     context: Context, path: Path_, count: int, first: str, refused: list[Mode], types: Iterable[str] = (),
     nodes_by: str = "nodes: N",
 ) -> Problem:  # fmt: skip
-    """The problem to report for tasks that no device can ever run."""
+    """Build the problem for tasks that no device can ever run."""
     many = f"{count:,} tasks, the first of them {first}," if count > 1 else first
     why = why_unfit(context, refused, types, nodes_by)
     return context.problem(path, f"{many} can never run on this cluster: {why}")
 
 
 def why_unfit(context: Context, refused: list[Mode], types: Iterable[str] = (), nodes_by: str = "nodes: N") -> str:
-    """Why none of these modes, or no mode at all, can run."""
+    """Explain why none of these modes (or no mode at all) can run."""
     if refused:
         return "; ".join(dict.fromkeys(context.modes.why_not(mode, nodes_by) for mode in refused))
     kinds = [kind.name for kind in context.cluster.types.values() if context.modes.of_kind(kind.name)]
@@ -201,7 +189,7 @@ def why_unfit(context: Context, refused: list[Mode], types: Iterable[str] = (), 
 
 
 def closed_rows(entry: WorkloadEntry, until: float, fastest_mean: float) -> int:
-    """Rows for a closed loop: its `count`, or a safe bound before `until`."""
+    """Number of rows for a closed loop: its `count`, or a safe bound before `until`."""
     if entry.count is not None:
         return entry.count
     arrivals: Any = entry.arrivals
@@ -217,7 +205,7 @@ def closed_rows(entry: WorkloadEntry, until: float, fastest_mean: float) -> int:
 
 
 def with_attempts(stream: TaskStream, context: Context) -> TaskStream:
-    """The stream, followed by rows for all retries and hedges: tasks not yet sent."""
+    """Append rows for all retries and hedges: tasks that are not sent yet."""
     if stream.calls is None or stream.calls.attempts == stream.depth == 1:
         return stream
     clients, parts, depth, count = stream.calls, stream.calls.attempts, stream.depth, len(stream)
@@ -256,7 +244,7 @@ def with_attempts(stream: TaskStream, context: Context) -> TaskStream:
 
 
 def _bind_apart(stream: TaskStream, attempts: tuple[int, ...], changes: dict[str, Any], context: Context) -> None:
-    """Bind each attempt to a mode drawn at random, the copies of a try apart."""
+    """Bind each attempt to a random mode; copies of one try get different modes."""
     tries, copies, _ = attempts
     random, shapes = context.random.stream("apart", stream.name), changes["shape"]
     times = {key: np.full_like(changes[key], np.inf) for key in ("time", "estimate") if changes[key] is not None}
@@ -275,12 +263,11 @@ def _bind_apart(stream: TaskStream, attempts: tuple[int, ...], changes: dict[str
     changes.update(times, shape=bound, work=None)  # work is by mode, and tells only what can be fused
 
 
-OF_SIZE = ("prompt_tokens", "output_tokens")
-"""What the size of a request to a language model is."""
+OF_SIZE = ("prompt_tokens", "output_tokens")  # Columns that are the size of a request to a language model.
 
 
 def _other_sizes(stream: TaskStream, times: int, random: np.random.Generator) -> np.ndarray:
-    """For each call, `times` times, a call of its class drawn at random."""
+    """For each call, `times` times, draw a call of its class."""
     kind = stream.shape if stream.class_code is None else stream.class_code
     kinds = np.tile(kind, (times, 1))
     drawn = np.empty(kinds.shape, np.int64)
@@ -291,10 +278,7 @@ def _other_sizes(stream: TaskStream, times: int, random: np.random.Generator) ->
 
 
 def calls_of(streams: list[TaskStream], rank: np.ndarray, counts: list[int], context: Context) -> Calls | None:
-    """The attempts of calls of all streams.
-
-    rank: rows of their tasks; counts: how many calls each stream has.
-    """
+    """Build the attempts of all streams' calls; counts: number of calls by stream."""
     if all(stream.calls is None for stream in streams):
         return None
     total, first = len(rank), np.full(len(rank), -1)
@@ -344,8 +328,7 @@ REACTIONS = {
     "rejected": "nothing rejects an attempt (name a policy.admission, or a policy that drops what is late)",
     "failed": "no attempt fails (what a fault stops waits again; tasks are killed at their time limits with "
     "site: {at_limit: kill})",
-}
-"""Causes of retries, and what is said where none of them can happen."""
+}  # Cause of retries -> why it cannot occur, for messages.
 
 
 def check_retries(
@@ -354,8 +337,8 @@ def check_retries(
 ) -> None:  # fmt: skip
     """Raise ScenarioError for retries that nothing in the scenario can cause.
 
-    policies: of the whole run, each with `rejects`; batching: likewise, of each stream that is a service; killing: are
-    tasks killed at their time limits?
+    policies: policies of the whole run, with `rejects`; batching: the same for each stream that is a service; killing:
+    True if tasks are killed at their time limits.
     """
     problems: list[Problem] = []
     served = iter(batching)

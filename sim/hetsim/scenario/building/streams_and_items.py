@@ -1,4 +1,4 @@
-"""The entries of the workload as streams of tasks, the data items, and problems."""
+"""Build the workload's entries and data items, and collect their problems."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -29,10 +29,10 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) -> list[Problem]:
-    """Problems of the cluster and entries that are not about single keys.
+    """Problems of cluster and entries that do not belong to single keys.
 
-    For a scenario that has wrong keys elsewhere, so that all its problems come in one report.  `tables` are the
-    traces that could be read.
+    For a scenario with wrong keys elsewhere, so that one report has all problems.  `tables` are the traces that could
+    be read.
     """
     data, context = document.data, {"base": str(base)}
     entries = _as_list(data.get("workload"))
@@ -60,7 +60,7 @@ def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) ->
 
 
 class ScenarioHorizon(Model):
-    """The horizon alone, for a scenario whose rest is wrong."""
+    """The horizon alone, for a scenario with errors in other parts."""
 
     horizon: Seconds | None = None
 
@@ -73,12 +73,11 @@ def _valid(model: type[M], value: Any, context: dict[str, str]) -> M | None:
 
 
 def _as_list(value: Any) -> list[Any]:
-    """One mapping where a list of them may stand."""
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def entry_names(entries: list[Any]) -> list[str | None]:
-    """The name of each entry: its own, its class, or `stream` and its number."""
+    """Name of each entry: its own, its class, or `stream` and its number."""
     given = enumerate(entry if isinstance(entry, dict) else {} for entry in entries)
     names = [entry.get("name") or entry.get("class") or f"stream{number}" for number, entry in given]
     return [str(name) if isinstance(name, str | int) else None for name in names]
@@ -95,7 +94,7 @@ def _repeated(entries: list[Any], document: Document) -> Iterator[Problem]:
 def build_parts(
     entries: dict[int, WorkloadEntry], data: list[DataItem], tables: Callable[[int], TaskTable], context: Context
 ) -> tuple[list[TaskStream], list[Item], list[Problem]]:
-    """Build streams and items; also everything that is wrong with them."""
+    """Build streams and items; also return all problems found."""
     raw = _as_list(context.document.data.get("workload"))
     problems = list(_repeated(raw, context.document))
     streams: list[TaskStream] = []
@@ -131,7 +130,7 @@ def build_parts(
 
 
 def _absurd(stream: TaskStream, context: Context) -> list[Problem]:
-    """Values that no column can hold, from sizes such as 1e300 B."""
+    """Problems with values that no column can hold, such as sizes of 1e300 B."""
     sizes = ((key, getattr(stream, key)) for key in ("bytes_in", "bytes_out"))
     problems = [
         context.problem((*stream.path, key), f"{column.max():.3g} bytes are beyond any memory")
@@ -164,7 +163,7 @@ def _items(data: list[DataItem], context: Context) -> tuple[list[Item], list[Pro
 
 
 def _unknown_items(streams: list[TaskStream], items: list[Item], context: Context) -> Iterator[Problem]:
-    """An item that a task names and `data` does not list is a problem at its entry."""
+    """Problems with items that tasks name and `data` does not list."""
     item_names = {item.name for item in items}
     for key in ("reads", "writes"):
         for stream in streams:

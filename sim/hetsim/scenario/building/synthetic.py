@@ -1,4 +1,4 @@
-"""Synthetic streams: arrivals, classes and sizes from random streams of their own."""
+"""Build synthetic streams: arrivals, classes and sizes from random streams."""
 
 import math
 from collections.abc import Mapping
@@ -35,20 +35,18 @@ from hetsim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
 from hetsim.workload.arrivals import BLOCK
 from hetsim.workload.costs.roofline import Work
 
+# Builders of optional packages, by the key of an entry.
 STREAMS = {"pipeline": "hetsim.planning.stream:pipeline_stream"}
-"""Streams of rooms, by the key of an entry."""
 IN_STEP = (
     "{:,} clients send equal requests at the same instants, as they start together and think equally long; give "
     "arrivals.start_jitter, or lengths or thinking times that vary"
 )
-PROBE = 1000
-"""Tasks drawn, from a stream of their own, to know the mean time of a closed loop's tasks beforehand."""
-FOR_MEANS = 20_000
-"""The same, to know the mean of a class of which policies know only that."""
+PROBE = 1000  # Number of tasks drawn separately to estimate the mean time of a closed loop's tasks.
+FOR_MEANS = 20_000  # Number of tasks drawn to estimate a class's mean, where policies know only that.
 
 
 def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Context) -> TaskStream:
-    """The stream of an entry with `arrivals`."""
+    """Build the stream of an entry with `arrivals`."""
     arrival, clients = _arrivals(entry, name, path, context)
     if entry.pipeline is not None:
         return load_object(STREAMS["pipeline"])(entry, name, path, arrival=arrival, context=context)
@@ -104,10 +102,7 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
 
 
 def _join(stream: TaskStream, entry: WorkloadEntry, name: str, context: Context, best: np.ndarray) -> None:
-    """Make requests of tasks that come together.
-
-    best: the fastest time of each part, a row a request.
-    """
+    """Combine tasks that arrive together; best: fastest times (requests × parts)."""
     count, parts = best.shape
     labels = [one.class_ for one in entry.classes or []]
     before = [[labels.index(name) for name in one.after or ()] for one in entry.classes or []]
@@ -128,7 +123,7 @@ def _join(stream: TaskStream, entry: WorkloadEntry, name: str, context: Context,
 
 
 def _alike(arrivals: Any, demand: Demand) -> bool:
-    """Return True if clients of a language model stay in step with each other."""
+    """Return True if clients of a language model stay synchronized."""
     tokens = demand.tokens
     if tokens is None or arrivals.start_jitter:
         return False
@@ -138,7 +133,7 @@ def _alike(arrivals: Any, demand: Demand) -> bool:
 def _arrivals(
     entry: WorkloadEntry, name: str, path: Path_, context: Context
 ) -> tuple[np.ndarray, list[tuple[float, int]]]:
-    """Arrival times (inf where a closed loop decides), and numbers of clients."""
+    """Arrival times (inf if a closed loop decides), and numbers of clients."""
     arrivals: Any = entry.arrivals
     until = min(context.horizon, math.inf if entry.until is None else entry.until)
     limited = entry.count is not None or math.isfinite(until)
@@ -162,7 +157,7 @@ def _arrivals(
 
 
 def _check_amount(arrivals: Any, until: float, count: int | None, path: Path_, context: Context) -> None:
-    """Refuse what would take hours to draw, before it is drawn."""
+    """Raise ScenarioError for arrivals that would take hours to draw."""
     rate = arrivals.rate_mean
     # A block at least is drawn whatever the count.
     lasts = until if count is None or not rate else min(until, max(count, BLOCK) / rate)
@@ -174,7 +169,7 @@ def _check_amount(arrivals: Any, until: float, count: int | None, path: Path_, c
 
 
 def _probe(entry: WorkloadEntry, name: str, context: Context) -> float:
-    """Mean time of a task in its fastest mode, from a sample."""
+    """Estimate the mean time of a task in its fastest mode."""
     total = weights = 0.0
     weighted: list[tuple[Demand, float]] = [(one.over(entry), one.weight) for one in entry.classes or []]
     for k, (demand, weight) in enumerate(weighted or [(entry, 1.0)]):
@@ -186,24 +181,22 @@ def _probe(entry: WorkloadEntry, name: str, context: Context) -> float:
     return total / weights if weights else 0.0
 
 
+# Values of these columns for tasks of a class without the key, if another class has it.
 NEUTRAL = {"deadline": math.nan, "patience": math.inf, "bytes_in": 0.0, "bytes_out": 0.0, "priority": 0.0}
-"""What stands in these columns for tasks of a class that says nothing, where another one does."""
 
 
 @dataclass
 class _Drawn:
-    """The tasks of one class: modes that fit, their times, and what else was drawn."""
+    """The tasks of one class: modes that fit, times, and other drawn columns."""
 
     modes: list[Mode]
     refused: list[Mode]
     time: np.ndarray
-    known_time: np.ndarray
-    """Times of which policies know, but for an error: their own, or the mean of the class."""
+    known_time: np.ndarray  # basis of estimates: the tasks' own times, or the mean of the class
     demand: Demand
     shape: int
     error: np.ndarray | None
-    columns: dict[str, np.ndarray | None]
-    """Those of `NEUTRAL`; None where the class says nothing."""
+    columns: dict[str, np.ndarray | None]  # the columns of `NEUTRAL`; None if the class has no such key
     extra: dict[str, np.ndarray]
     partition: Partition | None
     work: Mapping[Mode, Work]
@@ -292,7 +285,6 @@ def _assemble(
 
 
 def _fill_estimate(stream: TaskStream, rows: np.ndarray | slice, drawn: _Drawn) -> None:
-    """Fill the estimates of a class where they are not the times."""
     if drawn.error is None and drawn.known_time is drawn.time:
         return
     if stream.estimate is None:

@@ -1,7 +1,7 @@
-"""Keys of an entry with a trace that have no effect, as every row has them.
+"""Checks for keys next to a trace that have no effect.
 
-Keys stand in for what rows leave blank (`hetsim.scenario.building.recorded`).  One that no row needs is refused: it
-reads as if it held for the tasks, and it does not.
+A key fills blank cells of rows (`hetsim.scenario.building.recorded`).  A key that no row needs is an error, since it
+seems to apply to the tasks and does not.
 """
 
 import re
@@ -19,8 +19,8 @@ from hetsim.workload.traces import TaskTable
 NUMBERS = ("nodes", "cpus", "gpus", "memory", "gpu_memory", "upload", "download", "bytes_in", "bytes_out", "priority",
            "weight", "deadline", "patience")  # fmt: skip
 TEXTS = ("qos", "account")
+# Keys that apply only to tasks on accelerators.
 ON_GPUS = ("gpus", "gpu_memory", "upload", "download", "bytes_in", "bytes_out")
-"""What tasks have only where they run on accelerators."""
 
 
 def check_effect(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Context) -> None:
@@ -59,7 +59,7 @@ def _reads_as_time(column: str, kind: str) -> bool:
 
 
 def _given(entry: WorkloadEntry) -> list[tuple[str, str]]:
-    """Keys that the entry gives, and the columns that they stand in for."""
+    """Keys that the entry gives, with the columns that they fill."""
     pairs = [(key, key) for key in (*NUMBERS, *TEXTS, "reads", "writes", "user", "time_limit")
              if getattr(entry, key) is not None]  # fmt: skip
     pairs += [("slice", "gpus"), ("slice", "slice")] if entry.slice is not None else []
@@ -69,7 +69,6 @@ def _given(entry: WorkloadEntry) -> list[tuple[str, str]]:
 
 
 def _filled(table: TaskTable, column: str) -> bool:
-    """Return True if every row of the table has a value there."""
     if not len(table):
         return False
     if column in ("reads", "writes"):  # a row that names nothing reads nothing
@@ -87,7 +86,7 @@ def _filled(table: TaskTable, column: str) -> bool:
 
 
 def nodes_by(entry: WorkloadEntry) -> str:
-    """Name the key or column that gives the node counts of a trace's jobs."""
+    """Key or column that gives the node counts of a trace's jobs."""
     sources = {"swf": "cores_per_node: N under trace", "slurm": "node_counts: true under trace"}
     form = "" if entry.trace is None else entry.trace.format
     return sources.get(form, "a column nodes of the table")

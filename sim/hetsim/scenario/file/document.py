@@ -1,9 +1,9 @@
 """Scenario files as plain data with positions: bounded YAML reading and writing.
 
-The reader builds data from the parser's events, without recursion, so that depth, size and aliases are bounded
-before anything large exists.  It resolves only `true`, `false`, `null` and plain decimal numbers; every other
-plain scalar is a string (stock YAML reads `1e6` as a string, `1:30` as 90, `no` as false, `012` as 10).
-Keys of mappings are always strings: their text.
+The reader builds data from the parser's events, without recursion, so that depth, size and aliases are bounded before
+anything large exists.  It resolves only `true`, `false`, `null` and plain decimal numbers; every other plain scalar is
+a string (standard YAML reads `1e6` as a string, `1:30` as 90, `no` as false, `012` as 10).  Keys of mappings are always
+strings.
 """
 
 import math
@@ -20,18 +20,15 @@ from hetsim.errors import Problem, ScenarioError
 from hetsim.model.files import open_input
 from hetsim.policy.external import ExternalProgram
 
-MAX_BYTES = 4_000_000
-"""Larger scenario files are refused before they are read: large data belong into tables in files of their own."""
-MAX_NODES = 200_000
-"""Values in a document, those repeated through aliases counted each time."""
+MAX_BYTES = 4_000_000  # Maximum size of scenario files; larger data belong into tables in files of their own.
+MAX_NODES = 200_000  # Maximum number of values in a document; values repeated by aliases count each time.
 MAX_DEPTH = 64
 
-Path_ = tuple[str | int, ...]
-"""The way to a value: keys and list indexes."""
+Path_ = tuple[str | int, ...]  # Path of a value: keys and list indexes.
 
 
 def key_of(path: Path_) -> str:
-    """The dotted form of a path: `workload.0.arrivals.rate`."""
+    """Dotted form of a path: `workload.0.arrivals.rate`."""
     return ".".join(str(part) for part in path)
 
 
@@ -41,7 +38,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def resolve(text: str) -> Any:
-    """The value of a scalar: true, false, null, a finite number, or text."""
+    """Value of a scalar: true, false, null, a finite number, or text."""
     if text in _WORDS:
         return _WORDS[text]
     if len(text) < 400 and _NUMBER.match(text):
@@ -54,10 +51,10 @@ def resolve(text: str) -> Any:
 
 @dataclass
 class Document:
-    """Plain data, and where each of its values stands in the file.
+    """Plain data, with the position of each value in the file.
 
-    `positions` maps a path to (line, column), counted from 1, of the key (in a list: of the item);
-    `set_by` names the command-line override that a path comes from, `program` the external scheduler: no file does.
+    `positions` maps a path to (line, column), counted from 1, of the key (in a list: of the item); `set_by` names the
+    command-line override that set a path; `program` is the external scheduler, which no file contains.
     """
 
     data: Any
@@ -67,10 +64,7 @@ class Document:
     program: ExternalProgram | None = None
 
     def problem(self, path: Path_, message: str) -> Problem:
-        """A problem at the address of `path`, or of the nearest parent.
-
-        A list of one may be written as its only item, then an index 0 in `path` is not in the file.
-        """
+        """Build a problem at the address of `path`, or of its nearest parent in the file."""
         key, path = key_of(path), self._written(path)
         for end in range(len(path), -1, -1):
             if path[:end] in self.set_by:  # also what the file has below it is no longer there
@@ -87,7 +81,7 @@ class Document:
         return Problem(message, key, self.file)
 
     def in_entries(self, *keys: str) -> Iterator[tuple[int, Path_, Any]]:
-        """Number, path and value of these keys in all workload entries."""
+        """Number, path and value of these nested keys in all workload entries."""
         entries = self.data.get("workload")
         for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
             value = entry
@@ -108,7 +102,7 @@ class Document:
         return tuple(written)
 
     def addressed(self, problem: Problem) -> Problem:
-        """The problem, with the address of its key if it lacks one."""
+        """Add the address of its key to a problem that has none."""
         if problem.file is not None or problem.line is not None:
             return problem
         here, path = self.data, []
@@ -126,7 +120,7 @@ _PLAIN = {str, int, float, bool, type(None)}
 
 
 def _copied(value: Any) -> Any:
-    """As `deepcopy`, in a fifth of the time where all is plain data."""
+    """As `deepcopy`, five times as fast for plain data."""
     if type(value) is dict:
         return {key: _copied(inner) for key, inner in value.items()}
     if type(value) is list:
@@ -157,7 +151,7 @@ def read(path: Path) -> Document:
 
 
 def parse(content: str | bytes, file: str | None = None) -> Document:
-    """Read the document in a text, as `read` does a file."""
+    """Parse the text of a document, as `read` does for a file."""
     if len(content) > MAX_BYTES:
         raise ScenarioError(Problem(_too_large(len(content)), file=file))
     if isinstance(content, bytes):
@@ -172,22 +166,22 @@ def parse(content: str | bytes, file: str | None = None) -> Document:
 
 
 def parse_value(text: str) -> Any:
-    """One value as scenario files write it (the right side of `--set`)."""
+    """Parse one value as in scenario files (the right side of `--set`)."""
     return _Builder(None).document(text).data
 
 
 def from_mapping(data: Any) -> Document:
-    """A document from Python data, copied; keys become strings, tuples lists."""
+    """Build a document from a copy of Python data; keys become strings, tuples lists."""
     return Document(_plain(data, 0))
 
 
 def dump(data: Any) -> str:
-    """YAML text that `parse` reads back to the same data."""
+    """Write YAML text that `parse` reads back to the same data."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
 
 
 def with_full_paths(value: Any, named: Mapping[tuple[str, str], Path], keys: tuple[str, ...] = ()) -> Any:
-    """Document data with absolute paths; `named` has them by key."""
+    """Document data with absolute paths; `named` maps (key, value) to paths."""
     if isinstance(value, dict):
         return {key: with_full_paths(inner, named, (*keys, str(key))) for key, inner in value.items()}
     if isinstance(value, list):
@@ -250,7 +244,7 @@ class _Open:
 
 
 class _Builder:
-    """Data and positions from the events of one YAML document."""
+    """Builds data and positions from the events of one YAML document."""
 
     def __init__(self, file: str | None):
         self.file = file
@@ -383,7 +377,7 @@ class _Builder:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes plain only what `resolve` reads back as itself."""
+    """YAML writer that writes plain only what `resolve` reads back unchanged."""
 
     yaml_implicit_resolvers: dict = {}
 

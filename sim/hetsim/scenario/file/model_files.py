@@ -1,4 +1,4 @@
-"""Models from config.json, as Hugging Face's transformers has it next to weights."""
+"""Language-model architectures from config.json files of Hugging Face models."""
 
 import re
 from pathlib import Path
@@ -13,8 +13,7 @@ KINDS = """
     deepseek_v2 deepseek_v3 deepseek_v32 gemma2 glm4_moe glm_moe_dsa gpt_oss kimi_k2 kimi_k25 llama llama4 llama4_text
     mimo minimax_m2 mistral mixtral phi3 qwen2 qwen2_moe qwen3 qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text
     qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe qwen3_vl_moe_text qwen3_vl_text
-"""
-"""The values of model_type whose shapes are known."""
+"""  # Supported values of model_type.
 PARTS = {
     "latent": {key: key for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")},
     "indexer": {"heads": "index_n_heads", "head_size": "index_head_dim", "tokens": "index_topk"},
@@ -23,21 +22,18 @@ PARTS = {
         "value_size": "linear_value_head_dim", "convolution": "linear_conv_kernel_dim",
     },
 }  # fmt: skip
+# Number formats by type and bits, or by their name in NVIDIA's ModelOpt.
 FORMATS = {
     "float 8": "fp8", "float 4": "nvfp4", "int 8": "int8", "int 4": "int4", "FP8": "fp8", "NVFP4": "nvfp4",
     "MXFP4": "mxfp4", "None": "bf16",
 }  # fmt: skip
-"""Formats by type and bits, or by the name that NVIDIA's ModelOpt has for them."""
 MAX_LAYERS = 10_000
+# Attention modules in lists of modules that are not quantized.
 ATTENTION = re.compile(r"attn(\*|\.\*|\$|$|\.[qkvo]\w*proj)")
-"""Modules of attention in lists of what is not quantized."""
 
 
 def architecture(folder: str, named: Any, formats: bool = True) -> dict[str, Any]:
-    """The architecture of a model's config.json, with number formats if asked.
-
-    ValueError with file, line and key if they cannot be known.
-    """
+    """Read an architecture from a config.json; ValueError with the key if that fails."""
     if not isinstance(named, str) or not named:
         raise ValueError(f"config: expected the name of a file, not {shown(named)}")
     path = record_input(Path(folder) / named, "config", named)
@@ -66,7 +62,7 @@ class _Config:
         return self.text.get(key, self.read.data.get(key))
 
     def number(self, *keys: str, default: int | None = None) -> int:
-        """The first of these keys that is given; above 0 unless 0 is the default."""
+        """First given value of these keys; above 0 unless 0 is the default."""
         key = next((one for one in keys if self.value(one) is not None), keys[0])
         value = self.value(key)
         if value is None and default is not None:
@@ -116,7 +112,7 @@ class _Config:
         return figures
 
     def types(self, layers: int, kind: str) -> list[str]:
-        """Types of layers that are not listed: one of `every` has full attention."""
+        """Attention types of layers that are not listed; every n-th has full attention."""
         other, every, first = "sliding_attention", 10**9, 0
         if kind.startswith(("qwen3_5", "qwen3_next")):
             other, every = "linear_attention", self.number("full_attention_interval", default=4)
@@ -132,7 +128,6 @@ class _Config:
         return ["full_attention" if one else other for one in full]
 
     def blocks(self, layers: int, kind: str) -> dict[str, Any]:
-        """Figures of feed-forward blocks."""
         experts = self.number("n_routed_experts", "num_local_experts", "num_experts", default=1)
         if experts <= 1:
             return {"intermediate": self.number("intermediate_size")}
@@ -150,7 +145,6 @@ class _Config:
                 "dense_layers": dense, **other}  # fmt: skip
 
     def formats(self, given: Any, figures: dict[str, Any]) -> dict[str, Any]:
-        """The number formats of quantized weights."""
         given = given if isinstance(given, dict) else {"quant_method": given}
         method, named = given.get("quant_method", "modelopt"), given.get("quant_algo")
         groups = given.get("config_groups")
@@ -179,7 +173,7 @@ class _Config:
 
     @staticmethod
     def width(given: Any) -> str | None:
-        """A format, by its name or by type and bits; None if it is not known."""
+        """Number format, from its name or its type and bits; None if unknown."""
         if not isinstance(given, dict):
             return FORMATS.get(str(given))
         name = FORMATS.get(f"{given.get('type', 'int')} {given.get('num_bits')}")

@@ -1,4 +1,4 @@
-"""From pydantic's errors to sentences with an address."""
+"""Translate pydantic's errors to sentences with an address."""
 
 import typing
 from collections.abc import Iterable, Iterator
@@ -18,8 +18,7 @@ LIMITS = {
     "less_than": ("below", "lt"),
     "less_than_equal": ("at most", "le"),
 }
-MAX_PLACES = 3
-"""Mappings that a message names at most as those that a key may be meant for; more are a guess."""
+MAX_PLACES = 3  # Maximum number of mappings named as the possible place of an unknown key.
 
 
 def translate(
@@ -28,7 +27,7 @@ def translate(
 ) -> list[Problem]:  # fmt: skip
     """Turn the errors of a validation at `prefix` into problems with addresses.
 
-    holder: the model of the mapping in which that value stands, for keys that belong there.
+    holder: model of the mapping around the validated value, for keys that belong there.
     """
     by_place: dict[tuple, Problem] = {}
     data = value_at(document.data, prefix)
@@ -55,7 +54,7 @@ def translate(
 
 
 def _with_key(path: Path_, data: Any, cause: Any) -> Path_:
-    """The path of what is wrong with a key of the mapping at `path`."""
+    """Path of an error about a key of the mapping at `path`."""
     inside = getattr(cause, "inside", None)
     steps = inside if isinstance(inside, tuple) else (inside,)
     here = value_at(data, path)
@@ -67,7 +66,7 @@ def _with_key(path: Path_, data: Any, cause: Any) -> Path_:
 
 
 def _is_word(detail: Any) -> bool:
-    """Return True for an error about a value that may be one of some words."""
+    """Return True for an error about a value that must be one of some words."""
     return detail["type"] == "literal_error" and str(detail["loc"][-1]).startswith("literal[")
 
 
@@ -103,7 +102,7 @@ def value_at(data: Any, path: Path_) -> Any:
 
 
 def _in_data(location: Iterable[Any], data: Any, kind: str) -> Path_:
-    """The part of pydantic's location that the file shows, without union tags."""
+    """Pydantic's location without union tags, as in the file."""
     path: list[Any] = []
     parts = list(location)
     for number, part in enumerate(parts):
@@ -149,7 +148,7 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
 def _place_of(
     key: str, location: tuple, model: type[BaseModel], data: Any, prefix: Path_, holder: type[BaseModel] | None
 ) -> str:  # fmt: skip
-    """The place of a key unknown at a location, as part of a sentence, or ""."""
+    """Hint that says where a key unknown at a location is allowed, or ""."""
     for depth in range(len(location) - 2, -1, -1):
         above = _in_data(location[:depth], data, "")
         # The same mapping is left out: there it is a key of another form than the one that was chosen.
@@ -231,7 +230,7 @@ def _models_at(model: type[BaseModel], location: Iterable[Any]) -> list[type[Bas
 
 
 def _models_in(annotations: Iterable[Any]) -> Iterator[tuple[type[BaseModel], Any]]:
-    """The models in annotations, each with its tag in a union."""
+    """Yield the models in annotations, each with its tag in a union."""
     annotations = tuple(annotations)
     tag = next((annotation.tag for annotation in annotations if isinstance(annotation, Tag)), None)
     for annotation in annotations:
@@ -244,7 +243,7 @@ def _models_in(annotations: Iterable[Any]) -> Iterator[tuple[type[BaseModel], An
 
 
 def _tags(model: type[BaseModel]) -> list[Any]:
-    """Values of the literal fields of a model: what a discriminated union knows it by."""
+    """Values of a model's literal fields, which identify it in a union."""
     return [
         value
         for info in model.model_fields.values()

@@ -1,7 +1,7 @@
 """Measured profiles that scenarios include: `service: {profile: x.service.yaml}`.
 
-A profile is a YAML file with a section of the name of the key that includes it, as `hetsim calibrate` writes it.  What
-is next to `profile` in the scenario replaces the same key of the file.
+A profile is a YAML file of `hetsim calibrate` with a section named like the key that includes it.  Keys next to
+`profile` in the scenario replace those of the file.
 """
 
 from pathlib import Path
@@ -20,11 +20,10 @@ from hetsim.scenario.file.problems import translate
 class Profiled(Mirror):
     """A mapping that a profile of `hetsim calibrate` may complete."""
 
-    SECTION: ClassVar[str]
-    """The section of the file."""
+    SECTION: ClassVar[str]  # section of the file
 
     profile: str | None = None
-    """A file of `hetsim calibrate` with whatever is not given here, relative to the scenario."""
+    """File of `hetsim calibrate` with the keys that are not given here, relative to the scenario."""
 
     @model_validator(mode="before")
     @classmethod
@@ -33,7 +32,7 @@ class Profiled(Mirror):
 
 
 def included(value: Any, section: str, model: type[BaseModel], info: ValidationInfo) -> Any:
-    """Add the keys of the mapping's `profile`; KeyProblem if it is not one."""
+    """Add the keys of the mapping's `profile`; KeyProblem if it is invalid."""
     if not isinstance(value, dict) or value.get("profile") is None:
         return value
     named = value["profile"]
@@ -56,12 +55,12 @@ def included(value: Any, section: str, model: type[BaseModel], info: ValidationI
     return {**_anchored(content, path.parent), **value}
 
 
+# Keys below a key that name files.
 FILES = {"upload": "table", "compute": "table", "download": "table", "model": "config"}
-"""Keys below a key that name files."""
 
 
 def _anchored(section: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The section with files named relative to the scenario."""
+    """The section, with its files as absolute paths."""
     placed = dict(section)
     for name, key in FILES.items():
         part = placed.get(name)

@@ -1,4 +1,4 @@
-"""The scenarios that come with hetsim (`scenarios/hetsim_scenarios/THEME/`)."""
+"""The scenarios shipped with hetsim (`scenarios/hetsim_scenarios/THEME/`)."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +19,6 @@ class Shipped:
 
     @property
     def description(self) -> str:
-        """Description of the scenario in two or three sentences."""
         try:
             return " ".join(str(documents.read(self.path).data.get("description", "")).split())
         except HetsimError:
@@ -42,7 +41,7 @@ def shipped() -> list[Shipped]:
 
 
 def find(name: str) -> Path:
-    """The file of a shipped scenario by `name` or `theme/name`; UnknownName."""
+    """File of a shipped scenario by `name` or `theme/name`; else UnknownName."""
     every = shipped()
     by_name = {one.name: one.path for one in every} | {f"{one.theme}/{one.name}": one.path for one in every}
     if name not in by_name:
@@ -52,7 +51,7 @@ def find(name: str) -> Path:
 
 
 def template(kind: str) -> list[Path]:
-    """The files of a folder made by `hetsim new`, by name."""
+    """Template files of a kind of folder that `hetsim new` makes, by name."""
     folder = _folder()
     within = [] if folder is None else sorted((folder / "templates" / kind).glob("*.*"))
     files = [path for path in within if path.is_file()]

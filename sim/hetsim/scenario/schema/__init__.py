@@ -1,1 +1,1 @@
-"""Models of every part of a scenario file, also for `hetsim schema`."""
+"""Models of all parts of a scenario file; `hetsim schema` prints their schema."""

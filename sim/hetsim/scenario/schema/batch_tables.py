@@ -19,21 +19,19 @@ from hetsim.scenario.fields import Model
 from hetsim.workload import measurements
 
 MAX_SIZE = 1_000_000
-MAX_MEASURED = 4096
-"""Sizes in a table."""
-FALL = 0.05
-"""Times that fall by more than this share from one size to a larger one are more than noise."""
+MAX_MEASURED = 4096  # Maximum number of sizes in a table.
+FALL = 0.05  # Times that fall by more than this share from one size to a larger one are more than noise.
 ABOUT = ("batch", "time", "unit", "where", "between", "extrapolate", "quantiles", "samples")
+# Keys next to a table (ABOUT), and those among them that apply to tables in files.
 OF_FILES = ("batch", "time", "unit", "where", "quantiles", "samples")
-"""Keys next to a table, and those among them that are for tables in files."""
 
 
+# Keys of a stage that is not a mapping of sizes to times.
 KEYS = frozenset({"table", "per_item", "fixed", "per_prompt_token", "per_output_token", *ABOUT})
-"""Keys of a stage that is no mapping of sizes to times."""
 
 
+# JSON Schema of a table that is written as a mapping of sizes to times.
 INLINE = {"type": "object", "patternProperties": {"^[0-9]+$": {}}, "additionalProperties": False, "minProperties": 1}
-"""JSON Schema of a table that is written as a mapping of sizes to times."""
 
 
 def short(value: Any) -> Any:
@@ -56,7 +54,7 @@ def _ranks(value: Any) -> Any:
 
 
 def _rank(key: Any) -> float:
-    """The probability of p99, 99 or min."""
+    """Convert p99, 99 or min to a probability."""
     text = {"min": "0", "max": "100"}.get(str(key), str(key)).removeprefix("p")
     try:
         percent = float(text)
@@ -68,7 +66,7 @@ def _rank(key: Any) -> float:
 
 
 class MeasuredSpec(Model):
-    """Keys of stages that were measured by batch size."""
+    """Keys of stages whose times were measured by batch size."""
 
     USED: ClassVar = {"batch": "batch", "time": "time"}
 
@@ -77,21 +75,20 @@ class MeasuredSpec(Model):
     batch: Name | None = None
     """Column of the file with the batch size."""
     time: Name | None = None
-    """Column of the file with the time that policies expect (of quantiles, where there are any, their mean)."""
+    """Column of the file with the time that policies expect (with quantiles, without this key: their mean)."""
     unit: TimeUnit | None = None
-    """Unit of the times in the file, where the names of its columns do not end with one."""
+    """Unit of the times in the file, if the names of its columns do not end with one."""
     where: dict[str, str | float | bool] | None = None
-    """Which rows of the file count: those with these values in these columns; all unless given."""
+    """Select the rows of the file with these values in these columns; all rows unless given."""
     between: Literal["linear", "step", "power"] = "linear"
-    """Between two measured sizes: linear, step, the time of the next larger one, or power: what a batch takes
-    beyond the fixed time of every step, if there is one, grows by a power of its size, beyond the largest in proportion
-    to it."""
+    """Interpolation between two measured sizes: linear; step (time of the next larger size); or power (the time beyond
+    the fixed time of a step grows by a power of the size, and in proportion to it beyond the largest size)."""
     extrapolate: Flag = False
-    """Whether batches may be larger than the largest measured size."""
+    """Allow batches larger than the largest measured size."""
     quantiles: Annotated[dict[float, str], BeforeValidator(_ranks)] | None = None
-    """Columns of the file with percentiles, such as {p50: p50_ms, p99: p99_ms}, from which times are drawn."""
+    """Columns of the file with percentiles, such as {p50: p50_ms, p99: p99_ms}; times are drawn from these."""
     samples: Flag = False
-    """Whether several rows of one size are samples, from which times are drawn."""
+    """Treat several rows of one size as samples, from which times are drawn."""
 
     _built: StageTable | None = PrivateAttr(None)
 
@@ -137,7 +134,7 @@ class MeasuredSpec(Model):
 
 
 def _inline(table: Mapping[Any, Any], between: Literal["linear", "step", "power"]) -> StageTable:
-    """The table of a mapping: of times, of lists of samples, or of percentiles."""
+    """Build the table from a mapping of times, lists of samples, or percentiles."""
     sizes = [_size(key) for key in table]
     keys = list(table)
     for place in range(1, len(sizes)):
@@ -197,7 +194,7 @@ def _spread(value: Any) -> TimeSpread | None:
 
 
 def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batches of") -> list[str]:
-    """Warnings about a table; `sizes` says what its sizes count."""
+    """Warnings about a table; `sizes` names what its sizes count."""
     texts = []
     if (fallen := table.falls(FALL)) is not None:
         size, slower = fallen

@@ -38,17 +38,17 @@ def _slice(value: Any) -> Any:
 
 
 class MigLayout(Model):
-    """One MIG layout of a GPU; a list is short for its slices."""
+    """One MIG layout of a GPU; a list is a short form for its slices."""
 
     slices: Annotated[list[Annotated[float | str, BeforeValidator(_slice)]], Field(min_length=1)]
     """Shares of one GPU, or names of profiles: [0.5, 0.25, 0.25], [3g.20gb, 2g.10gb, 2g.10gb]."""
     memory: list[Annotated[Bytes, Field(gt=0)]] | None = None
     """Memory of each slice; in proportion to its share unless given."""
     positions: list[Whole] | None = None
-    """For profiles: the first memory slice (of eight) of each; all that NVIDIA allows unless given."""
+    """For profiles: the first memory slice (of eight) of each profile; all that NVIDIA allows unless given."""
 
     def cuts(self, family: Family | None) -> list[Layout]:
-        """The layout in each arrangement of its profiles; KeyProblem if none."""
+        """All arrangements of the layout's profiles; KeyProblem if there are none."""
         shapes, slices = PROFILES.get(family or "", {}), self.slices
         for key, values in (("memory", self.memory), ("positions", self.positions)):
             if values is not None and (key == "memory") == bool(family):
@@ -97,12 +97,12 @@ def cuts_of(layouts: list[MigLayout] | None, family: Family | None, memory: int 
     return tuple(dict.fromkeys(every))
 
 
+# Peak rates of a device for the cost model: figures, or the name of a known device.
 NamedPeak = Annotated[
     Peak,
     Short(lambda value: looked_up(roofline.device, value) if isinstance(value, str) else value,
           {"type": "string", "enum": sorted(roofline.DEVICES)}),
 ]  # fmt: skip
-"""What the cost model knows of a device: figures, or the name of a known device."""
 
 
 KIND = Short(lambda value: {"kind": value} if isinstance(value, str) else value, {"type": "string"})
@@ -117,22 +117,22 @@ Priced = Annotated[
 
 @keys_of(Sharing)
 class SharingSpec(Mirror):
-    """How an accelerator serves several launches; `sharing: mps` is short."""
+    """How an accelerator runs several launches; `sharing: mps` is a short form."""
 
     layouts: Annotated[list[Cutting], Field(min_length=1)] | None = None
-    """For mig: the layouts of one GPU, each a list of shares or profiles, or with memory or positions of its slices.
-    One slice of the whole GPU, or all that the profiles allow, unless given."""
+    """For mig: the layouts of one GPU, each a list of shares or profiles, or a mapping with memory or positions of its
+    slices.  One slice of the whole GPU, or all layouts that the profiles allow, unless given."""
     profiles: Family | None = None
-    """For mig: the GPU that has these profiles (1g.5gb, ...): A100-40, A100-80 or H100-80."""
+    """For mig: the GPU whose profiles (1g.5gb, ...) are used: A100-40, A100-80 or H100-80."""
     pairs: dict[str, dict[str, Positive | None]] = {}
-    """By class, then by class of the partner: times slower than alone, as measured; null where two cannot share."""
+    """Slowdown by class, then by class of the partner: measured time / time alone; null if they cannot share."""
 
     def _check_keys(self) -> None:
         if self.pairs and self.kind not in ("timeslice", "mps"):
             raise KeyProblem("pairs", f"they go with timeslice or mps, not with {self.kind}")
 
     def cut(self) -> Sharing:
-        """The sharing, with layouts as slices and one row per pair."""
+        """Build the sharing, with layouts as slices and one row per pair."""
         rows = ((one, *row) for one, others in self.pairs.items() for row in others.items())
         pairs = tuple((one, other, math.inf if slower is None else slower) for one, other, slower in rows)
         return self.made(layouts=cuts_of(self.layouts, self.profiles), pairs=pairs)
@@ -143,10 +143,10 @@ Linked = Annotated[Link, Keys(Link)]
 
 @keys_of(Link)
 class Switch(Mirror):
-    """A PCIe switch: `size` accelerators behind each, sharing its bandwidth."""
+    """A PCIe switch: `size` accelerators share its bandwidth."""
 
     size: Count
-    """How many accelerators in a row are behind one switch and share its bandwidth."""
+    """Number of consecutive accelerators behind one switch that share its bandwidth."""
 
 
 @keys_of(Link)
@@ -165,7 +165,6 @@ Curve = Annotated[list[CurveRow], Field(min_length=1, max_length=1000)]
 
 
 def _check_curve(curve: list[tuple[int, float]] | None) -> None:
-    """Raise KeyProblem for the first row of a curve out of order."""
     for number, ((size, rate), (larger, faster)) in enumerate(itertools.pairwise(curve or []), 1):
         if larger <= size:
             text = f"sizes rise from row to row; {larger:,} B come after {size:,} B"
@@ -187,9 +186,9 @@ class GpuLink(Profiled):
     FIRST: ClassVar = ("rate", "curve")
 
     rate: Flowing | None = None
-    """Bus bandwidth of a GPU in one direction that collectives reach."""
+    """Bus bandwidth per GPU, in one direction, that collectives reach."""
     curve: Curve | None = None
-    """In place of rate the bus bandwidth by bytes, rising: [[1 MB, 40 GB/s], [1 GB, 230 GB/s]]; log-log in between."""
+    """Bus bandwidth by message size, in place of rate: [[1 MB, 40 GB/s], [1 GB, 230 GB/s]]; interpolated log-log."""
 
     def _check_keys(self) -> None:
         if (self.rate is None) == (self.curve is None):
@@ -215,11 +214,11 @@ class NodeNetworkSpec(Profiled):
     FIRST: ClassVar = ("curve", "out", "in", "upload", "download")
 
     curve: Curve | None = None
-    """In place of out and in the bus bandwidth of a node by bytes, rising: [[1 MB, 9 GB/s], [1 GB, 90 GB/s]]."""
+    """Bus bandwidth by message size, in place of out and in: [[1 MB, 9 GB/s], [1 GB, 90 GB/s]]; it must rise."""
     out: BytesPerSecond | None = None
-    """Bytes per second from this node to others; those of in, or no limit, unless given."""
+    """Bytes per second from this node to others; the rate of in, or no limit, unless given."""
     into: BytesPerSecond | None = Field(None, alias="in")
-    """Bytes per second from others to this node; those of out, or no limit, unless given."""
+    """Bytes per second from others to this node; the rate of out, or no limit, unless given."""
     upload: BytesPerSecond | None = None
     """Another name of out."""
     download: BytesPerSecond | None = None
@@ -256,11 +255,11 @@ class Accelerator(Mirror):
     type: Name
     """Name of the type, such as v100; tasks and tables use it."""
     count: Annotated[Whole, Field(le=10_000)] = 1
-    """How many of them each node has."""
+    """Number of these accelerators on each node."""
     pcie: Linked | None = None
-    """Its own link to the host, where it differs from the node's pcie."""
+    """The accelerator's own link to the host, if it differs from the node's pcie."""
     sharing: Annotated[SharingSpec, KIND] = SharingSpec.model_validate({"kind": "exclusive"})
-    """How each serves several launches; a kind alone, or with its figures."""
+    """How each accelerator runs several launches: a kind, or a mapping with its parameters."""
 
     def _check_keys(self) -> None:
         cuts_of(self.sharing.layouts, self.sharing.profiles, self.memory)
@@ -278,7 +277,7 @@ _NO_CPU = '"gpu" means the GPUs of a node; a CPU needs another name'
 
 @keys_of(DeviceType, "speed", "power", "price", "peak", power=Powered, price=Priced, peak=NamedPeak | None)
 class Cpu(Mirror):
-    """The cores of a node, if they differ from the default."""
+    """Properties of a node's cores."""
 
     FIRST: ClassVar = ("type",)
 
@@ -297,13 +296,13 @@ class Nodes(Mirror):
     FIRST: ClassVar = ("name", "count", "cpus", "driver_cores", "memory")
 
     cpu: Cpu = Cpu()
-    """Properties of its cores, if they differ from the default."""
+    """Properties of the node's cores, if they differ from the default."""
     gpus: Annotated[list[Accelerator], OneOrMany] = []
-    """Its GPUs: one mapping, or a list of them by type."""
+    """GPUs of the node: one mapping, or a list of them by type."""
     accelerators: Annotated[list[Accelerator], OneOrMany] = []
-    """Accelerators that are no GPUs, each with its kind."""
+    """Accelerators other than GPUs, each with its kind."""
     pcie: Pcie = Pcie()
-    """The way of each accelerator to the host."""
+    """The path from each accelerator to the host."""
 
     @field_validator("accelerators")
     @classmethod
@@ -315,25 +314,25 @@ class Nodes(Mirror):
 
 
 class Store(Model):
-    """A store of models outside the nodes, such as object storage."""
+    """Storage outside the nodes that holds models, such as object storage."""
 
     name: Annotated[Name, forbid(lambda name: name in PLACES, "{} is a place of the nodes; give another name")]
-    """Name by which services ask for it (from)."""
+    """Name that services refer to (`from`)."""
     out: Flowing
-    """Bytes per second that it sends, shared by all nodes."""
+    """Bytes per second that the store sends, shared by all nodes."""
 
 
 class Racks(Model):
     """Racks of nodes, and their uplinks to the other racks."""
 
     nodes: Degree | None = None
-    """Nodes in a rack, in their order: racks r0, r1, ...; those that name their `rack` themselves unless given."""
+    """Nodes per rack, assigned in order to racks r0, r1, ...; the racks that nodes name (`rack`) unless given."""
     uplink: Flowing | None = None
     """Bytes per second out of each rack, and as many into it; no limit unless given."""
     uplinks: dict[Name, Flowing] = {}
-    """The same of racks that differ, by name."""
+    """Uplink rates of single racks, by name, if they differ."""
     oversubscription: Positive | None = None
-    """How many times the rates of its nodes' networks exceed those of the rack's uplink; in place of uplink."""
+    """Sum of the network rates of a rack's nodes / rate of its uplink; in place of uplink."""
 
     def _check_keys(self) -> None:
         if self.uplink is not None and self.oversubscription is not None:
@@ -346,7 +345,7 @@ class NodeList(Model):
     model_config = {**Model.model_config, "extra": "allow"}
 
     format: str
-    """Name of the reader of the file; `hetsim list clusters` has all."""
+    """Name of the file's reader; `hetsim list clusters` lists all."""
     path: str
     """The file, relative to the scenario."""
 
@@ -359,13 +358,14 @@ class ClusterSpec(Model):
     trace: NodeList | None = None
     """A file that lists the machines, in place of nodes."""
     racks: Racks | None = None
-    """Racks and the rates of their uplinks; racks that nodes name, without a limit, unless given."""
+    """Racks and the rates of their uplinks; the racks that nodes name, without a limit, unless given."""
     stores: Annotated[list[Store], OneOrMany] = []
     """Stores from which replicas load models over the network."""
     contention: Literal["random", "aligned", "interleaved", "none"] = "random"
-    """How phases of jobs that share a link meet: random, aligned (all at once), interleaved, none (no slowdown)."""
+    """How communication phases of jobs on a shared link overlap: random, aligned (all at once), interleaved, none (no
+    slowdown)."""
     prices: dict[Name, Priced] = {}
-    """By type of device, as `price` at the type: for clusters that a file lists."""
+    """Prices by type of device, as `price` of the type; for clusters that a file lists."""
 
     @model_validator(mode="before")
     @classmethod
@@ -385,7 +385,7 @@ class ClusterSpec(Model):
 
 
 def listed(trace: Any, base: str) -> list[dict[str, Any]]:
-    """The nodes in the file of a `trace:`, as under `nodes`; else KeyProblem."""
+    """Nodes in the file of a `trace:`, in the form of `nodes`; else KeyProblem."""
     from hetsim import registry
     from hetsim.scenario.schema.policy import parameter_model
 

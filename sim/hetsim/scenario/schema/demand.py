@@ -34,7 +34,7 @@ Amount = Annotated[NumberDistribution, forbid(lambda tokens: tokens.mean < 1, _F
 
 
 class Tokens(Model):
-    """Tokens of prompt and answer, at least one of each."""
+    """Numbers of prompt and answer tokens, at least one of each."""
 
     prompt: Amount
     """Tokens of the prompt, a number or a distribution."""
@@ -46,10 +46,10 @@ GPU_TIME = "gpu_time."
 
 
 class Speedup(Model):
-    """`{speedup: 24}`: 24 × the drawn time of the reference mode."""
+    """`{speedup: 24}`: 24 times the drawn time of the reference mode."""
 
     speedup: Positive
-    """How many times as long as in the reference mode it takes."""
+    """Factor on the time drawn for the reference mode: 24 takes 24 times as long."""
 
 
 Time = Annotated[
@@ -67,11 +67,11 @@ class Factor(Model):
     """`slo: {factor: 3}`: three times the task's fastest time."""
 
     factor: Positive
-    """How many times the task's own fastest time."""
+    """Multiple of the task's own fastest time."""
 
 
 def seconds_of(limit: float | Factor | None, fastest: np.ndarray) -> np.ndarray | None:
-    """Seconds of a limit for each task; a factor is of its `fastest` time."""
+    """Seconds of a limit for each task; a factor applies to its `fastest` time."""
     if limit is None:
         return None
     return limit.factor * fastest if isinstance(limit, Factor) else np.full(len(fastest), float(limit))
@@ -84,28 +84,28 @@ Limit = Annotated[Annotated[Seconds, VALUE] | Annotated[Factor, MAPPING], VALUE_
 
 @keys_of(Stopping)
 class StoppingSpec(Mirror):
-    """Costs of stopping and resuming; see `hetsim.model.tasks.Stopping`."""
+    """Costs of stopping and resuming a task (`hetsim.model.tasks.Stopping`)."""
 
     preemptible: Flag = True
-    """Whether policies may stop it at all."""
+    """Allow policies to stop the task."""
 
 
 def _unit_mean(value: Any) -> Any:
-    """An error without a mean has mean 1: estimates right on average."""
+    """Give an error distribution without a mean the mean 1: no bias."""
     if isinstance(value, dict) and "distribution" in value and "cv" in value and "mean" not in value:
         return {**value, "mean": 1}
     return value
 
 
 class Estimates(Model):
-    """Known times: true ones × a drawn `error` × a fixed `factor`."""
+    """Times that policies see: true times × a drawn `error` × a fixed `factor`."""
 
     basis: Literal["time", "mean"] = "time"
-    """The base of error and factor: each task's own time, or only the mean of its class."""
+    """Base of error and factor: each task's own time (time), or only the mean of its class (mean)."""
     error: Annotated[NumberDistribution, Short(_unit_mean, {"type": "object"})] | None = None
-    """A random factor on the truth, a distribution; cv without mean has mean 1; none unless given."""
+    """Random factor on the true time, a distribution; one with cv and no mean has mean 1; none unless given."""
     factor: Positive = 1.0
-    """A fixed factor on the truth."""
+    """Fixed factor on the true time."""
 
 
 class User(Model):
@@ -114,16 +114,16 @@ class User(Model):
     name: Name
     """Name of the user."""
     weight: NotNegative = 1.0
-    """Its share of the arrivals, relative to the others."""
+    """Share of the arrivals, relative to the other users."""
 
 
 class Users(Model):
-    """`count` users u0, u1, ...; with `zipf: s` shares proportional to k^-s."""
+    """`count` users u0, u1, ...; `zipf: s`: shares are proportional to k^-s."""
 
     count: Degree
-    """How many users, named u0, u1 and so on."""
+    """Number of users, named u0, u1 and so on."""
     zipf: NotNegative = 0.0
-    """Exponent s of shares proportional to k^-s; all are alike with 0."""
+    """Exponent s of shares proportional to k^-s; 0: all users have equal shares."""
 
 
 def _users(value: Any) -> Any:
@@ -147,11 +147,11 @@ class PartitionColumn(Model):
     """The partition from a column: `{column: vc, names: {11cb48: research}}`."""
 
     column: Name = "partition"
-    """Column of the trace that names the partition (user and class as well)."""
+    """Column of the trace that names the partition (user and class are allowed)."""
     names: dict[str, Name] = {}
-    """Partitions of the cluster by what stands in the column, where that differs."""
+    """Partitions of the cluster by the values of the column, if the names differ."""
     others: Name | None = None
-    """Partition of tasks for which something else stands there; they are rejected unless given."""
+    """Partition of tasks with any other value; they are rejected unless given."""
 
 
 PartitionOf = Annotated[Annotated[Name, VALUE] | Annotated[PartitionColumn, MAPPING], VALUE_OR_MAPPING]
@@ -163,13 +163,13 @@ class Occupied(Model):
     USED: ClassVar = {"gpus": 1.0, "memory": 0}
 
     cpus: NotNegative | None = None
-    """Cores held; 1 on cores and 0 on GPUs unless given."""
+    """Cores used; 1 on cores and 0 on GPUs unless given."""
     gpus: Annotated[Positive, forbid(lambda gpus: gpus > 1 and gpus != int(gpus), _BROKEN_GPUS)] | None = None
-    """GPUs held, on GPUs: a whole number, or a share of one below 1."""
+    """GPUs used by a mode on GPUs: a whole number, or a share of one GPU below 1."""
     memory: Bytes | None = None
-    """Host memory held."""
+    """Host memory used."""
     gpu_memory: Bytes | None = None
-    """Memory held on each GPU; what the profile takes, or none, unless given."""
+    """Memory used on each GPU; that of the profile, or none, unless given."""
 
 
 class Held(Occupied):
@@ -183,21 +183,21 @@ class Held(Occupied):
     work: Work | None = None
     """Operations and bytes, from which times are computed for each type of device."""
     profile: Annotated[Name, AfterValidator(lambda name: looked_up(profiles.profile, name) and name)] | None = None
-    """A known piece of work, such as cnn_training, from which times are computed."""
+    """Name of a built-in job profile, such as cnn_training, from which times are computed."""
     batch: Annotated[Count, Field(le=10**9)] | None = None
-    """Items in a step of the profile."""
+    """Batch size: items in a step of the profile."""
     steps: StepCount | None = None
-    """Steps of the profile, a whole number, or a distribution that is rounded."""
+    """Steps of the profile: a whole number, or a distribution whose values are rounded."""
     efficiency: Share | None = None
     """Share of a device's best rates that the profile reaches."""
     nodes: Degree | None = None
     """Number of nodes of a job; cpus, gpus and memory are then those on each."""
     slice: Name | None = None
-    """Profile of the MIG slice held, such as 2g.20gb, in place of gpus; any that is large enough unless given."""
+    """Profile of the MIG slice used, such as 2g.20gb, in place of gpus; any that is large enough unless given."""
     span_speed: Annotated[Positive, Field(le=1)] | None = None
-    """Rate of a gang over several nodes."""
+    """Speed of a gang that spans several nodes, relative to one node."""
     span_speeds: Speeds | None = None
-    """Rates of a gang by what holds it: island, switch, node, rack, cluster."""
+    """Speed of a gang by the smallest unit that contains it: island, switch, node, rack, cluster."""
     upload: Seconds | None = None
     """Time of the upload alone on an idle link."""
     download: Seconds | None = None
@@ -218,9 +218,9 @@ class TaskMode(Held):
     time: Time | None = None
     """Time on an idle device: a quantity, a distribution, or a speedup relative to the first mode."""
     name: Name | None = None
-    """Name of the mode in tables; made from the device unless given."""
+    """Name of the mode in tables; derived from the device unless given."""
     span: Literal["node", "any"] | None = None
-    """node (all on one node) or any (cores or GPUs may be those of several)."""
+    """node (all on one node) or any (cores or GPUs of several nodes)."""
 
     def _check_keys(self) -> None:
         given = [key for key in ("time", "work", "profile") if getattr(self, key) is not None]
@@ -235,7 +235,7 @@ class TaskMode(Held):
         check_nodes(self, self.device == "cpu")
 
     def within(self, demand: Demand) -> TaskMode:
-        """The mode for a task with this demand, whose keys it inherits."""
+        """Complete the mode with the keys that it inherits from a task's demand."""
         said = {key for key in Held.model_fields.keys() | {"span"} if getattr(self, key) is not None}
         inherited = {key: getattr(demand, key) for key, other in INHERITED.items() if not said & {key, other}}
         inherited["gpus"] = self.gpus or demanded_share(self.work) or demand.gpus
@@ -246,7 +246,7 @@ class TaskMode(Held):
 
 
 def check_nodes(demand: TaskMode | Demand, on_cores: bool) -> None:
-    """Raise KeyProblem for keys that cannot go with a number of nodes."""
+    """Raise KeyProblem for keys that conflict with a number of nodes."""
     nodes = demand.nodes
     if nodes is None or nodes == 1:
         return
@@ -270,7 +270,7 @@ def _check_profile_keys(demand: TaskMode | Demand, elsewhere: bool = False) -> N
 
 
 def demanded_share(work: Work | None) -> float | None:
-    """The share of multiprocessors that the work needs, or None."""
+    """Share of a GPU's multiprocessors that the work needs, or None."""
     return work.share if work is not None and "share" in work.model_fields_set else None
 
 
@@ -295,13 +295,13 @@ class Demand(Held):
     typed_gpu_time: Annotated[dict[str, TimeDistribution], forbid(lambda times: GPU_TIME in times, _NO_TYPE)] = Field(
         default={}, alias="gpu_time.*"
     )
-    """Time on a GPU of this type (gpu_time.v100), taken as it is: a quantity or a distribution."""
+    """Time on a GPU of this type (gpu_time.v100), whatever its speed: a quantity or a distribution."""
     cpu_time: Time | None = None
-    """Time on a core of speed 1: a quantity, a distribution, or a speedup, times as long as on the GPU."""
+    """Time on a core of speed 1: a quantity, a distribution, or a speedup relative to the GPU time."""
     modes: Annotated[list[TaskMode], OneOrMany, Field(min_length=1)] | None = None
-    """All ways to run, in full; in place of gpu_time, cpu_time and scaling."""
+    """All modes in which a task can run, in full; in place of gpu_time, cpu_time and scaling."""
     scaling: dict[str, Positive] | None = None
-    """Speed-up by number of GPUs, such as {1: 1, 2: 1.9}: a way to run for each."""
+    """Speed-up by number of GPUs, such as {1: 1, 2: 1.9}: one mode for each number."""
     training: TrainingSpec | None = None
     """Parallel training of a transformer, from which times and memory are computed for the GPUs of the job."""
     communication: Communication | None = None
@@ -310,7 +310,7 @@ class Demand(Held):
     """Types and kinds of devices for which `work`, `profile` or `training` is computed; all with a known peak unless
     given."""
     span: Literal["node", "any", "recorded"] | None = None
-    """node (all on one node), any (cores or GPUs of several), recorded (as the trace shows)."""
+    """node (all on one node), any (cores or GPUs of several nodes), recorded (as in the trace)."""
     bytes_in: BytesDistribution | None = None
     """Bytes to upload before computing on an accelerator, none unless given."""
     bytes_out: BytesDistribution | None = None
@@ -322,11 +322,11 @@ class Demand(Held):
     patience: TimeDistribution | None = None
     """Time after which a waiting task gives up, a distribution; endless unless given."""
     priority: Number | None = None
-    """Greater goes first, under policies that look at it."""
+    """Priority for policies that use it; a greater value goes first."""
     partition: PartitionOf | None = None
-    """Partition to which the tasks are bound, or the column of a trace that names it."""
+    """Partition in which the tasks must run, or the column of a trace that names it."""
     time_limit: Annotated[Limit, forbid(lambda limit: limit == 0, _NO_LIMIT)] | None = None
-    """How long a task may hold its devices, or `{factor: 2}` of its fastest time."""
+    """Maximum time for which a task may occupy its devices, or `{factor: 2}` of its fastest time."""
     qos: Name | None = None
     """Quality of service, for slurm_multifactor."""
     account: Name | None = None
@@ -334,26 +334,26 @@ class Demand(Held):
     user: Name | None = None
     """The user that these tasks belong to."""
     users: UserMix | None = None
-    """Several users: a number of them, or a list with weights."""
+    """Several users: their number, or a list with weights."""
     estimates: Annotated[Estimates, Short(lambda v: {} if v == "exact" else v, {"const": "exact"})] | None = None
-    """Estimates of the times that policies see: exact, or with an error and a factor."""
+    """Estimates of times, which policies see: exact, or with an error and a factor."""
     stopping: StoppingSpec | None = None
     """Costs of stopping and resuming; none, with all work kept, unless given."""
     reads: list[Name] | None = None
-    """Names of data items that must be on the device."""
+    """Names of data items that must be on the device before the task computes."""
     writes: list[Name] | None = None
-    """Names of data items that it makes."""
+    """Names of data items that the task produces."""
     tokens: Tokens | None = None
-    """How long prompts and answers are, of requests to a language model."""
+    """Lengths of prompts and answers, for requests to a language model."""
     ttft: Annotated[Seconds, Field(gt=0)] | None = None
-    """Their limit on the time to the first token, in place of that of the language model (`slo`)."""
+    """Limit of these requests on the time to the first token, in place of that of the language model (`slo`)."""
     tpot: Annotated[Seconds, Field(gt=0)] | None = None
-    """Likewise on the mean time for each further token."""
+    """Limit of these requests on the mean time per further token, in place of that of the language model."""
 
     @model_validator(mode="before")
     @classmethod
     def _gather_types(cls, value: Any) -> Any:
-        """Gather `gpu_time.v100: ...`, keys in the file, in one field."""
+        """Collect keys such as `gpu_time.v100` in one field."""
         if not isinstance(value, dict):
             return value
         typed = {key: v for key, v in value.items() if isinstance(key, str) and key.startswith(GPU_TIME)}
@@ -421,7 +421,7 @@ class Demand(Held):
 
     @property
     def limit(self) -> float | Factor | None:
-        """The relative deadline, under either of its two keys."""
+        """The relative deadline, from either of its two keys."""
         return self.slo if self.slo is not None else self.deadline
 
     @property
@@ -430,7 +430,7 @@ class Demand(Held):
                     or self.training)  # fmt: skip
 
     def over(self, other: Demand) -> Demand:
-        """This demand, with missing values from another one."""
+        """Fill the missing values of this demand from another one."""
         values = {name: getattr(other, name) for name in Demand.model_fields}
         given = self.model_fields_set & set(values)
         for rivals in RIVALS:
@@ -446,17 +446,15 @@ RIVALS = (
     frozenset({"scaling", "gpus", "slice"}),
     frozenset({"span_speed", "span_speeds"}),
     frozenset({"nodes", "span"}),
-)
-"""Keys that say the same in two ways: a class that gives one replaces both of its entry."""
+)  # Alternative keys: a class that gives one of them replaces the others of its entry.
 
 INHERITED = {
     **dict.fromkeys(("batch", "steps", "efficiency", "cpus", "memory", "gpu_memory", "span", "upload", "download")),
     "nodes": "span", "slice": "gpus", "span_speed": "span_speeds", "span_speeds": "span_speed",
-}
-"""What a mode has of its task, unless it says that itself, or the key that says the same in another way."""
+}  # Keys that a mode inherits from its task, unless it gives the key or its alternative.
 
 
 def profile_use(demand: Held) -> profiles.ProfileUse:
-    """The profile that a demand names, with its parameters."""
+    """Return the profile that a demand names, with its parameters."""
     given = {one.name: getattr(demand, one.name) for one in fields(profiles.ProfileUse)}
     return profiles.ProfileUse(**{key: value for key, value in given.items() if value is not None})

@@ -24,14 +24,11 @@ BOUNDS = frozenset({"min", "max", "every", "roles"})  # keys of `scale:` that ar
 
 @keys_of(DecisionTime)
 class DecisionsSpec(Mirror):
-    """How long the scheduler's decisions take."""
+    """Simulated time that the scheduler's decisions take."""
 
 
 def long_form(policy: Any) -> Any:
-    """Expand `fcfs` to {scheduler: {name: fcfs}}; other values stay.
-
-    The name of a batching policy alone stands for it; a placement next to the scheduler becomes its parameter.
-    """
+    """Expand `fcfs` to {scheduler: {name: fcfs}}; other types are returned unchanged."""
     if policy is None:
         policy = {}
     if isinstance(policy, str):
@@ -53,7 +50,6 @@ def long_form(policy: Any) -> Any:
 
 
 def _batches(name: str) -> bool:
-    """Return True for the name of a batching policy and of no scheduler."""
     return name in registry.policies("batching") and name not in registry.policies("scheduler")
 
 
@@ -63,16 +59,16 @@ def _named(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """A policy with validated parameters, from which each run makes its own."""
+    """A policy with validated parameters, from which each run makes a new object."""
 
     kind: str
     name: str
     parameters: dict[str, Any] = field(default_factory=dict)
+    # the parameters as in the scenario, with units
     written: dict[str, Any] = field(default_factory=dict, compare=False)
-    """The parameters as the scenario writes them, units and all."""
 
     def make(self) -> Any:
-        """Make a policy object (for a placement function: the function)."""
+        """Make a policy object; for a placement function return the function."""
         item = registry.policy(self.kind, self.name)
         # A policy makes its predictors itself: one for each series.
         values = {key: v if not isinstance(v, PolicySpec) else v.make if v.kind == "predictor" else v.make()
@@ -87,7 +83,6 @@ class PolicySpec:
 
     @property
     def label(self) -> str:
-        """Name of the policy in messages: `easy_backfill (placement: best_fit)`."""
         shown = []
         for key, value in self.parameters.items():
             text = value.label if isinstance(value, PolicySpec) else self.written.get(key, value)
@@ -97,20 +92,17 @@ class PolicySpec:
 
 @dataclass(frozen=True)
 class Policies:
-    """The policies of a scenario."""
-
     scheduler: PolicySpec
     admission: PolicySpec | None = None
     batching: PolicySpec | None = None
+    # batching policies of single workload entries, by number of the entry
     of_service: dict[int, PolicySpec] = field(default_factory=dict)
-    """Batching policies that entries of the workload name for themselves, by their numbers."""
     routing: PolicySpec | None = None
+    # routing policies of single workload entries, by number of the entry
     routing_of: dict[int, PolicySpec] = field(default_factory=dict)
-    """Likewise routing policies."""
+    # scaling policies of single workload entries, by number of the entry
     scale_of: dict[int, PolicySpec] = field(default_factory=dict)
-    """Likewise scaling policies."""
-    decisions: DecisionTime | None = None
-    """How long the scheduler's decisions take."""
+    decisions: DecisionTime | None = None  # time that the scheduler's decisions take
     eviction: PolicySpec | None = None
 
     @property
@@ -120,7 +112,7 @@ class Policies:
 
 
 def check_policies(document: Document, base: Path) -> tuple[Policies | None, list[Problem]]:
-    """The policies of the document's `policy` (long form) and services, or problems."""
+    """Build the policies of the document's `policy` and services; or problems."""
     of_service, problems = _of_services(document, base, "batching")
     routing_of, more = _of_services(document, base, "routing")
     scale_of, others = _of_services(document, base, "scale")
@@ -148,14 +140,14 @@ def check_policies(document: Document, base: Path) -> tuple[Policies | None, lis
     scheduler = specs.get("scheduler")
     if problems or scheduler is None:
         return None, problems
-    others = {part: specs.get(part) for part in PARTS[2:]}
+    parts = {part: specs.get(part) for part in PARTS[2:]}
     return Policies(
-        scheduler, of_service=of_service, routing_of=routing_of, scale_of=scale_of, decisions=decisions, **others
+        scheduler, of_service=of_service, routing_of=routing_of, scale_of=scale_of, decisions=decisions, **parts
     ), []
 
 
 def _of_services(document: Document, base: Path, kind: str) -> tuple[dict[int, PolicySpec], list[Problem]]:
-    """The policies of a kind that services name for themselves."""
+    """Policies of one kind that services name, by number of the workload entry."""
     specs: dict[int, PolicySpec] = {}
     problems: list[Problem] = []
     for number, path, value in document.in_entries("service", kind):
@@ -167,7 +159,7 @@ def _of_services(document: Document, base: Path, kind: str) -> tuple[dict[int, P
 
 
 def _owner(key: str, policy: Mapping[str, Any]) -> str:
-    """The named policy with a parameter of that name; else ""."""
+    """Hint that names the policy with a parameter of that name; else ""."""
     for kind in PARTS:
         value = policy.get(kind)
         name = value.get("name") if isinstance(value, dict) else value
@@ -180,7 +172,7 @@ def _owner(key: str, policy: Mapping[str, Any]) -> str:
 def _check(
     document: Document, path: Path_, kind: str, value: Any, base: Path
 ) -> tuple[PolicySpec | None, list[Problem]]:
-    """One policy given as a name or as {name, parameters}."""
+    """Check one policy, given as a name or as {name, parameters}."""
     named = path if isinstance(value, str) else (*path, "name")
     if isinstance(value, str):
         value = {"name": value}
@@ -222,7 +214,7 @@ def _check(
 
 
 def _inner_kinds(given: dict[str, Any], signature: Mapping[str, inspect.Parameter]) -> dict[str, type | None]:
-    """The parameters that are policies, and their class (placement: None)."""
+    """The parameters that are policies, and their class (None: placement)."""
     inner: dict[str, type | None] = {"placement": None} if "placement" in given and "placement" in signature else {}
     for key, parameter in signature.items():
         if (wanted := inner_type(parameter)) is not None and given.get(key) is not None:
@@ -231,10 +223,10 @@ def _inner_kinds(given: dict[str, Any], signature: Mapping[str, inspect.Paramete
 
 
 def inner_type(parameter: inspect.Parameter) -> type | None:
-    """The class of policy that a parameter takes.
+    """Return the class of policy that a parameter accepts, or None.
 
-    A policy that works with another says so by its annotation: `by: Scheduler`, `planner: PlannedScheduler`,
-    `predictor: Callable[[], Predictor]` for predictors that it makes itself, with `| None` where none need be given.
+    A policy that uses another one declares it by an annotation: `by: Scheduler`, `planner: PlannedScheduler`, or
+    `predictor: Callable[[], Predictor]` for predictors that it makes itself; with `| None` if optional.
     """
     try:
         return _inner_of(parameter.annotation)
@@ -257,7 +249,7 @@ def _inner_of(annotation: Any) -> type | None:
 def _check_inner(
     document: Document, path: Path_, outer: str, wanted: type, value: Any, base: Path
 ) -> tuple[PolicySpec | None, list[Problem]]:
-    """The scheduler, or predictor, that another policy works with."""
+    """Check the scheduler or predictor that another policy uses."""
     from hetsim.policy import PlannedScheduler, Predictor, Scheduler
 
     spec, problems = _check(document, path, "predictor" if wanted is Predictor else "scheduler", value=value, base=base)
@@ -294,7 +286,7 @@ def _parameter_problems(
 
 
 def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
-    """Parameters of a policy; of an order those of its list scheduler."""
+    """Parameters of a policy; for an order function those of its list scheduler."""
     if kind == "scheduler" and not inspect.isclass(item):
         parameters = registry.parameters(_list_scheduler())
         parameters.pop("order", None)
@@ -303,7 +295,7 @@ def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
 
 
 def parameter_model(title: str, signature: dict[str, inspect.Parameter]) -> type[BaseModel]:
-    """A pydantic model of the parameters in a signature, cached."""
+    """Return a cached pydantic model of the parameters in a signature."""
     try:
         return _kept_model(title, tuple(signature.items()))
     except TypeError:  # a default or an annotation that has no hash

@@ -18,7 +18,7 @@ from hetsim.workload.distributions import TimeDistribution
 
 @keys_of(Partition, users=Names | None, accounts=Names | None)
 class PartitionSpec(Mirror):
-    """Rules of one partition; it lists its nodes, or they name it."""
+    """Rules of one partition; it lists its nodes, or nodes name the partition."""
 
     nodes: Names | None = None
     """Names of nodes, with ranges as in `gpu[01-08]` and patterns as in `gpu*`."""
@@ -28,15 +28,12 @@ class PartitionSpec(Mirror):
 
 
 class SiteSpec(Model):
-    """How the site is run: partitions and rules for all jobs.
-
-    at_limit: tasks at their time limit are killed, or may overrun it.  grace: how long after the limit they are.
-    """
+    """Partitions of the site, and rules for all jobs."""
 
     at_limit: Literal["overrun", "kill"] = "overrun"
-    """overrun: tasks may go on beyond their time limit; kill: they are ended there."""
+    """At their time limit, tasks may continue (overrun) or are killed (kill)."""
     grace: Seconds = 0.0
-    """Time after the limit at which they are killed."""
+    """Time between the limit and the kill."""
     partitions: dict[Name, Annotated[PartitionSpec, Short(lambda v: {} if v is None else v, {"type": "null"})]] = Field(
         default={}
     )
@@ -52,39 +49,39 @@ class SiteSpec(Model):
 
 @keys_of(Maintenance)
 class MaintenanceSpec(Mirror):
-    """A window in which nodes are down.
+    """A time window in which nodes are down.
 
-    Policies are told at `announced`; from then on, with `drain`, the nodes take nothing new.
+    Policies know of it from `announced` on; from then on, with `drain`, no task starts on the nodes.
     """
 
     FIRST: ClassVar = ("nodes",)
 
     nodes: SomeNames
-    """Names of the nodes that go down, or ranges n[0-3] or patterns n* of them."""
+    """Names of the nodes that go down, with ranges n[0-3] or patterns n*."""
 
 
 @keys_of(FaultProcess)
 class Fault(Mirror):
     """One source of faults: random (`on`), a `maintenance`, or a `file`.
 
-    `on` names kinds (gpu, node, link, uplink), types, or single devices, nodes and links.  `together` is the chance
-    that each other node of the same rack fails along.
+    `on` names kinds (gpu, node, link, uplink), types, or single devices, nodes and links.  `together` is the
+    probability that each other node of the same rack fails at the same time.
     """
 
     FIRST: ClassVar = ("name", "on", "every", "repair", "slow", "for", "together")
 
     on: Names | None = None
-    """What fails: gpu, node, link, uplink, a type of device, or names of devices, nodes or links (r0/uplink)."""
+    """Targets of faults: gpu, node, link, uplink, a type of device, or names of devices, nodes or links (r0/uplink)."""
     every: TimeDistribution | None = None
-    """Time from being sound to the next fault of one device, a distribution."""
+    """Time from the end of one fault of a device to its next fault, a distribution."""
     repair: TimeDistribution | None = None
     """Time from a failure to its repair, a distribution."""
     lasting: TimeDistribution | None = Field(None, alias="for")
-    """How long a slowdown lasts, a distribution."""
+    """Duration of a slowdown, a distribution."""
     maintenance: MaintenanceSpec | None = None
-    """A window in which nodes are down on purpose."""
+    """A planned time window in which nodes are down."""
     file: str | None = None
-    """A CSV file, relative to the scenario; columns time (s), device, event (down, up, slow), factor (1 ends slow)."""
+    """CSV file, relative to the scenario: time (s), device, event (down, up, slow), factor (1 ends a slowdown)."""
 
     @field_validator("file")
     @classmethod

@@ -1,4 +1,4 @@
-"""`step:` of a language model: a line, measured tables, or a roofline."""
+"""`step:` of a language model: linear times, measured tables, or a roofline."""
 
 from typing import Annotated, Any
 
@@ -18,12 +18,12 @@ from hetsim.workload.costs import architectures
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import Efficiency, Peak, roofline_steps
 
+# Functions of `hetsim.silicon` that provide measured times of a named engine.
 ENGINES = {
     "named": "hetsim.silicon.engines:engine_of", "steps": "hetsim.silicon.engines:steps_of",
     "front_end": "hetsim.silicon.engines:front_end", "defaults": "hetsim.silicon.engines:defaults",
     "interval": "hetsim.silicon.engines:interval",
 }  # fmt: skip
-"""What the room of measured kernels knows of a named engine."""
 STAGE = Short(lambda value: value if isinstance(value, str) else short(value), INLINE)
 
 
@@ -36,17 +36,17 @@ class Roofline(Mirror):
 class StepTime(Mirror):
     """Seconds of a step of a language model.
 
-    `fixed`, for each sequence that decodes, for each prompt token it reads, and for each token of context of the
-    sequences that decode; or what steps take that only decode or only read (`decode`, `prefill`); or what the hardware
-    allows (`roofline`).
+    Linear: `fixed`, plus a time for each decoding sequence, for each prompt token read, and for each context token of
+    the decoding sequences; or times of decode-only and prefill-only steps (`decode`, `prefill`); or limits of the
+    hardware (`roofline`).
     """
 
     decode: Annotated[StageSpec, STAGE] | None = None
-    """Time of a decode-only step by its number of sequences: a line {fixed, per_item}, or measured times."""
+    """Time of a decode-only step by its number of sequences: {fixed, per_item}, or measured times."""
     prefill: Annotated[StageSpec, STAGE] | None = None
-    """Time of a prefill-only step by its prompt tokens: a line {fixed, per_item}, or measured times."""
+    """Time of a prefill-only step by its prompt tokens: {fixed, per_item}, or measured times."""
     roofline: "Annotated[Roofline, Short(lambda v: {} if v is True else v, {'const': True})] | None" = None
-    """Steps from the figures of model and GPU: true, or the shares of the peaks that are reached."""
+    """Step times computed from model and GPU: true, or the shares of the peaks that are reached."""
 
     def _check_keys(self) -> None:
         if self.roofline is not None:
@@ -72,7 +72,7 @@ class StepTime(Mirror):
                 raise KeyProblem("fixed", f"every step takes at least that, and {name} has a shorter one")
 
     def times(self, figures: tuple[Architecture, Peak, int] | None) -> LinearSteps | RooflineSteps:
-        """The step times; a roofline uses the figures of model and GPU."""
+        """Build the step times; a roofline uses the figures of model and GPU."""
         if self.roofline is not None:
             assert figures is not None
             return roofline_steps(*figures, self.roofline.made(fixed=self.fixed))
@@ -88,7 +88,7 @@ class StepTime(Mirror):
 
 
 def _named(value: Any, info: ValidationInfo) -> Any:
-    """Bytes of weights, or an architecture: its name, file, or figures."""
+    """Parse bytes of weights, or an architecture by name, file or figures."""
     if isinstance(value, Architecture):
         return value
     if isinstance(value, dict):
@@ -129,6 +129,7 @@ def _architecture(name: Any) -> Architecture:
         raise ValueError(f"{unknown(error)} (or give bytes of weights, such as 14 GB)") from None
 
 
+# Bytes of weights, or an architecture: by name, by its figures, or by name with changes.
 Weights = Annotated[
     int | Architecture,
     BeforeValidator(_named),
@@ -138,20 +139,18 @@ Weights = Annotated[
          "properties": {"name": {"enum": sorted(architectures.MODELS)}, "config": {"type": "string"}}},
     ]}),
 ]  # fmt: skip
-"""Bytes of weights, or an architecture: by name, by its figures, or by name with changes."""
 
 
 def of_engine(what: str) -> Any:
-    """Load a function of `hetsim.silicon` by its name in `ENGINES`."""
     return load_object(ENGINES[what])
 
 
+# An engine and its version, such as vllm-0.15.
 EngineName = Annotated[str, AfterValidator(lambda value: of_engine("named")(value) and value)]
-"""An engine and its version, such as vllm-0.15."""
 
 
 def figures_missing(gpu: Peak, devices: int) -> str | None:
-    """Figures of a GPU that steps need and that are unknown."""
+    """Name the figure of a GPU that step times need and that is unknown; or None."""
     if gpu.matrix_flops is None:
         return "the peak of its matrix units is not known (matrix_flops)"
     if devices > 1 and gpu.link is None:

@@ -1,4 +1,4 @@
-"""Ranges of a sweep: from where to where a key goes, and what lies between.
+"""Ranges of a sweep: the ends of a key's values, and how values lie in between.
 
 {low: 10/s, high: 1000/s, scale: log}            to sample from
 {low: 1, high: 8, integer: true, steps: 4}       a grid of at most that number of values
@@ -43,7 +43,7 @@ class Range:
         return self._written(min(max(number, self.low), self.high))
 
     def grid(self) -> list[Any]:
-        """`steps` values, both ends included; distinct whole numbers."""
+        """`steps` values with both ends included; whole numbers are distinct."""
         assert self.steps is not None
         between = [step / (self.steps - 1) for step in range(self.steps)] if self.steps > 1 else [0.0]
         numbers = [self._number(share, self.high) for share in between]
@@ -63,14 +63,14 @@ class Range:
 
 
 def is_range(value: Any) -> bool:
-    """Return True for a range, as opposed to a value or a list of values."""
+    """Return True for a range, False for a value or a list of values."""
     if isinstance(value, Mapping):
         return "low" in value or "high" in value
     return isinstance(value, str) and _RANGE.match(value) is not None
 
 
 def read_range(value: Any) -> Range:
-    """Read the range in a mapping or text; ValueError with a sentence."""
+    """Parse the range in a mapping or text; ValueError with a sentence."""
     given = _from_text(value) if isinstance(value, str) else dict(value)
     for key in given:
         if key not in _KEYS:
@@ -94,7 +94,6 @@ def read_range(value: Any) -> Range:
 
 
 def _ends(low: Any, high: Any) -> tuple[float, float, str]:
-    """Both ends as numbers in a common unit."""
     first, last = units.quantity(low), units.quantity(high)
     for written, quantity in ((low, first), (high, last)):
         if quantity is None or not math.isfinite(quantity[0]):
@@ -119,7 +118,7 @@ def _steps(steps: Any) -> int | None:
 
 
 def _from_text(text: str) -> dict[str, Any]:
-    """`low..high`, then `log`, `integer` or a number of steps in any order."""
+    """Parse `low..high`, then `log`, `integer` or a number of steps in any order."""
     words = text.split()
     parts: dict[str, Any] = {}
     while words and ".." not in words[-1]:

@@ -75,20 +75,21 @@ class Communication(Model):
     """Traffic among the ranks of a job (its GPUs; on cores its nodes)."""
 
     pattern: Pattern
-    """all_reduce, reduce_scatter, all_gather, all_to_all, or ring (each to the next)."""
+    """all_reduce, reduce_scatter, all_gather, all_to_all, or ring (each rank sends to the next)."""
     bytes: Bytes
-    """Bytes of each rank, each time."""
+    """Message size of each rank in one communication."""
     every: Annotated[Seconds, Field(gt=0)]
-    """Computing time from one to the next."""
+    """Computing time between two communications."""
     largest: Part = 1.0
-    """Share of the bytes that belong to one tensor, the largest, for the placement `skew`."""
+    """Share of the bytes that belong to the largest tensor, for the placement `skew`."""
     overlap: Part = 0.0
-    """Share of that time behind which communication can hide."""
+    """Share of the computing time that can hide communication."""
 
     def phase(self, nodes: int, each: int, spec: NodeSpec, beyond: float = math.inf) -> Phase:
-        """The phase of one step, with this number of ranks on such nodes.
+        """The communication phase of one step, on `nodes` nodes with `each` ranks.
 
-        beyond: bytes per second between GPUs of a node that NVLink does not join."""
+        beyond: bytes per second between GPUs of a node that NVLink does not connect.
+        """
         inside: Rate = spec.nvlink.curve or spec.nvlink.upload
         if spec.island_size is not None and each > spec.island_size and beyond < math.inf:
             inside = capped(inside, beyond)
@@ -118,7 +119,7 @@ class Communication(Model):
 
 @keys_of(training.ParallelPlan)
 class TrainingSpec(Mirror):
-    """Parallel training: gives the time of a step, and memory on GPUs."""
+    """Parallel training, from which step time and GPU memory are computed."""
 
     FIRST: ClassVar = ("model", "batch", "micro_batch", "tensor", "pipeline", "data", "experts")
 
@@ -127,11 +128,11 @@ class TrainingSpec(Mirror):
     efficiency: Part = EFFICIENCY
     """Share of the peak that matrix products reach, fitted on A100."""
     passes: NotNegative = PASSES
-    """How often element-wise kernels move the bytes of the activations in a forward pass."""
+    """Number of times that element-wise kernels move the activations' bytes in a forward pass."""
     widths: Annotated[list[Degree], Field(min_length=1)] | None = None
-    """For an elastic job, instead of `nodes`: the numbers of nodes on which it can run."""
+    """For an elastic job, in place of `nodes`: the numbers of nodes on which it can run."""
     steps: StepCount
-    """Steps of a task, a whole number, or a distribution of which what is drawn is rounded."""
+    """Steps of a task: a whole number, or a distribution whose values are rounded."""
 
     def _check_keys(self) -> None:
         model = self.model.described()
@@ -154,7 +155,7 @@ class TrainingSpec(Mirror):
             raise KeyProblem("experts", text if self.model.experts > 1 else f"{text}; the model has none")
 
     def plan(self, gpus: int) -> training.ParallelPlan:
-        """The plan on this number of GPUs; KeyProblem if degrees do not fit."""
+        """The plan on this number of GPUs; KeyProblem if the degrees do not fit."""
         stage = self.tensor * self.pipeline
         data = self.data or max(1, gpus // stage)
         if stage * data != gpus:

@@ -18,12 +18,10 @@ from hetsim.scenario.schema.site import Fault, SiteSpec
 from hetsim.scenario.schema.sweep import is_range, read_range
 from hetsim.scenario.schema.workload import DataItem, WorkloadEntry
 
-MAX_REPLICATIONS = 100_000
-"""More are a mistake: intervals shrink with the square root of their number."""
+MAX_REPLICATIONS = 100_000  # More are a mistake: intervals shrink with the square root of their number.
 
 
-MIN_FOR_PRECISION = 10
-"""Replications before a precision is believed: with fewer, narrow intervals come about by chance."""
+MIN_FOR_PRECISION = 10  # Replications before a precision is accepted: with fewer, intervals can be narrow by chance.
 
 
 def _warmup(value: Any) -> float | str:
@@ -52,11 +50,11 @@ class Precision(Model):
     precision: _Inside
     """Half-width of the interval to reach, as a share of the mean, such as 5%."""
     metric: Name
-    """The metric with the confidence interval that counts, such as response_mean."""
+    """Metric of the interval, such as response_mean."""
     max: Annotated[Count, Field(ge=MIN_FOR_PRECISION, le=MAX_REPLICATIONS)] = 200
-    """Most replications to make."""
+    """Maximum number of replications."""
     confidence: _Inside = 0.95
-    """Confidence of the interval."""
+    """Confidence level of the interval."""
 
     @field_validator("metric")
     @classmethod
@@ -92,30 +90,30 @@ class ScenarioModel(Model):
     USED: ClassVar = {"policy": DEFAULT_SCHEDULER}
 
     name: Name = "scenario"
-    """Name of the scenario, which stands in tables, pictures and directories."""
+    """Name of the scenario in tables, pictures and directories."""
     description: str = ""
     """A description in words; lists and reports show it."""
     seed: Seed = 0
     """Seed of all random streams; the same seed gives the same tables to the last bit."""
     horizon: "Annotated[Seconds, forbid(lambda end: end == 0, _NO_HORIZON)] | None" = None
-    """When the run ends, with the warm-up; left out, it goes on until nothing waits, runs or is to come."""
+    """Time at which the run ends, warm-up included; left out, the run ends when no task waits, runs or will arrive."""
     warmup: Warmup = 0.0
     """Tasks that arrive before this time are not measured; auto finds the time by MSER-5."""
     replications: Replications = 1
-    """How many runs with random numbers of their own, or a precision to reach."""
+    """Number of independent runs, or a precision to reach."""
     cluster: ClusterSpec
     """The machines, their links, power and prices."""
     site: SiteSpec = SiteSpec()
-    """How the site is run: partitions, and what happens at a time limit."""
+    """Rules of the site: partitions, and what happens at a time limit."""
     workload: Annotated[list[WorkloadEntry], OneOrMany, Field(min_length=1)]
     """The streams of tasks and requests, independent of each other."""
     data: Annotated[list[DataItem], OneOrMany] = []
-    """Named pieces of data that exist before the run, for tasks to read."""
+    """Named data items that exist before the run, for tasks to read."""
     faults: Annotated[list[Fault], OneOrMany] = []
     """Faults: random failures, slowdowns, maintenance, files of events; none unless given."""
     policy: "Annotated[Any, Field(json_schema_extra=lambda schema: schema.update(_POLICY_SCHEMA))]" = None
-    """A scheduler's name, or scheduler, placement, admission, batching and routing, each a name or a mapping of name
-    and parameters, and decisions, the time that decisions take."""
+    """A scheduler's name, or a mapping of scheduler, placement, admission, batching and routing (each a name or a
+    mapping of name and parameters) and decisions, the time that decisions take."""
     sweep: "Annotated[dict[str, Any], Short(lambda v: {} if v is None else v, {'type': 'null'})]" = {}
     """Values to try by key: a list, or a range with low and high; `hetsim sweep` runs all combinations."""
 
@@ -141,7 +139,7 @@ class ScenarioModel(Model):
 
 
 def check(document: Document, base: Path) -> tuple[ScenarioModel | None, list[Problem]]:
-    """Validate a document: its model, or everything that is wrong with it."""
+    """Validate a document: return its model, or all problems."""
     try:
         return ScenarioModel.model_validate(document.data, context={"base": str(base)}), []
     except ValidationError as error:
@@ -149,7 +147,6 @@ def check(document: Document, base: Path) -> tuple[ScenarioModel | None, list[Pr
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of scenario files."""
     model = ScenarioModel.model_json_schema(by_alias=True, mode="validation")
     # Policies are checked apart, and so is the time that they take.
     model["$defs"]["DecisionsSpec"] = DecisionsSpec.model_json_schema()

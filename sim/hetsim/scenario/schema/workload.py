@@ -44,10 +44,7 @@ class TraceSpec:
 
 
 def check_traces(document: Document, base: Path) -> tuple[dict[int, TraceSpec], list[Problem]]:
-    """Traces of workload entries by number, and problems with their keys.
-
-    Works on the raw document, so that a missing file is reported with the errors of other parts.
-    """
+    """Check the traces of the raw document; return them by entry, and problems."""
     specs: dict[int, TraceSpec] = {}
     problems: list[Problem] = []
     for number, path, trace in document.in_entries("trace"):
@@ -85,7 +82,7 @@ def _checked_trace(
 
 
 def _path_in_trace(key: str, trace: dict[str, Any]) -> tuple[str, ...]:
-    """The path of a key such as columns.gpu_time.v100 within the trace."""
+    """Path of a key such as columns.gpu_time.v100 within the trace."""
     first, _, rest = key.partition(".")
     inside = trace.get(first)
     if first not in trace:
@@ -94,18 +91,18 @@ def _path_in_trace(key: str, trace: dict[str, Any]) -> tuple[str, ...]:
 
 
 class PipelineSpec(Model):
-    """A measured network, cut into stages over devices, with items to stream."""
+    """A measured network, cut into stages over devices, that processes items."""
 
     profile: ExistingFile
-    """Measured layers, as `hetsim plan partition` reads them, relative to the scenario."""
+    """File of measured layers, as for `hetsim plan partition`, relative to the scenario."""
     devices: SomeNames | None = None
-    """Types or kinds of device that take stages; all accelerators with times in the profile unless given."""
+    """Types or kinds of device for stages; all accelerators with times in the profile unless given."""
     items: Degree = 1
-    """Items that each arrival brings: a request, or micro-batches of a training job."""
+    """Number of items per arrival: one for a request, or micro-batches of a training job."""
     training: Flag = False
-    """Whether items go forward and backward, gradients the way of the activations."""
+    """Send items forward and backward, gradients along the path of the activations."""
     replication: Flag = True
-    """Whether a stage may be on several devices, which take items in turn."""
+    """Allow a stage on several devices, which take items in turn."""
 
 
 # Another trace from one: rows drawn again by blocks of time, or user by user.
@@ -126,21 +123,19 @@ class PipelineSpec(Model):
 
 
 DAY = 86_400.0
-BETWEEN = 1e-6
-"""Seconds between a task that asks for no GPU and the one before it, where time runs with demand."""
-FEW = 5
-"""Blocks or users in the trace below which the draws are too alike for intervals to be believed."""
+BETWEEN = 1e-6  # Seconds between a task without GPUs and the one before it, where time runs with demand.
+FEW = 5  # Minimum number of blocks or users in a trace; with fewer, draws are too similar for intervals.
 
 
 class Resample(Model):
-    """Resample a trace in every replication: in blocks of `block` s, or by user."""
+    """Resample a trace in every replication: by blocks of time, users or rows."""
 
     block: "Annotated[Seconds, forbid(lambda time: time == 0, 'must be above 0')] | None" = None
-    """Length of the stretches of the trace that are drawn, in the trace's own time."""
+    """Length of the blocks that are drawn from the trace, in the trace's own time."""
     by: Literal["user", "row"] | None = None
-    """user: whole users are drawn, with all their jobs; row: rows in random order, up to gpu_demand."""
+    """user: draw users, with all their jobs; row: rows in random order, up to gpu_demand."""
     gpu_demand: Positive | None = None
-    """By row: how many times the GPUs of the cluster the rows ask for together."""
+    """By row: GPUs that all drawn rows request together, as a multiple of the cluster's GPUs."""
 
     def _check_keys(self) -> None:
         if (self.block is None) == (self.by is None):
@@ -150,9 +145,9 @@ class Resample(Model):
 
 
 def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Resample by blocks: positions by `arrival`, new times, number of blocks.
+    """Resample blocks of time; return row positions, new times, number of blocks.
 
-    ValueError with a sentence if the trace is too short for such blocks.
+    ValueError if the trace is too short for such blocks.
     """
     begin = float(arrival[0])
     length = float(arrival[-1]) - begin
@@ -180,7 +175,7 @@ def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> 
 
 
 def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Resample users: positions, earlier draws of the user, and number of users."""
+    """Resample users; return row positions, earlier draws of each user, user count."""
     import pandas as pd
 
     codes, names = pd.factorize(user, use_na_sentinel=False)
@@ -196,9 +191,9 @@ def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, 
 def by_row(
     gpus: np.ndarray, capacity: float, demand: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resample rows until `demand` × `capacity` GPUs are asked for.
+    """Resample rows until they request demand × capacity GPUs: positions and times.
 
-    gpus: GPUs that each row asks for.  ValueError with a sentence if nothing asks for any.
+    ValueError if no row requests a GPU.
     """
     if not capacity:
         raise ValueError("the cluster has no GPUs for gpu_demand to count")
@@ -220,8 +215,7 @@ def by_row(
     return positions, cumulated + BETWEEN * np.arange(len(positions))
 
 
-MAX_TASKS = 50_000_000
-"""More tasks than this in one stream are a mistake rather than a wish: their columns alone take gigabytes."""
+MAX_TASKS = 50_000_000  # Maximum number of tasks in one stream, whose columns alone take gigabytes.
 
 
 def _named_process(value: Any) -> Any:
@@ -232,10 +226,10 @@ def _named_process(value: Any) -> Any:
 
 @keys_of(Item)
 class DataItem(Mirror):
-    """A named piece of data at the start, on every host unless `home` is given."""
+    """A named data item at the start, on every host unless `home` is given."""
 
     home: Name | None = None
-    """Node that has it in host memory; every node unless given."""
+    """Node whose host memory has the item; every node unless given."""
 
 
 AS_RETRY = Keys(Retry, wait=Annotated[RetryWait, Keys(RetryWait)])
@@ -254,15 +248,14 @@ OF_A_TRACE = {
     "unfit": "it is about the rows of a trace",
     "load": "it stretches the arrival times of a trace",
     "resample": "it draws the rows of a trace again",
-}
-"""Keys that only an entry with a trace may have, and what each of them does there."""
+}  # Keys that require a trace -> what they do with it, for messages.
 
 
+# Keys that are allowed with a pipeline.
 WITH_PIPELINE = (
     "name", "arrivals", "count", "until", "pipeline", "class_", "user", "users", "priority", "weight", "slo",
     "deadline", "bytes_in", "bytes_out", "cpus", "clients",
 )  # fmt: skip
-"""Keys that may stand with a pipeline."""
 
 
 def refuse(demand: Demand, keys: tuple[str, ...], why: str) -> None:
@@ -277,9 +270,9 @@ class TaskClass(Demand):
     """One of several classes of an entry, drawn in proportion to `weight`."""
 
     weight: NotNegative = 1.0
-    """Its probability per arrival, relative to the other classes."""
+    """Probability per arrival, relative to the other classes."""
     after: SomeNames | None = None
-    """With `together`: classes before this one in the list whose tasks of the same arrival have to end first."""
+    """With `together`: earlier classes in the list whose tasks of the same arrival must end first."""
 
 
 _NO_WEIGHT = forbid(lambda classes: not any(one.weight > 0 for one in classes),
@@ -292,7 +285,7 @@ class Trace(Model):
     model_config = {**Model.model_config, "extra": "allow"}
 
     format: str
-    """Name of the reader of the file; `hetsim list traces` has all."""
+    """Name of the file's reader; `hetsim list traces` lists all."""
     path: str
     """The file, relative to the scenario."""
 
@@ -303,37 +296,38 @@ class WorkloadEntry(Demand):
     USED: ClassVar = {"weight": 1.0, "skip": 0, "time_scale": 1.0}
 
     name: Name | None = None
-    """Name of the stream, unique; its random streams are keyed by it."""
+    """Unique name of the stream; its random numbers depend on the name."""
     arrivals: Annotated[Arrivals, BeforeValidator(_named_process)] | None = None
-    """When tasks come: an arrival process and its parameters."""
+    """When tasks arrive: an arrival process and its parameters."""
     count: Annotated[Count, Field(le=MAX_TASKS)] | None = None
-    """Most tasks of this stream; no limit unless given."""
+    """Maximum number of tasks of this stream; no limit unless given."""
     until: Seconds | None = None
-    """No arrivals from this time on; the horizon unless given."""
+    """Time from which on no task arrives; the horizon unless given."""
     weight: Positive | None = None
-    """Weight of each task, for policies and metrics that weigh."""
+    """Weight of each task, for policies and metrics that use weights."""
     classes: Annotated[list[TaskClass], OneOrMany, Field(min_length=1), _NO_WEIGHT] | None = None
-    """Kinds of tasks, one of which is drawn for each arrival."""
+    """Classes of tasks, one of which is drawn for each arrival."""
     together: Flag = False
-    """True: each arrival brings a task of every class; they are one request, which ends with the last of them."""
+    """Each arrival brings a task of every class: one request, which ends with the last of them."""
     trace: Trace | None = None
     """A table of tasks or requests in a file, in place of arrivals and times."""
     skip: Annotated[int, Field(ge=0, le=MAX_TASKS, strict=True)] | None = None
-    """Rows of a trace that are passed over at its beginning, in the order of arrival."""
+    """Number of rows to skip at the start of a trace, in the order of arrival."""
     time_scale: Positive | None = None
     """Factor on the arrival times of a trace."""
     load: Positive | None = None
-    """Stretches the arrivals of a trace until the work is this share of what the cluster can do."""
+    """Stretch the arrivals of a trace until the work is this share of the cluster's capacity."""
     unfit: Literal["error", "reject", "leave_out", "leave_out_parallel"] = "error"
-    """How to treat rows of a trace that can never run here, and rows that are not on one core or one whole GPU."""
+    """Treatment of trace rows that can never run here; leave_out_parallel also drops rows that do not use one core or
+    one whole GPU."""
     resample: Resample | None = None
-    """Draws the rows of a trace again in every replication."""
+    """Draw the rows of a trace again in every replication."""
     clients: Annotated[Clients, AS_CLIENTS] | None = None
-    """Clients that time out, give up, try again or hedge; they wait for ever unless given."""
+    """Clients that time out, give up, retry or hedge; they wait forever unless given."""
     service: AnyService | None = None
-    """The cost of serving a request, which makes this a stream of requests."""
+    """Cost of serving a request; makes this a stream of requests."""
     pipeline: PipelineSpec | None = None
-    """A measured network in stages over the devices of the cluster, through which each arrival's items stream."""
+    """A measured network, cut into stages on the cluster's devices, that processes each arrival's items."""
 
     def _check_keys(self) -> None:
         if self.pipeline is not None:
@@ -353,16 +347,14 @@ class WorkloadEntry(Demand):
 
     @property
     def _levels(self) -> list[Demand]:
-        """The entry and its classes, each with what it says itself."""
         return [self, *(self.classes or [])]
 
     @property
     def whole_demands(self) -> list[Demand]:
-        """Demands of each class with the entry's keys, or of the entry."""
+        """Demands of each class completed by the entry's keys, or of the entry."""
         return [one.over(self) for one in self.classes] if self.classes else [self]
 
     def _check_clients(self, clients: Clients) -> None:
-        """Refuse what cannot stand next to clients."""
         if any(one.patience is not None for one in self._levels):
             raise KeyProblem("patience", "it is the short form of clients that leave while they wait; give one of both")
         retry = clients.retry
@@ -372,7 +364,7 @@ class WorkloadEntry(Demand):
             raise KeyProblem("clients", text, key)
 
     def _check_together(self) -> None:
-        """Refuse classes that cannot be parts of one request."""
+        """Check that classes can be parts of one request."""
         names: list[str | None] = []
         for number, one in enumerate(self.classes or []):
             if unknown := [name for name in one.after or () if not self.together or names.count(name) != 1]:
@@ -391,7 +383,7 @@ class WorkloadEntry(Demand):
                 raise KeyProblem("together", text)
 
     def _check_trace_keys(self) -> None:
-        """Refuse what cannot stand next to a trace."""
+        """Check for keys that conflict with a trace."""
         if self.load is not None and (self.time_scale or self.arrivals or self.resample or self.service):
             others = "time_scale, arrivals, resample or a service"
             raise KeyProblem("load", f"it stretches the arrivals of tasks; {others} cannot be given with it")
@@ -408,7 +400,7 @@ class WorkloadEntry(Demand):
             refuse(self, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
 
     def _check_no_trace_keys(self) -> None:
-        """Refuse what only a trace can have, and an entry without arrivals."""
+        """Check for keys that need a trace, and for arrivals."""
         if any(one.span == "recorded" for one in self._levels):
             raise KeyProblem("span", "recorded is about the rows of a trace, and there is no trace here")
         for key, effect in OF_A_TRACE.items():
@@ -423,7 +415,7 @@ class WorkloadEntry(Demand):
                 raise KeyProblem(key, "limits of classes are for requests to a language model (kind: llm)")
 
     def _check_times(self) -> None:
-        """Each class needs a time on some device, from keys that fit together."""
+        """Check that each class has a time on some device."""
         forms = "gpu_time, cpu_time, modes, work or a profile"
         if self.classes is None and not self.has_times:
             raise ValueError(f"the tasks have no time on any device; give {forms}")
@@ -438,7 +430,7 @@ class WorkloadEntry(Demand):
             raise KeyProblem(of_gpus[0], text)
 
     def _only_a_pipeline(self) -> None:
-        """KeyProblem for what cannot stand with `pipeline`, which tells times and devices."""
+        """Check for keys that conflict with `pipeline`, which gives times and devices."""
         for field in type(self).model_fields:
             if field in self.model_fields_set and field not in WITH_PIPELINE:
                 key = type(self).model_fields[field].alias or field
