@@ -197,7 +197,8 @@ def draw(name: str) -> None:
     tidy(ax)
     drawn = io.BytesIO()
     picture.savefig(drawn, dpi=90)
-    Image.open(drawn).convert("RGB").quantize(64, Image.Quantize.MAXCOVERAGE).save(FOLDER / f"{name}.png", optimize=True)
+    few = Image.open(drawn).convert("RGB").quantize(64, Image.Quantize.MAXCOVERAGE)
+    few.save(FOLDER / f"{name}.png", optimize=True)
 
 
 def page() -> str:
