@@ -491,7 +491,7 @@ def test_replicas_that_hold_all_devices_are_named_and_not_the_policy(entry):
     error = stranded(entry)
     assert not isinstance(error, PolicyError)
     text = str(error)
-    assert "3 tasks wait for devices that replicas of language models occupy: " in text
+    assert "3 tasks wait for devices that replicas of services occupy: " in text
     assert "replicas of chat occupy 2 of 2 g" in text
     assert "task 1: waiting since t = 0 s, would fit if replicas did not occupy the devices" in text
     assert "fewer replicas (`replicas:`)" in text and "another type of device" in text and "partition" in text

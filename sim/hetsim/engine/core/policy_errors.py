@@ -56,7 +56,7 @@ def position_in(run: RunState, task: Task, mode: Mode, verb: str) -> int:
 def deadlock(run: RunState) -> RunError:
     """Return the error for tasks that can never start, with the reason for each.
 
-    It is a PolicyError, unless all of the tasks wait for devices that replicas of language models occupy.
+    It is a PolicyError, unless all of the tasks wait for devices that replicas of services occupy.
     """
     if not run.waiting and not any(len(queue) for queue in run.queues):
         return PolicyError(
@@ -87,8 +87,8 @@ def deadlock(run: RunState) -> RunError:
     kept = _held_by_replicas(run, kept_from) if kept_from else ""
     if not by_policy:
         return RunError(
-            f"at {now} {count} for devices that replicas of language models occupy: {kept}.\n       {there}\n"
-            "       Give the model fewer replicas (`replicas:`), put it or the tasks on another type of device, or "
+            f"at {now} {count} for devices that replicas of services occupy: {kept}.\n       {there}\n"
+            "       Give the services fewer replicas (`replicas:`), put them or the tasks on another type of device, or "
             "keep devices for the tasks with a partition."
         )
     return PolicyError(
