@@ -88,7 +88,7 @@ def deadlock(run: RunState) -> RunError:
     if not by_policy:
         return RunError(
             f"at {now} {count} for devices that replicas of services occupy: {kept}.\n       {there}\n"
-            "       Give the services fewer replicas (`replicas:`), put them or the tasks on another type of device, or "
+            "       Give services fewer replicas (`replicas:`), put them or the tasks on another type of device, or "
             "keep devices for the tasks with a partition."
         )
     return PolicyError(
