@@ -15,7 +15,7 @@ from tiers import spread
 import hetsim as hs
 from hetsim import registry
 from hetsim.model.units import Fraction, Seconds
-from hetsim.scenario.building.run_input import DEFAULT_ITERATION, DEFAULT_ROUTING
+from hetsim.scenario.building.run_input import DEFAULT_BATCHING, DEFAULT_ROUTING
 from hetsim.scenario.scenario import load
 from hetsim.scenario.schema.language_model import LanguageModel
 from hetsim.scenario.schema.steps import Roofline
@@ -37,7 +37,7 @@ def default(key: str) -> Any:
     if first == "arrivals":
         return Closed.model_fields[name].default
     if first in ("batching", "routing"):
-        spec = DEFAULT_ITERATION if first == "batching" else DEFAULT_ROUTING
+        spec = DEFAULT_BATCHING[True] if first == "batching" else DEFAULT_ROUTING
         if name == "name":
             return spec.name
         policy = registry.policy(first, "prefix_affinity" if first == "routing" else spec.name)
