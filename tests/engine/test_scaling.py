@@ -118,7 +118,7 @@ BOUNDS = ScaleBounds(min_replicas=0, max_replicas=8, every=10.0)
 
 def signals(replicas=2, waiting=0, kv=0.0, rate=0.0, outstanding=0):
     role = SimpleNamespace(replicas=replicas, ready=replicas, waiting=waiting, kv_used=kv, outstanding=outstanding)
-    return ServiceSignals({"replicas": role}, BOUNDS, rate, math.nan, math.nan, -math.inf)
+    return ServiceSignals({"replicas": role}, BOUNDS, source=SimpleNamespace(rates=lambda: (rate, math.nan, math.nan)))
 
 
 def test_queue_and_kv_as_kubernetes_by_hand():

@@ -5,8 +5,9 @@ The engine starts and drains replicas, and keeps to `min` and `max` of the servi
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from hetsim.model.service import LanguageService, ScaleBounds, Service
 
@@ -14,42 +15,62 @@ from hetsim.model.service import LanguageService, ScaleBounds, Service
 class RoleSignals:
     """Counters of a role's replicas: of `replicas`, or of `prefill` and `decode`.
 
-    `replicas` is the number of those that serve, load or are missing after a failure, `ready` of those that take
-    requests; one that drains is neither.  `outstanding` requests are those that the role has to serve, `waiting` those
-    of them in no replica's steps yet; both include what no replica can take yet.  All are counted when looked at.
+    `replicas` is the number of replicas that serve, load, or are missing after a failure; `ready` is the number of those
+    that take requests.  A replica that drains counts in neither.  `outstanding` requests are those that the role has to
+    serve; `waiting` are those of them that are in no replica's steps yet.  Both include requests without a replica.
+    All counters are of the instant at which they are read.
     """
 
-    def __init__(self, there: Sequence[Any], missing: int, lobby: int):
-        self._there, self._lobby = there, lobby
-        self._kept = [replica for replica in there if not replica.draining]
-        self._ready = [replica for replica in self._kept if replica.loaded]
-        self.replicas, self.ready = len(self._kept) + missing, len(self._ready)
+    def __init__(self, replicas: Any, prefills: bool):
+        self._set, self._prefills = replicas, prefills
+
+    @property
+    def _all(self) -> list[Any]:
+        replicas: list[Any] = self._set.prefillers if self._prefills else self._set.replicas
+        return replicas
+
+    @property
+    def replicas(self) -> int:
+        kept = sum([not replica.draining for replica in self._all])
+        return kept + self._set.missing.count(self._prefills)
+
+    @property
+    def _ready(self) -> list[Any]:
+        return [replica for replica in self._all if replica.loaded and not replica.draining]
+
+    @property
+    def ready(self) -> int:
+        return len(self._ready)
 
     @property
     def outstanding(self) -> int:
-        return sum([replica.outstanding for replica in self._there]) + self._lobby
+        if not self._set.service.prefillers:
+            return len(self._set.fleet.requests)
+        return sum([replica.outstanding for replica in self._all]) + self._set.waiting_for(self._prefills)
 
     @property
     def waiting(self) -> int:
-        return sum([replica.waiting for replica in self._there]) + self._lobby
+        return sum([replica.waiting for replica in self._all]) + self._set.waiting_for(self._prefills)
 
     @property
     def by_type(self) -> Mapping[str, int]:
         """Replicas that serve or load, by type of device."""
-        return Counter([replica.kind.mode.type.name for replica in self._kept])
+        return Counter([replica.kind.mode.type.name for replica in self._all if not replica.draining])
 
     @property
     def kv_used(self) -> float:
         """Share of the KV blocks of ready replicas in use; 0 without any, NaN of batches."""
-        return sum([replica.kv_used for replica in self._ready]) / max(1, self.ready)
+        ready = self._ready
+        return sum([replica.kv_used for replica in ready]) / max(1, len(ready))
 
     @property
     def idle_since(self) -> list[float]:
-        """Since when each ready replica has been idle, of those that are, sorted."""
+        """Times since which idle ready replicas have been idle, sorted."""
         return sorted([replica.idle_since for replica in self._ready if replica.idle])
 
 
-class ServiceSignals(NamedTuple):
+@dataclass
+class ServiceSignals:
     """Counters of a service, by role and of the last window: `every`, or 60 s.
 
     `ttft` and `tpot` are means of first tokens that came and of answers that ended in the window, NaN without any;
@@ -58,10 +79,20 @@ class ServiceSignals(NamedTuple):
 
     roles: Mapping[str, RoleSignals]
     bounds: ScaleBounds
-    arrival_rate: float
-    ttft: float
-    tpot: float
-    changed_at: float
+    changed_at: float = -math.inf
+    source: Any = None  # whose `rates()` are requests per second, and mean seconds, of the window
+
+    @property
+    def arrival_rate(self) -> float:
+        return self.source.rates()[0]
+
+    @property
+    def ttft(self) -> float:
+        return self.source.rates()[1]
+
+    @property
+    def tpot(self) -> float:
+        return self.source.rates()[2]
 
 
 class Scaling:

@@ -85,6 +85,12 @@ class ReplicaSet:
             sight.await_reading()
         chosen.enqueue(request)
 
+    def waiting_for(self, prefills: bool) -> int:
+        """Number of requests that no replica of a role can take yet."""
+        if not self.service.prefillers:
+            return len(self.lobby)
+        return sum([(request.source is None) is prefills for request in self.lobby.values()])
+
     # Starts -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
@@ -239,7 +245,9 @@ class ReplicaSet:
     def bring(self, name: str, prefills: bool, wanted: int, only: HolderType | None) -> bool | None:
         """Bring replicas, or those of one type, to a number; None: nothing to do."""
         missing = self.missing.count(prefills) if only in (None, self.kinds[0]) else 0
-        kept = [one for one in (self.prefillers if prefills else self.replicas) if only in (None, one.kind)]
+        kept = self.prefillers if prefills else self.replicas
+        if only is not None:
+            kept = [one for one in kept if one.kind is only]
         have = missing + sum([not one.draining for one in kept])
         if wanted <= have and self.unmet.pop(name, 0):
             self._note_lack()

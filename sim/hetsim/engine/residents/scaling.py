@@ -38,11 +38,13 @@ class Scaler:
 
     def __post_init__(self) -> None:
         self.state, self.clock, self.policy = self.fleet.state, self.fleet.clock, self.fleet.scaling
-        self.bounds, self.changed_at, self.ticks, self.due = self.replicas.service.scaling, -math.inf, 0, math.inf
+        self.bounds, self.ticks, self.due = self.replicas.service.scaling, 0, math.inf
         self.apart = bool(self.replicas.service.prefillers)
         self.roles = {role: role == "prefill" for role in (self.bounds.roles if self.apart else ("replicas",))}
         self.kinds = {} if self.apart else {kind.mode.type.name: kind for kind in self.replicas.kinds}
         self.first, self.further = Noted(), Noted()  # times to first tokens, and for further ones
+        roles = {role: RoleSignals(self.replicas, prefills) for role, prefills in self.roles.items()}
+        self.signals = ServiceSignals(roles, self.bounds, source=self)
         self.timer, self.tick = Later(self.ask), Later(self._ticked)
 
     def await_tick(self) -> None:
@@ -68,7 +70,7 @@ class Scaler:
         """Ask the policy now, and bring the replicas to the numbers that it wants."""
         policy, now, bounds = self.policy, self.clock._now, self.bounds
         policy.again = math.inf
-        wanted = call(self.state, policy.wanted, self.replicas.service, self._signals(now), now)
+        wanted = call(self.state, policy.wanted, self.replicas.service, self.signals, now)
         self._check(wanted)
         done = []
         for name, number in wanted.items():
@@ -77,30 +79,26 @@ class Scaler:
             done.append(self.replicas.bring(name, self.roles.get(name, False), number, kind))
         done = [change for change in done if change is not None]
         if any(done):
-            self.changed_at = now
+            self.signals.changed_at = now
         if policy.again < math.inf and (not done or any(done)) and (self.timer.entry < 0 or policy.again < self.due):
             self.due = policy.again
             self.clock.again(policy.again, TIMER, self.timer)
 
-    def _signals(self, now: float) -> ServiceSignals:
+    def rates(self) -> tuple[float, float, float]:
+        """Requests per second, mean time to first token and per further token, of the window."""
         window = self.bounds.every if self.bounds.every < math.inf else WINDOW
-        rate, since = self.fleet.coming.since(now - window) / window, now - window
-        roles = {name: self._of_role(prefills) for name, prefills in self.roles.items()}
-        means = self.first.mean(since), self.further.mean(since)
-        return ServiceSignals(roles, self.bounds, rate, *means, self.changed_at)
-
-    def _of_role(self, prefills: bool) -> RoleSignals:
-        every, lobby = self.replicas, self.replicas.lobby.values()
-        count = sum([(one.source is None) is prefills for one in lobby]) if self.apart else len(lobby)
-        return RoleSignals(every.prefillers if prefills else every.replicas, every.missing.count(prefills), count)
+        since = self.clock._now - window
+        return self.fleet.coming.since(since) / window, self.first.mean(since), self.further.mean(since)
 
     def _check(self, wanted: Any) -> None:
         """Raise PolicyError for an answer that cannot be carried out."""
-        names = [*self.roles, *self.kinds]
-        if not isinstance(wanted, Mapping) or not all(
-            name in names and type(number) is int and number >= 0 for name, number in wanted.items()
-        ):
-            raise self.fleet.illegal(f"wants {wanted!r}; asked for were numbers of replicas by {', '.join(names)}")
-        total, low, high = sum(wanted.values()), self.bounds.min_replicas, self.bounds.max_replicas
-        if not wanted.keys().isdisjoint(self.kinds) and not low <= total <= high:
-            raise self.fleet.illegal(f"wants {total} replicas on all types; from {low} to {high} were asked for")
+        kinds = 0
+        for name, number in wanted.items() if isinstance(wanted, Mapping) else [("", wanted)]:
+            if type(number) is not int or number < 0 or (name not in self.roles and name not in self.kinds):
+                names = ", ".join([*self.roles, *self.kinds])
+                raise self.fleet.illegal(f"wants {wanted!r}; asked for were numbers of replicas by {names}")
+            kinds += name in self.kinds
+        if kinds:
+            total, low, high = sum(wanted.values()), self.bounds.min_replicas, self.bounds.max_replicas
+            if not low <= total <= high:
+                raise self.fleet.illegal(f"wants {total} replicas on all types; from {low} to {high} were asked for")
