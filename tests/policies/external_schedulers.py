@@ -1,4 +1,7 @@
-"""Schedulers for tests of the exchange: python external_schedulers.py NAME.  They use the standard library alone."""
+"""Schedulers for tests of the exchange: python external_schedulers.py NAME [ENDPOINT].
+
+They use the standard library alone, unless an endpoint of ZeroMQ is given.
+"""
 
 import json
 import sys
@@ -114,7 +117,23 @@ class Scripted:
 
 
 scheduler = OneByOne() if sys.argv[1] == "one_by_one" else Scripted(sys.argv[1])
-for line in sys.stdin:
+
+
+def exchange(line):
     message = json.loads(line)
-    said = scheduler.decide(message["now"], [(event["type"], event["data"]) for event in message["events"]])
-    print(said, flush=True)
+    return scheduler.decide(message["now"], [(event["type"], event["data"]) for event in message["events"]])
+
+
+if len(sys.argv) > 2:
+    import zmq
+
+    server = zmq.Context().socket(zmq.REP)
+    server.bind(sys.argv[2])
+    while True:
+        line = server.recv()
+        print("this is printed, and is no answer", flush=True)
+        server.send_string(exchange(line).replace(", ", ",\n"))
+        if b"SIMULATION_ENDS" in line:
+            sys.exit()
+for line in sys.stdin:
+    print(exchange(line), flush=True)

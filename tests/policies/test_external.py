@@ -206,6 +206,29 @@ def test_a_large_message_to_a_process_that_does_not_read_times_out() -> None:
     assert time.monotonic() - begun < 10
 
 
+@pytest.mark.nightly
+def test_zeromq_says_the_same_as_pipes(tmp_path: Path) -> None:
+    pytest.importorskip("zmq", reason="pyzmq is not installed: pip install 'hetsim[zmq]'")
+    for transport in ([], ["{endpoint}"]):
+        hs.run(jobs(4), external=[*command("all_messages"), *transport], exchange=tmp_path / f"{len(transport)}")
+    pipes, by_zeromq = (messages(tmp_path / name) for name in "01")
+    assert pipes == by_zeromq
+    before = children()
+    wrong = {"dies": "has ended (exit status 7) (t = 0 s)", "hangs": "did not answer within 0.5 s (`timeout`)"}
+    for name, said in wrong.items():
+        with pytest.raises(PolicyError) as caught:
+            policy = {"scheduler": {"name": "external", "timeout": "0.5 s" if name == "hangs" else "20 s"}}
+            hs.run(jobs(2, policy=policy), external=[*command(name), "{endpoint}"])
+        assert said in str(caught.value)
+    assert children() <= before
+
+
+def test_zeromq_without_pyzmq_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setattr("hetsim.policy.external.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"pip install \"hetsim\[zmq\]\""):
+        hs.run(jobs(1), external=["true", "{endpoint}"])
+
+
 @pytest.mark.parametrize(("longest", "said"), [(1 << 26, "did not answer within 0.1 s"), (1000, "more than 0 MiB")])
 def test_an_endless_line_is_cut_off(longest: int, said: str, monkeypatch) -> None:
     monkeypatch.setattr("hetsim.policy.external.LONGEST", longest)
@@ -246,6 +269,26 @@ def test_each_point_of_a_sweep_keeps_an_exchange_of_its_own(tmp_path: Path) -> N
     kept = hs.sweep(jobs(2), over, external=command("one_by_one"), exchange=tmp_path)
     assert [file.suffix for file in tmp_path.iterdir()] == [".jsonl"] * 2
     assert hs.sweep(jobs(2), over, exchange=tmp_path, workers=2).table.equals(kept.table)
+
+
+@pytest.mark.nightly
+def test_searches_and_training_take_it(tmp_path: Path) -> None:
+    """On a node of two cores jobs run one by one under fcfs, too."""
+    given, drawn = command("one_by_one"), jobs(4)
+    drawn["workload"][0]["cpu_time"] = {"distribution": "exponential", "mean": "1 s"}
+    drawn["policy"] = EXTERNAL | {"admission": {"name": "queue_limit", "limit": 9}}
+    over = {"policy.admission.limit": [1]}
+    options = {"metric": "response_mean", "first": 2, "final": 3}
+    tuning = hs.tune(drawn, over=over, external=given, exchange=tmp_path, **options)
+    assert len([*tmp_path.glob("*.jsonl")]) == 10  # two settings, five replications
+    assert hs.tune(drawn, over=over, exchange=tmp_path, **options).table.equals(tuning.table)
+    for policy in ({"external": given}, {"policy": "fcfs"}):
+        sized = hs.size(drawn, "wait_mean < 1 h", "cluster.nodes.0.count", most=1, replications=2, **policy)
+        assert sized.size == 1
+    two = drawn | {"cluster": {"nodes": [{"cpus": 2}]}, "policy": "fcfs"}
+    learned = hs.train(two, steps=20, replications=2, baselines=["external", "fcfs"], external=given)
+    theirs, ours = (learned.runs[name].column("wait_mean").tolist() for name in ("external", "fcfs"))
+    assert theirs == ours and len(set(ours)) == 2
 
 
 def test_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
@@ -321,6 +364,7 @@ def test_the_suite_of_conformance_runs_on_it(tmp_path: Path) -> None:
 COMPILED = {
     "fcfs.c": ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o"],
     "fcfs.rs": ["rustc", "-O", "-D", "warnings", "-o"],
+    "fcfs.go": ["go", "build", "-o"],
 }
 
 
@@ -331,7 +375,8 @@ def test_the_examples_start_all_jobs_as_fcfs_does(source: str, tmp_path: Path) -
     if shutil.which(compiler[0]) is None:
         pytest.skip(f"there is no {compiler[0]} here")
     program = tmp_path / "fcfs"
-    subprocess.run([*compiler, str(program), str(EXAMPLES / source)], check=True)
+    kept = {**os.environ, "GOCACHE": str(tmp_path / "go"), "GO111MODULE": "off"}
+    subprocess.run([*compiler, str(program), str(EXAMPLES / source)], check=True, env=kept)
     assert len((EXAMPLES / source).read_text(encoding="utf-8").splitlines()) <= 45
     found = hs.compare("backfilling", ["external", "fcfs"], external=str(program), replications=2)
     first, second = (found.runs[name].results[0].tasks for name in ("external", "fcfs"))

@@ -225,6 +225,13 @@ def test_reservations_are_kept_from_a_multiple_of_the_resolution(tmp_path, resol
     assert run(tmp_path, NARROW + "5,1,93\n", policy=policy).tasks["start"].tolist() == [0, 100, start]
 
 
+@pytest.mark.parametrize(("window", "starts"), [(None, [0, 100, 110]), ("95 s", [0, 100, 110]), ("94 s", [0, 505, 5])])
+def test_reservations_begin_within_the_window(tmp_path, window, starts):
+    """At 5 the head's would begin 95 s later; without it a long job starts at once, and delays the head."""
+    policy = slurm(bf_interval=0, bf_window=window)
+    assert run(tmp_path, NARROW + "5,1,500\n", policy=policy).tasks["start"].tolist() == starts
+
+
 @pytest.mark.parametrize(("count", "start"), [(0, 200), (2, 200), (1, 3)])
 def test_only_so_many_jobs_get_reservations(tmp_path, count, start):
     """On two nodes: the head gets the first from 100 to 200, the second job the other from 110 to 210.  The last job
@@ -238,8 +245,9 @@ def test_only_so_many_jobs_get_reservations(tmp_path, count, start):
 def test_the_main_pass_looks_at_few_jobs_and_at_all_once_in_a_while(tmp_path):
     """Two jobs of a tier that runs one at a time stand before one of another; at 60 all are looked at."""
     rows = "arrival,gpus,gpu_time,qos\n0,1,500,q\n1,1,5,q\n2,1,5,q\n3,1,5,free\n"
-    for depth, start in ((2, 60), (3, 3)):
-        policy = slurm(qos={"q": {"max_jobs": 1}, "free": {}}, default_queue_depth=depth, bf_max_job_test=0)
+    for depth, every, start in ((2, "60 s", 60), (3, "60 s", 3), (2, None, 505)):  # None: not before it is the second
+        policy = slurm(qos={"q": {"max_jobs": 1}, "free": {}}, default_queue_depth=depth, bf_max_job_test=0,
+                       sched_interval=every)  # fmt: skip
         assert run(tmp_path, rows, policy=policy).tasks["start"].tolist() == [0, 500, 505, start]
 
 

@@ -75,7 +75,8 @@ def test_a_site_is_what_its_files_say(there: Path) -> None:
     assert made["policy"]["scheduler"] == {
         "name": "slurm_multifactor", "priority": 0, "age": 1000, "fair_share": 10000, "size": 0, "partition": 500,
         "service": 0, "max_age": "1209600 s", "half_life": "36500 d", "calc_period": "300 s", "small_first": False,
-        "bf_interval": "60 s", "bf_resolution": "60 s", "sched_interval": "60 s", "bf_max_job_test": 1000,
+        "bf_interval": "60 s", "bf_resolution": "60 s", "sched_interval": "60 s", "bf_window": "1440 min",
+        "bf_max_job_test": 1000,
         "bf_max_job_user": 20, "bf_job_part_count_reserve": 0, "default_queue_depth": 100,
         "partitions": {"batch": 0.5, "debug": 1.0, "gone": 0.05}, "shares": {"ann": 1, "bob": 3, "cho": 1},
         "usage": {"opt/ann": 1200, "phys/bob": 0, "chem/cho": 2400},
@@ -116,6 +117,14 @@ def test_what_is_wrong_is_said_with_its_line(there: Path, old: str, new: str, sa
     Path("slurm.conf").write_text(CONF.replace(old, new))
     done = CliRunner().invoke(hetsim, ["trace", "convert", "slurm.conf", "--format", "slurm_conf"])
     assert done.exit_code == 3 and said in done.stderr.replace('"', ""), done.output
+
+
+def test_the_main_pass_over_all_jobs_may_be_off_and_the_window_is_in_minutes(there: Path) -> None:
+    Path("slurm.conf").write_text(CONF.replace("bf_interval=60", "sched_interval=-1,bf_window=2880"))
+    made, notes = convert()
+    scheduler = made["policy"]["scheduler"]
+    assert scheduler["sched_interval"] is None and scheduler["bf_window"] == "2880 min" and "bf_window" not in notes
+    assert scheduler["bf_interval"] == "30 s"
 
 
 def test_words_of_slurm_for_no_limit_and_for_one_gpu(there: Path) -> None:

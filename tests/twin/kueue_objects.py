@@ -1,10 +1,15 @@
 """A small cluster with Kueue, as kubectl prints it."""
 
 import json
+from datetime import datetime
 
 
 def at(minute):
     return f"2026-06-09T{10 + minute // 60:02d}:{minute % 60:02d}:00Z"
+
+
+def instant(minute):
+    return datetime.fromisoformat(at(minute)).timestamp()
 
 
 def workload(name, queue, gpus, came, start=None, end=None, priority=0, message=""):

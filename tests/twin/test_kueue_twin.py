@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import kueue_objects
+import numpy as np
 import pytest
 from click.testing import CliRunner
-from yaml import safe_load
+from yaml import safe_dump_all, safe_load
 
 import hetsim as hs
 from hetsim.cli import hetsim
+from hetsim.errors import ScenarioError
+from hetsim.twin.kueue import KueueCluster
 
 
 def call(*arguments):
@@ -51,7 +55,79 @@ def test_a_forecast_says_when_why_and_who_borrows(tmp_path):
     assert later["b/w1"] > 60  # it has 1 GPU and one job on it: nothing to reclaim
 
 
+POD = {"containers": [{"resources": {"requests": {"cpu": "2", "nvidia.com/gpu": "1"}}}]}
+LABELS = {"kueue.x-k8s.io/queue-name": "main", "kueue.x-k8s.io/priority-class": "high"}
+META = {"name": "new", "namespace": "a", "labels": LABELS}
+JOB = {"kind": "Job", "metadata": META, "spec": {"parallelism": 4, "completions": 3, "template": {"spec": POD}}}
+PODS = [{"count": 3, "template": {"spec": POD}}]
+WORKLOAD = {"kind": "Workload", "metadata": META, "spec": {"queueName": "main", "priority": 7, "podSets": PODS}}
+ONE_POD = {"spec": {"containers": [{"resources": {"limits": {"cpu": 6, "nvidia.com/gpu": 3}}}]}}
+CLASS = {"kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 7}
+
+
+@pytest.mark.slow
+def test_a_manifest_is_forecast_as_if_it_were_submitted_now(tmp_path):
+    """The same workload among the objects, created at the instant of the snapshot, starts at the same times."""
+    now = kueue_objects.instant(205)
+    there = [*kueue_objects.objects(), CLASS, kueue_objects.workload("new", "a", 3, came=205, priority=7)]
+    other = KueueCluster(*kueue_objects.write(tmp_path, there), now, fair_sharing=False)
+    k, n = kueue_objects.write(tmp_path, there[:-1])
+    template = {"metadata": {"labels": LABELS}, **ONE_POD}
+    for given in (
+        {"kind": "Pod", "metadata": META, **ONE_POD}, WORKLOAD,
+        {"kind": "PodTemplate", "metadata": META | {"labels": {}}, "template": template}, JOB,
+    ):  # fmt: skip
+        manifest = tmp_path / "my.yaml"
+        manifest.write_text("# mine\n" + safe_dump_all([{"kind": "Service", "metadata": {"name": "s"}}, given]))
+        ahead = KueueCluster(k, n, now, fair_sharing=False, manifests=[manifest])
+        (job,) = ahead.unsubmitted
+        assert replace(job, line=0, reason="") == replace(other.jobs[-1], line=0, reason=""), given["kind"]
+    assert ahead.causes()["a/new"] == "not submitted"
+    one, same = (cluster.forecast(cluster.policy, 1, 2, seed=1) for cluster in (ahead, other))
+    assert [job.id for job in one.jobs] == [job.id for job in same.jobs]
+    assert one.starts.tolist() == same.starts.tolist() and np.isfinite(one.starts).all()
+    assert one.occupied.max() == one.capacity == 8  # preempted jobs occupy nothing while they wait again
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({**JOB, "metadata": META | {"labels": {}}}, "my.yaml:3:1: kind: cannot be read as a Job: no queue is named; add"),
+    ({**JOB, "metadata": META | {"namespace": "b", "name": "w1"}}, "b/w1 is on the cluster; --job b/w1 prints"),
+    ({**JOB, "metadata": META | {"namespace": "c"}}, "there is no LocalQueue c/main"),
+    ({**JOB, "spec": {"template": {"spec": {}}}}, "its pods request neither cores nor GPUs"),
+    ({**JOB, "spec": {}}, "the key 'template' is missing"),
+    ({**JOB, "spec": {"template": [1]}}, "a field does not have the type"),
+    ({"kind": "Deployment", "spec": {}}, "has no object of kind Job, Pod, PodTemplate, Workload"),
+])  # fmt: skip
+def test_a_wrong_manifest_is_refused_with_its_line(tmp_path, given, words):
+    k, n = kueue_objects.write(tmp_path)
+    manifest = tmp_path / "my.yaml"
+    manifest.write_text("---\n---\n" + safe_dump_all([given], sort_keys=False))
+    with pytest.raises(ScenarioError) as caught:
+        KueueCluster(k, n, None, fair_sharing=False, manifests=[manifest])
+    assert words in str(caught.value)
+
+
+@pytest.mark.slow
+def test_the_page_of_a_manifest_has_its_start_and_the_queues(tmp_path):
+    items = kueue_objects.objects()
+    items[1]["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["lendingLimit"] = "0"  # a has its own 4 GPUs
+    k, n = kueue_objects.write(tmp_path, items)
+    manifest, page = tmp_path / "my.yaml", tmp_path / "f.html"
+    manifest.write_text(safe_dump_all([JOB, {**JOB, "metadata": META | {"name": "large"}, "spec": {
+        "parallelism": 5, "template": {"spec": POD}}}]))  # fmt: skip
+    result = call("twin", "--kueue", k, "--nodes", n, "--hours", 1, "--samples", 2, "--job", manifest, "--page", page)
+    assert result.exit_code == 0, result.output
+    shown = [line.split()[:3] for line in result.stdout.splitlines() if line.startswith("a/")]
+    assert shown == [["a/new", "a", "a"], ["a/large", "a", "a"], ["a/new", "a", "not"], ["a/large", "a", "not"]]
+    assert "the priority of class high is not known, and 0 here" in result.output
+    assert "a/large never starts: the request exceeds the quota of queue a for gpus" in result.output
+    text = page.read_text()
+    for words in ("Queues", "Why workloads wait", "starves", "a/large", "not submitted", "namespace"):
+        assert words in text, words
+
+
 @pytest.mark.parametrize(("arguments", "words"), [
+    (("--job", "none.yaml"), "the file none.yaml does not exist"),
     (("--what-if", "clusterqueues.z.nominalQuota.gpu=1"), "clusterqueues has no z"),
     (("--what-if", "policy=fcfs"), "must be as clusterqueues.NAME.nominalQuota.gpu=64"),
     (("--what-if", "clusterqueues.a.nominalQuota.cpu=1"), "name one of the flavors of a before cpu"),

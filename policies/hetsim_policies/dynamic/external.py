@@ -172,7 +172,6 @@ class External(Scheduler):
         self._ask([{"timestamp": view.now, "type": "SIMULATION_BEGINS", "data": data}])
 
     def _ask(self, events: list[dict[str, Any]]) -> None:
-        """Send one message, and store the answer's decisions with their times."""
         self._last, self._answer = _ENCODE({"now": self._view.now, "events": events}), ""
         try:
             self._answer = self._exchange.ask(self._last).decode(errors="backslashreplace").rstrip("\n")
@@ -245,7 +244,6 @@ class External(Scheduler):
         return job
 
     def _numbers(self, kind: str, text: Any) -> list[int]:
-        """Parse an interval set of resources, such as `0-3,7` or `0-3 7`."""
         try:
             ends = [[*map(int, part.split("-"))] for part in text.replace(",", " ").split()]
         except (ValueError, AttributeError):
@@ -284,7 +282,6 @@ def _named(error: Exception) -> str:
 
 
 def _res(mode: Mode) -> int:
-    """Number of resources that a mode requests: accelerators, or cores."""
     return mode.gpus or max(1, math.ceil(mode.cpus))
 
 
@@ -297,6 +294,5 @@ def _mode(mode: Mode) -> dict[str, Any]:
 
 
 def _intervals(numbers: Sequence[int]) -> str:
-    """Format an interval set as Batsim does: `0-3 7`."""
     runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     return " ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

@@ -306,7 +306,6 @@ class Kueue(Scheduler):
         return queue.requeue(entry)
 
     def _topology(self, job: Workload, flavors: Sequence[Mapping[str, str]]) -> str | None:
-        """Return whether a job must lie in one rack: required, preferred, or None."""
         if all(mode.node_count == 1 and not mode.span_any for mode in job.modes):
             return None
         given = (self.flavors[flavor].topology for one in flavors for flavor in one.values() if flavor in self.flavors)

@@ -67,10 +67,11 @@ class SlurmMultifactor(Scheduler):
     max_age: wait at which the age factor is 1.  half_life: of usage.
     calc_period: time between computations of priorities (PriorityCalcPeriod); 0: at each change.
     default_queue_depth: jobs that the main pass considers.  sched_interval: time between passes over all jobs; 0:
-        always.
+        always; null (-1 in Slurm): never.
     bf_interval: time between backfill passes; 0: one at each change.  bf_max_job_test: jobs that they consider;
     bf_max_job_user: jobs of one user.
-    bf_job_part_count_reserve: jobs of each partition that get reservations; 0: all.
+    bf_job_part_count_reserve: jobs of each partition that get reservations; 0: all.  bf_window: how far ahead
+        reservations may begin; none for later ones (a day by default in Slurm).
     bf_resolution: begins and ends of reservations are rounded to multiples of it; 0: exact (60 s by default in Slurm).
     """
 
@@ -93,11 +94,12 @@ class SlurmMultifactor(Scheduler):
         qos: dict[str, Tier] | None = None,
         bf_max_job_user: Annotated[int, Field(ge=1)] | None = None,
         calc_period: Annotated[Seconds, Field(ge=0)] = 300.0,
-        sched_interval: Annotated[Seconds, Field(ge=0)] = 60.0,
+        sched_interval: Annotated[Seconds, Field(ge=0)] | None = 60.0,
         default_queue_depth: Annotated[int, Field(ge=1)] = 100,
         bf_interval: Annotated[Seconds, Field(ge=0)] = 30.0,
         bf_resolution: Annotated[Seconds, Field(ge=0)] = 0.0,
         bf_job_part_count_reserve: Annotated[int, Field(ge=0)] = 0,
+        bf_window: Annotated[Seconds, Field(ge=0)] | None = None,
         usage: dict[str, Annotated[float, Field(ge=0)]] | None = None,
     ):
         self.weights = {"age": age, "fair": fair_share, "size": size, "partition": partition, "own": priority,
@@ -107,10 +109,11 @@ class SlurmMultifactor(Scheduler):
         self.bf_max_job_test = bf_max_job_test
         self.bf_max_job_user = bf_max_job_user
         self.calc_period = calc_period
-        self.sched_interval = sched_interval
+        self.sched_interval = math.inf if sched_interval is None else sched_interval
         self.default_queue_depth = default_queue_depth
         self.bf_interval = bf_interval
         self.bf_resolution = bf_resolution
+        self.bf_window = math.inf if bf_window is None else bf_window
         self.bf_job_part_count_reserve = bf_job_part_count_reserve
         self.small_first = small_first
         self.partitions = partitions or {}
@@ -133,7 +136,8 @@ class SlurmMultifactor(Scheduler):
         self._codes: dict[Member, int] = {}  # owners by number, in the order in which they came
         self._queue = RankedQueue(5, self._columns_of)
         # Next times of: computing priorities, a main pass over all jobs, a backfill pass
-        self._calculates_at = self._looks_at_all_at = self._backfills_at = -math.inf
+        self._calculates_at = self._backfills_at = -math.inf
+        self._looks_at_all_at = -math.inf if self.sched_interval < math.inf else math.inf
         self._demands: dict[Demand, int] = {}  # the number of waiting tasks by demand
         self._full: dict[Demand, None] = {}  # demands that fit nowhere, as far as checked since the last release
         self._releases = -1
@@ -169,7 +173,6 @@ class SlurmMultifactor(Scheduler):
         self._demands[demand] = self._demands.get(demand, 0) + 1
 
     def _open(self, owner: Member) -> None:
-        """Add an owner; priorities are computed again if it is new."""
         self._usage.open(owner)
         self._codes[owner] = len(self._codes)
         self._shares += self.shares.get(owner[1], 1.0)
@@ -251,7 +254,6 @@ class SlurmMultifactor(Scheduler):
         return tier, task.ready, self._codes[self._owner(task)], max(0.0, task.priority), constant
 
     def _calculate(self, view: View) -> None:
-        """Compute priorities, which are used until the next computation."""
         self._count(view)
         fair = self._fair_shares() if len(self._codes) > 1 and self.weights["fair"] > 0 else None
         self._queue.rescore(partial(self._score, view.now, fair))
@@ -362,7 +364,6 @@ class SlurmMultifactor(Scheduler):
         return fits
 
     def _because(self, task: Task, cause: Literal["quota", "reservation"]) -> Iterator[Decision]:
-        """Report why a task waits, unless this was reported."""
         if self._causes.get(task.index) != cause:
             self._causes[task.index] = cause
             yield Annotate(task, cause)
@@ -415,7 +416,8 @@ class SlurmMultifactor(Scheduler):
                     checked = profile.version
                 placement = None
                 asked = keeps or (self._fits_somewhere(demand_of(task), view) and profile.could_start(task))
-                if asked and position <= last and (reservation := profile.find(task, view)) is not None:
+                reservation = profile.find(task, view) if asked and position <= last else None
+                if reservation is not None and reservation.time <= now + self.bf_window:
                     if reservation.time <= now:
                         placement = reservation.placement(task, view)
                     if keeps or reservation.time <= now:

@@ -32,13 +32,8 @@ LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives 
 )
 @click.option("--model", metavar="MODULE:FACTORY",
               help="A function without arguments that returns a PyTorch module or a device.")  # fmt: skip
-@click.option(
-    "--from",
-    "tables",
-    multiple=True,
-    metavar="[SIZE=]FILE",
-    help="Use a table measured elsewhere, or files of perf_analyzer (repeatable), instead of measuring.",
-)
+@click.option("--from", "tables", multiple=True, metavar="[SIZE=]FILE",
+              help="Use a table measured elsewhere, or files of perf_analyzer (repeatable), instead of measuring.")
 @click.option("--batch", metavar="COLUMN", help="With --from: column of batch sizes.  [default: by its name]")
 @click.option("--time", "time_", metavar="COLUMN", help="With --from: column of times.  [default: by its name]")
 @click.option("--unit", metavar="UNIT", help="With --from: unit of the times, if the column's name has none.")
@@ -46,13 +41,8 @@ LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives 
 @click.option("--samples", is_flag=True, help="With --from: rows of the same size are samples; use their mean.")
 @click.option("--as", "shape", type=click.Choice(["line", "broken-line", "powers", "table"]),
               help="With --from: the shape of the times; replaces the choice by cross-validation.")  # fmt: skip
-@click.option(
-    "--server",
-    "scenario",
-    type=FILE,
-    metavar="YAML",
-    help="With --from: a scenario of the server that wrote the request log.",
-)
+@click.option("--server", "scenario", type=FILE, metavar="YAML",
+              help="With --from: a scenario of the server that wrote the request log.")  # fmt: skip
 @click.option("--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...",
               help="Batch sizes to measure.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(3, 10_000), default=15, show_default=True,
@@ -66,13 +56,8 @@ LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives 
 @click.option("--force", is_flag=True, help="Replace profiles that exist.")
 @click.option("--verify", "profile", type=PATH, metavar="PROFILE",
               help="Send requests to the device, and compare measured with simulated figures.")  # fmt: skip
-@click.option(
-    "--rate",
-    "rates",
-    multiple=True,
-    type=click.FloatRange(0, min_open=True),
-    help="Requests per second with --verify (repeatable).  [default: 30 % and 70 % of the capacity]",
-)
+@click.option("--rate", "rates", multiple=True, type=click.FloatRange(0, min_open=True),
+              help="Requests per second with --verify (repeatable).  [default: 30 % and 70 % of the capacity]")
 @click.option("--seconds", type=click.FloatRange(0, 3600, min_open=True), default=5.0, show_default=True,
               help="Duration of each rate with --verify.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of arrivals with --verify.")

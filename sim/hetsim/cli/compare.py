@@ -165,7 +165,6 @@ def _lines(found: Any, by: str | None, top: int) -> list[str]:
 
 
 def _settings(found: Any) -> list[str]:
-    """Return differences between the scenarios other than their policies."""
     differing = {key: values for key, values in found.settings.items() if not key.startswith("policy.")}
     if found.a.seed != found.b.seed:
         differing = {"seed": (found.a.seed, found.b.seed), **differing}

@@ -123,6 +123,5 @@ def _names(document: Any) -> list[str]:
 
 
 def _help(options: list[Schema], schema: Schema, key: str) -> str:
-    """Return the first sentence of a key's description."""
     texts = (str(one.get("properties", {}).get(key, {}).get("description", "")) for one in _plain(options, schema))
     return next(filter(None, texts), "").partition(". ")[0].replace("\n", " ").rstrip(".")

@@ -95,7 +95,6 @@ def list_(what: str, kind: str | None, model: str | None, gpu: str | None, as_js
 
 
 def _model(text: str) -> Any:
-    """Return a model by its name, or by a mapping as under `model:` of a service."""
     from pydantic import TypeAdapter, ValidationError
 
     from hetsim.scenario.file.document import parse_value
@@ -207,7 +206,6 @@ _HEADINGS = {
 
 
 def _text(rows: list[dict[str, Any]]) -> list[str]:
-    """Return kinds as headings, with names, summaries and parameters below."""
     column = max(width(row["name"]) for row in rows)
     lines: list[str] = []
     for kind in dict.fromkeys(row["kind"] for row in rows):

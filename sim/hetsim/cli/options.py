@@ -30,23 +30,16 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 SCENARIO = click.argument("scenario", metavar="FILE|NAME")
 
-BY = click.option(
-    "--by", multiple=True, metavar="class|gpus|user",
-    help="Also print figures by class, by requested number of GPUs, or by user (repeatable).",
-)  # fmt: skip
+BY = click.option("--by", multiple=True, metavar="class|gpus|user",
+                  help="Also print figures by class, by requested number of GPUs, or by user (repeatable).")
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
 QUIET = click.option("-q", "--quiet", is_flag=True, help="Print only errors on stderr.")
 
-VERBOSITY = click.option(
-    "-v",
-    "--verbose",
-    is_flag=True,
-    callback=lambda context, _, value: context.meta.update({VERBOSE: value}),
-    expose_value=False,
-    help="Print more on stderr; show tracebacks.",
-)
+VERBOSITY = click.option("-v", "--verbose", is_flag=True,
+                         callback=lambda context, _, value: context.meta.update({VERBOSE: value}), expose_value=False,
+                         help="Print more on stderr; show tracebacks.")  # fmt: skip
 
 
 TELLING = together(JSON, QUIET, VERBOSITY)  # output options of verbs that compute something

@@ -28,19 +28,11 @@ if TYPE_CHECKING:
               help="Another metric (or a set: cluster, all) to print, or the one of --batch-means or --plan-precision "
               "(repeatable).")  # fmt: skip
 @BY
-@click.option(
-    "--batch-means",
-    "batched",
-    is_flag=True,
-    help="Compute intervals from one long run, by batches of its tasks; an error if the run is too short.",
-)
-@click.option(
-    "--plan-precision",
-    "precision",
-    type=Share(),
-    metavar="SHARE",
-    help="Print how many replications a precision such as 5% requires, from ten pilot runs (or --replications).",
-)
+@click.option("--batch-means", "batched", is_flag=True,
+              help="Compute intervals from one long run, by batches of its tasks; an error if the run is too short.")
+@click.option("--plan-precision", "precision", type=Share(), metavar="SHARE",
+              help="Print how many replications a precision such as 5% requires, from ten pilot runs (or "
+              "--replications).")  # fmt: skip
 @RUNNING
 def run(
     scenario: str, policy: str | None, out: Path | None, perfetto: Path | None, metrics: tuple[str, ...],
@@ -200,7 +192,6 @@ def _show(outcome: Any, scenario: Any, metrics: tuple[str, ...] = ()) -> None:
 
 
 def _details(outcome: Any, scenario: Any) -> None:
-    """Print how much work a run was, for -v."""
     from hetsim.report.overview import first_of
 
     first = first_of(outcome)

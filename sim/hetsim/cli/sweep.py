@@ -18,12 +18,8 @@ SHOWN_POINTS = 20
 
 @click.command(short_help="Run a scenario at many points; print one table.")
 @SCENARIO
-@click.option(
-    "--over",
-    multiple=True,
-    metavar="KEY=VALUES",
-    help="A key and its values: 8,16,32 or, for samples, a range: '10/s..900/s log' (repeatable).",
-)
+@click.option("--over", multiple=True, metavar="KEY=VALUES",
+              help="A key and its values: 8,16,32 or, for samples, a range: '10/s..900/s log' (repeatable).")
 @click.option("--points", type=PATH, metavar="FILE.csv", help="Points from a table: columns are keys, rows are points.")
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Policy of each point (repeatable).")
 @click.option("--sample", type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]), default="grid",

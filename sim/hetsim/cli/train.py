@@ -9,7 +9,7 @@ from hetsim.cli import console
 from hetsim.cli.compare import VERDICTS
 from hetsim.cli.options import LEARNED, SCENARIO, TELLING, Whole, study_options
 from hetsim.errors import ScenarioError
-from hetsim.experiment.options import LocalKeywords
+from hetsim.experiment.options import TrainingKeywords
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
               "[default: fcfs, random, sjf; the admission policies that suit the scenario]")  # fmt: skip
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to compare (repeatable).")
 @study_options(
-    LocalKeywords,
+    TrainingKeywords,
     seed={"type": Whole(min=0, max=999_999), "default": 0, "show_default": True,
           "help": "Seed of everything random in training."},
     replications={"help": "Runs of each policy in the comparison; replaces the scenario's number."},
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 def train(
     scenario: str, decides: str, agent: str, steps: int, reward: str | None, window: int, settings: tuple[str, ...],
     seed: int, file: Path | None, force: bool, baselines: tuple[str, ...],
-    metrics: tuple[str, ...], replications: int | None, as_json: bool, quiet: bool, **options: Unpack[LocalKeywords],
+    metrics: tuple[str, ...], replications: int | None, as_json: bool, quiet: bool, **options: Unpack[TrainingKeywords],
 ) -> None:  # fmt: skip
     """Learn a scheduling or an admission policy, and compare it with others.
 
@@ -107,7 +107,6 @@ def train(
 
 
 def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
-    """Return the settings in `key=value` texts; values are YAML."""
     from hetsim.scenario.file.document import parse_value
 
     values: dict[str, Any] = {}

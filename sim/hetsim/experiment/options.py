@@ -148,6 +148,12 @@ class LocalKeywords(TypedDict, total=False):
     progress: Progress | bool | None
 
 
+class TrainingKeywords(LocalKeywords, total=False):
+    """Options of training; its scenario or a baseline may have an external scheduler."""
+
+    external: str | Sequence[str] | None
+
+
 class SearchKeywords(LocalKeywords, total=False):
     """Options of studies that choose their own number of replications."""
 
@@ -158,6 +164,8 @@ class SearchKeywords(LocalKeywords, total=False):
     shard: str | None
     fresh: bool
     trust: bool
+    external: str | Sequence[str] | None
+    exchange: str | Path | None
     audit: bool
     check: bool
 
@@ -166,8 +174,6 @@ class StudyKeywords(SearchKeywords, total=False):
     """All options of studies."""
 
     replications: int | Mapping[str, Any] | None
-    external: str | Sequence[str] | None
-    exchange: str | Path | None
 
 
 def declared_options(names: Iterable[str]) -> dict[str, Field[Any]]:

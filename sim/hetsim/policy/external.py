@@ -9,11 +9,14 @@ import os
 import select
 import shlex
 import shutil
+import socket
 import subprocess
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
 from time import monotonic
@@ -21,6 +24,7 @@ from typing import Any
 
 from hetsim.errors import UsageError
 
+ENDPOINT = "{endpoint}"  # in a word of a command: the loopback address of ZeroMQ, in place of pipes
 GRACE = 2.0  # seconds that a process has to exit by itself before it is killed
 LONGEST = 64 << 20  # bytes of an answer
 _WATCH = ("/bin/sh", "-c", 'read -r _; kill -s KILL -- "-$0"')  # kills the process group when its input ends
@@ -47,6 +51,8 @@ class ExternalProgram:
             raise UsageError(text) from None
         if command is not None and not (words and shutil.which(words[0])):
             raise UsageError(f'external: there is no program "{"".join(words[:1])}" that can be run')
+        if any(ENDPOINT in word for word in words) and find_spec("zmq") is None:
+            raise UsageError(f'external: {ENDPOINT} in a command is for ZeroMQ; pip install "hetsim[zmq]"')
         return None if command is folder is None else cls(words, None if folder is None else str(folder))
 
     def inputs(self, unknown: str) -> dict[str, str]:
@@ -73,12 +79,17 @@ class Exchange:
         self._path = Path(program.folder or "") / f"{name}.jsonl"
         self._log: Any = None
         self._process: Any = None
+        self._zmq: Any = None
         try:
             if not program.command:
                 self._log = self._path.open("rb")
                 return
+            words, out = program.command, subprocess.PIPE
+            if any(ENDPOINT in word for word in words):
+                self._zmq, endpoint = _requester()
+                words, out = tuple(word.replace(ENDPOINT, endpoint) for word in words), 2  # what it prints is no answer
             self._process = process = subprocess.Popen(
-                program.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+                words, stdin=subprocess.PIPE, stdout=out, bufsize=0, start_new_session=True
             )
             watch = subprocess.Popen(
                 (*_WATCH, str(process.pid)), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
@@ -89,6 +100,8 @@ class Exchange:
                 self._log = self._path.with_name(f"{name}-{token_hex(4)}.part").open("wb")
         except (OSError, ValueError) as error:
             raise wrong(f"cannot be {'started' if program.command else 'replayed'}: {error}") from None
+        if self._zmq is not None:
+            return
         self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._to, False)
         self._writable, self._readable = select.poll(), select.poll()
@@ -102,7 +115,7 @@ class Exchange:
             if self._log.readline() != line:
                 raise self._wrong(f"cannot be replayed: this run differs from the recorded exchange {self._path}")
             return bytes(self._log.readline())
-        answer = self._talk(line)
+        answer = self._talk(line) if self._zmq is None else self._request(line)
         if self._log is not None:
             self._log.write(line + answer)
         return answer
@@ -128,6 +141,17 @@ class Exchange:
             raise self._wrong(f"answered with more than one line: {bytes(answer[:80])!r}")
         return bytes(answer)
 
+    def _request(self, line: bytes) -> bytes:
+        """Send a line by ZeroMQ; its answer may have several lines, which become one."""
+        end = monotonic() + self._timeout
+        self._zmq.send(line[:-1])
+        while not self._zmq.poll(20):
+            if self._process.poll() is not None:
+                raise self._wrong(f"has ended (exit status {self._process.returncode})")
+            if monotonic() > end:
+                raise self._wrong(f"did not answer within {self._timeout:g} s (`timeout`)")
+        return bytes(self._zmq.recv()).replace(b"\n", b" ") + b"\n"
+
     def _wait(self, poll: select.poll, end: float, begun: bool) -> None:
         seconds = end - monotonic()  # an answer that arrived while hetsim was suspended counts
         if (begun and seconds < 0.0) or not poll.poll(max(0.0, seconds) * 1000):
@@ -140,10 +164,23 @@ class Exchange:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(GRACE * self.in_order)
             self._kill()
+        if self._zmq is not None:
+            self._zmq.close()
         if self._log is not None:
             self._log.close()
             if self.in_order and self._process is not None:
                 os.replace(self._log.name, self._path)
+
+
+def _requester() -> tuple[Any, str]:
+    zmq = import_module("zmq")  # an extra
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        endpoint = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    requester = zmq.Context.instance().socket(zmq.REQ)
+    for option, value in ((zmq.LINGER, 0), (zmq.RECONNECT_IVL, 5), (zmq.MAXMSGSIZE, LONGEST)):
+        requester.setsockopt(option, value)
+    requester.connect(endpoint)
+    return requester, endpoint
 
 
 def _kill(process: subprocess.Popen[bytes], watch: subprocess.Popen[bytes]) -> None:

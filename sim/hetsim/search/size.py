@@ -190,7 +190,7 @@ def size(
     if replications < 2:
         raise UsageError(f"replications must be at least 2 (one run has no confidence interval); got {replications}")
     study_options = StudyOptions(**options)
-    loaded = prepare(scenario, policy, study_options.overrides)
+    loaded = prepare(scenario, policy, study_options.overrides, study_options.program)
     top, bottom = MAX_SIZE if most is None else most, 1 if least is None else least
     if not 1 <= bottom <= top:
         raise UsageError(f"sizes must be a range of whole numbers of at least 1; got {bottom} to {top}")

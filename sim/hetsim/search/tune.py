@@ -254,7 +254,7 @@ def tune(
     if not over:
         raise UsageError("there is nothing to tune: give parameters and their values (over, --over)")
     study_options = StudyOptions(**options)
-    base = prepare(scenario, policy, study_options.overrides).moved()
+    base = prepare(scenario, policy, study_options.overrides, study_options.program).moved()
     names = {parameter_path(base, key): key for key in over}
     paths = {path: over[key] for path, key in names.items()}
     sample = sample or ("sobol" if n is not None or is_sampled(paths) else "grid")

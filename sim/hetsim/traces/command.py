@@ -117,11 +117,8 @@ def map_(
 
 @trace.command(short_help="Check a trace, or a model of a cluster against its log.")
 @READING
-@click.option(
-    "--cluster",
-    metavar="FORMAT:FILE",
-    help="Replay the trace on the list of nodes that it was recorded on (see `hetsim list clusters`).",
-)
+@click.option("--cluster", metavar="FORMAT:FILE",
+              help="Replay the trace on the list of nodes that it was recorded on (see `hetsim list clusters`).")
 @click.option("--policy", metavar="NAME", help="Replaces as_recorded, and easy_backfill for simulated waits.")
 @click.option("--scenario", type=YAML, metavar="YAML", help="Write the scenario with inferred rules to YAML.")
 @click.option("--page", type=PAGE, metavar="HTML", help="Write a page on the recorded waits, with a picture.")

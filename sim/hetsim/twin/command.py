@@ -29,6 +29,7 @@ EARLIER_SAMPLES = 20  # samples per earlier snapshot: few, since other errors ar
 # colors of what-if rows: jobs that start later (bad), and earlier (good)
 VERDICTS = {"never fits|(?<=  )[+](?!0.0 )[0-9.]+ h$": "bad", "(?<=  )-(?!0.0 )[0-9.]+ h$": "good"}
 Ruled = tuple[str, "Rules"]  # a policy, and the rules under which it decides
+MANIFESTS = (".yaml", ".yml", ".json")  # suffixes of files among the values of --job
 LOCAL = "1970-01-02"  # origin of the times of a log with dates, so that they are on the snapshot's clock
 
 
@@ -60,7 +61,8 @@ LOCAL = "1970-01-02"  # origin of the times of a log with dates, so that they ar
               "such as hetsim trace convert makes from a slurm.conf.")
 @click.option("--what-if", "changes", multiple=True, metavar="KEY.PATH=VALUE",
               help="Also forecast a change: a value of the scenario (policy=sjf, site...) or without=NODES (n[1-4]).")
-@click.option("--job", "only", multiple=True, metavar="ID", help="Print only this job (repeatable).")
+@click.option("--job", "only", multiple=True, metavar="ID",
+              help="Print only this job (repeatable); with --kueue also FILE.yaml, a manifest that is not submitted.")
 @click.option("--judge", type=Whole(min=1, max=1000), metavar="N",
               help="Instead: stop the history at N instants, predict starts from these without rules, and compare "
               "with the record.")
@@ -95,11 +97,11 @@ def twin(
 
     console.check_replaceable(page, force)
     if kueue is not None:
-        if nodes is None or any((squeue, history, policy, site, judge, page, shadow, overrides, rules)):
-            text = "--nodes, --now, --hours, --samples, --seed, --job, --what-if and --fair-sharing"
+        if nodes is None or any((squeue, history, policy, site, judge, shadow, overrides, rules)):
+            text = "--nodes, --now, --hours, --samples, --seed, --job, --what-if, --page and --fair-sharing"
             raise click.UsageError(f"--kueue needs --nodes, and allows only {text}")
         _kueue(kueue, nodes, now, fair_sharing, hours=hours, samples=samples, seed=seed, changes=changes, only=only,
-               as_json=as_json, quiet=quiet)  # fmt: skip
+               page=page, as_json=as_json, quiet=quiet)  # fmt: skip
         return
     if history is None:
         raise click.UsageError("a forecast needs --history or --kueue")
@@ -142,28 +144,28 @@ def twin(
     notes = [*snapshot.notes, *made[0].notes, *before, *(() if base[1].evidence else remarks), *table.notes]
     notes += [f"what if: {note}" for one in made[1:] for note in (*texts, *one.notes) if note not in made[0].notes]
     past.keep(made[0], instant, under)
-    _report(made, facts, changes, only=only, notes=notes, page=page, as_json=as_json, past=past)
-    console.notes(notes, quiet)
-    if page is not None:
-        console.note(f"page: {page}", quiet)
+    _report(made, facts, changes, only=only, notes=notes, page=page, as_json=as_json, quiet=quiet, past=past)
 
 
 def _kueue(
     path: Path, nodes: str, now: str | None, fair_sharing: bool, hours: float, samples: int, seed: int,
-    changes: tuple[str, ...], only: tuple[str, ...], as_json: bool, quiet: bool,
+    changes: tuple[str, ...], only: tuple[str, ...], page: Path | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Print the forecast of a cluster with Kueue."""
     from hetsim.twin.kueue import KueueCluster
     from hetsim.twin.shadow import ShadowLog
 
-    cluster = KueueCluster(_there(path), _there(Path(nodes)), None if now is None else _instant(now), fair_sharing)
+    files = [_there(Path(one)) for one in only if Path(one).suffix in MANIFESTS]
+    instant = None if now is None else _instant(now)
+    cluster = KueueCluster(_there(path), _there(Path(nodes)), instant, fair_sharing, manifests=files)
+    only = tuple(one for one in only if Path(one).suffix not in MANIFESTS)
     _waiting(only, cluster.jobs, cluster.now, path)
+    only += tuple(job.id for job in cluster.unsubmitted)
     facts = _Known(cluster.jobs, cluster.now, cluster.history, more={}, hours=hours, overrides=(), seed=seed)
     policies = [cluster.policy, cluster.changed(changes)][: 1 + bool(changes)]
     made = [cluster.forecast(policy, hours, samples, seed) for policy in policies]
-    _report(made, facts, changes, only=only, notes=[], page=None, as_json=as_json, past=ShadowLog(None), beside=cluster)
     notes = [*cluster.objects.notes, *made[0].notes, "intervals cover only the randomness of run times and arrivals"]
-    console.notes(notes, quiet)
+    _report(made, facts, changes, only=only, notes=notes, page=page, as_json=as_json, quiet=quiet,
+            past=ShadowLog(None), beside=cluster)  # fmt: skip
 
 
 def _waiting(only: tuple[str, ...], jobs: list[SnapshotJob], instant: float, path: Path) -> None:
@@ -175,7 +177,6 @@ def _waiting(only: tuple[str, ...], jobs: list[SnapshotJob], instant: float, pat
 
 
 def _snapshot(squeue: Path, nodes: str) -> tuple[list[dict[str, Any]], Snapshot]:
-    """Return the nodes in use, and the jobs on the cluster."""
     from hetsim.workload.readers import snapshot
 
     listed = _nodes(nodes)
@@ -185,9 +186,8 @@ def _snapshot(squeue: Path, nodes: str) -> tuple[list[dict[str, Any]], Snapshot]
 
 def _report(
     made: list[Any], known: _Known, changes: tuple[str, ...], only: tuple[str, ...], notes: list[str],
-    page: Path | None, as_json: bool, past: ShadowLog, beside: Any = None,
+    page: Path | None, as_json: bool, quiet: bool, past: ShadowLog, beside: Any = None,
 ) -> None:  # fmt: skip
-    """Print the forecast, with that of a changed cluster, and write the page."""
     from hetsim.twin import report as report
     from hetsim.twin.page import write_twin
     from hetsim.workload.logs.history import forecast_errors
@@ -195,7 +195,8 @@ def _report(
     plain, other, changed = made[0], made[1] if changes else None, ", ".join(changes)
     errors = forecast_errors(known.log, known.hours * 3600)
     if page is not None:
-        write_twin(page, plain, known.now, errors=errors, other=other, changed=changed, notes=notes)
+        write_twin(page, plain, known.now, errors=errors, other=other, changed=changed, notes=notes,
+                   tables=beside.tables() if beside else {})  # fmt: skip
     if as_json:
         more = {} if past.folder is None else {"shadow": past.mapping()}
         more |= {"queues": beside.queues(), "causes": beside.causes()} if beside else {}
@@ -203,6 +204,9 @@ def _report(
     else:
         console.lines(report.lines(plain, known.now, errors, other=other, changed=changed, only=only), VERDICTS)
         console.lines(["", *beside.lines(only)] if beside else past.lines())
+    console.notes(notes, quiet)
+    if page is not None:
+        console.note(f"page: {page}", quiet)
 
 
 @dataclass(frozen=True)
@@ -297,7 +301,6 @@ def _history(given: str) -> tuple[JobHistory, Any, float]:
 
 
 def _identified(table: Any, source: str, quiet: bool) -> str:
-    """Return the scheduler that explains the history, in the form of `--policy`."""
     from hetsim.traces.identify import explained, policy_of
     from hetsim.workload.logs.identified import identify
 
@@ -337,7 +340,6 @@ def _ruled(policy: str | None, site: Rules, jobs: list[SnapshotJob], source: str
 
 
 def _nodes(given: str, down: bool = True) -> list[dict[str, Any]]:
-    """Read the nodes of a list; `down`: include nodes that are down or draining."""
     form, file = _split(given, "slurm_nodes")
     return read_nodes(file, form, ("down=true",) if form == "slurm_nodes" and down else ())
 
@@ -358,7 +360,6 @@ def _in_use(listed: list[dict[str, Any]], up: list[dict[str, Any]], jobs: list[S
 
 
 def _site(path: Path | None) -> dict[str, Any]:
-    """Return the `site:` and `policy:` of a file."""
     from hetsim.scenario.file import document
 
     if path is None:
@@ -381,7 +382,6 @@ def _instant(text: str) -> float:
 def _changed(
     listed: list[dict[str, Any]], changes: tuple[str, ...], policy: str
 ) -> tuple[list[dict[str, Any]], str, list[str]]:
-    """Return the nodes, the policy and the other values of a changed cluster."""
     from hetsim.workload.node_lists import hosts
 
     kept, altered = listed, []

@@ -20,7 +20,7 @@ from hetsim.engine.resources.partition_limits import Budget
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import Partition
-from hetsim.model.record import RunInput
+from hetsim.model.record import LAUNCH_RUNNING, RunInput
 from hetsim.model.tasks import Shape
 from hetsim.policy.contract import Scheduler
 from hetsim.policy.remaining import rows_of
@@ -117,6 +117,7 @@ class Twin:
         rules: Rules | None = None,
     ):
         self.now, self.horizon, self.rules = now, horizon, Rules() if rules is None else rules
+        self.refused: dict[str, str] = {}  # waiting jobs that the policy rejects, and why
         self.history = history.take(np.flatnonzero(history.submit < now))
         self.run_times = RunTimes(self.history.take(np.flatnonzero(self.history.end <= now)))
         self.arrivals = ArrivalTimes(self.history, horizon, now)
@@ -269,9 +270,10 @@ class Twin:
         limits = [self._told(job) for job in self.waiting]
         nothing = np.empty(0), np.empty(0, dtype=int)
         by_limits, _ = self._play(np.array(at_limit), limits, *nothing, np.random.default_rng(0), times)
+        refused = [f"{name} never starts: {text}" for name, text in self.refused.items()]
         return TwinForecast(
             jobs=self.waiting, horizon=self.horizon, starts=starts, by_limits=by_limits, times=times, occupied=occupied,
-            capacity=self.capacity, unit=self.unit, free=self._free(ends), came=came, notes=self.notes,
+            capacity=self.capacity, unit=self.unit, free=self._free(ends), came=came, notes=self.notes + refused,
             rules=self.rules,
         )  # fmt: skip
 
@@ -312,13 +314,19 @@ class Twin:
         run = replace(self.run, tasks=chosen, scheduler=self._policy.make(), horizon=self.horizon, grace=None)
         record = Simulation(run).run()
         start = np.where(np.isnan(record.start), math.inf, record.start)
-        begun = np.flatnonzero(np.isfinite(start))
-        finish = np.where(np.isnan(record.finish[begun]), 2 * self.horizon, record.finish[begun])
+        none, every = np.zeros(len(start)), np.arange(len(start))
+        plain = {"task": every, "start": record.start, "end": record.finish, "outcome": none}
+        launches = record.launches or plain  # a stop ends a launch, so that preempted jobs hold nothing
+        launches = {name: launches[name][~np.isnan(launches["start"])] for name in plain}
+        ended = ~np.isnan(launches["end"]) & (launches["outcome"] != LAUNCH_RUNNING)
+        end = np.where(ended, launches["end"], 2 * self.horizon)
+        self.refused |= {self.waiting[row - first].id: text for row, text in record.reasons.items()
+                         if first <= row < count}  # fmt: skip
         modes = [shape.modes[0] for shape in tasks.shapes]
         cores = [mode.millicores / 1000 for mode in modes]
         amounts = [0.0 if mode.on_cpu else mode.gpu_share for mode in modes] if self.unit == "GPUs" else cores
-        amount = np.array(amounts)[chosen.shape[begun]]
-        occupied = HeldOverTime(start[begun], finish, amount).at(times) if len(begun) else np.zeros(len(times))
+        amount = np.array(amounts)[chosen.shape[launches["task"]]]
+        occupied = HeldOverTime(launches["start"], end, amount).at(times) if len(end) else np.zeros(len(times))
         return start[first:count], occupied
 
     def _free(self, ends: np.ndarray) -> dict[str, np.ndarray]:

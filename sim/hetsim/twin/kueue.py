@@ -17,6 +17,7 @@ from hetsim.errors import UsageError, suggestion
 from hetsim.report.terminal import table
 from hetsim.twin import report
 from hetsim.twin.forecast import SnapshotCluster, Twin, TwinForecast
+from hetsim.twin.manifest import unsubmitted
 from hetsim.workload.logs.history import JobHistory
 from hetsim.workload.readers.kueue import RESOURCES, KueueObjects
 from hetsim.workload.readers.kueue import nodes as nodes_of
@@ -42,13 +43,16 @@ class KueueTwin(Twin):
 class KueueCluster:
     """A cluster with Kueue at an instant."""
 
-    def __init__(self, path: Path, nodes: Path, now: float | None, fair_sharing: bool):
+    def __init__(
+        self, path: Path, nodes: Path, now: float | None, fair_sharing: bool, manifests: Sequence[Path] = ()
+    ):  # fmt: skip
         self.objects = KueueObjects(path, nodes)
         self.policy = self.objects.policy(fair_sharing)
         self.jobs, over = self.objects.jobs()
         self.nodes = nodes_of(path, nodes=nodes)
         instants = [time for job in self.jobs for time in (job.submit, job.start)] + [end for _, end in over]
         self.now = max((time for time in instants if time == time), default=0.0) if now is None else now
+        self.unsubmitted = [job for file in manifests for job in unsubmitted(file, self.objects, self.now)]
         over.sort(key=lambda one: one[0].submit)
         past = [job for job, _ in over]
         columns = {name: np.array([getattr(job, name) for job in past], dtype=float)
@@ -84,14 +88,14 @@ class KueueCluster:
     def forecast(self, policy: dict[str, Any], hours: float, samples: int, seed: int) -> TwinForecast:
         """Return a forecast of the starts of waiting workloads, under this policy."""
         cluster = SnapshotCluster(self.nodes)
-        twin = KueueTwin(self.jobs, self.now, self.history, cluster=cluster, horizon=hours * 3600,
+        twin = KueueTwin([*self.jobs, *self.unsubmitted], self.now, self.history, cluster=cluster, horizon=hours * 3600,
                          policy={"scheduler": policy})  # fmt: skip
         return twin.forecast(samples, seed)
 
     def causes(self) -> dict[str, str]:
         """Return the cause of each workload's wait, from Kueue's message."""
         return {job.id: next((cause for sign, cause in CAUSES if re.search(sign, job.reason)), "the scheduler")
-                for job in self.jobs}  # fmt: skip
+                for job in self.jobs} | {job.id: "not submitted" for job in self.unsubmitted}  # fmt: skip
 
     def queues(self) -> list[dict[str, Any]]:
         """Return usage, quota, borrowing, waiting workloads and starvation per queue."""
@@ -108,12 +112,17 @@ class KueueCluster:
                          "starves": bool(waiting) and used < nominal})  # fmt: skip
         return rows
 
-    def lines(self, only: Sequence[str]) -> list[str]:
-        """Return queues and causes as lines of text."""
+    def tables(self, only: Sequence[str] = ()) -> dict[str, list[list[str]]]:
+        """Return tables of the queues and of the causes of waits, heads first."""
         rows = [[f"{one:g}" if isinstance(one, float) else str(one) for one in list(row.values())[:-1]]
                 + ["starves" if row["starves"] else ""] for row in self.queues()]  # fmt: skip
         causes = self.causes()
-        waits = [[job.id, job.class_, causes[job.id], job.reason[:70]] for job in self.jobs
+        waits = [[job.id, job.class_, causes[job.id], job.reason[:70]] for job in [*self.jobs, *self.unsubmitted]
                  if not job.runs and (not only or job.id in only)]  # fmt: skip
-        shown = table([["queue", "uses", "has", "", "borrows", "waiting", ""], *rows], right=(1, 2, 4, 5))
-        return [*shown, "", *table([["workload", "queue", "waits for", "Kueue says"], *waits[: report.SHOWN]])]
+        return {"Queues": [["queue", "uses", "has", "unit", "borrows", "waiting", "state"], *rows],
+                "Why workloads wait": [["workload", "queue", "waits for", "Kueue says"], *waits]}  # fmt: skip
+
+    def lines(self, only: Sequence[str]) -> list[str]:
+        """Return queues and causes as lines of text."""
+        queues, waits = self.tables(only).values()
+        return [*table(queues, right=(1, 2, 4, 5)), "", *table(waits[: report.SHOWN + 1])]

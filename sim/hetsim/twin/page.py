@@ -23,14 +23,15 @@ QUARTERS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 def write_twin(
     path: Path, told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None,
-    changed: str = "", notes: list[str] | None = None,
+    changed: str = "", notes: list[str] | None = None, tables: Mapping[str, list[list[str]]] | None = None,
 ) -> None:  # fmt: skip
-    """Write the HTML page of the forecast."""
+    """Write the HTML page of the forecast, with more `tables` (rows, heads first)."""
     under = "Thin 90 %, thick 50 % of the samples, a dot for the median; a stroke: the start by time limits alone."
     what = "what is held, when waiting jobs start, when nodes are free"
     sections = [
         Section("Picture", picture(lambda: draw(told, other), what, under)),
-        Section("When waiting jobs start", table(report.HEADS, report.job_rows(told, now)) if told.jobs else ""),
+        Section("When waiting jobs start", table(report.heads(told), report.job_rows(told, now)) if told.jobs else ""),
+        *(Section(title, table(rows[0], rows[1:])) for title, rows in (tables or {}).items() if rows[1:]),
         Section("When nodes are free for maintenance", table(report.FREE_HEADS, report.free_rows(told, now))),
         Section("What if", "" if other is None else items(report.summary(other, now)[1:])
                 + table(report.WHAT_IF_HEADS, report.what_if_rows(told, other, now), changed)),
@@ -86,7 +87,6 @@ def _starts(told: TwinForecast, other: TwinForecast | None, count: int) -> Panel
 
 
 def _interval(values: np.ndarray, y: float, horizon: float, color: str = BLUE) -> list[Any]:
-    """Return a thin line, and a dot for the median if it is before the horizon."""
     dot = [Points(values[1:2], [y], color=color)] * bool(values[1] < horizon)
     return [Line(values[::2], [y, y], color=color, width=1.1), *dot]
 

@@ -32,11 +32,15 @@ def job_rows(told: TwinForecast, now: float) -> list[list[str]]:
     for place, job in enumerate(told.jobs):
         starts = [moment(value, now) for value in told.quantiles(place, (0.05, 0.5, 0.95))]
         share = f"{100 * told.within(place):.0f} %"
-        rows.append([job.id, job.user, job.partition, *starts, share, moment(float(told.by_limits[place]), now)])
+        ids = [job.id, job.user, job.partition or job.group]
+        rows.append([*ids, *starts, share, moment(float(told.by_limits[place]), now)])
     return rows
 
 
-HEADS = ["job", "user", "partition", "start, from", "median", "to (90 %)", "within", "by time limits"]
+def heads(told: TwinForecast) -> list[str]:
+    """Return the heads of `job_rows`: under Kueue, jobs have queues and no partition."""
+    owner = ["user", "partition"] if any(job.partition for job in told.jobs) else ["namespace", "queue"]
+    return ["job", *owner, "start, from", "median", "to (90 %)", "within", "by time limits"]
 
 
 def free_rows(told: TwinForecast, now: float) -> list[list[str]]:
@@ -113,7 +117,7 @@ def lines(
     """Return the forecast as lines for a terminal; `only`: only these jobs."""
     text_lines = [f"forecast from {moment(0.0, now)}", *summary(told, now), *error_lines(errors), *rule_lines(told), ""]
     rows = [row for row in job_rows(told, now) if not only or row[0] in only]
-    text_lines += terminal.table([HEADS, *rows[:SHOWN]], right=(3, 4, 5, 6, 7)) if rows else ["no job waits"]
+    text_lines += terminal.table([heads(told), *rows[:SHOWN]], right=(3, 4, 5, 6, 7)) if rows else ["no job waits"]
     if len(rows) > SHOWN:
         text_lines.append(f"... and {len(rows) - SHOWN:,} more jobs (--page or --json has all)")
     text_lines += ["", *terminal.table([FREE_HEADS, *free_rows(told, now)[:SHOWN]], right=(1, 2))]

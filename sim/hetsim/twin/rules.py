@@ -198,7 +198,6 @@ def _cap_name(key: str, qos: str) -> str:
 def _cap(
     key: str, qos: str, capped: list[SnapshotJob], jobs: Sequence[SnapshotJob], past: JobHistory
 ) -> tuple[float | None, str]:  # fmt: skip
-    """Return the cap that blocked jobs imply, or None, and a text."""
     each, gpus = key.endswith("user"), "gpus" in key
     if not qos:
         return None, " not used: squeue has no column QOS (%q), by which caps are assigned"
@@ -313,7 +312,6 @@ def _ordered(predicted: np.ndarray, priority: np.ndarray) -> float:
 
 
 def _cycle(past: JobHistory) -> tuple[float | None, list[str]]:
-    """Return the period of backfilling, and a sentence."""
     events = np.sort(np.concatenate([past.submit, past.end]))
     start = np.unique(past.start)
     before = start - events[np.maximum(np.searchsorted(events, start, side="right") - 1, 0)]

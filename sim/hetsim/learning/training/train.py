@@ -28,7 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 from hetsim import registry
 from hetsim.errors import ScenarioError, UnknownName, UsageError
 from hetsim.experiment.compare import run_policies
-from hetsim.experiment.options import LocalKeywords, StudyOptions, with_options
+from hetsim.experiment.options import StudyOptions, TrainingKeywords, with_options
 from hetsim.experiment.policies import PolicyLike, named_policies, named_policy
 from hetsim.experiment.progress import reporting
 from hetsim.experiment.run import prepare
@@ -106,7 +106,7 @@ class Training:
         return learning_curve(self.policy, self.curve, self.baselines)
 
 
-@with_options(LocalKeywords)
+@with_options(TrainingKeywords)
 def train(
     scenario: str | Path | Mapping[str, Any] | Scenario,
     agent: str = "dqn",
@@ -121,7 +121,7 @@ def train(
     metrics: Iterable[str] = (),
     replications: int | None = None,
     out: str | Path | None = None,
-    **options: Unpack[LocalKeywords],
+    **options: Unpack[TrainingKeywords],
 ) -> Training:
     """Train an agent to schedule or admit in a scenario, and compare the result.
 
@@ -148,7 +148,7 @@ def train(
         ScenarioError: the scenario is invalid.
     """
     study_options = StudyOptions(replications=replications, **options)
-    loaded = prepare(scenario, None, study_options.overrides)
+    loaded = prepare(scenario, None, study_options.overrides, study_options.program)
     if decides not in DECIDES:
         raise UnknownName("value of decides", str(decides), DECIDES, f"; choose {' or '.join(DECIDES)}")
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MAX_STEPS:

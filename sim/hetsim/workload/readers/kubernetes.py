@@ -131,7 +131,6 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def _gang(meta: dict[str, Any], names: tuple[str, ...]) -> str | None:
-    """Return the gang of a pod as namespace/name, or None without a gang."""
     given = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
     name = next((str(given[name]) for name in names if given.get(name)), None)
     return f"{meta['namespace']}/{name}" if name and meta.get("namespace") else name
@@ -140,7 +139,6 @@ def _gang(meta: dict[str, Any], names: tuple[str, ...]) -> str | None:
 def _pod(
     log: JobLog, line: int, pod: dict[str, Any], user_label: str, makes: dict[str, list[int]]
 ) -> dict[str, Any] | None:
-    """Return the row of a pod, or None if it is skipped."""
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
     came = log.date(line, "creationTimestamp", str(meta.get("creationTimestamp") or ""))
     began, ended, attempts = _span(log, line, status)
@@ -183,7 +181,6 @@ def _unread(held: dict[str, float]) -> list[str]:
 
 
 def _unusable(held: dict[str, float]) -> str:
-    """Return why a pod with these requests is skipped, or ""."""
     makes = _makes(held)
     if not held["cpu"] and not makes:
         unread = _unread(held)
@@ -203,7 +200,6 @@ def _product(spec: dict[str, Any], held: dict[str, float], line: int, makes: dic
 
 
 def _span(log: JobLog, line: int, status: dict[str, Any]) -> tuple[float | None, float | None, float]:
-    """Return first start and last end of a pod's containers, and its attempts."""
     containers = status.get("containerStatuses") or []
     done = [(one.get("state") or {}).get("terminated") for one in containers]
     restarts = max((int(one.get("restartCount") or 0) for one in containers), default=0)
@@ -219,7 +215,6 @@ def _span(log: JobLog, line: int, status: dict[str, Any]) -> tuple[float | None,
 
 
 def _requests(spec: dict[str, Any]) -> dict[str, float]:
-    """Return the requests of a pod's containers: cores, bytes, extended resources."""
     total = {"cpu": 0.0, "memory": 0.0}
     for containers, joined in (("containers", operator.add), ("initContainers", max)):
         for container in spec.get(containers) or []:

@@ -58,10 +58,7 @@ class KueueObjects:
             try:
                 made[name] = make(name, line, one)
             except (AttributeError, TypeError, KeyError, ValueError) as error:
-                text = "a field does not have the type that Kueue defines"
-                if isinstance(error, (KeyError, ValueError)):
-                    text = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
-                self.log.wrong(line, "", f"cannot be read as a {kind}: {text}")
+                self.log.wrong(line, "", f"cannot be read as a {kind}: {unreadable(error)}")
         self.log.row_problems.fail_if_any()
         return made
 
@@ -111,11 +108,11 @@ class KueueObjects:
     def jobs(self) -> tuple[list[SnapshotJob], list[tuple[SnapshotJob, float]]]:
         """Return the jobs that run or wait, and the finished jobs with their ends."""
         self._queue_of = self.each("LocalQueue", lambda name, line, one: str(one["spec"].get("clusterQueue")))
-        made = [one for one in self.each("Workload", self._workload).values() if one is not None]
+        made = [one for one in self.each("Workload", self.job).values() if one is not None]
         over = [(job, end) for job, end in made if end is not None and end == end and job.runs]
         return [job for job, end in made if end is None], over
 
-    def _workload(self, name: str, line: int, one: dict[str, Any]) -> tuple[SnapshotJob, float | None] | None:
+    def job(self, name: str, line: int, one: dict[str, Any]) -> tuple[SnapshotJob, float | None] | None:
         """Return a workload as a job, with its end: None if not over, NaN if unknown."""
         spec, status, meta = one["spec"], one.get("status") or {}, one["metadata"]
         says = {row["type"]: row for row in status.get("conditions") or ()}
@@ -139,8 +136,14 @@ class KueueObjects:
         ), end  # fmt: skip
 
 
+def unreadable(error: Exception) -> str:
+    """Return why an object cannot be read, from the error that reading it raised."""
+    if isinstance(error, KeyError):
+        return f"the key {error} is missing"
+    return str(error) if isinstance(error, ValueError) else "a field does not have the type that Kueue defines"
+
+
 def _objects(log: JobLog, kind: str | None = None) -> dict[str, dict[str, tuple[int, dict[str, Any]]]]:
-    """Return the objects of a file by kind and name, each with its line."""
     kinds: dict[str, dict[str, tuple[int, dict[str, Any]]]] = {}
     for line, one in members(log.path, "items"):
         try:
@@ -154,7 +157,6 @@ def _objects(log: JobLog, kind: str | None = None) -> dict[str, dict[str, tuple[
 
 
 def _needs(pod_sets: list[dict[str, Any]]) -> tuple[dict[str, float], str]:
-    """Return the requests of a workload's pods, and the GPU type that they select."""
     needs, kind = {"cores": 0.0, "gpus": 0.0, "memory": 0.0}, ""
     for pods in pod_sets:
         template = pods["template"]["spec"]
@@ -169,7 +171,6 @@ def _needs(pod_sets: list[dict[str, Any]]) -> tuple[dict[str, float], str]:
 
 
 def _words(text: str) -> str:
-    """Convert StrictFIFO to strict_fifo, LowerPriority to lower_priority."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", text).lower()
 
 

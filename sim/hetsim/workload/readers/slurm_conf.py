@@ -27,8 +27,8 @@ WEIGHTS = {"PriorityWeightAge": "age", "PriorityWeightFairshare": "fair_share", 
            "PriorityWeightPartition": "partition", "PriorityWeightQOS": "service"}  # fmt: skip
 TIMES = {"PriorityMaxAge": ("max_age", "7-0"), "PriorityDecayHalfLife": ("half_life", "7-0"),
          "PriorityCalcPeriod": ("calc_period", "5")}  # fmt: skip
-# Defaults in SchedulerParameters: seconds, then numbers of jobs
-INTERVALS = {"bf_interval": 30, "bf_resolution": 60, "sched_interval": 60}
+# Defaults in SchedulerParameters: times (bf_window in minutes, others in seconds), then numbers of jobs
+INTERVALS = {"bf_interval": 30, "bf_resolution": 60, "sched_interval": 60, "bf_window": 1440}
 COUNTS = {"bf_max_job_test": 500, "bf_max_job_user": 0, "bf_job_part_count_reserve": 0, "default_queue_depth": 100}
 # Keys, of the file or of a partition, that affect when jobs start and that are not modeled
 NOT_MODELED = (
@@ -158,13 +158,16 @@ class SlurmConf:
         given = dict(part.partition("=")[::2] for part in parameters.split(",") if part)
         stopped = given.get("bf_interval") == "-1"  # then nothing is backfilled
         given |= {"bf_interval": "0", "bf_max_job_test": "0"} if stopped else {}
+        only_changes = given.get("sched_interval") == "-1"  # then no pass looks at all jobs
+        given |= {"sched_interval": "0"} if only_changes else {}
         for name, standard in (INTERVALS | COUNTS).items():
             value = given.pop(name, str(standard))
             if not value.isdecimal():
                 line = self.keys["schedulerparameters"][0]
                 self.log.wrong(line, "", f"SchedulerParameters: {name} must be a whole number from 0; got {value}")
             elif name != "bf_max_job_user" or int(value):
-                made[name] = f"{value} s" if name in INTERVALS else int(value)
+                made[name] = f"{value} {'min' if name == 'bf_window' else 's'}" if name in INTERVALS else int(value)
+        made |= {"sched_interval": None} if only_changes else {}
         if self.text("SchedulerType").lower() == "sched/builtin":
             made["bf_max_job_test"] = 0
         factors = {name: words.get("priorityjobfactor", "1") for name, words in self.partitions.items()}

@@ -230,13 +230,11 @@ def gpus_of(text: str) -> tuple[float, str]:
 
 
 def _plain(text: str) -> str:
-    """Return a count without the units that squeue prints: 2K becomes 2048."""
     match = _COUNT.fullmatch(text)
     return f"{float(match[1]) * 1024 ** ('KMG'.index(match[2]) + 1):.0f}" if match else text
 
 
 def _ids(log: JobLog, found: Snapshot, line: int, text: str) -> list[str]:
-    """Return the job ids of a waiting array, or the single id."""
     if "[" not in text:
         return [text]
     match = _ARRAY.fullmatch(text)

@@ -1,0 +1,89 @@
+"""Manifests that are not submitted yet, as workloads (`twin --kueue`, `--job`)."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.scenario.file import document
+from hetsim.workload.readers.kueue import KueueObjects, unreadable
+from hetsim.workload.readers.snapshot import SnapshotJob
+
+LABEL = "kueue.x-k8s.io/"
+KINDS = ("Job", "Pod", "PodTemplate", "Workload")
+
+
+def unsubmitted(path: Path, objects: KueueObjects, now: float) -> list[SnapshotJob]:
+    """Return the jobs of a manifest as if they were submitted at `now`.
+
+    The file has YAML documents of the kinds `Job` (batch/v1), `Pod`, `PodTemplate` and `Workload` (Kueue); other kinds
+    are ignored.  ScenarioError with file and line if one cannot be read, or its queue does not exist.
+    """
+    jobs = []
+    for described in _documents(path):
+        if (kind := described.data.get("kind")) in KINDS:
+            try:
+                jobs.append(_job(described.data, kind, objects, now))
+            except (AttributeError, TypeError, KeyError, ValueError) as error:
+                text = f"cannot be read as a {kind}: {unreadable(error)}"
+                raise ScenarioError(described.problem(("kind",), text)) from None
+    if not jobs:
+        raise ScenarioError(Problem(f"has no object of kind {', '.join(KINDS)}", file=str(path)))
+    return jobs
+
+
+def _documents(path: Path) -> Iterator[document.Document]:
+    lines = 0
+    for part in re.split(rb"(?m)(^---[^\n]*\n)", path.read_bytes()):
+        if re.search(rb"(?m)^[^-#\s]", part):
+            yield document.parse(b"\n" * lines + part, str(path))
+        lines += part.count(b"\n")
+
+
+def _job(one: dict[str, Any], kind: str, objects: KueueObjects, now: float) -> SnapshotJob:
+    came = datetime.fromtimestamp(now, UTC).isoformat()
+    meta = {"namespace": "default", **one["metadata"], "creationTimestamp": came}
+    space, name = meta["namespace"], meta.get("name") or str(meta["generateName"]).rstrip("-")
+    spec = one["spec"] if kind == "Workload" else _workload(one, kind, meta.get("labels") or {})
+    if not (queue := spec.get("queueName")):
+        raise ValueError(f"no queue is named; add the label {LABEL}queue-name")
+    if f"{space}/{queue}" not in (queues := objects.kinds.get("LocalQueue", {})):
+        raise ValueError(f"there is no LocalQueue {space}/{queue}{suggestion(f'{space}/{queue}', list(queues))}")
+    if f"{space}/{name}" in objects.kinds.get("Workload", {}):
+        raise ValueError(f"{space}/{name} is on the cluster; --job {space}/{name} prints its forecast if it waits")
+    complete = {"priority": _priority(spec, objects)} | {key: value for key, value in spec.items() if value is not None}
+    if (job := objects.job(f"{space}/{name}", 0, {"metadata": meta, "spec": complete})) is None:
+        raise ValueError("its pods request neither cores nor GPUs")
+    job[0].reason = ""
+    return job[0]
+
+
+def _workload(one: dict[str, Any], kind: str, labels: dict[str, str]) -> dict[str, Any]:
+    spec = one.get("spec") or {}
+    template = one if kind == "Pod" else one["template"] if kind == "PodTemplate" else spec["template"]
+    labels = {**((template.get("metadata") or {}).get("labels") or {}), **labels}
+    count = int(spec.get("parallelism", 1)) if kind == "Job" else 1
+    return {
+        "queueName": labels.get(f"{LABEL}queue-name"),
+        "priorityClassName": labels.get(f"{LABEL}priority-class") or template["spec"].get("priorityClassName"),
+        "maximumExecutionTimeSeconds": labels.get(f"{LABEL}max-exec-time-seconds") or spec.get("activeDeadlineSeconds"),
+        "podSets": [{"count": min(count, int(spec.get("completions") or count)), "template": template}],
+    }
+
+
+def _priority(spec: dict[str, Any], objects: KueueObjects) -> float:
+    """Return the priority of the class of a workload; 0 without a class."""
+    classes = {**objects.kinds.get("PriorityClass", {}), **objects.kinds.get("WorkloadPriorityClass", {})}
+    others = [other["spec"] for _, other in objects.kinds.get("Workload", {}).values()]
+    priorities = {_class(other): other.get("priority") for other in others}
+    priorities |= {name: one["value"] for name, (_, one) in classes.items()} | {None: 0}
+    if priorities.get(name := _class(spec)) is None:
+        text = "is not known, and 0 here; add workloadpriorityclasses to kubectl get"
+        objects.notes[f"the priority of class {name} {text}"] = None
+    return float(priorities.get(name) or 0)
+
+
+def _class(spec: dict[str, Any]) -> str | None:
+    return spec.get("priorityClassName") or (spec.get("priorityClassRef") or {}).get("name")
