@@ -54,6 +54,7 @@ def run(
     """
     from hetsim.experiment.directory import PICTURE, check_target, save
     from hetsim.experiment.run import one_run, prepare, replicate
+    from hetsim.experiment.sensitivity import sensitivity
     from hetsim.experiment.stopping import checked_amount
     from hetsim.report.perfetto import check_trace_file, write_trace
     from hetsim.results.one_run.groups import checked
@@ -92,6 +93,7 @@ def run(
             outcome = one_run(loaded, chosen)
         else:
             outcome = replicate(loaded, metrics=metrics, by=by, **options)
+        sensitive = sensitivity(loaded, outcome, options["seed"])
     from hetsim.report.groups import groups_lines
     from hetsim.report.overview import remarks
     from hetsim.results.many_runs.groups import tables_of_groups
@@ -99,9 +101,9 @@ def run(
     further = _batched(outcome, metrics) if batched else {}
     tables = tables_of_groups({outcome.policy or "run": outcome}, by)
     if as_json:
-        console.as_json(_json(outcome, metrics, further, tables))
+        console.as_json(_json(outcome, metrics, further, tables, sensitive))
     else:
-        _show(outcome, loaded, () if batched else metrics)
+        _show(outcome, loaded, () if batched else metrics, sensitive=sensitive)
         if batched:
             console.lines(["", *further["lines"]])
         if by:
@@ -163,7 +165,9 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
     return {"lines": lines, "json": means}
 
 
-def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], tables: dict[str, Any]) -> dict[str, Any]:
+def _json(
+    outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], tables: dict[str, Any], sensitive: Any
+) -> dict[str, Any]:  # fmt: skip
     from hetsim.results.one_run.metrics import expanded
 
     shown: dict[str, Any] = outcome.to_json()
@@ -179,6 +183,8 @@ def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], table
         from hetsim.results.formatting import json_values
 
         shown["summary"] |= json_values(outcome.values(expanded(metrics)))
+    if sensitive is not None:
+        shown["sensitivity"] = sensitive.to_json()
     return shown
 
 
@@ -190,11 +196,13 @@ def default_directory(scenario: Any, seed: int | None) -> Path:
     return Path("runs") / f"{folder_name(scenario.name)}-{hashlib.sha256(what.encode()).hexdigest()[:4]}"
 
 
-def _show(outcome: Any, scenario: Any, metrics: tuple[str, ...] = ()) -> None:
+def _show(outcome: Any, scenario: Any, metrics: tuple[str, ...] = (), sensitive: Any = None) -> None:
     from hetsim.report.overview import asked, headline, overview
 
     description = ["", *terminal.wrapped(scenario.description)] if scenario.description else []
     console.lines([headline(outcome), *description, "", *overview(outcome)])
+    if sensitive is not None:
+        console.lines(["", *terminal.paragraphs(sensitive.sentences)])
     if metrics:
         console.lines(["", *asked(outcome, metrics)])
 

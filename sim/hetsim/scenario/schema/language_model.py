@@ -50,12 +50,14 @@ class AlsoOn(ReplicasOn):
 class Drift(Model):
     """Random variation of a server's speed from run to run."""
 
-    cv: Share
-    """Coefficient of variation of the factor on all steps of a replication: lognormal, with mean 1."""
+    cv: Share = 0.0
+    """Coefficient of variation of the lognormal factor on all steps of a replication; none unless given."""
+    mean: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Mean of that factor: 1.05 makes steps 5 % longer than the service says."""
 
     def factor(self, generator: np.random.Generator) -> float:
         variance = math.log1p(self.cv**2)
-        return math.exp(generator.normal(-variance / 2, math.sqrt(variance)))
+        return self.mean * math.exp(generator.normal(-variance / 2, math.sqrt(variance)))
 
 
 MAX_TOKENS = 10**9
@@ -124,7 +126,7 @@ class LanguageModel(Profiled, Replicas):
     uncertain: bool = False
     """Draw how far off all steps of a replication are, from the errors of measured servers (engine)."""
     drift: Drift | None = None
-    """Differences of a server from run to run: a random factor on all steps of a replication, {cv: 2%}."""
+    """Differences of a server from run to run: a random factor on all steps of a replication, {cv: 2%, mean: 1}."""
     also_on: list[AlsoOn] = []
     """Further types of device on which replicas are, or may be: those named first are preferred."""
     model: Weights = 0
