@@ -54,7 +54,7 @@ def run(
     """
     from hetsim.experiment.directory import PICTURE, check_target, save
     from hetsim.experiment.run import one_run, prepare, replicate
-    from hetsim.experiment.sensitivity import sensitivity
+    from hetsim.experiment.sensitivity import sensitivity, sentences
     from hetsim.experiment.stopping import checked_amount
     from hetsim.report.perfetto import check_trace_file, write_trace
     from hetsim.results.one_run.groups import checked
@@ -101,9 +101,11 @@ def run(
     further = _batched(outcome, metrics) if batched else {}
     tables = tables_of_groups({outcome.policy or "run": outcome}, by)
     if as_json:
-        console.as_json(_json(outcome, metrics, further, tables, sensitive))
+        more = {"sensitivity": sensitive} if sensitive else {}
+        console.as_json(_json(outcome, metrics, further, tables) | more)
     else:
-        _show(outcome, loaded, () if batched else metrics, sensitive=sensitive)
+        _show(outcome, loaded, () if batched else metrics)
+        console.lines(terminal.paragraphs(["", *sentences(sensitive)]) if sensitive else ())
         if batched:
             console.lines(["", *further["lines"]])
         if by:
@@ -165,9 +167,7 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
     return {"lines": lines, "json": means}
 
 
-def _json(
-    outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], tables: dict[str, Any], sensitive: Any
-) -> dict[str, Any]:  # fmt: skip
+def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], tables: dict[str, Any]) -> dict[str, Any]:
     from hetsim.results.one_run.metrics import expanded
 
     shown: dict[str, Any] = outcome.to_json()
@@ -183,8 +183,6 @@ def _json(
         from hetsim.results.formatting import json_values
 
         shown["summary"] |= json_values(outcome.values(expanded(metrics)))
-    if sensitive is not None:
-        shown["sensitivity"] = sensitive.to_json()
     return shown
 
 
@@ -196,13 +194,11 @@ def default_directory(scenario: Any, seed: int | None) -> Path:
     return Path("runs") / f"{folder_name(scenario.name)}-{hashlib.sha256(what.encode()).hexdigest()[:4]}"
 
 
-def _show(outcome: Any, scenario: Any, metrics: tuple[str, ...] = (), sensitive: Any = None) -> None:
+def _show(outcome: Any, scenario: Any, metrics: tuple[str, ...] = ()) -> None:
     from hetsim.report.overview import asked, headline, overview
 
     description = ["", *terminal.wrapped(scenario.description)] if scenario.description else []
     console.lines([headline(outcome), *description, "", *overview(outcome)])
-    if sensitive is not None:
-        console.lines(["", *terminal.paragraphs(sensitive.sentences)])
     if metrics:
         console.lines(["", *asked(outcome, metrics)])
 

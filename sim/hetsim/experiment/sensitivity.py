@@ -1,19 +1,15 @@
-"""Sensitivity of results to the step times of language models, from paired runs.
-
-Near capacity a small error of the step times moves the time to the first token by a multiple, so the same replications
-are run again with longer steps and compared one by one (common random numbers).
-"""
+"""Sensitivity of results to the step times of language models: the same runs with longer steps, compared in pairs."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from hetsim.experiment.options import StudyOptions
 from hetsim.experiment.run import begun
 from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.experiment.work import Setup
-from hetsim.results.formatting import PERCENT, json_number, metric_name, several, units_of
+from hetsim.results.formatting import PERCENT, metric_name, several, units_of
 from hetsim.results.many_runs.replications import Replications, replication_values
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import Scenario
@@ -24,36 +20,24 @@ PAIRS = 2  # maximum number of replications that are run again
 METRICS = ("ttft_mean", "ttft_p99", "slo_attainment")
 
 
-@dataclass(frozen=True)
-class Sensitivity:
-    """Means of metrics over `replications`, as they are and with `LONGER` steps."""
-
-    replications: int
-    means: Mapping[str, tuple[float, float]]
-    verdicts: Mapping[str, str] = field(default_factory=dict)  # by target, with the difference added to its estimate
-
-    @property
-    def sentences(self) -> list[str]:
-        parts = []
-        for name, (before, after) in self.means.items():
-            change = f"{100 * (after / before - 1):+.2g} % " if units_of(name) != PERCENT and before > 0 else ""
-            parts.append(f"{metric_name(name)} {change}({' to '.join(several([before, after], units_of(name)))})")
-        runs = "the same run" if self.replications == 1 else f"the same {self.replications} replications"
-        said = [f"If steps of language models take {100 * LONGER:g} % longer: {', '.join(parts)}; {runs}."]
-        verdicts = ", ".join(f"{text}: {verdict}" for text, verdict in self.verdicts.items())
-        return [*said, f"Verdicts with this difference: {verdicts}."] if verdicts else said
-
-    def to_json(self) -> dict[str, Any]:
-        values = {name: {"mean": json_number(a), "longer": json_number(b)} for name, (a, b) in self.means.items()}
-        verdicts = {"verdicts": dict(self.verdicts)} if self.verdicts else {}
-        return {"step_time": 1 + LONGER, "replications": self.replications, "metrics": values, **verdicts}
+def sentences(found: Mapping[str, Any]) -> list[str]:
+    """Return the sentences of a sensitivity (`paired`); none if it is empty."""
+    if not found.get("metrics"):
+        return []
+    parts, count = [], found["replications"]
+    for name, (before, after) in ((name, row.values()) for name, row in found["metrics"].items()):
+        change = f"{100 * (after / before - 1):+.2g} % " if before and units_of(name) != PERCENT else ""
+        parts.append(f"{metric_name(name)} {change}({' to '.join(several([before, after], units_of(name)))})")
+    runs = "the same run" if count == 1 else f"the same {count} replications"
+    said = [f"If steps of language models take {100 * LONGER:g} % longer: {', '.join(parts)}; {runs}."]
+    verdicts = ", ".join(f"{text}: {verdict}" for text, verdict in found.get("verdicts", {}).items())
+    return [*said, f"Verdicts with this difference: {verdicts}."] if verdicts else said
 
 
 def longer_steps(scenario: Scenario) -> dict[str, Any]:
     """Return overrides for longer steps of an engine or with drift; empty if none has."""
     changes = {}
-    for number, entry in enumerate(scenario.model.workload):
-        service = entry.service
+    for number, service in enumerate(entry.service for entry in scenario.model.workload):
         if isinstance(service, LanguageModel) and (service.engine is not None or service.drift is not None):
             drift = {} if service.drift is None else service.drift.model_dump(exclude_unset=True)
             changes[f"workload.{number}.service.drift"] = {**drift, "mean": drift.get("mean", 1.0) * (1 + LONGER)}
@@ -62,39 +46,33 @@ def longer_steps(scenario: Scenario) -> dict[str, Any]:
 
 def paired(
     study: Study, case: Case, values: Sequence[Mapping[str, float]], warmup: float | None, further: Sequence[str] = ()
-) -> Sensitivity | None:
+) -> dict[str, Any]:
     """Run the first replications of a case again with longer steps, and compare.
 
     Parameters: values: metrics of each replication as it is; warmup: a detected one; further: metrics besides METRICS.
-    Returns: the sensitivity, or None if no steps are uncertain, a run fails, or no metric is finite.
+    Returns: step_time (a factor), replications, and of each metric that is finite the mean as it is and with longer
+        steps; empty if no steps are uncertain.
     """
     changes = longer_steps(case.scenario.with_overrides(case.overrides) if case.overrides else case.scenario)
     if not changes or case.scenario.document.program is not None:
-        return None
+        return {}
     longer = replace(case, overrides={**case.overrides, **changes}, digest="")
     series = Replicates(longer, min(PAIRS, len(values)), warmup=warmup)
     study.meter.expect(series.goal)
     study.make([series])
-    means = {}
+    metrics, pair = {}, (values[: series.goal], [outcome.values or {} for outcome in series.taken])
     for name in dict.fromkeys((*METRICS, *further)):
-        rows = (values[: series.goal], [outcome.values or {} for outcome in series.taken])
-        before, after = (sum(row.get(name, math.nan) for row in side) / series.goal for side in rows)
-        if math.isfinite(before) and math.isfinite(after):
-            means[name] = (before, after)
-    return Sensitivity(series.goal, means) if means else None
+        means = [sum(row.get(name, math.nan) for row in side) / series.goal for side in pair]
+        if all(map(math.isfinite, means)):
+            metrics[name] = dict(zip(("mean", "longer"), means, strict=True))
+    return {"step_time": 1 + LONGER, "replications": series.goal, "metrics": metrics}
 
 
-def sensitivity(scenario: Scenario, outcome: Result | Replications, seed: int | None = None) -> Sensitivity | None:
-    """Return the sensitivity of a finished run or of its first replications.
-
-    Parameters: scenario, seed: those of the run; outcome: its result.
-    Returns: as for `paired`.
-    """
+def sensitivity(scenario: Scenario, outcome: Result | Replications, seed: int | None = None) -> dict[str, Any]:
+    """Return the sensitivity of a finished run, or of its first replications, as `paired` does."""
     if not longer_steps(scenario):
-        return None
-    first, rows, case = outcome, [], Case(scenario, seed=seed)
-    if isinstance(outcome, Replications):
-        first, rows = outcome.results[0], outcome.values.to_dict("records")
+        return {}
+    first, case = outcome if isinstance(outcome, Result) else outcome.results[0], Case(scenario, seed=seed)
+    rows = [replication_values(first)] if first is outcome else outcome.values.to_dict("records")
     with begun(StudyOptions(), Setup((scenario,), METRICS)) as study:
-        rows = rows or [replication_values(first)]
         return paired(study, case, rows, first.record.input.warmup if case.auto_warmup else None)

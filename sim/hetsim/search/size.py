@@ -11,7 +11,7 @@ by the end of its arrivals that the target is missed for certain.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -23,7 +23,7 @@ from hetsim.errors import ScenarioError, UsageError
 from hetsim.experiment.options import SearchKeywords, StudyOptions, with_options
 from hetsim.experiment.policies import PolicyLike
 from hetsim.experiment.run import begun, prepare
-from hetsim.experiment.sensitivity import Sensitivity
+from hetsim.experiment.sensitivity import sentences
 from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.experiment.work import Setup
 from hetsim.model.units import shown
@@ -68,7 +68,7 @@ class Sizing:
     trials: tuple[SizeTrial, ...]
     overload: str = ""  # why numbers below `least` cannot serve the arriving requests, if overload determined `least`
     remarks: tuple[str, ...] = ()  # keys for which no number is excluded beforehand
-    sensitivity: Sensitivity | None = None  # of `size`, if step times of a language model are uncertain
+    sensitivity: Mapping[str, Any] = field(default_factory=dict)  # of `size`, by `paired`
 
     @property
     def met(self) -> bool:
@@ -116,7 +116,7 @@ class Sizing:
         if odd:
             larger = ", ".join(map(str, odd))
             said.append(f"Beware: {larger} miss it although they are larger; more is not better here.")
-        return [*said, *(self.sensitivity.sentences if self.sensitivity is not None else ()), *self.remarks]
+        return [*said, *sentences(self.sensitivity), *self.remarks]
 
     def _said(self, trial: SizeTrial) -> str:
         if trial.reason:
@@ -134,7 +134,7 @@ class Sizing:
                  "half_width": json_number(t.half), "verdict": t.verdict, **({"reason": t.reason} if t.reason else {})}
                 for t in self.trials
             ],
-            **({} if self.sensitivity is None else {"sensitivity": self.sensitivity.to_json()}),
+            **({"sensitivity": self.sensitivity} if self.sensitivity else {}),
             "sentences": self.sentences,
         }  # fmt: skip
 
@@ -220,8 +220,7 @@ def size(
         )  # fmt: skip
         smallest = search.smallest()
         search._expect(0)  # fewer sizes may have been tried than a bisection can take
-        chosen = search.trials.get(smallest or 0)
-        sensitive = search.judge.sensitivity(search.series.get(smallest or 0), [chosen])
+        sensitive = search.judge.sensitivity(search.series.get(smallest or 0), [search.trials.get(smallest or 0)])
     trials = tuple(search.trials[number] for number in sorted(search.trials))
     if all(trial.reason for trial in trials):
         raise UsageError(f"no {over} from {bottom} to {top} can run: {trials[-1].reason}")

@@ -3,13 +3,13 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hetsim.errors import RunError, UsageError
-from hetsim.experiment.sensitivity import Sensitivity, paired
+from hetsim.experiment.sensitivity import paired
 from hetsim.experiment.stopping import Pilot, find_cuts, pilot_size
 from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
@@ -148,7 +148,6 @@ class Judge:
     def __init__(self, study: Study, targets: Sequence[Target], replications: int, error: float):
         self.study, self.targets, self.looks = study, targets, looks(replications)
         self.first, self.error = self.looks[0], error / len(self.looks)
-        self.metrics = [target.metric for target in targets]
 
     def try_(self, case: Case, where: str) -> tuple[TargetsTrial, Replicates | None]:
         """Test a case, with more replications while a verdict is open.
@@ -180,16 +179,17 @@ class Judge:
                 trial = self._look(series)
         return trial, series
 
-    def sensitivity(self, series: Replicates | None, findings: Sequence[Any]) -> Sensitivity | None:
-        """Return how a case reacts to longer steps of language models; findings: a mean and a half per target."""
-        rows = [] if series is None else [outcome.values or {} for outcome in series.taken]
-        if series is None or (found := paired(self.study, series.case, rows, series.warmup, self.metrics)) is None:
-            return None
-        verdicts = dict.fromkeys((target.text for target in self.targets), UNDEFINED)
+    def sensitivity(self, series: Replicates | None, findings: Sequence[Any]) -> dict[str, Any]:
+        """Return `paired` for a case, with verdicts; findings: a mean and a half per target."""
+        if series is None:
+            return {}
+        rows = [outcome.values or {} for outcome in series.taken]
+        found = paired(self.study, series.case, rows, series.warmup, [target.metric for target in self.targets])
+        verdicts = {}
         for target, finding in zip(self.targets, findings, strict=True):
-            if (moved := found.means.get(target.metric)) is not None:
-                verdicts[target.text] = target.judge(finding.mean + moved[1] - moved[0], finding.half)
-        return replace(found, verdicts=verdicts)
+            if (row := found.get("metrics", {}).get(target.metric)) is not None:
+                verdicts[target.text] = target.judge(finding.mean + row["longer"] - row["mean"], finding.half)
+        return found | ({"verdicts": verdicts} if verdicts else {})
 
     def _refused(self, error: str, refused: bool, where: str) -> TargetsTrial:
         if not refused:

@@ -44,13 +44,16 @@ FURTHER = ("steps", "links", "stages", "calls")
 LATER = (*(f"{name}.parquet" for name in (*TABLES, *FURTHER)), "record/")
 _COLUMNS = CLASSES["record/tasks"][1]
 _OPTIONAL = ("launches", "cycles", "stays", "links", "steps")
+KERNEL_TABLES = "aiconfigurator-core"  # see `hetsim.silicon.exact`
 _PACKAGES = ("hetsim", "simpy", "numpy", "pandas", "scipy", "pyarrow")
 
 
 def versions() -> dict[str, str]:
     """Versions of Python, the platform and the packages that affect results."""
     here = {"python": platform.python_version(), "platform": platform.machine()}
-    return here | {package: package_version(package) for package in _PACKAGES}
+    tables = package_version(KERNEL_TABLES)  # named only if installed: without it the shipped ones are used
+    optional = {} if tables == "not installed" else {KERNEL_TABLES: tables}
+    return here | {package: package_version(package) for package in _PACKAGES} | optional
 
 
 @cache

@@ -22,8 +22,7 @@ from hetsim.workload.costs.roofline import DEVICES
 from hetsim.workload.traces import TaskTable
 
 TOKENS = ("prompt_tokens", "output_tokens")
-UNLIMITED = 1 << 40
-"""KV blocks where memory sets no limit."""
+UNLIMITED = 1 << 40  # KV blocks where memory sets no limit
 
 
 ESTIMATE = (
@@ -33,8 +32,7 @@ ESTIMATE = (
 )
 """With the figures of docs/llm.md."""
 
-BEYOND = {"decode": "steps of", "prefill": "steps that read"}
-"""What the sizes of a step's tables count, in sentences."""
+BEYOND = {"decode": "steps of", "prefill": "steps that read"}  # What the sizes of a step's tables count, in sentences
 
 
 S = TypeVar("S")
