@@ -102,7 +102,6 @@ def compare(
 
 
 def _default_policies(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the policies to compare by default: the sweep's, or the usual ones."""
     from hetsim.experiment.policies import named_policies
 
     sweep = raw.get("sweep")
@@ -165,7 +164,6 @@ def _lines(found: Any, by: str | None, top: int) -> list[str]:
 
 
 def _settings(found: Any) -> list[str]:
-    """Return differences between the scenarios other than their policies."""
     differing = {key: values for key, values in found.settings.items() if not key.startswith("policy.")}
     if found.a.seed != found.b.seed:
         differing = {"seed": (found.a.seed, found.b.seed), **differing}

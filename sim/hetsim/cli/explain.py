@@ -74,7 +74,6 @@ def _causes(table: Any) -> tuple[dict[str, float], float]:
 
 
 def _shares(causes: dict[str, float], wait: float) -> list[str]:
-    """Return a table of the causes, the largest first."""
     largest = sorted(causes.items(), key=lambda pair: -pair[1])
     shares = [[cause_name(cause), terminal.seconds(s), terminal.share(s / wait)] for cause, s in largest]
     return terminal.table([["cause", "time", ""], *shares], right=(1, 2))
@@ -176,7 +175,6 @@ def _told(ended: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ending_line(ended: dict[str, Any]) -> str:
-    """Describe the end of a task, its reason, and the work that was lost."""
     words = {"rejected": "was rejected", "unfinished": "has not ended"}
     text = f"it {words.get(ended['status'], ended['status'])}"
     if ended["at"] == ended["at"]:

@@ -126,7 +126,6 @@ def run(
 def _plan(
     scenario: Any, precision: float, metrics: tuple[str, ...], options: StudyKeywords, as_json: bool, quiet: bool
 ) -> None:
-    """Print how many replications a precision of each metric requires."""
     from hetsim.experiment.precision import PILOT, plan_precision
     from hetsim.report.overview import remarks
 
@@ -204,7 +203,6 @@ def _show(outcome: Any, scenario: Any, metrics: tuple[str, ...] = ()) -> None:
 
 
 def _details(outcome: Any, scenario: Any) -> None:
-    """Print how much work a run was, for -v."""
     from hetsim.report.overview import first_of
 
     first = first_of(outcome)

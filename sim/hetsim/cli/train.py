@@ -107,7 +107,6 @@ def train(
 
 
 def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
-    """Return the settings in `key=value` texts; values are YAML."""
     from hetsim.scenario.file.document import parse_value
 
     values: dict[str, Any] = {}

@@ -56,7 +56,6 @@ def validate(
 
 
 def _breaches(name: str, scenario: Any) -> list[Problem]:
-    """Return the rules that a scenario's scheduler violates on small systems."""
     from hetsim.scenario.building.run_input import make_policy
     from hetsim.testing.conformance import all_systems, examine
 

@@ -1,4 +1,4 @@
-"""Sensitivity of results to the step times of language models: the same runs with longer steps, compared in pairs."""
+"""Sensitivity to step times of language models, from paired runs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,22 +20,22 @@ PAIRS = 2  # maximum number of replications that are run again
 METRICS = ("ttft_mean", "ttft_p99", "slo_attainment")
 
 
-def sentences(found: Mapping[str, Any]) -> list[str]:
+def sentences(sensitivity: Mapping[str, Any]) -> list[str]:
     """Return the sentences of a sensitivity (`paired`); none if it is empty."""
-    if not found.get("metrics"):
+    if not sensitivity.get("metrics"):
         return []
-    parts, count = [], found["replications"]
-    for name, (before, after) in ((name, row.values()) for name, row in found["metrics"].items()):
+    parts, count = [], sensitivity["replications"]
+    for name, (before, after) in ((name, row.values()) for name, row in sensitivity["metrics"].items()):
         change = f"{100 * (after / before - 1):+.2g} % " if before and units_of(name) != PERCENT else ""
         parts.append(f"{metric_name(name)} {change}({' to '.join(several([before, after], units_of(name)))})")
     runs = "the same run" if count == 1 else f"the same {count} replications"
     said = [f"If steps of language models take {100 * LONGER:g} % longer: {', '.join(parts)}; {runs}."]
-    verdicts = ", ".join(f"{text}: {verdict}" for text, verdict in found.get("verdicts", {}).items())
+    verdicts = ", ".join(f"{text}: {verdict}" for text, verdict in sensitivity.get("verdicts", {}).items())
     return [*said, f"Verdicts with this difference: {verdicts}."] if verdicts else said
 
 
 def longer_steps(scenario: Scenario) -> dict[str, Any]:
-    """Return overrides for longer steps of an engine or with drift; empty if none has."""
+    """Return overrides for longer steps of services with an engine or drift."""
     changes = {}
     for number, service in enumerate(entry.service for entry in scenario.model.workload):
         if isinstance(service, LanguageModel) and (service.engine is not None or service.drift is not None):
@@ -47,7 +47,7 @@ def longer_steps(scenario: Scenario) -> dict[str, Any]:
 def paired(
     study: Study, case: Case, values: Sequence[Mapping[str, float]], warmup: float | None, further: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Run the first replications of a case again with longer steps, and compare.
+    """Run the first replications of a case again with longer steps; compare.
 
     Parameters: values: metrics of each replication as it is; warmup: a detected one; further: metrics besides METRICS.
     Returns: step_time (a factor), replications, and of each metric that is finite the mean as it is and with longer
@@ -69,7 +69,7 @@ def paired(
 
 
 def sensitivity(scenario: Scenario, outcome: Result | Replications, seed: int | None = None) -> dict[str, Any]:
-    """Return the sensitivity of a finished run, or of its first replications, as `paired` does."""
+    """Return the sensitivity of a finished run or replications, as `paired`."""
     if not longer_steps(scenario):
         return {}
     first, case = outcome if isinstance(outcome, Result) else outcome.results[0], Case(scenario, seed=seed)

@@ -180,16 +180,17 @@ class Judge:
         return trial, series
 
     def sensitivity(self, series: Replicates | None, findings: Sequence[Any]) -> dict[str, Any]:
-        """Return `paired` for a case, with verdicts; findings: a mean and a half per target."""
+        """Return `paired` of a case, with verdicts on its findings per target."""
         if series is None:
             return {}
         rows = [outcome.values or {} for outcome in series.taken]
-        found = paired(self.study, series.case, rows, series.warmup, [target.metric for target in self.targets])
+        metrics = [target.metric for target in self.targets]
+        sensitivity = paired(self.study, series.case, rows, warmup=series.warmup, further=metrics)
         verdicts = {}
         for target, finding in zip(self.targets, findings, strict=True):
-            if (row := found.get("metrics", {}).get(target.metric)) is not None:
+            if (row := sensitivity.get("metrics", {}).get(target.metric)) is not None:
                 verdicts[target.text] = target.judge(finding.mean + row["longer"] - row["mean"], finding.half)
-        return found | ({"verdicts": verdicts} if verdicts else {})
+        return sensitivity | ({"verdicts": verdicts} if verdicts else {})
 
     def _refused(self, error: str, refused: bool, where: str) -> TargetsTrial:
         if not refused:

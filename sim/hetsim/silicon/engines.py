@@ -161,7 +161,6 @@ def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:
 
 
 def _support(architecture: Architecture, peak: Peak, gpus: int, text: str) -> tuple[str, Interval | str]:
-    """Return level and interval on some GPUs of a node, or why there is none."""
     try:
         architecture.check_parts(gpus)
         if peak.memory is not None and architecture.bytes >= peak.memory * gpus:

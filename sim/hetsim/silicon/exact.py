@@ -1,4 +1,4 @@
-"""Exact kernel tables of the installed package aiconfigurator-core, of which only files are read."""
+"""Complete kernel tables: files of the installed aiconfigurator-core."""
 
 import json
 from functools import cache, lru_cache
@@ -15,20 +15,20 @@ SOURCE: dict[str, Any] = json.loads(package_data(__file__, "tables.json"))
 
 @cache
 def installed() -> Path | None:
-    """Return the folder of the installed tables; None without the package in this version."""
+    """Return the folder of the installed tables, or None."""
     try:
-        found = metadata.distribution(SOURCE["package"])
+        package = metadata.distribution(SOURCE["package"])
     except metadata.PackageNotFoundError:
         return None
-    folder = Path(str(found.locate_file("aiconfigurator_core/systems/data")))
-    return folder if found.version == SOURCE["version"] else None
+    folder = Path(str(package.locate_file("aiconfigurator_core/systems/data")))
+    return folder if package.version == SOURCE["version"] else None
 
 
 def measured(
     gpu: str, engine: str, kernel: str, number_format: str, shape: tuple[int, ...], version: str
 ) -> tuple[list[np.ndarray], np.ndarray] | None:
-    """Return the measured points of a kernel (by axis) and their seconds; None without a table."""
-    columns = next((found for name, found in SOURCE["tables"].items() if kernel.startswith(name)), None)
+    """Return measured points of a kernel (by axis) and their seconds, or None."""
+    columns = next((names for start, names in SOURCE["tables"].items() if kernel.startswith(start)), None)
     if (data := installed()) is None or columns is None:
         return None
     system = gpu if (data / gpu).is_dir() else f"{gpu.partition('-')[0]}_sxm"
@@ -49,7 +49,7 @@ def measured(
 
 @lru_cache(maxsize=4)
 def rows(file: Path) -> Any:
-    """Return the rows of a table that are used, with the columns of all axes."""
+    """Return the used rows of a table, with the columns of all axes."""
     import pandas as pd
 
     frame = pd.read_parquet(file)

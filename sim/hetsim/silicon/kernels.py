@@ -77,14 +77,14 @@ def surfaces() -> dict[Key, Surface]:
 
 @cache
 def surface_of(key: Key) -> Surface:
-    """Return a shipped surface, with all measured points if the tables of kernels are installed."""
+    """Return a shipped surface, with all points of its table if installed."""
     shipped = surfaces()[key]
-    if (found := exact.measured(*key, shipped.version)) is None:
+    if (table := exact.measured(*key, shipped.version)) is None:
         return shipped
-    points = [np.union1d(np.rint(np.exp2(axis)), one) for axis, one in zip(shipped.axes, found[0], strict=True)]
+    points = [np.union1d(np.rint(np.exp2(axis)), one) for axis, one in zip(shipped.axes, table[0], strict=True)]
     values = STEPS * np.log2(1e9 * shipped.at(*np.meshgrid(*points, indexing="ij")))
-    where = tuple(np.searchsorted(axis, one) for axis, one in zip(points, found[0], strict=True))
-    values[where] = STEPS * np.log2(np.maximum(1e9 * found[1], 100.0))
+    where = tuple(np.searchsorted(axis, one) for axis, one in zip(points, table[0], strict=True))
+    values[where] = STEPS * np.log2(np.maximum(1e9 * table[1], 100.0))
     return Surface(shipped.version, tuple(map(np.log2, points)), values)
 
 
@@ -304,7 +304,6 @@ class Builder:
                 kernels.add("sums", model.expert_layers * surface.at(divided.gpus, TOKENS * width * divided.attention))
 
     def _experts(self, kernels: Kernels) -> np.ndarray:
-        """Return the seconds of a layer's experts, of the nearest measured shape."""
         model = self.model
         shape = (model.hidden, model.intermediate, model.active_experts, model.experts)
         formats = self.formats(model.number_format.experts or model.number_format.weights)

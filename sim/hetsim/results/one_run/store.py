@@ -44,16 +44,15 @@ FURTHER = ("steps", "links", "stages", "calls")
 LATER = (*(f"{name}.parquet" for name in (*TABLES, *FURTHER)), "record/")
 _COLUMNS = CLASSES["record/tasks"][1]
 _OPTIONAL = ("launches", "cycles", "stays", "links", "steps")
-KERNEL_TABLES = "aiconfigurator-core"  # see `hetsim.silicon.exact`
+_OPTIONAL, _MISSING = "aiconfigurator-core", "not installed"  # tables of kernels: `hetsim.silicon.exact`
 _PACKAGES = ("hetsim", "simpy", "numpy", "pandas", "scipy", "pyarrow")
 
 
 def versions() -> dict[str, str]:
     """Versions of Python, the platform and the packages that affect results."""
     here = {"python": platform.python_version(), "platform": platform.machine()}
-    tables = package_version(KERNEL_TABLES)  # named only if installed: without it the shipped ones are used
-    optional = {} if tables == "not installed" else {KERNEL_TABLES: tables}
-    return here | {package: package_version(package) for package in _PACKAGES} | optional
+    packages = {package: package_version(package) for package in (*_PACKAGES, _OPTIONAL)}
+    return here | {name: version for name, version in packages.items() if name != _OPTIONAL or version != _MISSING}
 
 
 @cache
@@ -62,7 +61,7 @@ def package_version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "not installed"
+        return _MISSING
 
 
 def write_directory(target: Path, write: Callable[[Path], None], mark: str = MARK) -> Path:

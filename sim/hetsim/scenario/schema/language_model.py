@@ -175,7 +175,6 @@ class LanguageModel(Profiled, Replicas):
         return [self, *(self._on(other, number) for number, other in enumerate(self.also_on))]
 
     def _on(self, other: AlsoOn, number: int) -> LanguageModel:
-        """The service as it is on another type of device."""
         key = f"also_on.{number}"
         if other.tensor_parallel is not None and other.gpus not in (None, other.tensor_parallel):
             raise KeyProblem(f"{key}.gpus", "tensor_parallel says on how many GPUs a replica is; give one of the two")
@@ -240,7 +239,6 @@ class LanguageModel(Profiled, Replicas):
         return float(of_engine("front_end")(*self.figures, self.engine))
 
     def _check_estimate(self) -> None:
-        """Raise KeyProblem where the steps of a roofline or an engine lack a figure."""
         if self.uncertain and self.engine is None:
             raise KeyProblem("uncertain", "errors are known of a named engine only; give engine, such as vllm-0.15")
         if self.step.roofline is None:
@@ -275,7 +273,6 @@ class LanguageModel(Profiled, Replicas):
         return self
 
     def _check_roles(self) -> None:
-        """Raise KeyProblem for roles that cannot scale as they should."""
         apart, scale = self.disaggregated, self.scale
         if scale is None:
             return
@@ -291,7 +288,6 @@ class LanguageModel(Profiled, Replicas):
                 raise KeyProblem(f"disaggregated.{role}", text)
 
     def _check_slo(self) -> None:
-        """Raise KeyProblem for a limit that the shortest step exceeds."""
         times, decode = self.times, self.step.decode
         decoding = times.seconds_for(0, 1, 0)
         if decode is not None and decode.measured is not None:
@@ -302,7 +298,6 @@ class LanguageModel(Profiled, Replicas):
                 raise KeyProblem("slo", what)
 
     def _check_blocks(self) -> None:
-        """Raise KeyProblem for what keeps or moves KV blocks without any, or with others."""
         moved = "keys and values are moved; give kv: {per_token: ...}"
         kept = "prefixes are kept in KV blocks; give kv: {per_token: ...}"
         needs = (
@@ -331,7 +326,6 @@ class LanguageModel(Profiled, Replicas):
         return min(max_sequences, decode.measured.sizes[-1])
 
     def _batch_limits(self) -> None:
-        """Check that a step and a replica have room for requests."""
         limit, kv = self.max_num_batched_tokens, self.kv
         if limit is not None and "max_num_seqs" in self.model_fields_set and limit < self.max_num_seqs:
             text = f"a step of {limit:,} tokens cannot decode {self.max_num_seqs:,} sequences (max_num_seqs), one each"
@@ -346,7 +340,6 @@ class LanguageModel(Profiled, Replicas):
             raise KeyProblem("kv", "keys and values are moved; give per_token, their bytes")
 
     def _unlike(self) -> None:
-        """Check the types of device, named once, and equal parts."""
         names = [kind.device for kind in self.kinds]
         if len(set(names)) < len(names):
             raise KeyProblem("also_on", "names a type of device twice, or that of the service itself")
@@ -442,7 +435,6 @@ def _check_heads(model: Architecture, gpus: int, key: str) -> None:
 
 
 def _defaults_of(engine: Any) -> dict[str, Any]:
-    """Keys that an engine sets unless the scenario does."""
     try:
         return dict(of_engine("defaults")(engine)) if isinstance(engine, str) else {}
     except ValueError:
