@@ -105,7 +105,7 @@ def run(
         console.as_json(_json(outcome, metrics, further, tables) | more)
     else:
         _show(outcome, loaded, () if batched else metrics)
-        console.lines(terminal.paragraphs(["", *sentences(sensitive)]) if sensitive else ())
+        console.lines(["", *terminal.paragraphs(sentences(sensitive))] if sensitive else ())
         if batched:
             console.lines(["", *further["lines"]])
         if by:

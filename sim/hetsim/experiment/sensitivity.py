@@ -73,6 +73,8 @@ def sensitivity(scenario: Scenario, outcome: Result | Replications, seed: int | 
     if not longer_steps(scenario):
         return {}
     first, case = outcome if isinstance(outcome, Result) else outcome.results[0], Case(scenario, seed=seed)
-    rows = [replication_values(first)] if first is outcome else outcome.values.to_dict("records")
+    rows = [replication_values(first)]
+    if isinstance(outcome, Replications):
+        rows = [{str(name): value for name, value in row.items()} for row in outcome.values.to_dict("records")]
     with begun(StudyOptions(), Setup((scenario,), METRICS)) as study:
         return paired(study, case, rows, first.record.input.warmup if case.auto_warmup else None)
