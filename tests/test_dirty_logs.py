@@ -15,8 +15,8 @@ import hetsim as hs
 from hetsim.cli import main
 
 COUNTS = {
-    "repeated": "(\\d+) rows that are not jobs of their own: repetitions",
-    "early": "(\\d+) of [\\d,]+ jobs began before they came",
+    "repeated": "(\\d+) rows that are not separate jobs: repetitions",
+    "early": "(\\d+) of [\\d,]+ jobs began before their submission",
     "jump": "(\\d+) (?:of [\\d,]+ )?jobs have a duration that is not end - start",
     "restart": "(\\d+) of [\\d,]+ jobs restarted",
     "gang": "rows are (\\d+) gangs",

@@ -51,7 +51,7 @@ def test_rows_that_differ_are_refused_with_the_choices(tmp_path: Path) -> None:
 def test_exact_repetitions_are_dropped_and_counted(tmp_path: Path) -> None:
     table = read(tmp_path, "a,0,10,20,2,x\nb,1,5,6,1,x\na,0,10,20,2,x\n")
     assert len(table) == 2
-    assert any("1 rows that are not jobs of their own: repetitions" in note for note in table.notes)
+    assert any("1 rows that are not separate jobs: repetitions" in note for note in table.notes)
 
 
 def test_attempts_are_one_job_or_one_each(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_gang_holds_what_its_parts_hold_at_one_time(tmp_path: Path) -> None:
     [
         ({"by": "nothing"}, 'by: "nothing" is neither mapped nor a column'),
         ({"by": "id", "columns": {"gpsu": "max"}}, 'no column is mapped to gpsu; did you mean "gpus"'),
-        ({"by": "id", "columns": {"id": "sum"}}, "id is a text, of which sum is nothing"),
+        ({"by": "id", "columns": {"id": "sum"}}, "id is a text, for which sum is undefined; use one of"),
     ],
 )
 def test_wrong_folds(tmp_path: Path, fold: dict[str, Any], said: str) -> None:
@@ -119,7 +119,8 @@ def test_negative_waits_by_the_order_of_ids(tmp_path: Path) -> None:
     assert spans(read(tmp_path, "\n".join(rows)))[7] == (70, 120, 10)
     table = read(tmp_path, "a,0,5,6,1,\nb,9,7,8,1,\n")
     assert spans(table)[1] == (7, 7, 1)
-    assert any("1 of 2 jobs began before they came: settled as if they had come" in note for note in table.notes)
+    assert any("1 of 2 jobs began before their submission: settled with the start as the "
+               "submission" in note for note in table.notes)
 
 
 def test_hours_that_clocks_show_twice_by_duration(tmp_path: Path) -> None:
@@ -145,7 +146,8 @@ def test_hours_that_clocks_show_twice_by_the_order_of_ids(tmp_path: Path) -> Non
     columns = {"id": "id", "arrival": "at", "duration": "took"}
     table = read(tmp_path, rows, "id,at,took\n", columns, time="iso", zone="Europe/Berlin")
     assert table.arrival.tolist() == [600.0 * i for i in range(60)]
-    assert any("12 of 60 jobs have times in an hour that clocks showed twice: settled by the order of ids" in note
+    assert any("12 of 60 jobs have times in an hour that is repeated at the clock change: settled by the order "
+               "of ids" in note
                for note in table.notes)  # fmt: skip
 
 

@@ -327,7 +327,7 @@ def object_of(found: Any, tag: str) -> dict[str, Any]:
 
 
 HOSTILE: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "tag": (lambda d: object_of(d, "link").update(tag="os:system"), 'names the class "os:system", which no run has'),
+    "tag": (lambda d: object_of(d, "link").update(tag="os:system"), ', which does not exist'),
     "tag that is a list": (lambda d: object_of(d, "link").update(tag=["link"]), "unhashable"),
     "class of version 0": (lambda d: object_of(d, "link").update({"class": "os:system"}) or object_of(d, "link").pop(
         "tag"), "'tag' is missing"),
@@ -336,8 +336,8 @@ HOSTILE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "fields": (lambda d: object_of(d, "link").update(fields=[1]), "cannot be read"),
     "array": (lambda d: object_of(d, "tasks")["fields"]["time"].update(array=99), 'it has no array "99"'),
     "array below 0": (lambda d: object_of(d, "tasks")["fields"]["time"].update(array=-1), 'it has no array "-1"'),
-    "same": (lambda d: object_of(d, "run")["fields"].update(tasks={"same": 10**9}), "which does not come before"),
-    "circle": (lambda d: object_of(d, "run")["fields"].update(tasks={"same": 0}), 'object "0", which does not come'),
+    "same": (lambda d: object_of(d, "run")["fields"].update(tasks={"same": 10**9}), ", which is not defined before"),
+    "circle": (lambda d: object_of(d, "run")["fields"].update(tasks={"same": 0}), ', which is not defined before'),
     "same list": (lambda d: object_of(d, "run")["fields"].update(tasks={"same": []}), "unhashable"),
     "no number": (lambda d: object_of(d, "link").pop("number"), "'number' is missing"),
     "other object": (lambda d: d.update(run=object_of(d, "link")), "cannot be read"),

@@ -18,5 +18,5 @@ def test_a_near_name_is_proposed_next_to_the_typed_one() -> None:
 
 
 def test_an_entry_in_brackets_is_written_behind_a_dot() -> None:
-    assert suggested_key("workload[0]", iter(["workload"])) == '; an entry of a list stands behind a dot: "workload.0"'
+    assert suggested_key("workload[0]", iter(["workload"])) == '; write an entry of a list after a dot: "workload.0"'
     assert suggested_key("work[0]", ["workload"]) == suggestion("work[0]", ["workload"])

@@ -17,7 +17,7 @@ def _verified() -> str:
     for name, digest in sources.items():
         path = Path(__file__).parent / name
         if not path.is_file() or sha256(path.read_bytes()).hexdigest() != digest:
-            text = f"{path} is not what was compiled, and the compiled code would run in its place; install hetsim anew"
+            text = f"{path} has changed since hetsim was compiled, so other code would run; install hetsim again"
             raise ImportError(f"{text} (HETSIM_COMPILE=1 pip install . compiles it, pip install . does not)")
     return "compiled"
 

@@ -148,14 +148,14 @@ def suggested_key(name: str, known: Iterable[str]) -> str:
     key, bracket, entry = name.partition("[")
     names = list(known)
     if bracket and key in names:
-        return f'; an entry of a list stands behind a dot: "{key}.{entry.rstrip("]")}"'
+        return f'; write an entry of a list after a dot: "{key}.{entry.rstrip("]")}"'
     return suggestion(name, names)
 
 
 def several(given: Any, name: str, what: str) -> Iterable[Any]:
     """Return an argument if it is a collection; raise UsageError otherwise."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise UsageError(f"{name} must be {what}, not {given!r}")
+        raise UsageError(f"{name} must be {what}; got {given!r}")
     return given
 
 

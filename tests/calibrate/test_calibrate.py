@@ -193,7 +193,7 @@ def test_what_is_not_linear_is_remarked():
     assert found.stage("compute").per_item == pytest.approx(WORK[0])
     assert found.remarks == [
         "compute: a batch of 32 took less time than the smaller one before it",
-        "compute: up to 70% off the line; the linear model is rough here",
+        "compute: times are up to 70% off the fitted line: inaccurate",
     ]
 
 
@@ -208,7 +208,8 @@ def test_a_busy_machine_is_remarked():
     found = measure(Busy(), BATCHES)
     assert 0.2 < found.spread["compute"] < 0.6 and found.spread["upload pinned"] == 0
     (remark,) = found.remarks
-    assert remark.startswith("compute: repeats scatter by ±") and remark.endswith("is the machine busy otherwise?")
+    assert remark.startswith("compute: repeats scatter by ±") and remark.endswith(
+        "; other load on the machine may be the cause")
 
 
 @pytest.mark.parametrize("device", [flat, falling])
@@ -275,13 +276,13 @@ def test_a_profile_lies_beside_its_scenario_and_travels_with_it(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "f.yaml: there is no such file"),
-        ("pcie: {upload: 5 GB/s}", "has no section service:, as profiles of hetsim calibrate have"),
+        (None, "f.yaml: the file does not exist"),
+        ("pcie: {upload: 5 GB/s}", "has no section service:; profiles of hetsim calibrate have one"),
         ("service: {compute: {fixed: 3}}", 'f.yaml:1:21: service.compute.fixed: "3" has no unit'),
         ("service: {compte: 3 ms}", 'unknown key "compte"; did you mean "compute"?'),
         ("service: {upload: 3 ms}", "f.yaml:1:1: service: a service needs compute"),
-        ("service: {profile: f.yaml}", "includes another profile; only scenarios do"),
-        ("- 5", "a scenario is a mapping of keys to values; this is a list"),
+        ("service: {profile: f.yaml}", "includes another profile; only scenarios may include profiles"),
+        ("- 5", "a scenario must be a mapping of keys to values; got a list"),
     ],
 )
 def test_profiles_that_are_none(here, content, message):
@@ -403,16 +404,16 @@ def test_a_gpu_gives_two_profiles(here):
     ("arguments", "message"),
     [
         (["--model", "nowhere.at.all:network"], 'no module "nowhere"'),
-        (["--model", "hetsim.calibrate.example"], "--model is package.module:factory"),
-        (["--model", "hetsim.calibrate.example:netwrk"], "netwrk is not there in hetsim.calibrate.example"),
-        (["--model", f"{__name__}:NOTHING"], "NOTHING is no function"),
+        (["--model", "hetsim.calibrate.example"], "--model must be package.module:factory, such as"),
+        (["--model", "hetsim.calibrate.example:netwrk"], "netwrk does not exist in hetsim.calibrate.example"),
+        (["--model", f"{__name__}:NOTHING"], "NOTHING is not a function in"),
         (["--model", f"{__name__}:broken"], "failed: RuntimeError: no weights here"),
-        (["--model", f"{__name__}:number"], "returned a int; it must return a PyTorch module"),
-        (["--batches", "8"], "give two or more sizes"),
+        (["--model", f"{__name__}:number"], "must return a PyTorch module"),
+        (["--batches", "8"], "--batches must be two or more sizes, to separate the fixed cost; got"),
         (["--batches", "8,4"], "must be strictly increasing"),
         (["--batches", "4,4"], "must be strictly increasing"),
-        (["--batches", "1,x"], "--batches needs whole numbers"),
-        (["--batches", "0,1"], "sizes are from 1"),
+        (["--batches", "1,x"], "--batches must be whole numbers such as"),
+        (["--batches", "0,1"], "--batches must be sizes from 1 to"),
         (["--repeats", "1"], "--repeats"),
     ],
 )
@@ -433,12 +434,12 @@ def test_what_verify_may_be_given(here):
     model = ("--model", f"{__name__}:fake_cpu", "--verify")
     assert command(*model, "no.yaml").exit_code == 3
     (here / "link.yaml").write_text("pcie: {upload: 1 GB/s}")
-    assert "has no section service" in command(*model, "link.yaml").stderr
+    assert "has no section `service:` with `compute`" in command(*model, "link.yaml").stderr
     (here / "bad.yaml").write_text("service:\n  compute: {per_item: 1}\n")
     assert "bad.yaml:2:13: service.compute.per_item" in command(*model, "bad.yaml").stderr
     written(here)
     other = command(*model, "f.service.yaml")
-    assert other.exit_code == 2 and "is a profile of a gpu, and the model runs on a cpu" in other.stderr
+    assert other.exit_code == 2 and "is a profile of a gpu, but the model runs on a cpu" in other.stderr
 
 
 def test_without_torch_the_extra_is_named(here, monkeypatch):

@@ -175,7 +175,7 @@ def test_dips_are_leveled_and_told(tmp_path: Path) -> None:
     answer = hetsim(path, "--out", tmp_path, "--json")
     assert answer.exit_code == 0
     said = " ".join(answer.stderr.split())
-    assert "2 of 4 sizes are leveled, by 0.12 of their value at most (at 4,194,304 B)" in said
+    assert "2 of 4 sizes were adjusted, by 0.12 of their value at most (at 4,194,304 B)" in said
     curve = json.loads(answer.stdout)["profile"]["nvlink"]["curve"]
     rates = [float(rate.split()[0]) for _, rate in curve]
     both = 1.75 * math.sqrt((1 << 21) / 50e3 * (1 << 22) / 125e3)
@@ -210,18 +210,20 @@ def broken(old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", ": there is no table of nccl-tests"),
-        ("8 2 float sum -1 100 0.01 0.01 0\n", ": there is no table of nccl-tests"),
+        ("", ": the file has no table of nccl-tests: lines of size, count, type, redop,"),
+        ("8 2 float sum -1 100 0.01 0.01 0\n", ": the file has no table of nccl-tests: lines of size, count, "
+                                               "type, redop,"),
         (output({1 << 20: 50.0, 1 << 21: 300.0}), ":19:58: the curve falls from 36.7 GB/s at 1,048,576 B to 12.23"),
-        (output({1 << 21: 50.0, 1 << 20: 50.0}), ":19:6: sizes rise from row to row"),
-        (broken("   800.0", "     abc"), ':20:60: expected a number above 0, not "abc"'),
-        (broken("   800.0", "     0.0"), ':20:60: expected a number above 0, not "0.0"'),
-        (broken("   800.0", "     8.0"), "64,000,000 B in 8 us are 8000 GB/s, and algbw is 80"),
+        (output({1 << 21: 50.0, 1 << 20: 50.0}), ":19:6: sizes must increase;"),
+        (broken("   800.0", "     abc"), ':20:60: must be a number above 0; got "abc"'),
+        (broken("   800.0", "     0.0"), ':20:60: must be a number above 0; got "0.0"'),
+        (broken("   800.0", "     8.0"), "64,000,000 B in 8 us are 8000 GB/s, but algbw says 80"),
         (broken("140.00      0", "140.00      3"), "3 wrong results: the test failed at this size"),
-        (broken("     float     sum      -1 ", " ").replace(" 0\n", "\n"), "a row has a size, a count, a type and 8"),
-        (output(TIMES) + "# Collective test starting: all_gather_perf\n", "the tests all_gather and all_reduce"),
-        (output(TIMES, 2, test="alltoall"), "alltoall_perf over nodes tells what a rank has of the network"),
-        (broken("Rank", "rank"), "no line names a rank and its host; say what was measured with --as"),
+        (broken("     float     sum      -1 ", " ").replace(" 0\n", "\n"), "a row must have a size, a count, a "
+                                                                           "type and 8"),
+        (output(TIMES) + "# Collective test starting: all_gather_perf\n", "all_gather and all_reduce"),
+        (output(TIMES, 2, test="alltoall"), "alltoall_perf over nodes measures the network share of one rank, not the"),
+        (broken("Rank", "rank"), "no line of the file names a rank and its host; state what was measured:"),
     ],
 )
 def test_wrong_files_are_located(tmp_path: Path, text: str, said: str) -> None:
@@ -241,10 +243,10 @@ def test_wrong_usage(tmp_path: Path) -> None:
     assert "--force replaces it" in twice.stderr
     assert hetsim(path, "--out", tmp_path, "--force").exit_code == 0
     two = written(tmp_path / "two.txt", output(TIMES, hosts=2))
-    assert "its ranks are on 2 hosts" in hetsim(two, "--as", "nvlink").stderr
+    assert "--as nvlink needs all ranks on one host; got 2 hosts" in hetsim(two, "--as", "nvlink").stderr
     before = CliRunner().invoke(main, ["calibrate", "--repeats", "3", "nccl", str(path)])
     assert before.exit_code == 2
-    assert "options stand behind nccl" in before.stderr
+    assert "options must follow nccl" in before.stderr
     other = CliRunner().invoke(main, ["calibrate", "ncl"])
     assert other.exit_code == 2
     assert 'did you mean "hetsim calibrate nccl"?' in other.stderr
@@ -254,14 +256,15 @@ def test_wrong_usage(tmp_path: Path) -> None:
     ("keys", "key", "said"),
     [
         ({"nvlink": {"curve": [["1 MB", "9 GB/s"], ["2 MB", "8 GB/s"]]}}, "nvlink.curve.1", "the curve falls from 9"),
-        ({"network": {"curve": [["2 MB", "8 GB/s"], ["2 MB", "9 GB/s"]]}}, "network.curve.1", "sizes rise"),
+        ({"network": {"curve": [["2 MB", "8 GB/s"], ["2 MB", "9 GB/s"]]}}, "network.curve.1", "sizes must increase"),
         ({"network": {"curve": [["2 MB", "0 GB/s"]]}}, "network.curve.0.1", "must be above 0"),
         ({"nvlink": {"curve": []}}, "nvlink.curve", "at least 1"),
-        ({"nvlink": {"curve": [["1 MB", "9 GB/s"]], "rate": "9 GB/s"}}, "nvlink.rate", "leave one of the two out"),
+        ({"nvlink": {"curve": [["1 MB", "9 GB/s"]], "rate": "9 GB/s"}}, "nvlink.rate",
+            "rate and curve exclude each other"),
         ({"nvlink": {"latency": "1 us"}}, "nvlink.rate", "give a rate or a curve"),
         ({"nvlink": {"curve": [["1 MB", "9 GB/s"]], "latency": "1 us"}}, "nvlink.latency", "the curve contains"),
         ({"network": {"curve": [["1 MB", "9 GB/s"]], "in": "9 GB/s"}}, "network.in", "leave one of the two out"),
-        ({"network": {"profile": "none.yaml"}}, "network.profile", "there is no such file"),
+        ({"network": {"profile": "none.yaml"}}, "network.profile", "the file does not exist"),
     ],
 )
 def test_wrong_curves_of_a_cluster(tmp_path: Path, keys: dict[str, Any], key: str, said: str) -> None:

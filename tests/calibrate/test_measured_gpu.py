@@ -65,8 +65,8 @@ def test_steps_of_a_language_model_are_predicted_as_well_as_the_page_says():
     decode, prefill = h100.decode_steps()["error"], h100.prefill_steps().set_index("tokens")["error"]
     assert len(decode) == 35
     for share, text in (
-        (decode.median(), "the median is − 13.0 %"),
-        (decode.min(), "the range − 23.8 %"),
+        (decode.median(), "The median error over the settings is − 13.0 %"),
+        (decode.min(), "errors range from − 23.8 %"),
         (decode.max(), "to + 6.4 %"),
         (prefill[128], "| 128 | 9.43 ms | 5.99 ms | − 36.5 % |"),
         (prefill[512], "| 512 | 14.48 ms | 12.28 ms | − 15.2 % |"),

@@ -244,7 +244,7 @@ def test_identical_replications_are_named(here: Path):
     (here / "tasks.csv").write_text("id,cpu_time\na,1\nb,2\n")
     (here / "table.yaml").write_text(TABLE)
     result = call("run", "table.yaml", "--replications", "3")
-    assert "nothing in this scenario is random" in result.stderr
+    assert "all replications are equal: the scenario is not random, so there are no" in result.stderr
 
 
 def test_verbose_says_how_much_work_it_was(here: Path):
@@ -282,7 +282,7 @@ def test_compare_without_policies_takes_the_usual_ones(here: Path):
     result = call("compare", "good.yaml")
     assert result.exit_code == 0, result.stderr
     assert "fcfs_skip" in result.stdout
-    assert "says nothing about chance" in result.stdout
+    assert "One run of each policy gives no confidence intervals" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,8 @@ def test_compare_without_policies_takes_the_usual_ones(here: Path):
     [
         (("--policy", "fcfs"), "at least two policies"),
         (("--policy", "fcfs", "--policy", "fcfs"), "given twice"),
-        (("--policy", "fcfs", "--policy", "sjf", "--baseline", "lcfs"), "is not compared"),
+        (("--policy", "fcfs", "--policy", "sjf", "--baseline", "lcfs"), "--baseline must be one of the "
+                                                                        "compared policies; got"),
     ],
 )
 def test_compare_used_wrongly(here: Path, arguments: tuple[str, ...], said: str):
@@ -341,12 +342,12 @@ def test_a_trace_is_inspected_without_naming_its_format(here: Path):
     (here / "jobs.txt").write_text("; Computer: c\n1 0 7 5 2 -1 -1 2 9 -1 1 1 1 -1 1 -1 -1 -1\n")
     found = call("trace", "inspect", "jobs.txt", "--json")
     assert json.loads(found.stdout)["durations"]["cpu_time"]["mean"] == 5
-    assert "jobs.txt: looks like swf (--format names another)" in found.stderr
+    assert "jobs.txt seems to have the format swf (--format sets another)" in found.stderr
     assert call("trace", "inspect", "jobs.txt", "--format", "tasks").exit_code == 3
     for wrong, said in (
-        (("inspect", "jobs.txt", "--picture", "p.foo"), "written as .png, .pdf or .svg"),
-        (("inspect", "jobs.txt", "--picture", "no/p.png"), 'no folder "no"'),
-        (("convert", "jobs.txt", "no/t.csv"), 'there is no folder "no" for t.csv'),
+        (("inspect", "jobs.txt", "--picture", "p.foo"), "Invalid value for '--picture': a picture must be a file name"),
+        (("inspect", "jobs.txt", "--picture", "no/p.png"), 'the folder "no" does not exist'),
+        (("convert", "jobs.txt", "no/t.csv"), 't.csv cannot be written: the folder "no" does not exist'),
     ):
         result = call("trace", *wrong)
         assert (result.exit_code, result.stdout) == (2, "") and said in result.stderr
@@ -505,7 +506,8 @@ BAD_TABLES = {
     "bad cells": ("id,cpu_time\na,1\nb,two\nc,-1\n", ["tasks.csv:3: row 2, column cpu_time", "tasks.csv:4: row 3"]),
     "nan duration": ("id,cpu_time\na,1\nb,nan\n", ["tasks.csv:3: row 2, column cpu_time"]),
     "duplicate id": ("id,cpu_time\na,1\na,2\n", ["tasks.csv:3: row 2, column id"]),
-    "cyclic graph": ("id,cpu_time,predecessors\na,1,b\nb,1,a\n", ["tasks.csv:2:", "a → b → a"]),
+    "the graph has a cycle: these tasks wait for each "
+    "other:": ("id,cpu_time,predecessors\na,1,b\nb,1,a\n", ["tasks.csv:2:", "a → b → a"]),
     "unknown predecessor": ("id,cpu_time,predecessors\na,1,\nb,1,z\n", ["tasks.csv:3:", '"z"']),
     "no device": ("id,cpu_time,gpu_time\na,1,\nb,,3\n", ["bad.yaml:4:5:", "tasks.csv, line 3"]),
     "no rows": ("id,cpu_time\n", ["tasks.csv:"]),
@@ -559,7 +561,7 @@ def test_a_hundred_megabytes_are_refused_unread(here: Path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("run", "nowhere.yaml"), "nowhere.yaml: there is no such file"),
+        (("run", "nowhere.yaml"), "nowhere.yaml: the file does not exist"),
         (("run", "first-stesp"), "unknown scenario"),
         (("run", "good.yaml", "--policy", "sjff"), 'did you mean "sjf"?'),
         (("run", "good.yaml", "--policy", "fcfs+best_fti"), 'did you mean "best_fit"?'),
@@ -844,9 +846,9 @@ def test_thousands_of_problems_are_counted(here: Path):
         (("--out", "link"), "link exists and is not a run directory"),
         (("--replications", "100001"), "100001 is not in the range"),
         (("--seed", "x"), "'x' is not a valid whole number"),
-        (("--set", "a..b=1"), 'needs key.path=value, not "a..b=1"'),
+        (("--set", "a..b=1"), '--set must be key.path=value; got'),
         (("--policy", "{"), 'the policy "{" is not valid YAML'),
-        (("--policy", "sjf+best_fit+first_fit"), "names two placement policies; give one"),
+        (("--policy", "sjf+best_fit+first_fit"), "names two placement policies; name one"),
     ],
 )
 def test_usage_that_is_refused_before_running(here: Path, arguments: tuple[str, ...], said: str):
@@ -864,7 +866,7 @@ def test_usage_that_is_refused_before_running(here: Path, arguments: tuple[str, 
         ("task,mode\n0,cpu\n", "p.csv:1: a plan needs the columns task, mode, device, order; missing: device, order"),
         ("{head}0,cpu\n", "p.csv:2: the row has 2 cells, but the header has 4 columns"),
         ("{head}0,cpu,n0/cpu0,nan\n", 'p.csv:2: order "nan" of task 0 is not a number'),
-        ("{head}\n0,cpu,n0/cpu0,0\n0,cpu,n0/cpu0,1\n", "p.csv:4: task 0 is planned twice; it stands already at line 3"),
+        ("{head}\n0,cpu,n0/cpu0,0\n0,cpu,n0/cpu0,1\n", "p.csv:4: task 0 is planned twice; it is also at line 3"),
         ('{head}"0,cpu', "p.csv:2: cannot be read as CSV: unexpected end of data"),
     ],
 )
@@ -890,16 +892,16 @@ def test_a_policy_that_cannot_be_made(here: Path, register):
     register("no_scheduler", NoScheduler)
     result = call("run", "good.yaml", "--policy", "broken")
     assert result.exit_code == 1
-    assert 'policy "broken" cannot be made: KeyError' in result.stderr
+    assert 'policy "broken" cannot be created: KeyError' in result.stderr
     result = call("run", "good.yaml", "--policy", "no_scheduler")
     assert result.exit_code == 3
-    assert "no_scheduler is no scheduler: a class of your own derives from hetsim.policy.Scheduler" in result.stderr
+    assert "no_scheduler is not a scheduler: the class must derive from hetsim.policy.Scheduler" in result.stderr
 
 
 def test_load_takes_scenarios_and_results(here: Path, undrawn: None):
     call("run", "good.yaml", "--out", "first-steps")
     assert hs.load("first-steps").summary.equals(hs.Result.load("first-steps").summary)
-    with pytest.raises(UsageError, match="first-steps holds results, which overrides do not change"):
+    with pytest.raises(UsageError, match="first-steps is a directory of results, to which overrides cannot be applied"):
         hs.load("first-steps", {"seed": 5})
     assert hs.load("good.yaml", {"seed": 5}).model.seed == 5
     assert hs.load("mm16").name == hs.Scenario.load("mm16").name == "mm16"

@@ -86,7 +86,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     assert call("new", str(tmp_path / "empty"), "--kind", "log").exit_code == 0
     before = (tmp_path / "empty" / "jobs.csv").stat().st_mtime_ns
     done = call("new", str(tmp_path / "empty"), "--kind", "serving")
-    assert (done.exit_code, "not an empty folder" in done.stderr) == (2, True)
+    assert (done.exit_code, "must be an empty or new folder; nothing was written" in done.stderr) == (2, True)
     assert (tmp_path / "empty" / "jobs.csv").stat().st_mtime_ns == before
     (tmp_path / "file").write_text("mine")
     assert call("new", str(tmp_path / "file"), "--kind", "log").exit_code == 2

@@ -206,19 +206,19 @@ def test_a_fork_goes_on_to_the_same_calls(tmp_path):
 
 
 def test_more_attempts_than_a_stream_can_have_are_refused(tmp_path):
-    with pytest.raises(ScenarioError, match=r"e\+.* stages of items are more than the"):
+    with pytest.raises(ScenarioError, match=r"got .*e\+.* stages of items"):
         load(chain(tmp_path, {"timeout": "1 s", "retry": {"times": 100}}, (0.1,) * 4)).build()
 
 
 def test_copies_of_a_chain_are_not_apart(tmp_path):
-    with pytest.raises(ScenarioError, match=r"clients\.hedge\.apart: .* plain tasks, not those of .* or a pipeline"):
+    with pytest.raises(ScenarioError, match=r"clients\.hedge\.apart: apart needs plain tasks, .* or a pipeline"):
         load(chain(tmp_path, {"hedge": {"after": "0 s", "apart": True}}, (0.1, 0.1))).build()
 
 
 def test_items_of_a_training_job_have_no_clients(tmp_path):
     given = chain(tmp_path, {"timeout": "1 s"}, (0.1, 0.1))
     given["workload"][0]["pipeline"]["training"] = True
-    with pytest.raises(ScenarioError, match="items of a training job"):
+    with pytest.raises(ScenarioError, match="a training pipeline has no requests, so clients cannot be given"):
         load(given)
 
 

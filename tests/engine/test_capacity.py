@@ -172,18 +172,18 @@ def refused(mode: Mode, *names: str, **parts: Any) -> str:
 def test_refusals_say_what_is_wrong():
     bare, pair, core = MODES[0], MODES[1], MODES[8]
     assert refused(bare, "n0/g0") == refused(pair, "n0/g0", "n0/g2") == refused(core, "n3/cpu") == "None"
-    assert "needs 1 different devices, it names 2" in refused(bare, "n0/g0", "n0/g1")
-    assert "needs 2 different devices, it names 2" in refused(pair, "n0/g0", "n0/g0")
+    assert "needs 1 different devices; got 2" in refused(bare, "n0/g0", "n0/g1")
+    assert "needs 2 different devices; got 2" in refused(pair, "n0/g0", "n0/g0")
     assert "is a two and mode bare runs on one" in refused(bare, "n2/g1")
     assert "mode pair does not span nodes" in refused(pair, "n0/g0", "n1/g0")
     assert "n0/g0 is not in partition" in refused(MODES[10], "n0/g0")
-    assert "needs 1 cores, it names 2" in refused(core, "n0/cpu", cores=(0, 1))
+    assert "needs 1 cores; got 2" in refused(core, "n0/cpu", cores=(0, 1))
     assert refused(core, "n0/cpu", cores=(3,)) == "None"
     foreign = Cluster(NODES).by_name["n0/g0"]
     assert "is not a device of this cluster" in str(Capacity(Cluster(NODES)).refusal(Placement(bare, (foreign,))))
     halves = dataclasses.replace(pair, name="halves", span_any=True, node_count=2)
     assert refused(halves, "n0/g0", "n1/g2") == "None"
-    assert "needs equal parts of 2 nodes, it has 1 nodes" in refused(halves, "n0/g0", "n0/g1")
+    assert "needs equal parts of 2 nodes; got 1 nodes" in refused(halves, "n0/g0", "n0/g1")
 
 
 def test_named_cores_are_taken_and_no_others():
@@ -192,6 +192,6 @@ def test_named_cores_are_taken_and_no_others():
     placement = Placement(MODES[9], (cpu,), cores=(1, 3))
     assert capacity.quick_take(placement) == -1
     assert capacity.take(placement, None) == 0b1010
-    assert "a core it names on n0 is busy" in str(capacity.refusal(Placement(MODES[8], (cpu,), cores=(3,))))
+    assert "a named core of n0 is busy" in str(capacity.refusal(Placement(MODES[8], (cpu,), cores=(3,))))
     assert capacity.quick_take(Placement(MODES[9], (cpu,))) == 0b0101
     assert "0 cores free and the mode needs 1" in str(capacity.refusal(Placement(MODES[8], (cpu,))))

@@ -371,7 +371,7 @@ def test_copies_apart_are_on_other_types_of_device():
     ended = tasks[tasks["status"] == "completed"]
     assert ended["compute"].tolist() == [1 - 0.5 * (kind == "c") for kind in ended["device_type"]]
     given["workload"][0]["clients"]["hedge"]["times"] = 3
-    with pytest.raises(ScenarioError, match="hedge.apart: 4 copies need as many types of device to be apart; .* on 3"):
+    with pytest.raises(ScenarioError, match="hedge.apart: apart needs 4 types of device for 4 copies; .* on 3"):
         hs.run(given)
 
 
@@ -602,7 +602,7 @@ def test_runs_of_language_models_are_saved_and_their_collapse_is_told(tmp_path):
     rates = [["0 s", "3/s"], ["40 s", "12/s"], ["60 s", "3/s"]]
     given["workload"][0]["arrivals"] = {"process": "piecewise_poisson", "rate": rates}
     result = hs.run({**given, "horizon": "200 s"})
-    assert any(text.startswith("goodput has not come back 1") for text in result.warnings)
+    assert any(text.startswith("goodput has not recovered 1") for text in result.warnings)
     loaded = Result.load(result.save(tmp_path / "run"))
     assert loaded.calls.equals(result.calls)
     assert loaded.metric("wasted_device_s") == result.metric("wasted_device_s") > 100
@@ -725,7 +725,7 @@ CLOSED = "arrivals: {process: closed, clients: 2, think: 1 s}"
 @pytest.mark.parametrize(
     ("clients", "place", "says", "more"),
     [
-        ("{retry: {times: 2, on: [timeout]}}", "6:31: workload.0.clients.retry.on", "react to: no attempt times", ""),
+        ("{retry: {times: 2, on: [timeout]}}", "6:31: workload.0.clients.retry.on", "retries have no cause", ""),
         ("{retry: {times: 2, on: [timeout, timeout]}}", "6:31: workload.0.clients.retry.on", "give a timeout", ""),
         ("{retry: {times: 2}}", "6:13: workload.0.clients.retry.on", "; no attempt fails", ""),
         ("{timeout: 1 s, retry: {times: 2, on: [rejected]}}", "6:45: workload.0.clients.retry.on",
@@ -735,21 +735,25 @@ CLOSED = "arrivals: {process: closed, clients: 2, think: 1 s}"
         ("{timeout: 2 s, give_up_after: 2 s, retry: {times: 2, on: [timeout]}}",
          "6:65: workload.0.clients.retry.on", "below give_up_after", ""),
         ("{timeout: 1 s, count: 3e9, retry: {times: 1, budget: 10%}}", "6:27: workload.clients.count", "at most", ""),
-        ("{timeout: 1 s, retry: {times: 2, on: []}}", "6:45: workload.clients.retry.on", "nothing to react to", ""),
+        ("{timeout: 1 s, retry: {times: 2, on: []}}", "6:45: workload.clients.retry.on",
+            "give at least one of timeout, rejected and failed", ""),
         ("{timeout: 1 s, retry: {times: 2, on: [late]}}", "6:50: workload.clients.retry.on.0", "timeout", ""),
         ("{retry: {times: 2, budget: 120%}}", "6:31: workload.clients.retry.budget", "100%", ""),
-        ("{timeout: 1 s, hedge: {after: 1 s}}", "6:35: workload.clients.hedge.after", "less than the 1 s", ""),
-        ("{give_up_after: 2 s, hedge: {after: 3 s}}", "6:41: workload.clients.hedge.after", "less than the 2 s", ""),
+        ("{timeout: 1 s, hedge: {after: 1 s}}", "6:35: workload.clients.hedge.after",
+            "the time must be below the 1 s after which the client leaves", ""),
+        ("{give_up_after: 2 s, hedge: {after: 3 s}}", "6:41: workload.clients.hedge.after",
+            "the time must be below the 2 s after which the client leaves", ""),
         ("{hedge: {after: 1 s, times: 0}}", "6:33: workload.clients.hedge.times", "at least 1", ""),
         ("{hedge: {after: 1 s, times: 21}}", "6:33: workload.clients.hedge.times", "at most 20", ""),
         ("{hedge: {times: 1}}", "6:13: workload.clients.hedge.after", "missing", ""),
-        ("{timeout: 0 s}", "6:13: workload.clients.timeout", "leave it out", ""),
-        ("{at_timeout: cancel}", "6:3: workload.clients.timeout", "do nothing", ""),
-        ("{timeout: 1 s, count: 3}", "6:27: workload.clients.count", "retry budgets", ""),
-        ("{timeout: 1 s}", "7:3: workload.patience", "short form", "  patience: 1 s"),
+        ("{timeout: 0 s}", "6:13: workload.clients.timeout", "leave the key out if clients wait without limit", ""),
+        ("{at_timeout: cancel}", "6:3: workload.clients.timeout", "at least one of timeout, give_up_after", ""),
+        ("{timeout: 1 s, count: 3}", "6:27: workload.clients.count", "no effect without retry.budget", ""),
+        ("{timeout: 1 s}", "7:3: workload.patience", "patience is short for clients that leave while they "
+                                                     "wait", "  patience: 1 s"),
         ("{count: 3, retry: {times: 1, budget: 10%}}", "6:13: workload.clients.count", "closed loop", CLOSED),
-        ("{timeout: 1 s}", "6:3: workload.0.clients", "plans all tasks beforehand", "policy: heft"),
-        ("{hedge: {after: 0 s, apart: true}}", "6:33: workload.0.clients.hedge.apart", "2 copies need as many", ""),
+        ("{timeout: 1 s}", "6:3: workload.0.clients", "plans all tasks in advance, but retries", "policy: heft"),
+        ("{hedge: {after: 0 s, apart: true}}", "6:33: workload.0.clients.hedge.apart", "these tasks run on 1", ""),
     ],
 )  # fmt: skip
 def test_what_contradicts_itself_is_refused_with_its_place(tmp_path, clients, place, says, more):
@@ -795,7 +799,7 @@ def test_retries_of_what_is_rejected_need_a_policy_that_rejects(reacts, policy, 
     if reacts:
         assert load(given).build().calls is not None
     else:
-        with pytest.raises(ScenarioError, match="workload.0.clients.retry.on: it has nothing to react to: nothing"):
+        with pytest.raises(ScenarioError, match="workload.0.clients.retry.on: retries have no cause: nothing"):
             load(given).build()
 
 

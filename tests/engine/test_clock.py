@@ -32,7 +32,7 @@ def test_theory_refuses_batches_that_take_another_time_than_its_line(monkeypatch
     monkeypatch.setattr(Mode, "computing", lambda m, n, own, left=1.0: plain(m, n, own, left) + n // 8 * 0.001)
     found = match(load(scenario))
     assert found.verdict == "none"
-    assert any(not a.holds and a.value == "a batch of 8 takes another time" for a in found.assumptions)
+    assert any(not a.holds and a.value == "the time of a batch of 8 is off the line" for a in found.assumptions)
 
 
 class StopOnce(ListScheduler):

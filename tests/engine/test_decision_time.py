@@ -187,9 +187,10 @@ def test_waits_are_explained_and_kept(tmp_path):
     [
         ({"per_cycl": "1 s"}, 'unknown key "per_cycl"; did you mean "per_cycle"?'),
         ({"per_cycle": 3}, "policy.decisions.per_cycle"),
-        ({"max_starts": 0}, "policy.decisions.max_starts: must be at least 1, not 0"),
-        ({"overlap": True}, "policy.decisions.overlap: no start takes any time"),
-        ({}, "policy.decisions: says of no step how long it takes"),
+        ({"max_starts": 0}, "policy.decisions.max_starts: must be at least 1; got 0"),
+        ({"overlap": True}, "policy.decisions.overlap: overlap needs a time of starts: give per_start, or "
+                            "leave overlap out"),
+        ({}, "policy.decisions: must give at least one time: cycle, per_cycle, per_waiting or per_start"),
         ("slow", "policy.decisions"),
     ],
 )
@@ -200,10 +201,10 @@ def test_what_is_wrong_is_told_with_its_place(decisions, message):
 
 
 def test_schedulers_with_times_of_their_own_refuse():
-    with pytest.raises(ScenarioError, match="las_intervals decides at exact times of its own"):
+    with pytest.raises(ScenarioError, match="las_intervals decides at fixed times, which must not be"):
         hs.run(burst(CYCLES, scheduler="las_intervals"))
 
 
 def test_short_tasks_are_told():
-    assert any("compute less than 10 cycles of the scheduler" in one for one in hs.run(burst(CYCLES)).warnings)
-    assert not any("cycles of the scheduler" in one for one in hs.run(burst({"per_cycle": "0.1 s"})).warnings)
+    assert any("tasks compute for less than 10 scheduling cycles" in one for one in hs.run(burst(CYCLES)).warnings)
+    assert not any("tasks compute for less than" in one for one in hs.run(burst({"per_cycle": "0.1 s"})).warnings)

@@ -86,11 +86,11 @@ def test_more_than_there_are_is_an_error_at_its_place(tmp_path):
         hs.load(file).build()
     (problem,) = caught.value.problems
     assert str(problem).startswith(f"{file}:3:44: cluster.nodes.0.driver_cores: 1 for each of 3 accelerators")
-    assert "more than the 2 cores" in str(problem)
+    assert "give nodes more cpus, or fewer driver cores" in str(problem)
     for wrong in (-1, 1.5, True):
         with pytest.raises(ScenarioError, match="driver_cores"):
             hs.load(scenario(4, wrong))
-    with pytest.raises(ValueError, match="3 driver cores are more than the 2 cores of node n0"):
+    with pytest.raises(ValueError, match="node n0 must have at most 2 driver cores, its cores"):
         Cluster([NodeSpec(cpus=2, accelerators=((DeviceType("g"), 3),), driver_cores=1)])
 
 
@@ -99,7 +99,7 @@ def test_tasks_that_only_find_cores_which_drive_accelerators_are_refused_with_th
     given["workload"][0] |= {"cpus": 3}
     del given["workload"][0]["gpu_time"]
     given["workload"][0]["cpu_time"] = "1 s"
-    with pytest.raises(ScenarioError, match="3 cores are more than the 2 of any node besides those that drive"):
+    with pytest.raises(ScenarioError, match="3 cores exceed the 2 of any node that do not drive accelerators"):
         hs.run(given)
 
 

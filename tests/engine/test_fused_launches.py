@@ -345,10 +345,12 @@ def test_a_saved_plan_replays_to_the_last_digit(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (("0,0,n0/g0,0,f", "1,0,n0/g0,1,", "2,0,n0/g0,2,f"), "tasks 0, 2 are to be launched as one, but other steps"),
+        (("0,0,n0/g0,0,f", "1,0,n0/g0,1,", "2,0,n0/g0,2,f"), "tasks 0, 2 are fused into one launch, but other "
+                                                             "steps are between"),
         (("0,0,n0/g0,0,f", "1,0,n0/g1,1,f", "2,0,n0/g0,2,"), "but on different devices: n0/g0, n0/g1"),
-        (("0,0,n0/g0,0,f", "1,0,n0/g1,1,", "2,0,n0/g0,2,f"), "contradict each other: 0\\+2 → 1 → 0\\+2"),
-        (("1,0,n0/g0,0,f", "0,0,n0/g0,1,f", "2,0,n0/g0,2,"), "1 stands before its predecessor 0"),
+        (("0,0,n0/g0,0,f", "1,0,n0/g1,1,", "2,0,n0/g0,2,f"), "contradict the predecessors: 0\\+2 → 1 → 0\\+2"),
+        (("1,0,n0/g0,0,f", "0,0,n0/g0,1,f", "2,0,n0/g0,2,"), "tasks 1, 0 are fused into one launch, but 1 is "
+                                                             "before its"),
         (("0,0,n0/g0,0,f", "1,0,n0/g0,1,f", "7,0,n0/g0,2,f"), 'there is no task "7"'),
         (("0,0,n0/g0,0,f", "0,0,n0/g0,1,f", "2,0,n0/g0,2,"), "task 0 is planned twice"),
         (("0,0,n0/g0,0,f", "1,0,n0/g7,1,f", "2,0,n0/g0,2,"), "which the cluster lacks"),
@@ -365,8 +367,8 @@ def test_gangs_and_parts_of_a_gpu_are_not_launched_as_one():
     gpu = DeviceType("gpu", kind="gpu")
     other = DeviceType("other", kind="gpu")
     assert fusible([gpu_mode(gpu), gpu_mode(gpu)]) is None
-    assert "does not run on one core or one whole accelerator" in fusible([gpu_mode(gpu, 2)])
-    assert "does not run on one core or one whole accelerator" in fusible([gpu_mode(gpu), gpu_mode(gpu, 0.5)])
+    assert "does not run on exactly one core or one whole accelerator" in fusible([gpu_mode(gpu, 2)])
+    assert "does not run on exactly one core or one whole accelerator" in fusible([gpu_mode(gpu), gpu_mode(gpu, 0.5)])
     assert "different types" in fusible([gpu_mode(gpu), gpu_mode(other)])
 
 
@@ -416,7 +418,7 @@ def test_patterns_of_unknown_classes_are_refused(tmp_path):
         ("id,flops,bytes\na,-1,5\n", 'column flops: "-1" is negative'),
         ("id,bytes\na,5\n", "or flops"),
         ("id,gpu_time,bytes\na,5,5\n", 'column "bytes" has no column "flops" next to it'),
-        ("id,flops,efficiency\na,5,1.5\n", "1.5: a share is above 0 and at most 1"),
+        ("id,flops,efficiency\na,5,1.5\n", "must be a share above 0 and at most 1"),
         ("id,gpu_time,flops,bytes\na,5,,5\n", "bytes of a task without flops"),
     ],
 )
@@ -428,7 +430,7 @@ def test_bad_work_is_refused_with_its_place(table, said, tmp_path):
 def test_work_on_devices_of_which_nothing_is_known_is_refused(tmp_path):
     given = net(tmp_path)
     del given["cluster"]["nodes"][0]["gpus"]["peak"]
-    with pytest.raises(ScenarioError, match="of how fast cpu, acc are nothing is known; give them a peak"):
+    with pytest.raises(ScenarioError, match="the speed of cpu, acc is unknown; give them a peak under cluster"):
         hs.run(given)
 
 

@@ -312,8 +312,8 @@ def test_arrivals_that_are_imagined_send_their_data_and_keep_their_limits():
 
 
 @pytest.mark.parametrize(("scheduler", "decisions", "said"), [
-    ("sjf", (), "goes on with a scheduler such as ListScheduler"), (Asks, (), r"make one: Asks\(\.\.\.\)"),
-    (None, (), "not None"), (base("fcfs"), 7, "takes a list of decisions, not 7"),
+    ("sjf", (), "must be a scheduler such as ListScheduler"), (Asks, (), r"make one: Asks\(\.\.\.\)"),
+    (None, (), "got None"), (base("fcfs"), 7, "must be a list of decisions; got 7"),
 ])  # fmt: skip
 def test_what_a_fork_takes_is_said(scheduler, decisions, said):
     class Forks(Scheduler):
@@ -325,7 +325,7 @@ def test_what_a_fork_takes_is_said(scheduler, decisions, said):
         Simulation(replace(random_system(1).run_input(None), scheduler=Forks())).run()
 
 
-@pytest.mark.parametrize(("scheduler", "said"), [("heft", "plans all tasks beforehand")])
+@pytest.mark.parametrize(("scheduler", "said"), [("heft", "a static scheduler cannot continue")])
 def test_what_cannot_go_on_is_said(scheduler, said):
     run = random_system(1).run_input(None)
     policy = Asks("fcfs", at=(2,))
@@ -340,5 +340,5 @@ def test_language_models_have_no_forks_for_policies():
     jobs = {"name": "jobs", "gpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": 1}}
     described = scenario(gpus=2)
     described["workload"].append(jobs)
-    with pytest.raises((UsageError, PolicyError), match="lengths that no policy knows"):
+    with pytest.raises((UsageError, PolicyError), match="no policy knows the lengths"):
         Simulation(replace(load(described).build(), scheduler=Asks("fcfs", at=(1,)))).run()

@@ -13,9 +13,11 @@ SMALL, LARGE = DeviceType("small", memory=4_000), DeviceType("large", memory=9_0
 
 
 @pytest.mark.parametrize(("reads", "gpu_memory", "message"), [
-    ((0,), 0, "fits nowhere: its item big has 8,000 bytes, and a GPU of type small has 4,000 (`memory`)"),
-    ((1, 2), 0, "fits nowhere: its 2 items have 5,000 bytes together, and a GPU of type small has 4,000 (`memory`)"),
-    ((2,), 2_000, "fits nowhere: its item medium has 3,000 bytes, the task itself needs 2,000, and a GPU of type small "
+    ((0,), 0, "fits nowhere: the item big of the task has 8,000 bytes, and a GPU of type small has 4,000 (`memory`)"),
+    ((1, 2), 0, "fits nowhere: the 2 items of the task have 5,000 bytes in total, and a GPU of type small has "
+                "4,000 (`memory`)"),
+    ((2,), 2_000, "fits nowhere: the item medium of the task has 3,000 bytes, the task itself needs 2,000, and "
+                  "a GPU of type small "
                   "has 4,000 (`memory`)"),
 ])  # fmt: skip
 def test_data_that_no_gpu_has_room_for(reads, gpu_memory, message):

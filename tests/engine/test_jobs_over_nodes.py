@@ -189,11 +189,11 @@ def test_gpus_and_cores_of_each_node() -> None:
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"nodes": 5}, "5 nodes with 32 cores each are more than the 4 of the cluster"),
-        ({"span": "node"}, "span: the job is on 2 nodes exactly, and span: node says how many it may use"),
-        ({"cpus": 1.5}, "cpus: 1.5 cores on each of 2 nodes: a gang takes whole cores"),
-        ({"nodes": 0}, "nodes: must be at least 1, not 0"),
-        ({"nodes": None, "span": "any", "cpus": 129}, "129 cores are more than the 128 of the cluster"),
+        ({"nodes": 5}, "5 nodes with 32 cores each exceed the 4 of the cluster"),
+        ({"span": "node"}, "and span: node both state the number of nodes; leave one out"),
+        ({"cpus": 1.5}, "cpus: a gang over 2 nodes must use whole cores; got 1.5 on each"),
+        ({"nodes": 0}, "nodes: must be at least 1; got 0"),
+        ({"nodes": None, "span": "any", "cpus": 129}, "129 cores exceed the 128 of the cluster"),
         ({"nodes": None, "cpus": 64}, "(nodes: N or span: any would use several nodes)"),
     ],
 )
@@ -289,7 +289,7 @@ def test_only_ways_that_work_are_proposed_to_a_job_too_large_for_a_node(kind: st
     names = [name for name in registry.policies("scheduler") if name not in NEED_A_FILE]
     for name in names:
         policy = groups.get(name, name)
-        with pytest.raises(ScenarioError, match="more than the 2 of any node") as refusal:
+        with pytest.raises(ScenarioError, match="exceed the 2 of any node") as refusal:
             load({**scenario, "workload": [job], "policy": policy}).build()
         for way, keys in ways.items():
             if way in str(refusal.value):

@@ -563,24 +563,25 @@ def test_other_tasks_use_the_gpus_that_replicas_leave():
 @pytest.mark.parametrize(
     ("service", "entry", "keys", "words"),
     [
-        ({"step": {}}, {}, {}, "every step needs some time"),
-        ({"gpus": 2}, {}, {}, "2 × g are more than the 1 of any node"),
-        ({"replicas": 3}, {}, {}, "replica 2 of 3 of chat finds no node with 1 × g free"),
+        ({"step": {}}, {}, {}, "every step must take time; give fixed, or per_prompt_token and per_sequence"),
+        ({"gpus": 2}, {}, {}, "2 × g exceed the 1 of any node"),
+        ({"replicas": 3}, {}, {}, "no node has 1 × g free for replica 2 of 3 of chat;"),
         ({"model": "9 GB"}, {}, {"memory": "8 GB"}, "the model needs 9 GB, a g has 8 GB"),
-        ({"model": "8 GB", "kv": {"per_token": "1 MB"}}, {}, {"memory": "8 GB"}, "not even one block fits"),
+        ({"model": "8 GB", "kv": {"per_token": "1 MB"}}, {}, {"memory": "8 GB"},
+            "the model and one KV block do not fit into the"),
         ({"max_num_seqs": 0}, {}, {}, "greater than or equal to 1|at least 1"),
         ({"kind": "lm"}, {}, {}, "llm"),
         ({"batching": "serial_greedy"}, {}, {}, "forms whole batches"),
         ({"routing": "best"}, {}, {}, "unknown routing"),
         ({"routing": "round_robbin"}, {}, {}, 'did you mean "round_robin"'),
-        ({"scale": {"name": "target_requests", "min": 3, "max": 2, "target": 1}}, {}, {}, "contradict"),
+        ({"scale": {"name": "target_requests", "min": 3, "max": 2, "target": 1}}, {}, {}, "max must be at least min"),
         ({"preemption": "swap"}, {}, {}, "give kv"),
         ({"prefix_cache": True}, {}, {}, "give kv"),
-        ({}, {"tokens": None}, {}, "Give tokens"),
+        ({}, {"tokens": None}, {}, "give tokens"),
         ({}, {"tokens": {"prompt": 10}}, {}, "output"),
-        ({}, {"gpu_time": "1 s"}, {}, "gpu_time cannot be given with"),
+        ({}, {"gpu_time": "1 s"}, {}, "leave out gpu_time"),
         ({"device": "cpu"}, {}, {}, "no accelerator cpu"),
-        ({}, {}, {"policy": "mct"}, "is told of all tasks beforehand"),
+        ({}, {}, {"policy": "mct"}, "plans all tasks in advance"),
         ({}, {}, {"policy": {"batching": "serial_greedy"}}, "forms whole batches"),
     ],
 )
@@ -595,9 +596,10 @@ def test_tokens_and_continuous_are_for_language_models():
     with pytest.raises(ScenarioError, match="requests to a language model"):
         hs.run({"cluster": cluster, "workload": [{**jobs, "tokens": {"prompt": 1, "output": 1}}]})
     batches = {"name": "b", "service": {"compute": {"fixed": "1 ms", "per_item": "1 ms"}}, "arrivals": jobs["arrivals"]}
-    with pytest.raises(ScenarioError, match="is for language models"):
+    with pytest.raises(ScenarioError, match="needs a language model"):
         hs.run({"cluster": cluster, "workload": [batches], "policy": {"batching": "continuous"}})
-    with pytest.raises(ScenarioError, match="routing is among the replicas"):
+    with pytest.raises(ScenarioError, match="routing needs a language model with replicas, but no workload "
+                                            "entry has one"):
         hs.run({"cluster": cluster, "workload": [batches], "policy": {"routing": "round_robin"}})
 
 
@@ -613,12 +615,12 @@ def test_a_limit_on_the_tokens_of_a_step_that_the_load_does_not_allow_is_a_warni
 
     def told(**service):
         found = scenario(service, horizon="2 s", **keys)
-        return [text for text in hs.run(found).warnings if "cannot be sustained" in text]
+        return [text for text in hs.run(found).warnings if "/s: the queue grows without bound" in text]
 
     assert not told()
     assert not told(max_num_batched_tokens=200)
     (text,) = told(max_num_batched_tokens=50)
-    assert "chat: 50 requests/s arrive, and with at most 50 tokens in a step (max_num_batched_tokens)" in text
+    assert "chat: 50 requests/s arrive, but with at most 50 tokens in a step (max_num_batched_tokens)" in text
     assert "its replicas serve at most 31.05/s" in text
 
 

@@ -225,7 +225,7 @@ def test_an_index_of_counters_names_the_client_that_a_recount_names(seed):
             for steps in range(before + 1, before + 41):
                 if steps - before == soonest or any(counter(one) < counter(own) for one in heads()):
                     break
-            assert steps - before == soonest, "another client's turn comes before that"
+            assert steps - before == soonest, "another client's turn is before the time of line"
             assert soonest == 40 or any(counter(one) <= counter(own) for one in heads() if one != own)
             steps = before
         elif what == 2 and waiting:
@@ -336,7 +336,7 @@ def test_the_picture_of_steps_shows_its_panels():
     assert labels == ["KV blocks (%)", "requests", "tokens a step", "tokens (%)"]
     assert len(hs.plots.serving(run()).panels) == 3
     jobs = {"name": "jobs", "gpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": 1}}
-    with pytest.raises(UsageError, match="no language models here"):
+    with pytest.raises(UsageError, match="the run has no language model, so there are no steps to draw"):
         hs.plots.serving(hs.run({"cluster": {"nodes": [{"gpus": {"type": "g", "count": 1}}]}, "workload": [jobs]}))
 
 
@@ -357,13 +357,14 @@ def test_steps_up_to_the_horizon_are_in_the_table():
     [
         ({"max_num_batched_tokens": 8, "max_num_seqs": 16}, {}, "step of 8 tokens cannot decode 16 sequences"),
         ({"max_num_batched_tokens": 0}, {}, "at least 1"),
-        ({"kv": {"block": 4}}, {}, "Give per_token"),
-        ({"kv": {"tokens": 3, "block": 4}}, {}, "3 tokens do not fill one block of 4"),
+        ({"kv": {"block": 4}}, {}, "the size of the cache is missing; give per_token"),
+        ({"kv": {"tokens": 3, "block": 4}}, {}, "tokens must be at least one block"),
         ({"kv": {"tokens": 100}, "preemption": "swap"}, {}, "give per_token, their bytes"),
         ({"kv": {"tokens": 9000, "per_token": "1 MB"}}, {}, "9,000 tokens need 9 GB, a g has 8 GB"),
         ({"batching": {"name": "continuous", "reserve": "peak"}}, {}, "give max_output_tokens"),
         ({"batching": {"name": "continuous", "reserve": "peak"}, "max_output_tokens": 500,
-          "kv": {"tokens": 512}}, {}, "even the smallest request reserves 614 tokens.* a replica holds 512"),
+          "kv": {"tokens": 512}}, {}, "the smallest request reserves 614 tokens, prompt and longest answer.* a "
+                                      "replica has room for 512"),
         ({"batching": {"name": "continuous", "order": "vtc", "input_weight": 0}}, {}, "input_weight .the price"),
         ({"batching": {"name": "continuous", "order": "vtc", "output_weight": -2}}, {}, "output_weight .the price"),
         ({"batching": {"name": "continuous", "min_decode_steps": -1}}, {}, "at least 0"),

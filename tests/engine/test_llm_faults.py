@@ -87,7 +87,7 @@ def test_at_half_the_frequency_a_step_takes_twice_as_long_and_an_eighth_of_the_p
 
 
 def test_a_device_that_a_replica_holds_cannot_sleep():
-    with pytest.raises(PolicyError, match="puts n0/g0 to sleep while replica 0 of chat holds it"):
+    with pytest.raises(PolicyError, match="puts n0/g0 to sleep while replica 0 of chat is on it"):
         broken([], [0], [100], [3], scheduler=At(0.01, "off"))
 
 

@@ -82,7 +82,7 @@ def test_the_view_shows_where_a_request_runs_and_that_a_replica_keeps_its_device
 
 
 def test_one_of_the_requests_of_a_replica_cannot_be_stopped():
-    with pytest.raises(PolicyError, match="stopped task 0, but replica 0 of chat serves it among others"):
+    with pytest.raises(PolicyError, match="stopped task 0, but replica 0 of chat serves it with other requests"):
         looked([0.02], lambda view, tasks: Stop(tasks[0]))
 
 
@@ -177,13 +177,14 @@ def test_prompts_are_read_on_one_type_and_answered_on_another():
 @pytest.mark.parametrize(
     ("service", "words"),
     [
-        ({"also_on": [{"device": "g"}]}, "also_on.0.step: how long does a step take there"),
+        ({"also_on": [{"device": "g"}]}, "also_on.0.step: the step time is missing; give step, or gpu"),
         ({"also_on": [{"device": "h", "step": SLOW}]}, "also_on: names a type of device twice"),
         ({"also_on": [{"device": "x", "step": SLOW}]}, "also_on.0.device: the cluster has no accelerator x"),
         ({"also_on": [{"device": "g", "gpus": 3, "step": SLOW}]}, "also_on.0.device: no node has 3 × g"),
-        ({"also_on": [{"device": "g", "step": SLOW, "replicas": 3}]}, "replica 3 of 3 of chat finds no node with"),
+        ({"also_on": [{"device": "g", "step": SLOW, "replicas": 3}]}, "no node has 1 × g free for replica 3 of "
+                                                                      "3 of chat"),
         ({"kv": {"per_token": "1 kB"}, "disaggregated": {"prefill": 1, "decode": 1, "decode_on": "x"}},
-         "disaggregated.decode_on: x is neither the service's device nor one of also_on"),
+         "disaggregated.decode_on: must be the service's device or one of also_on; got x"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_unlike_devices_is_said(service, words):
@@ -319,7 +320,8 @@ def test_a_scheduler_that_keeps_the_devices_lets_jobs_go_first():
 
 
 def test_requests_that_no_replica_will_ever_serve_are_an_error_that_says_so():
-    with pytest.raises(RunError, match="1 of their replicas have failed or were not started, and no devices come free"):
+    with pytest.raises(RunError, match="1 of their replicas have failed or were not started, and no devices "
+                                       "become free"):
         competing(Last(10.0), jobs=1)
 
 
@@ -370,9 +372,9 @@ def test_a_replica_that_rests_and_one_that_loads_can_be_stopped():
 @pytest.mark.parametrize(
     ("device", "words"),
     [
-        (3, "stopped what keeps n1/g0, which no replica of a language model holds"),
-        (0, "stopped what keeps n0/cpu, which no replica of a language model holds"),
-        (1, "stopped replica 0 of chat, which is not preemptible"),
+        (3, "stopped the replica on n1/g0, which no replica of a language model occupies"),
+        (0, "stopped the replica on n0/cpu, which no replica of a language model occupies"),
+        (1, "stopped replica 0 of chat, but it is not preemptible"),
     ],
 )
 def test_what_is_no_replica_or_is_to_stay_cannot_be_stopped_by_its_device(device, words):
@@ -431,7 +433,7 @@ class Nowhere(ListScheduler):
 
 
 def test_a_place_where_a_replica_cannot_be_is_an_error_that_names_it():
-    words = "has a replica start as chat on n0/g0, but n0/g0 is down"
+    words = "starts a replica on chat on n0/g0, but n0/g0 is down"
     with pytest.raises(PolicyError, match=words):
         competing(Nowhere(), BREAKS, jobs=1)
 
@@ -489,9 +491,9 @@ def test_replicas_that_hold_all_devices_are_named_and_not_the_policy(entry):
     error = stranded(entry)
     assert not isinstance(error, PolicyError)
     text = str(error)
-    assert "3 tasks wait for devices that replicas of language models keep to the end: " in text
-    assert "the replicas of chat hold 2 of 2 g" in text
-    assert "task 1: waiting since t = 0 s, would fit if it were not for the replicas" in text
+    assert "3 tasks wait for devices that replicas of language models occupy: " in text
+    assert "replicas of chat occupy 2 of 2 g" in text
+    assert "task 1: waiting since t = 0 s, would fit if replicas did not occupy the devices" in text
     assert "fewer replicas (`replicas:`)" in text and "another type of device" in text and "partition" in text
     assert "policy" not in text
 
@@ -502,7 +504,7 @@ def test_a_stage_of_a_graph_that_waits_for_a_device_of_replicas_is_told_of(tmp_p
     table.write_text("id,arrival,cpu_time,gpu_time,predecessors\na,0,1,,\nb,0,,1,a\n")
     described = scenario({"replicas": 2}, nodes=[{"cpus": 4, "gpus": {"type": "g", "count": 2}}])
     described["workload"].append({"name": "graph", "trace": {"format": "tasks", "path": str(table)}})
-    with pytest.raises(RunError, match="1 task waits for devices .* the replicas of chat hold 2 of 2 g") as error:
+    with pytest.raises(RunError, match="1 task waits for devices .* replicas of chat occupy 2 of 2 g") as error:
         Simulation(load(described).build()).run()
     assert not isinstance(error.value, PolicyError) and "waiting since t = 1 s" in str(error.value)
 
@@ -524,7 +526,7 @@ def test_gpus_that_replicas_hold_are_told_of_beside_what_the_policy_leaves_lying
         described["workload"].append({"name": name, "class": name, "gpus": gpus, "gpu_time": "1 s",
                                       "arrivals": {"process": "all_at_once", "count": 1}})  # fmt: skip
     run = replace(load(described).build(), scheduler=Scheduler())
-    with pytest.raises(PolicyError, match=r"2 tasks wait \(the replicas of chat hold 2 of 3 g\)") as error:
+    with pytest.raises(PolicyError, match=r"2 tasks wait \(replicas of chat occupy 2 of 3 g\)") as error:
         Simulation(run).run()
     assert "task 1: waiting since t = 0 s, would fit now" in str(error.value)
-    assert "task 2: waiting since t = 0 s, would fit if it were not for the replicas" in str(error.value)
+    assert "task 2: waiting since t = 0 s, would fit if replicas did not occupy the devices" in str(error.value)

@@ -331,7 +331,8 @@ def test_a_preset_says_steps_and_memory():
     assert kind.weights == 2 * MODELS["llama-2-70b"].parameters
     assert service.token_bytes == 2 * 80 * 8 * 128 * 2
     assert kind.blocks == (int(640e9 * 0.9) - kind.weights) // (16 * service.token_bytes)
-    assert any("estimate from published figures" in text for text in run.warnings)
+    assert any("steps are estimated from published figures of model and GPU; compared "
+               "with" in text for text in run.warnings)
     by_catalogue = load(scenario(PRESET)).build().language[0]  # a cluster that says nothing of memory
     assert by_catalogue.kinds[0].blocks == kind.blocks
 
@@ -355,16 +356,18 @@ def test_more_gpus_than_heads_of_keys_hold_copies():
         ({"tensor_parallel": 1}, "service.model: the model needs 138 GB, 90% of a g has 72 GB"),
         ({"model": "llama-2-71b"}, 'service.model: unknown model "llama-2-71b"; did you mean "llama-2-7b"?'),
         ({"gpu": "h10"}, 'service.gpu: unknown device "h10"; did you mean "h100"?'),
-        ({"gpu": "k20"}, "service.gpu: the peak of its matrix units is not known"),
+        ({"gpu": "k20"}, "service.gpu: the peak of the GPU"),
         ({"gpu": None}, "service.gpu: a roofline needs the figures of the GPU"),
         ({"model": "140 GB"}, "service.model: a roofline needs the architecture"),
-        ({"gpus": 4}, "service.gpus: tensor_parallel says"),
-        ({"tensor_parallel": 3}, "service.tensor_parallel: 64 attention heads cannot be divided evenly over 3 GPUs"),
-        ({"model": {"name": "llama-2-70b", "heads": 60}}, "service.model: a hidden size of 8192 is not a multiple"),
+        ({"gpus": 4}, "service.gpus: gpus and tensor_parallel are the same; give one of the two"),
+        ({"tensor_parallel": 3}, "service.tensor_parallel: 64 attention heads must be a multiple of the 3 GPUs"),
+        ({"model": {"name": "llama-2-70b", "heads": 60}}, "service.model: hidden must be a multiple of heads"),
         ({"model": {"layers": 2}}, "service.model: hidden: Field required"),
-        ({"step": {"roofline": True, "per_sequence": "1 ms"}}, "step.per_sequence: the roofline says"),
-        ({"step": {"roofline": {"memory": 0}}}, "step.roofline.memory: expected a share above 0"),
-        ({"step": {"decode": {"fixed": "0 s"}}}, "step.decode: a step takes some time"),
+        ({"step": {"roofline": True, "per_sequence": "1 ms"}}, "step.per_sequence: a roofline defines this "
+                                                               "time; give one of the two"),
+        ({"step": {"roofline": {"memory": 0}}}, "step.roofline.memory: must be a share above 0"),
+        ({"step": {"decode": {"fixed": "0 s"}}}, "step.decode: a step must take time; give fixed or per_item, "
+                                                 "or times by number"),
         ({"slo": {"tpot": "1 ms"}}, "service.slo: no request can meet a tpot of 1 ms"),
     ],
 )
@@ -377,7 +380,7 @@ def test_presets_that_cannot_be(change, message):
 
 def test_another_gpu_than_that_of_the_cluster_is_said():
     run = load(scenario(PRESET, gpu={"type": "a100-80gb", "memory": "80 GB"})).build()
-    assert any("figures of another GPU" in text for text in run.warnings)
+    assert any("gpu names another GPU than" in text for text in run.warnings)
 
 
 def test_the_catalogue_is_listed():
@@ -608,7 +611,7 @@ def test_published_figures_against_a_real_server(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ((1.0, 10, 5, -0.2, 1.0), "first token comes 0.2 s before its arrival"),
+        ((1.0, 10, 5, -0.2, 1.0), "first token is 0.2 s before the arrival of the request"),
         ((1.0, 0, 5, 0.2, 1.0), "is not a whole number from 1"),
         ((1.0, 10, 0, 0.2, 1.0), "is not a whole number from 1"),
         ((1.0, 10, 5, 0.9, 0.5), "the request ends 0.4 s before its first token"),
@@ -639,7 +642,7 @@ def test_a_fit_that_does_not_converge(tmp_path):
     ("change", "message"),
     [
         ({"prompt_time": "x"}, "column prompt_time"),
-        ({"token_time": "0"}, "is not a time that a step takes"),
+        ({"token_time": "0"}, "must be above 0, as the time of a step"),
         ({"batch_size": "0"}, "is not a whole number from 1"),
     ],
 )
@@ -656,7 +659,7 @@ def test_profiles_that_cannot_be(tmp_path, change, message):
     [
         ([], "model is llama2-70b or bloom-176b; tensor_parallel is 2, 4 or 8; pick one, for instance with --where "),
         (["--where", "model=llama2-70b"], "tensor_parallel is 2, 4 or 8; pick one"),
-        (["--where", "model=gpt-2"], "none of its 420 rows has model = gpt-2; model is llama2-70b or bloom-176b"),
+        (["--where", "model=gpt-2"], "no row of its 420 rows has model = gpt-2; model is llama2-70b or bloom-176b"),
     ],
 )
 def test_a_profile_is_of_one_server(tmp_path, where, message):
@@ -670,7 +673,7 @@ def test_what_goes_with_what(tmp_path):
     assert invoke("--from", log).exit_code == 2
     table = server_file(tmp_path, step={"decode": {1: "9 ms", 8: "10 ms"}, "per_prompt_token": "1 ms"})
     done = invoke("--from", log, "--server", table, "--out", tmp_path)
-    assert done.exit_code == 3 and "its step is a table" in done.output
+    assert done.exit_code == 3 and "fixed, per_prompt_token, per_context_token" in done.output
 
 
 # Drift -----------------------------------------------------------------------------------------------------------

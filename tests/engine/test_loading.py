@@ -193,7 +193,7 @@ def test_the_policy_says_which_model_gives_way(policy, left):
 def test_an_eviction_that_names_nothing_is_an_error():
     hs.register("wrong", Wrong, "eviction")
     start, cluster = {"from": ["host", "store"]}, {"stores": STORE, "nodes": [node(keep="16 GB")]}
-    with pytest.raises(PolicyError, match="evicts .*another.*none of the models there"):
+    with pytest.raises(PolicyError, match="evicts .*another.*not a model there"):
         World(cluster, [service(start, name) for name in "ab"], {"eviction": "wrong"})
     assert "lru" in registry.policies("eviction")
 
@@ -513,7 +513,7 @@ def test_more_models_than_fit_are_a_warning_or_an_error():
     with pytest.raises(ScenarioError, match="host is a place of the nodes"):
         load({"cluster": {"stores": [{"name": "host", "out": "1 GB/s"}], "nodes": [node()]}, "workload": three[:1]})
     tasks = {"name": "t", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "1 s"}
-    with pytest.raises(ScenarioError, match="eviction is among the replicas of language models"):
+    with pytest.raises(ScenarioError, match="eviction needs a language model with replicas"):
         load({"cluster": {"nodes": [node()]}, "workload": [tasks], "policy": {"eviction": "lru"}}).build()
 
 

@@ -275,11 +275,13 @@ def test_a_policy_cuts_ahead_and_the_layout_stays():
 @pytest.mark.parametrize(
     ("device", "layout", "recut", "text"),
     [
-        (1, [0.5, 0.25], "idle", r"partitions n0/g0 into \[0.5, 0.25\], which is none of its layouts with the"),
-        (1, [0.5, 0.5], "empty", r"partitions n0/g0 into \[0.5, 0.5\], but it is not empty \(recut: idle would"),
-        (1, [1.0], "idle", r"partitions n0/g0 into \[1.0\], which is none of its layouts with the slices that are"),
-        (1, "halves", "idle", r"partitions n0/g0 into \[halves\], which is none of its layouts"),
-        (1, 3, "idle", r"partitions n0/g0 into \[3\], which is none of its layouts"),
+        (1, [0.5, 0.25], "idle", r"partitions n0/g0 into \[0.5, 0.25\], which is not one of the GPU's layouts "
+                                 r"with the"),
+        (1, [0.5, 0.5], "empty", r"partitions n0/g0 into \[0.5, 0.5\], but the GPU is not empty \(recut: idle allows"),
+        (1, [1.0], "idle", r"partitions n0/g0 into \[1.0\], which is not one of the GPU's layouts with the "
+                           r"slices that are"),
+        (1, "halves", "idle", r"partitions n0/g0 into \[halves\], which is not one of the GPU's layouts"),
+        (1, 3, "idle", r"partitions n0/g0 into \[3\], which is not one of the GPU's layouts"),
         (0, [0.5, 0.5], "idle", r"partitions n0/cpu, which is not a MIG GPU"),
         (None, [0.5, 0.5], "idle", r"None is not a device of this cluster"),
     ],
@@ -388,22 +390,26 @@ NAMED = "profiles: A100-40"
     ("sharing", "demand", "where", "text"),
     [
         ("layouts: [[1], {slices: [0.5, 0.5], memory: [30 GB, 20 GB]}]", "gpus: 0.5", "8:45",
-         "the slices have 50 GB in all, and the GPU has 40 GB"),
-        ("profiles: A100-80", "gpus: 0.5", "8:9", "the slices have 80 GB in all, and the GPU has 40 GB"),
+         "the slices have 50 GB in all, but the GPU has 40 GB"),
+        ("profiles: A100-80", "gpus: 0.5", "8:9", "the slices have 80 GB in all, but the GPU has 40 GB"),
         ("profiles: A10-040", "gpus: 0.5", "8:9", 'unknown profiles "A10-040"; did you mean "A100-40"'),
         (f"{NAMED}\n        layouts: [[2g.20gb]]", "gpus: 0.5", "9:19", 'unknown profile of an A100-40 "2g.20gb"'),
-        ("layouts: [[1], [2g.10gb]]", "gpus: 0.5", "8:24", "2g.10gb is not a share; for profiles by name say of which"),
+        ("layouts: [[1], [2g.10gb]]", "gpus: 0.5", "8:24", "2g.10gb is not a share; profiles by name need the "
+                                                           "GPU (profiles:"),
         (f"{NAMED}\n        layouts: [{{slices: [3g.20gb, 2g.10gb], positions: [0, 2]}}]", "gpus: 0.5", "9:48",
-         "these slices overlap, or begin where they may not (3g.20gb may begin at 0, 4; 2g.10gb may begin at 0, 2, 4)"),
-        (f"{NAMED}\n        layouts: [[7g.40gb, 1g.5gb]]", "gpus: 0.5", "9:19", "these slices overlap"),
-        ("layouts: [{slices: [0.5], positions: [0]}]", "gpus: 0.5", "8:35", "leave this out"),
-        ("layouts: [[0.5, 0.6]]", "gpus: 0.5", "8:19", "sum to at most 1, not [0.5, 0.6]"),
-        ("layouts: [{slices: [0.5], memory: [1 GB, 2 GB]}]", "gpus: 0.5", "8:35", "2 values for 1 slices"),
+         "slices must not overlap and must start at allowed positions (3g.20gb may start at 0, 4; 2g.10gb may "
+         "start at 0, 2, 4)"),
+        (f"{NAMED}\n        layouts: [[7g.40gb, 1g.5gb]]", "gpus: 0.5", "9:19", "slices must not overlap and "
+                                                                                "must start at allowed positions"),
+        ("layouts: [{slices: [0.5], positions: [0]}]", "gpus: 0.5", "8:35", "leave this key out"),
+        ("layouts: [[0.5, 0.6]]", "gpus: 0.5", "8:19", "got [0.5, 0.6]"),
+        ("layouts: [{slices: [0.5], memory: [1 GB, 2 GB]}]", "gpus: 0.5", "8:35",
+            "must have a value for each of 1 slices"),
         ("layouts: [[0.5, 0.5]]", "slice: 2g.10gb", "10:5", "a100 has no slice 2g.10gb"),
         (NAMED, "slice: 2g.20gb", "10:5", "a100 has no slice 2g.20gb; its profiles are "),
-        (NAMED, "slice: 2g.10gb\n    gpus: 0.25", "10:5", "gpus and slice cannot stand together"),
+        (NAMED, "slice: 2g.10gb\n    gpus: 0.25", "10:5", "gpus and slice exclude each other; give one of them"),
         ("layouts: [[0.5, 0.5]]", "gpus: 0.5\n    gpu_memory: 30 GB", "10:5",
-         "30 GB of GPU memory for a share of 0.5 are more than any slice in the layouts of a100 has"),
+         "30 GB of GPU memory for a share of 0.5 exceed the memory of any slice in the layouts of a100"),
     ],
 )  # fmt: skip
 def test_bad_input_is_told_with_its_place(tmp_path, sharing, demand, where, text):

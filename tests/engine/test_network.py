@@ -507,7 +507,7 @@ def test_a_stretch_is_split_into_place_and_neighbors(tmp_path: Path) -> None:
 def test_a_picture_of_the_links() -> None:
     (panel,) = hs.plots.links(hs.run(scenario([10, 5]))).panels
     assert panel.y.ticks[0][1] == "r1/uplink"
-    with pytest.raises(UsageError, match="no job here sends anything between nodes"):
+    with pytest.raises(UsageError, match="no job of this run sends data between nodes; give jobs `training` or"):
         hs.plots.links(hs.run({"cluster": {"nodes": {"cpus": 1}}, "workload": [{
             "name": "a", "arrivals": {"process": "all_at_once", "count": 1}, "cpu_time": "1 s"}]}))  # fmt: skip
 
@@ -627,11 +627,12 @@ def test_the_figures_of_the_shipped_scenario() -> None:
     ("racks", "key", "sentence"),
     [
         ({"uplink": 0}, "cluster.racks.uplink", "must be above 0"),
-        ({"uplinks": {"r9": "1 GB/s"}}, "cluster.racks.uplinks.r9", 'no rack "r9"; there are r0, r1, r2'),
+        ({"uplinks": {"r9": "1 GB/s"}}, "cluster.racks.uplinks.r9", 'there are r0, r1, r2'),
         ({"uplinks": {"r1": 0}}, "cluster.racks.uplinks.r1", "must be above 0"),
-        ({"oversubscription": 2}, "cluster.racks.oversubscription", "uplink tells the same"),
+        ({"oversubscription": 2}, "cluster.racks.oversubscription", "oversubscription and uplink are the same; "
+                                                                    "give one of them"),
         ({"oversubscription": 0, "uplink": None}, "cluster.racks.oversubscription", "0"),
-        ({"nodes": None}, "cluster.racks", "no node names its rack"),
+        ({"nodes": None}, "cluster.racks", "no node has a rack; give the number of nodes of each rack"),
         ({"upling": "1 GB/s"}, "cluster.racks.upling", 'unknown key "upling"'),
     ],
 )
@@ -648,7 +649,7 @@ def test_other_things_that_cannot_be() -> None:
         hs.run(run)
     run = scenario([1])
     run["cluster"]["nodes"]["rack"] = "a"
-    with pytest.raises(ScenarioError, match="racks are counted"):
+    with pytest.raises(ScenarioError, match="cluster.racks.nodes sets racks, too; leave one of both out"):
         hs.run(run)
     run = scenario([1])
     run["cluster"]["racks"] = {"nodes": 2, "oversubscription": 2}

@@ -195,7 +195,7 @@ def test_counters_of_the_last_window_by_hand(monkeypatch):
 def test_questions_alone_do_not_keep_a_run_alive(monkeypatch):
     monkeypatch.setitem(registry._registered, "scale", {"watches": Watches})
     service = {"scale": {"name": "watches", "min": 0, "max": 1, "every": "10 s"}, "model": "1 GB"}
-    with pytest.raises(RunError, match="1 requests to language models wait, and nothing will ever happen"):
+    with pytest.raises(RunError, match="1 requests to language models wait, and no event is left"):
         requests([1.0], [1], [1], service)
 
 
@@ -264,7 +264,7 @@ APART = {"disaggregated": {"prefill": 1, "decode": 1}, "kv": {"per_token": "1 B"
 
 @pytest.mark.parametrize(("service", "said"), [
     ({"autoscale": {"max": 2, "target": 1}}, "autoscale: autoscale is now a policy: scale: {name: target_requests"),
-    ({"scale": {"name": "keep_alive", "min": 3, "max": 2}}, "scale.max: at most 2 replicas and at least 3 contradict"),
+    ({"scale": {"name": "keep_alive", "min": 3, "max": 2}}, "scale.max: max must be at least min (3); got 2"),
     ({"scale": {"name": "keep_alive", "max": 2, "kep": "1 s"}}, 'scale.kep: scale "keep_alive" has no parameter "kep"'),
     ({"scale": {"name": "keep", "max": 2}}, 'scale.name: unknown scale "keep"'),
     ({"scale": {"name": "queue_kv", "max": 2, "every": "0 s"}}, "scale.every: "),
@@ -273,7 +273,7 @@ APART = {"disaggregated": {"prefill": 1, "decode": 1}, "kv": {"per_token": "1 B"
     (APART | {"scale": {"name": "queue_kv", "min": 0, "max": 2, "roles": "decode"}},
      "scale.min: prefill keeps 1 replicas, which need one of the other role"),
     (APART | {"scale": {"name": "queue_kv", "min": 2, "max": 2}}, "disaggregated.prefill: 1 replicas at the start"),
-    ({"scale": {"name": "keep_alive", "max": 2}, "replicas": 2}, "replicas: scale says how many"),
+    ({"scale": {"name": "keep_alive", "max": 2}, "replicas": 2}, "replicas: scale defines the number"),
     ({"routing": {"name": "scored", "weights": {"cpu": 1}}}, "routing.weights.cpu"),
     ({"routing": {"name": "scored", "weights": {"kv": 0}}}, "routing: scored: weights are all 0"),
     ({"routing": {"name": "scored", "delay": "1 s"}}, "routing: scored: of what it looks at only numbers of requests"),
@@ -293,7 +293,8 @@ def test_bad_input_with_its_line(tmp_path):
         "      kind: llm\n      step: {fixed: 1 ms}\n      scale: {name: keep_alive, min: 2, max: 1}\n"
     )
     (tmp_path / "a.yaml").write_text(text)
-    with pytest.raises(ScenarioError, match=r"a\.yaml:10:\d+: workload\.0\.service\.scale\.max: at most 1"):
+    with pytest.raises(ScenarioError, match=r"a\.yaml:10:\d+: workload\.0\.service\.scale\.max: max must be at "
+                                            r"least min"):
         load(tmp_path / "a.yaml")
 
 

@@ -137,15 +137,15 @@ def test_tasks_and_services_side_by_side():
     [
         ({"compute": {"per_item": "-1 ms", "fixed": "13 ms"}}, "negative"),
         ({"compute": {"per_item": "0 ms", "fixed": "13 ms"}}, "per_item must be above 0"),
-        ({"compute": {"fixed": "13 ms"}}, "give max_batch besides"),
-        ({"compute": {}}, "a batch needs some time"),
+        ({"compute": {"fixed": "13 ms"}}, "without per_item a batch of any size takes the same time, so max_batch is"),
+        ({"compute": {}}, "a batch must take time; give per_item, fixed or both"),
         ({"max_batch": 0}, "must be at least 1"),
         ({"model": "20 GB"}, "the model and its batches need 20 GB"),
-        ({"gpu_memory_per_item": "20 GB"}, "not even one request"),
+        ({"gpu_memory_per_item": "20 GB"}, "one request per stream and the model do not fit into"),
         ({"noise": "50%"}, "from 0 to 30%"),
-        ({"device": "cpu"}, "belong to accelerators"),
+        ({"device": "cpu"}, "upload and download need an accelerator; leave them out for a CPU"),
         ({"batching": "serial_gredy"}, 'did you mean "serial_greedy"'),
-        ({"variants": [{"compute": "5 ms", "max_batch": 4}]}, "this belongs to a variant"),
+        ({"variants": [{"compute": "5 ms", "max_batch": 4}]}, "with variants, the key must be given in each variant"),
     ],
 )
 def test_what_makes_no_sense_is_said(change, said):
@@ -233,7 +233,7 @@ def test_asynchronous_batches_on_one_stream_are_serial_and_the_run_says_so():
         del described["workload"][0]["slo"]  # async_linear would limit its batches by it
         return hs.run(described)
 
-    text = "web: async_linear overlaps nothing on g, where one launch is in flight at a time"
+    text = "web: async_linear cannot overlap on g, which run one launch at a time: it acts as"
     alone, two = responses("async_linear", 1), responses("async_linear", 2)
     serial = responses("serial_greedy", 1)
     assert alone.warnings[0].startswith(text)
@@ -245,11 +245,12 @@ def test_asynchronous_batches_on_one_stream_are_serial_and_the_run_says_so():
 def test_batching_needs_a_service_and_a_scheduler_that_serves():
     plain = scenario(policy={"batching": "serial_greedy"})
     plain["workload"] = [{"name": "t", "arrivals": {"process": "poisson", "rate": "1/s"}, "gpu_time": "1 s"}]
-    with pytest.raises(ScenarioError, match="no entry of the workload has a service"):
+    with pytest.raises(ScenarioError, match="batching needs a service, but no workload entry has one"):
         hs.run(plain)
     with pytest.raises(ScenarioError, match="does not serve requests"):
         hs.run(scenario(policy="heft"))
-    with pytest.raises(ScenarioError, match="batches run to their end"):
+    with pytest.raises(ScenarioError, match="a preemptive scheduler cannot serve requests: batches cannot be "
+                                            "preempted"):
         hs.run(scenario(policy={"scheduler": {"name": "edf", "preemptive": True}}))
 
 
@@ -268,11 +269,11 @@ hs.register("wrong", Wrong, kind="batching")
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (Take(10**6), "of which"),
-        (Take(0), "of which"),
+        (Take(10**6), "but only 1 of them wait"),
+        (Take(0), "but only 1 of them wait"),
         (Take(1, 0), "as a batch of 0"),
-        (None, "Take, Discard or Delay is expected"),
-        (Delay(until=-1.0), "not later than now"),
+        (None, ".next_batch must answer Take, Discard or Delay; got"),
+        (Delay(until=-1.0), "a time after now"),
         (Delay(), "starts nothing"),
     ],
 )

@@ -102,7 +102,7 @@ def test_there_is_one_environment_for_a_clock_and_the_simulation_steps_it():
     assert environment.peek() == float("inf")
     clock.at(2.0, TIMER, Timer(lambda _: None))
     assert environment.peek() == 2.0
-    with pytest.raises(UsageError, match="run it"):
+    with pytest.raises(UsageError, match="run the simulation"):
         environment.run()
 
 

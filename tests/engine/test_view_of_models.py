@@ -178,11 +178,12 @@ def test_a_request_that_waits_for_a_replica_that_answers_can_be_rejected():
     ("decide", "words"),
     [
         (lambda view: Start(view.waiting()[0], Placement(view.waiting()[0].modes[0], (view.cluster.devices[2],))),
-         "it is a request to chat, a language model, whose replicas take them in by themselves"),
+         "it is a request to chat, a language model, whose replicas admit requests themselves"),
         (lambda view: Start(view.queue_of(view.waiting()[0]).first(1), None),
          "takes requests of chat, a language model"),
         (lambda view: view.queue_of(view.waiting()[0]).want(3), "waits for a number of requests of chat"),
-        (lambda view: view.queue_of(view.waiting()[0]).stages(1, None), "asks for the times of a batch of chat"),
+        (lambda view: view.queue_of(view.waiting()[0]).stages(1, None), "queries the batch times of chat, a "
+                                                                        "language model, whose"),
     ],
 )  # fmt: skip
 def test_what_can_only_be_done_with_batches_is_refused_with_a_sentence(decide, words):

@@ -101,7 +101,7 @@ def test_renewal_above_one_has_balanced_hyperexponential_gaps():
 
 def test_hyperexponential_renewal_below_one_is_an_error():
     text = message(process="renewal", rate="1/s", scv=0.5, family="hyperexponential")
-    assert "hyperexponential gaps have an scv above 1, not 0.5" in text
+    assert "scv must be above 1 for hyperexponential; got" in text
 
 
 def test_mmpp_mean_rate_is_that_of_the_stationary_chain():
@@ -252,12 +252,12 @@ def test_bad_cell_of_a_file_is_named(tmp_path):
     [
         ({"process": "poisson", "rate": 0}, "rate must be above 0"),
         ({"process": "poisson", "rate": 400}, '"400" has no unit'),
-        ({"process": "deterministic"}, "either interval or rate"),
-        ({"process": "mmpp", "rates": ["1/s", "2/s"]}, "either switching or holding"),
+        ({"process": "deterministic"}, "deterministic arrivals need exactly one of interval and rate"),
+        ({"process": "mmpp", "rates": ["1/s", "2/s"]}, "mmpp needs exactly one of switching and holding"),
         ({"process": "piecewise_poisson", "rate": [["1 s", "2/s"]]}, "must start at 0 s"),
         ({"process": "piecewise_poisson", "rate": [[0, "2/s"], [0, "3/s"]]}, "must increase"),
         ({"process": "diurnal", "mean": "1/s", "amplitude": "150%"}, "between 0 and 1"),
-        ({"process": "burst", "size": 3}, "either every or at"),
+        ({"process": "burst", "size": 3}, "burst arrivals need exactly one of every and at"),
         ({"process": "closed", "clients": 0, "think": "1 s"}, "greater than or equal to 1"),
         ({"process": "closed", "clients": [["0 s", 0]], "think": "1 s"}, "greater than or equal to 1"),
         ({"process": "closed", "clients": [["1 s", 2]], "think": "1 s"}, "must start at 0 s"),

@@ -171,18 +171,20 @@ def test_negative_scipy_distribution_is_refused_by_name():
     ("case", "sentence"),
     [
         ({"distribution": "gamma", "mean": "5 s", "cv": 0}, "cv must be above 0"),
-        ({"distribution": "hyperexponential", "mean": "5 s", "cv": 1}, "needs a cv above 1"),
+        ({"distribution": "hyperexponential", "mean": "5 s", "cv": 1}, "cv must be above 1 for a "
+                                                                       "hyperexponential distribution; got"),
         ({"distribution": "uniform", "low": "3 s", "high": "2 s"}, "high must be above low"),
         ({"distribution": "pareto", "low": 0, "high": "2 s", "shape": 1}, "low must be above 0"),
         ({"distribution": "exponential", "mean": "-5 s"}, "is negative"),
         ({"distribution": "lognormal", "mean": "5 s", "sigma": 1}, "either mean and cv, or median and sigma"),
         ({"distribution": "weibull", "shape": 1}, "either scale or mean"),
         ({"distribution": "empirical", "values": ["1 s"], "weights": [0]}, "at least one weight"),
-        ({"distribution": "empirical", "values": ["1 s"], "weights": [1, 2]}, "1 values but 2 weights"),
+        ({"distribution": "empirical", "values": ["1 s"], "weights": [1, 2]}, "needs 1 entries, as values; got 2"),
         ({"distribution": "empirical", "values": ["1 s"], "weights": [-1]}, "is negative"),
-        ({"distribution": "scipy", "name": "gamma", "scale": "1 s"}, "has the parameters a, not none"),
+        ({"distribution": "scipy", "name": "gamma", "scale": "1 s"}, "Value error, scipy.stats.gamma needs the "
+                                                                     "parameters a"),
         ({"distribution": "exponential", "mean": "5 s", "cv": 2}, "Extra inputs"),
-        ({}, "which distribution?"),
+        ({}, "must name a distribution: one of"),
     ],
     ids=str,
 )

@@ -235,9 +235,9 @@ def test_a_baseline_earns_what_its_tables_say():
     [
         ("slowdwn", UnknownName, 'unknown reward "slowdwn"; did you mean "slowdown"'),
         ({"speed": 1}, UnknownName, "the rewards are response, slowdown, goodput, energy"),
-        ({"slowdown": "much"}, UsageError, "the weight of reward slowdown is a number"),
-        ({}, UsageError, "a reward is a name"),
-        (3, UsageError, "a reward is a name"),
+        ({"slowdown": "much"}, UsageError, "the weight of reward slowdown must be a number; got"),
+        ({}, UsageError, ", a mapping of names to weights, a class or a function;"),
+        (3, UsageError, ", a mapping of names to weights, a class or a function;"),
     ],
 )
 def test_a_wrong_reward_is_said(reward, kind, said):
@@ -357,7 +357,7 @@ def test_an_action_that_is_none_is_said(action):
     with pytest.raises(UsageError, match="reset"):
         episodes.step(0)
     episodes.reset(0)
-    with pytest.raises(UsageError, match="none of the"):
+    with pytest.raises(UsageError, match="an action must be from 0 to 32"):
         episodes.step(action)
 
 

@@ -186,7 +186,7 @@ def test_a_class_is_a_reward_that_training_compares(own):
 def test_a_reward_that_is_no_finite_number_is_said(value):
     episodes = Episodes(SMALL, 4, lambda view, seen: value)
     episodes.reset(1)
-    with pytest.raises(ScenarioError, match="returned .* at t = .* a reward is a finite number") as caught:
+    with pytest.raises(ScenarioError, match="must return a finite number; got .* at t = ") as caught:
         episodes.step(0)
     assert caught.value.exit_code == 3
 
@@ -276,12 +276,12 @@ def test_a_function_is_an_observation(own):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda acting: [math.nan, 1.0], "returned nan at \\[0\\], t = .*entries are finite numbers"),
-        (lambda acting: np.zeros(2 + (acting.view.num_waiting() > 1)), "shape \\(3,\\) .* has to be \\(2,\\)"),
+        (lambda acting: [math.nan, 1.0], "returned nan at \\[0\\], t = .*entries must be finite numbers"),
+        (lambda acting: np.zeros(2 + (acting.view.num_waiting() > 1)), "shape \\(3,\\) .* must be \\(2,\\)"),
         (lambda acting: ["a", "b"], "which is not an array of numbers"),
         (lambda acting: [[1], [1, 2]], "returned .*, which is not an array of numbers"),
         (lambda acting: {"a": [[1], [1, 2]]}, "returned .* in a at t = .*, which is not an array of numbers"),
-        (lambda acting: {1: [0]}, "returned an entry 1; names are texts"),
+        (lambda acting: {1: [0]}, "returned an entry 1; names must be texts"),
         (lambda acting: [1e300], "returned inf at \\[0\\]"),
         (lambda acting: 1 / 0, "observation <lambda> raised ZeroDivisionError at t = .*: division by zero"),
     ],
@@ -303,7 +303,7 @@ def test_an_observation_without_shapes_is_said(given):
 
     if given != "none at all":
         Mine.shapes = given
-    with pytest.raises(UsageError, match="observation Mine has to have `shapes`"):
+    with pytest.raises(UsageError, match="`shapes` of observation Mine must be a tuple of whole numbers, or a"):
         Episodes(SMALL, 4, observation=Mine)
 
 
@@ -314,7 +314,7 @@ def test_an_observation_with_other_entries_is_said():
         def observe(self, acting, vector):
             return {"a": [0, 0]}
 
-    with pytest.raises(ScenarioError, match="observation two returned a at t = .* its entries are a, b"):
+    with pytest.raises(ScenarioError, match="observation two returned a at t = .* its entries must be a, b"):
         Episodes(SMALL, 4, observation=Two).reset(1)
 
 
@@ -322,15 +322,15 @@ def test_an_observation_with_other_entries_is_said():
     ("options", "kind", "said"),
     [
         ({"observation": "dictt"}, UnknownName, 'unknown observation "dictt"; did you mean "dict"'),
-        ({"observation": 5}, UsageError, "an observation is a name, a class"),
+        ({"observation": 5}, UsageError, "observation must be a name, a class derived from"),
         ({"actions": "node"}, UsageError, "actions must be a list of names"),
         ({"actions": ["nod"]}, UnknownName, 'did you mean "node"'),
         ({"actions": ["mode", "width"]}, UsageError, "leave out width"),
         ({"actions": ["mode", "node"], "window": 1000, "scenario": "fragmented-gpus"}, None, ""),
         ({"ahead": 2}, UsageError, "ahead must be true or false"),
-        ({"normalize": True}, UsageError, "normalized by return or time, or not .None., not by True"),
+        ({"normalize": True}, UsageError, "normalize must be return or time, or None"),
         ({"order": "sjf"}, UsageError, "order must be arrival or shortest; got 'sjf'"),
-        ({"reward": 5}, UsageError, "a reward is a name"),
+        ({"reward": 5}, UsageError, ", a mapping of names to weights, a class or a function;"),
     ],
 )
 def test_wrong_options_of_an_environment_are_said(options, kind, said):
@@ -401,9 +401,9 @@ def test_a_model_for_another_cluster_or_with_no_action_is_said(own):
     trained = scheduler_of(Episodes(MIX, 5), lambda observation, mask: 10_000, "unfit")
     with pytest.raises(ScenarioError, match="types a100, v100 and 11 actions; here there are cpu, g"):
         hs.run(WIDE, policy=trained)
-    with pytest.raises(UsageError, match="chose action 10000, which is none of the 11"):
+    with pytest.raises(UsageError, match="the trained model must return an action from 0 to"):
         hs.run(MIX, policy=trained)
-    with pytest.raises(UsageError, match="given as a function"):
+    with pytest.raises(UsageError, match="a trained model must be a function of observation and mask; got"):
         scheduler_of(Episodes(MIX, 5), "model.zip")
 
 

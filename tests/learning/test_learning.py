@@ -364,10 +364,10 @@ def test_a_run_of_the_file_is_what_the_judge_saw(tmp_path, judged_seldom):
         ({"seed": -1}, UsageError, "seed must be a whole number from 0"),
         ({"window": 0}, UsageError, "must be from 1 to"),
         ({"settings": {"rat": 1}}, UnknownName, 'did you mean "rate"'),
-        ({"settings": {"rate": "abc"}}, UsageError, "setting rate of agent dqn: .* not 'abc'"),
+        ({"settings": {"rate": "abc"}}, UsageError, "setting rate of agent dqn: .* got 'abc'"),
         ({"settings": {"rate": -1}}, UsageError, "rate of agent dqn: input should be greater than 0"),
         ({"settings": {"rate": math.nan}}, UsageError, "rate of agent dqn: input should be a finite number"),
-        ({"settings": {"hidden": [0]}}, UsageError, "hidden of agent dqn: .* not \\[0\\]"),
+        ({"settings": {"hidden": [0]}}, UsageError, "hidden of agent dqn: .* got \\[0\\]"),
         ({"settings": {"hidden": 5}}, UsageError, "hidden of agent dqn"),
         ({"settings": {"batch": 0}}, UsageError, "batch of agent dqn"),
         ({"settings": {"runs": 1}, "agent": "reinforce"}, UsageError, "runs of agent reinforce"),
@@ -428,7 +428,7 @@ def test_the_command_writes_policy_and_curve_and_prints_a_comparison(tmp_path, m
     ]  # fmt: skip
     assert "%" not in result.stderr.replace("95 %", "")  # no bar off a terminal
     again = call("train", "small.yaml", "--agent", "reinforce", "--steps", 300)
-    assert again.exit_code == 2 and "small-reinforce.npz exists; --force replaces it" in again.stderr
+    assert again.exit_code == 2 and "small-reinforce.npz already exists; --force replaces it" in again.stderr
     Path("use.yaml").write_text(json.dumps(
         SMALL | {"policy": {"scheduler": {"name": "learned", "path": "small-reinforce.npz"}}}))  # fmt: skip
     assert call("run", "use.yaml", "--check").exit_code == 0
@@ -451,10 +451,11 @@ def test_the_command_writes_policy_and_curve_and_prints_a_comparison(tmp_path, m
         (("nowhere",), 3, "nowhere"),
         (("small.yaml", "--agent", "dqm"), 3, 'did you mean "dqn"'),
         (("small.yaml", "--reward", "fast"), 3, 'unknown reward "fast"'),
-        (("small.yaml", "--reward", "{slowdown: x}"), 2, "the weight of reward slowdown is a number"),
-        (("small.yaml", "--file", "no/such/folder.npz"), 2, "there is no folder"),
-        (("small.yaml", "--file", "policy.png"), 2, "is written as .npz"),  # its learning curve is policy.png
-        (("small.yaml", "--setting", "rate"), 2, "--setting needs key=value"),
+        (("small.yaml", "--reward", "{slowdown: x}"), 2, "the weight of reward slowdown must be a number; got"),
+        (("small.yaml", "--file", "no/such/folder.npz"), 2, "does not exist"),
+        (("small.yaml", "--file", "policy.png"), 2, "must be a file name ending "
+                                                    "in"),  # its learning curve is policy.png
+        (("small.yaml", "--setting", "rate"), 2, "--setting must be key=value, such as rate=0.0005; got"),
         (("small.yaml", "--setting", "rate=[1"), 2, "--setting rate=[1 is not valid YAML"),
         (("small.yaml", "--setting", "rate=fast"), 2, "setting rate of agent dqn"),
         (("small.yaml", "--metric", "slowdwn_mean"), 3, "slowdown_mean"),
@@ -538,9 +539,10 @@ def test_a_file_that_says_another_size_than_its_window_has(file):
 def test_a_newer_version_is_said(file, key, what):
     rewritten(file, **{key: 99})
     ours = {"version": VERSION, "features": FEATURES_VERSION}[key]
-    refused(file, f"was made by a newer hetsim: the version of {what} is 99, and this one knows {ours}; update")
+    refused(file, f"was made by a newer hetsim: the version of {what} is 99, but this hetsim knows {ours}; update")
     rewritten(file, **{key: 0})
-    refused(file, f"was made by an older hetsim: the version of {what} is 0, and this one has {ours}; train it again")
+    refused(file, f"was made by an older hetsim: the version of {what} is 0, but this hetsim has {ours}; train "
+                  f"it again")
     assert FEATURES_VERSION == 1
 
 
@@ -569,7 +571,7 @@ def test_what_is_no_archive_is_said(file, data, said):
 
 def test_another_archive_is_said(file):
     np.savez(file, weights=np.zeros(3))
-    refused(file, "is an .npz archive, but no learned policy")
+    refused(file, "is an .npz archive, but not a learned policy")
     np.savez(file, about=np.array([{"a": 1}], dtype=object), allow_pickle=True)
     refused(file, "is damaged or cut off: Object arrays cannot be loaded")
 
@@ -597,7 +599,7 @@ def test_arrays_of_another_kind_are_said(file, kind):
     with np.load(file, allow_pickle=False) as archive:
         parts = dict(archive)
     np.savez(file, **{**parts, "array0": parts["array0"].astype(kind)})
-    refused(file, "its arrays are not a network")
+    refused(file, "is damaged: the shapes of its arrays do not form a network")
 
 
 @pytest.mark.parametrize("window", [0, -1, 10**8])
@@ -613,7 +615,7 @@ def test_metadata_that_no_reader_can_hold_are_said(file):
     rewritten(file, window=math.inf)
     refused(file, "is damaged")
     np.savez(file, about=np.frombuffer(b"[" * 100_000, np.uint8))
-    refused(file, "no learned policy")
+    refused(file, "is an .npz archive, but not a learned policy")
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (10**13,)})
     with zipfile.ZipFile(file, "w") as archive:
@@ -624,7 +626,7 @@ def test_metadata_that_no_reader_can_hold_are_said(file):
     refused(file, "is damaged or cut off")
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("about.npy", bytes(65_000_000))
-    refused(file, "is not a learned policy: it holds 65,000,000 bytes")
+    refused(file, "is not a learned policy: it has 65,000,000 bytes")
 
 
 def test_damage_anywhere_is_a_sentence(file):
@@ -754,10 +756,10 @@ def test_the_table_of_the_documentation_is_what_comes_out(held_out):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"version": "x"}, 'the version of its file format is a whole number, not "x"'),
-        ({"version": True}, "the version of its file format is a whole number, not true"),
-        ({"features": None}, "the version of what it observes is a whole number, not null"),
-        ({"agent": ["x"]}, r'its agent is a name, not \["x"\]'),
+        ({"version": "x"}, 'the version of its file format must be a whole number; got "x"'),
+        ({"version": True}, "the version of its file format must be a whole number; got true"),
+        ({"features": None}, "the version of what it observes must be a whole number; got null"),
+        ({"agent": ["x"]}, r'its agent must be a name; got'),
         ({"training": 5}, "numbers and names in its description have wrong types"),
         ({"window": "many"}, "numbers and names in its description have wrong types"),
     ],
@@ -780,7 +782,7 @@ def test_an_array_too_many_is_named(file):
     with np.load(file, allow_pickle=False) as archive:
         parts = dict(archive)
     np.savez(file, **parts, extra=np.zeros(3, np.float32))
-    refused(file, 'is damaged: .* there is one named "extra"')
+    refused(file, 'is damaged: .* got "extra"')
 
 
 def test_a_baseline_that_cannot_plan_the_scenario_is_said_before_anything_is_trained(tmp_path, monkeypatch):

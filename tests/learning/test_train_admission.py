@@ -282,7 +282,8 @@ def test_what_no_metric_tells_is_earned_again_on_the_seed_of_the_scenario(judged
     [
         ({"decides": "admision"}, UnknownName, 'unknown value of decides "admision"; did you mean "admission"'),
         ({"baselines": ["queue_limt"]}, UnknownName, 'did you mean "queue_limit"'),
-        ({"baselines": ["queue_limit"]}, ScenarioError, "queue_limit without a limit"),
+        ({"baselines": ["queue_limit"]}, ScenarioError, "queue_limit needs at least one of limit, per_class "
+                                                        "and per_device"),
         ({"baselines": ["accept_all", "accept_all"]}, UsageError, "given twice"),
         ({"reward": "goodputt"}, UnknownName, 'did you mean "goodput"'),
     ],
@@ -314,10 +315,10 @@ def test_a_policy_for_the_other_role_is_refused(tmp_path):
         path = tmp_path / f"{decides}.npz"
         save(short_ones(("a100",), decides=decides), path)
         other = {"admission": "scheduling", "scheduling": "admission"}[decides]
-        with pytest.raises(ScenarioError, match=f"learned for {decides}, not for {other}: name it under {where}"):
+        with pytest.raises(ScenarioError, match=f"learned for {decides}, not for {other}: put it under {where}"):
             hs.run({**CROWD, "policy": {part: {"name": "learned", "path": str(path)}}})
         result = call("run", "learned-admission", "--set", f"policy.{part}={{name: learned, path: {path}}}")
-        assert result.exit_code == 3 and f"name it under {where}" in result.stderr
+        assert result.exit_code == 3 and f"put it under {where}" in result.stderr
 
 
 def test_a_file_that_decides_something_else_is_damaged(tmp_path):

@@ -130,13 +130,13 @@ def test_less_communication_and_less_waiting_take_less_time() -> None:
     ("keys", "key", "sentence"),
     [
         ({"recomputation": "none"}, "training", "45.74 GiB of weights and their states and 51.75 GiB of activations "
-         "(104.7 GB) are more than the 74.51 GiB (80 GB) of one"),
-        ({"pipeline": 97}, "training.pipeline", "97 stages are more than the 96 layers"),
+         "(104.7 GB) exceed the 74.51 GiB (80 GB) of one"),
+        ({"pipeline": 97}, "training.pipeline", "97 stages exceed the 96 layers"),
         ({"pipeline": 10}, "training.pipeline", "96 layers do not divide into 10 equal parts"),
         ({"tensor": 7}, "training.tensor", "96 heads do not divide into 7 equal parts"),
-        ({"data": 2}, "training.data", "tensor 8 × pipeline 8 × data 2 are 128 GPUs, the job has 64"),
+        ({"data": 2}, "training.data", "tensor 8 × pipeline 8 × data 2 must be the 64 GPUs of the job; got 128"),
         ({"batch": 63, "micro_batch": 2}, "training.batch", "63 samples do not divide into micro-batches of 2"),
-        ({"chunks": 2}, "training.chunks", "an interleaved pipeline has 2 chunks or more"),
+        ({"chunks": 2}, "training.chunks", "an interleaved pipeline must have 2 or more chunks, others 1"),
         ({"efficiency": 0}, "training.efficiency", "a share above 0"),
         ({"efficiency": "150%"}, "training.efficiency", "must be at most 1"),
         ({"efficency": 1}, "training.efficency", "unknown key"),
@@ -150,7 +150,8 @@ def test_what_cannot_be_is_said(keys: dict[str, Any], key: str, sentence: str) -
 
 def test_tensor_parallelism_beyond_nvlink_is_told_with_its_price() -> None:
     found = hs.run(training(nodes=16, tensor=16, pipeline=8))
-    assert any("tensor 16 is more than the 8 GPUs that NVLink joins: a step takes" in one for one in found.warnings)
+    assert any("tensor must be at most 8, the GPUs that NVLink joins; got 16: a step "
+               "takes" in one for one in found.warnings)
 
 
 @pytest.mark.slow
@@ -167,7 +168,8 @@ def test_what_lies_beyond_an_island_goes_over_pcie() -> None:
     whole, quiet = price(None, 8)
     cut, told = price(4, 8)
     assert not quiet and price(8, 8) == (whole, [])
-    assert any(f"tensor 8 is more than the 4 GPUs that NVLink joins: a step takes {cut:.4g} s" in one for one in told)
+    assert any(f"tensor must be at most 4, the GPUs that NVLink joins; got 8: a step takes {cut:.4g} "
+               f"s" in one for one in told)
     # A step of 64 micro-batches, 12 layers a stage: six all-reduces of 2 · 2048 · 12288 bytes of eight ranks each.
     more = 6 * 12 * (64 + 7) * 2 * 7 / 8 * 2 * 2048 * 12288 * (1 / 25e9 - 1 / 240e9)
     assert cut - whole == pytest.approx(more, rel=1e-9)
@@ -175,7 +177,7 @@ def test_what_lies_beyond_an_island_goes_over_pcie() -> None:
     given = training(nodes=8, tensor=8, pipeline=8, batch=64)
     given["cluster"]["nodes"][0] |= {"island": 4}
     (free,) = hs.run(given).warnings
-    assert free.endswith(f"a step takes {whole:.4g} s; pcie has no rate, so that the way beyond takes no time")
+    assert free.endswith(f"a step takes {whole:.4g} s; pcie has no rate, so transfers over it take 0 s")
     assert "no rate" not in told[0]
 
 
@@ -196,8 +198,8 @@ def test_ranks_beyond_an_island_send_over_pcie() -> None:
     ("change", "said"),
     [
         ({"devices": "v100"}, "workload.0.devices: the cluster has no accelerator v100; there are a100"),
-        ({"peak": None}, "workload.0.training: nothing is known of how fast x is; give it a peak under cluster"),
-        ({"count": 0}, "workload.0.training: the cluster has no GPUs, on which training runs"),
+        ({"peak": None}, "workload.0.training: the speed of x is unknown; give it a peak under cluster"),
+        ({"count": 0}, "workload.0.training: training needs GPUs, but the cluster has none"),
     ],
 )
 def test_gpus_on_which_a_job_cannot_train_are_named(change: dict[str, Any], said: str) -> None:
@@ -254,7 +256,7 @@ def test_several_widths_of_one_job() -> None:
     with pytest.raises(ScenarioError, match=r"256 samples do not divide .* \(on 3 nodes\)"):
         hs.run(several | {"workload": [several["workload"][0] | {"training": {
             **several["workload"][0]["training"], "widths": [1, 3]}}]})
-    with pytest.raises(ScenarioError, match="training.widths tells the numbers of nodes"):
+    with pytest.raises(ScenarioError, match="training.widths defines the numbers of nodes; leave one of the two out"):
         hs.run(training(4, **keys, widths=[1, 2]))
 
 
@@ -298,7 +300,7 @@ def test_experts_on_several_ranks_hold_less_and_send_tokens() -> None:
         ({"model": {"name": "llama-2-70c", "sequence": 2048}}, "training.model.name", 'did you mean "llama-2-70b"'),
         ({"model": {"name": "zz", "sequence": 9}}, "training.model.name", 'unknown model "zz" (hetsim list models)'),
         ({"model": {"name": "gpt-3-175b", "sequence": 2048, "layers": 9}}, "training.model.layers", "leave one of"),
-        ({"model": {"layers": 9, "sequence": 2048}}, "training.model.hidden", "this is missing"),
+        ({"model": {"layers": 9, "sequence": 2048}}, "training.model.hidden", "the key is missing; give the model"),
         ({"experts": 8}, "training.experts", "the model has none"),
         ({"model": {"name": "mixtral-8x7b", "sequence": 2048}, "experts": 3}, "training.experts", "do not divide"),
         ({"model": {"name": "mixtral-8x7b", "sequence": 2048}, "experts": 2}, "training.experts", "1 data-parallel"),

@@ -175,10 +175,10 @@ def test_uses_are_found_inside_others():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--style", "ieee"], "--style goes with --paper"),
-        (["--out", "x"], "--out goes with --paper"),
+        (["--style", "ieee"], "--style needs --paper; --page HTML writes a page"),
+        (["--out", "x"], "--out needs --paper; --page HTML writes a page"),
         (["--paper"], "--paper needs --style ieee, acm or neurips"),
-        (["--paper", "--style", "ieee", "--watch"], "goes with neither --page nor --watch"),
+        (["--paper", "--style", "ieee", "--watch"], "--paper needs --style ieee, acm or neurips, and excludes --page"),
         (["--paper", "--style", "nature"], "'nature' is not one of 'ieee', 'acm', 'neurips'"),
         (["--paper", "--style", "acm"], "is not a run directory"),
     ],
@@ -278,7 +278,7 @@ def test_a_folder_with_other_or_changed_files_stays(results: Any, tmp_path: Path
         before = (out / name).read_bytes() if (out / name).exists() else None
         (out / name).write_text(text)
         found = called("report", folder, "--paper", "--style", "ieee", "--out", out)
-        assert found.exit_code and f'such as "{name}"; it was not touched' in found.output
+        assert found.exit_code and f'such as "{name}"; it was not changed' in found.output
         assert (out / name).read_text() == text
         (out / name).unlink() if before is None else (out / name).write_bytes(before)
     papered(folder, "--out", out)

@@ -211,7 +211,7 @@ def in_words(page: str) -> list[str]:
 def test_single_runs_are_told_in_few_words_and_chance_once():
     found = hs.compare(MIX, ["fcfs", "sjf", "fcfs_skip"], metrics=["response_mean", "wait_mean"])
     *told, last = in_words(report(found))
-    assert last == "One run of each policy says nothing about chance; --replications 10 would."
+    assert last == "One run of each policy gives no confidence intervals; use --replications 10."
     assert len(told) == 2
     for metric, sentence in zip(("response_mean", "wait_mean"), told, strict=True):
         best = found.table[metric, "mean"].idxmin()
@@ -254,9 +254,9 @@ def test_failed_points_are_told():
 
 def test_where_it_cannot_be_written(folders: Folders, tmp_path: Path):
     missing = CliRunner().invoke(main, ["report", str(tmp_path / "none")])
-    assert missing.exit_code == 2 and "there is no directory" in missing.stderr
+    assert missing.exit_code == 2 and "the directory" in missing.stderr
     folder = CliRunner().invoke(main, ["report", str(folders["run"]), "--page", str(tmp_path)])
-    assert folder.exit_code == 2 and "is a folder" in folder.stderr
+    assert folder.exit_code == 2 and "a folder" in folder.stderr
     (tmp_path / "empty").mkdir()
     empty = CliRunner().invoke(main, ["report", str(tmp_path / "empty")])
     assert empty.exit_code == 2 and "not a run directory" in empty.stderr

@@ -248,8 +248,8 @@ def test_the_picture_of_a_run_names_its_job() -> None:
     plain = hs.run("first-steps")
     requests = hs.run("npu-and-gpu", overrides={"workload.requests.count": 3})
     for what, said in (
-        (plain, "no job here has a pipeline that ran; `training` with `pipeline` of 2 or more has one$"),
-        (requests, "what the stages of requests .* did is in hetsim.plots.gantt"),
+        (plain, "no job of this run has a pipeline; give `training` a `pipeline` of 2 or more$"),
+        (requests, "hetsim.plots.gantt draws the stages of requests"),
         (found, 'no task "7"'),
     ):
         with pytest.raises(UsageError, match=said):
@@ -269,9 +269,10 @@ def test_the_picture_of_a_partition(tmp_path: Any) -> None:
         assert answer.exit_code == 0 and f"picture: {tmp_path / name}" in answer.stderr
         assert (tmp_path / name).stat().st_size > 5000
     for options, said in (
-        (("--level", "2@1GB/s", "--picture", "x.txt"), "a picture is written as .png, .pdf or .svg"),
-        (("--level", "2@1GB/s", "--picture", "nowhere/x.png"), 'there is no folder "nowhere"'),
-        (("--level", "2@1GB/s", "--level", "1@1GB/s", "--picture", "x.png"), "on one --level, or on --device"),
+        (("--level", "2@1GB/s", "--picture", "x.txt"), "a picture must be a file name ending in .png, .pdf or .svg"),
+        (("--level", "2@1GB/s", "--picture", "nowhere/x.png"), 'the folder "nowhere" does not exist'),
+        (("--level", "2@1GB/s", "--level", "1@1GB/s", "--picture", "x.png"), "--picture needs one --level, or "
+                                                                             "--device"),
     ):
         answer = run(*options)
         assert answer.exit_code == 2 and said in " ".join(answer.stderr.split())

@@ -19,7 +19,7 @@ def test_how_gpus_can_be_divided():
     entry.training.widths = [1, 4]
     assert training_plans._widths(entry, None) == [(1, 8), (4, 8)]
     assert training_plans._widths(entry, [16, 4, 8, 16, 3]) == [(2, 8), (1, 4), (1, 8), (1, 3)]
-    with pytest.raises(UsageError, match="12 GPUs are not a multiple of the 8 that the job takes of each node"):
+    with pytest.raises(UsageError, match="the number of GPUs must be a multiple of 8, those of each node"):
         training_plans._widths(entry, [16, 12])
 
 
@@ -32,7 +32,7 @@ def test_a_plan_fits_that_fills_the_memory():
 
     assert [candidate(room).fits for room in (None, 4, 5, 6)] == [True, False, True, True]
     assert candidate(5).gpu_hours == 2.0
-    with pytest.raises(UsageError, match="the plan has one stage; a pipeline needs at least two"):
+    with pytest.raises(UsageError, match="the plan must have at least two stages to be drawn; got one"):
         candidate(5).schedule()
     assert training_plans._ranked(candidate(5), "time") == (2.0, 2.0)
     assert training_plans._ranked(candidate(5, steps=1800.0), "gpu_hours") == (4.0, 2.0)

@@ -101,16 +101,16 @@ def test_command(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--set", "cluster.nodes.gpus.memory=1 GB"), "nothing fits: with tensor 8, pipeline 1, data 1, which needs"),
+        (("--set", "cluster.nodes.gpus.memory=1 GB"), "with tensor 8, pipeline 1, data 1, which needs the least"),
         (("--entry", "trian"), 'no entry with training: is called "trian"; did you mean "train"?'),
         (("--set", "workload.train.nodes=1", "--set", "workload.train.gpus=3"),
          "no degrees divide 3 GPUs, 8 layers and a batch of 16"),
-        (("--set", "workload.train.nodes=3"), "3 nodes with 4 × a100 each are more than the 2 of the cluster"),
-        (("--set", "workload.train.gpus=8"), "2 nodes with 8 × a100 each are more than the 0 of the cluster"),
+        (("--set", "workload.train.nodes=3"), "3 nodes with 4 × a100 each exceed the 2 of the cluster"),
+        (("--set", "workload.train.gpus=8"), "2 nodes with 8 × a100 each exceed the 0 of the cluster"),
         (("--set", "workload.train.nodes=1", "--set", "workload.train.gpus=0.5"),
-         "0.5 of a GPU: training takes whole GPUs"),
-        (("--set", "cluster.nodes.gpus={type: x, count: 4, peak: null}"), "nothing is known of how fast x is"),
-        (("--gpus", "8,16"), "4 nodes with 4 × a100 each are more than the 2 of the cluster"),
+         "training must use whole GPUs; got 0.5 of a GPU"),
+        (("--set", "cluster.nodes.gpus={type: x, count: 4, peak: null}"), "the speed of x is unknown"),
+        (("--gpus", "8,16"), "4 nodes with 4 × a100 each exceed the 2 of the cluster"),
         (("--set", "workload.train.partition=fast"), 'unknown partition "fast"; the cluster has none'),
     ],
 )  # fmt: skip
@@ -146,10 +146,10 @@ def test_several_numbers_of_gpus_are_ranked_together(tmp_path: Any) -> None:
     rows = json.loads(hetsim(path, "--gpus", "2,4,8", "--json").stdout)["candidates"]
     assert [(row["gpus"], row["gpu_hours"]) for row in rows] == [(one.plan.gpus, one.gpu_hours) for one in found]
     for options, said in (
-        (("--gpus", "6"), "6 GPUs are not a multiple of the 4 that the job takes of each node"),
-        (("--gpus", "8,x"), '--gpus: expected whole numbers from 1 to 1,000,000, not "x"'),
-        (("--gpus", "0"), 'not "0"'),
-        (("--picture", "plan.txt"), "a picture is written as .png, .pdf or .svg"),
+        (("--gpus", "6"), "the number of GPUs must be a multiple of 4, those of each node"),
+        (("--gpus", "8,x"), '--gpus must be whole numbers from 1 to 1,000,000; got "x"'),
+        (("--gpus", "0"), 'got "0"'),
+        (("--picture", "plan.txt"), "a picture must be a file name ending in .png, .pdf or .svg"),
     ):
         answer = hetsim(path, *options)
         assert answer.exit_code == 2 and said in " ".join(answer.stderr.split())
@@ -176,10 +176,11 @@ def test_plans_keep_to_the_partition_of_the_entry() -> None:
     both["workload"][0]["partition"] = "past"
     assert {one.device for one in training_plans(load(both))} == {"old"}
     both["workload"][0]["nodes"] = 3
-    with pytest.raises(ScenarioError, match="3 nodes with 4 × old each are more than the 2 of its partition"):
+    with pytest.raises(ScenarioError, match="3 nodes with 4 × old each exceed the 2 of its partition"):
         training_plans(load(both))
     del both["workload"][0]["partition"]
-    with pytest.raises(ScenarioError, match="than the 2 of the cluster; a job is on one type of GPU .hetsim plan part"):
+    with pytest.raises(ScenarioError, match="exceed the 2 of the cluster; a job uses one type of GPU .hetsim "
+                                            "plan part"):
         training_plans(load(both))
     both["workload"][0] |= {"nodes": 2, "devices": "old"}
     assert {one.device for one in training_plans(load(both))} == {"old"}
@@ -192,14 +193,14 @@ def test_the_picture_of_a_candidate_ends_with_its_step(tmp_path: Any) -> None:
     for one in staged[:: len(staged) // 7]:
         assert one.schedule().makespan == pytest.approx(one.step.seconds, rel=1e-9)
         assert one.schedule().bubble * one.step.seconds == pytest.approx(one.step.bubble, rel=1e-6)
-    with pytest.raises(UsageError, match="the plan has one stage; a pipeline needs at least two"):
+    with pytest.raises(UsageError, match="the plan must have at least two stages to be drawn; got one"):
         next(one for one in found if one.plan.pipeline == 1).schedule()
     path = tmp_path / "small.json"
     path.write_text(json.dumps(scenario("80 GB")))
     answer = hetsim(path, "--picture", tmp_path / "plan.png")
     assert answer.exit_code == 0 and "picture: " in answer.stderr and (tmp_path / "plan.png").stat().st_size > 5000
     alone = hetsim(path, "--gpus", 1, "--set", "cluster.nodes.gpus.memory=1 TB", "--picture", tmp_path / "plan.png")
-    assert alone.exit_code == 2 and "nothing to draw" in alone.stderr
+    assert alone.exit_code == 2 and "no candidate that fits has more than one stage, so there is no" in alone.stderr
 
 
 def test_a_class_that_trains_is_planned_as_an_entry_is() -> None:
@@ -212,7 +213,7 @@ def test_a_class_that_trains_is_planned_as_an_entry_is() -> None:
 def test_a_scenario_without_training_is_refused() -> None:
     answer = hetsim("first-steps")
     assert answer.exit_code == 3
-    assert "no entry of the workload has training:" in answer.stderr
+    assert "no workload entry has training:" in answer.stderr
     assert "those of its plan (hetsim plan partition, run -v)" in " ".join(hetsim("two-generations").stderr.split())
 
 

@@ -614,7 +614,7 @@ class ToTheFirst(Admission):
 def test_a_request_cannot_be_tied_to_a_mode():
     run = load(service_scenario("accept_all")).build()
     run.admission = ToTheFirst()
-    with pytest.raises(PolicyError, match="all requests of a batch run in one mode"):
+    with pytest.raises(PolicyError, match="all of a batch run in one mode"):
         Simulation(run).run()
 
 
@@ -674,7 +674,7 @@ def test_requests_decided_one_by_one_take_few_lines(admission):
     ("admission", "says"),
     [
         ({"name": "queue_limit", "limit": -1}, "policy.admission.limit"),
-        ({"name": "queue_limit"}, "queue_limit without a limit; give limit, per_class or per_device"),
+        ({"name": "queue_limit"}, "queue_limit needs at least one of limit, per_class and per_device"),
         ({"name": "queue_limit", "per_class": {"jbos": 1}}, 'no class "jbos"; did you mean "jobs".*here are jobs'),
         ({"name": "queue_limit", "per_class": {"jobs": -2}}, "policy.admission.per_class.jobs"),
         ({"name": "queue_limit", "per_device": {"tpu": 2}}, 'no device type "tpu".*the device types here are cpu, g'),
@@ -693,7 +693,8 @@ def test_requests_decided_one_by_one_take_few_lines(admission):
         ({"name": "mdp_threshold", "rewards": {"other": 1}}, 'no class "other".*the classes here are jobs'),
         ({"name": "mdp_threshold", "rewards": {}}, 'class "jobs" has no reward'),
         ({"name": "mdp_threshold", "rewards": {"jobs": 1}, "holding": {"job": 1}}, 'class "job" has a holding cost'),
-        ({"name": "mdp_threshold", "rewards": {"jobs": 1}, "room": 50_000}, "50,002 states, and 30,000 can be solved"),
+        ({"name": "mdp_threshold", "rewards": {"jobs": 1}, "room": 50_000}, "50,002 states; at most 30,000 can "
+                                                                            "be solved"),
         ({"name": "codel", "target": "1 s"}, "policy.admission.interval"),
         ({"name": "class_shedding", "limits": {"big": 1}}, 'no class "big".*the classes here are jobs'),
         ({"name": "class_shedding", "limits": {"jobs": 0}}, "policy.admission.limits.jobs"),
@@ -708,5 +709,5 @@ def test_bad_input_is_named(admission, says):
 
 def test_a_service_without_a_largest_batch_has_no_number_of_places():
     of = service_scenario({"name": "trunk_reservation", "reserve": {"images": 1}}, max_batch=None)
-    with pytest.raises(ScenarioError, match="has no number of places; give it max_batch"):
+    with pytest.raises(ScenarioError, match="servers is needed for a service without max_batch; give the service"):
         load(of).build()

@@ -550,7 +550,7 @@ def test_classes_of_a_decision_process_are_all_named():
     for rewards, holding, said in (
         ({"a": 1.0}, {}, 'class "b" has no reward'),
         ({"a": 1.0, "b": 2.0, "c": 1.0}, {}, 'no class "c"'),
-        ({"a": 1.0, "b": 2.0}, {"c": 1.0}, 'class "c" has a holding cost and no reward; give it one'),
+        ({"a": 1.0, "b": 2.0}, {"c": 1.0}, 'class "c" has a holding cost but no reward; give it one'),
     ):
         with pytest.raises(ScenarioError, match=said):
             MdpThreshold(rewards, holding, room=1).check(problem(columns("ab")))
@@ -629,7 +629,7 @@ def test_servers_are_kept_free_for_others():
     policy.begin(view)
     tasks = gpu_tasks(7, classes=["b", "b", "a", "a", "a", "b", "b"])
     assert [admitted(policy.admit(task, view)) for task in tasks[:5]] == [True, False, True, True, False]
-    assert policy.admit(tasks[1], view).reason == "2 servers are kept for others"
+    assert policy.admit(tasks[1], view).reason == "2 servers are reserved for other classes"
     assert policy.admit(tasks[4], view).reason == "no server free"
     policy.finished(tasks[0])
     policy.gone(tasks[2])
@@ -662,7 +662,7 @@ def test_places_without_a_largest_batch_have_to_be_given(limit, refused):
     table = columns("a", [gpu_mode(GPU, batch_limit=limit)])
     TrunkReservation({"a": 1}, servers=4).check(problem(table))
     if refused:
-        with pytest.raises(ScenarioError, match="without max_batch has no number of places"):
+        with pytest.raises(ScenarioError, match="servers is needed for a service without max_batch; give the service"):
             TrunkReservation({"a": 1}).check(problem(table))
     else:
         TrunkReservation({"a": 1}).check(problem(table))
@@ -726,12 +726,12 @@ def test_each_limit_counts_for_itself():
     view = Seen(fitting=False, in_all=8, queued={A: 1, "gpu": 2, "cpu": 0})
     assert admitted(policy.admit(task, view)) and admitted(policy.admit(other, view))
     view.queued = {A: 2, "gpu": 2, "cpu": 0}
-    assert policy.admit(task, view).reason == "2 of a wait already"
+    assert policy.admit(task, view).reason == "2 tasks of a wait already"
     view.queued = {A: 1, "gpu": 3, "cpu": 1}
-    assert policy.admit(task, view).reason == "3 wait for gpu already"
-    assert policy.admit(other, view).reason == "1 wait for cpu already"
+    assert policy.admit(task, view).reason == "3 tasks wait for gpu already"
+    assert policy.admit(other, view).reason == "1 tasks wait for cpu already"
     view.in_all, view.queued = 9, {}
-    assert policy.admit(task, view).reason == "9 wait already"
+    assert policy.admit(task, view).reason == "9 tasks wait already"
     view = Seen(fitting=False, in_all=4, queued={A: 2, "g": 1})
     assert not admitted(QueueLimit(limit=9, per_class={"a": 2}).admit(task, view))
     assert not admitted(QueueLimit(limit=9, per_device={"g": 1}).admit(task, view))
@@ -761,7 +761,7 @@ def test_names_are_looked_up():
     [
         (QueueLimit(per_class={"b": 1}), 'no class "b"'),
         (QueueLimit(per_device={"b": 1}), 'no device type "b"'),
-        (QueueLimit(), "queue_limit without a limit"),
+        (QueueLimit(), "queue_limit needs at least one of limit, per_class and per_device"),
         (TrunkReservation({"b": 1}), 'no class "b"'),
     ],
 )

@@ -225,13 +225,14 @@ def test_more_than_the_enqueued_batches_hold_are_rejected():
     assert sizes(result) == [1, 2, 2, 1]
 
 
-@pytest.mark.parametrize(("allowed", "says"), [([4, 2, 8], "not increasing"), ([2, 4], "is not max_batch_size")])
+@pytest.mark.parametrize(("allowed", "says"), [([4, 2, 8], "sizes must be increasing; got"), ([2, 4],
+    "the last size must be max_batch_size")])
 def test_allowed_sizes_that_make_no_sense_are_refused(allowed, says):
     with pytest.raises(ScenarioError, match=says):
         SizeOrTimeout(8, allowed_batch_sizes=allowed)
     with pytest.raises(ScenarioError, match="batches of at most 3"):
         run(SizeOrTimeout(8, allowed_batch_sizes=[4, 8]), [0.0], batch_limit=3, **PLAIN)
-    with pytest.raises(ScenarioError, match="sets no largest batch.* give max_batch_size"):
+    with pytest.raises(ScenarioError, match="has no maximum batch size.* give max_batch_size"):
         run(SizeOrTimeout(max_enqueued_batches=2), [0.0], batch_limit=UNLIMITED_BATCH, **PLAIN)
 
 
@@ -280,9 +281,9 @@ def test_a_delayed_request_waits_behind_those_in_time():
 
 
 def test_wrong_levels_and_sizes_are_refused():
-    with pytest.raises(ScenarioError, match="no level 3"):
+    with pytest.raises(ScenarioError, match="levels must be from 1 to 2"):
         TritonDynamic(priority_levels=2, priority_queue_policy={3: QueuePolicy()})
-    with pytest.raises(ScenarioError, match="64 is more than max_batch_size"):
+    with pytest.raises(ScenarioError, match="must be at most max_batch_size"):
         TritonDynamic(32, [4, 64])
     model = parameter_model("triton_dynamic", registry.parameters(TritonDynamic))
     given = {"priority_queue_policy": {"1": {"timeout": "5 ms", "timeout_action": "delay"}}}

@@ -324,8 +324,8 @@ class Raises(ListScheduler):
         (StartsTwice, "is running already"),
         (StopsWaiting, "is waiting"),
         (ForeignMode, "which it lacks"),
-        (WaitsForThePast, "not later than now"),
-        (FetchesNothing, "no such item"),
+        (WaitsForThePast, "a time after now"),
+        (FetchesNothing, "does not exist"),
         (YieldsNonsense, "not a decision"),
         (Raises, "raised KeyError in finished"),
     ],
@@ -486,7 +486,7 @@ def test_the_recount_sees_two_tasks_on_one_core():
     start, finish = record.start.copy(), record.finish.copy()
     start[1], finish[1] = 1.0, 2.0  # while task 0 runs from 0 to 3
     (text,) = audit(replace(record, start=start, finish=finish))[:1]
-    assert text == "task 1 at t = 1 s: cores (thousandths) of n0 in use 2,000, there are 1,000"
+    assert text == "task 1 at t = 1 s: cores (thousandths) in use of n0: 2,000; capacity 1,000"
 
 
 def test_the_recount_sees_an_oversubscribed_fraction():
@@ -502,7 +502,8 @@ def test_the_recount_sees_a_scattered_gang():
                                 record.input.cluster.nodes[1].accelerators[0].index), None)]  # fmt: skip
     columns = {name: column.copy() for name, column in record.launches.items()}
     columns["place"][columns["task"] == row] = len(places) - 1
-    assert any("may not span nodes" in text for text in audit(replace(record, places=places, launches=columns)))
+    assert any("must not span nodes, but ran "
+               "on" in text for text in audit(replace(record, places=places, launches=columns)))
 
 
 def test_the_recount_sees_a_start_before_the_predecessor_has_finished():
@@ -516,7 +517,8 @@ def test_the_recount_sees_a_start_before_arrival():
     record = finished(one_core())
     start = record.start.copy()
     start[5] = 20.0
-    assert any("task 5 started at t = 20 s and was not ready" in text for text in audit(replace(record, start=start)))
+    assert any("task 5 started at t = 20 s, but was ready only at t "
+               "=" in text for text in audit(replace(record, start=start)))
 
 
 def test_the_recount_sees_a_completed_task_without_a_launch():

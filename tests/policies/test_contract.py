@@ -139,7 +139,7 @@ def test_devices_of_another_cluster_are_refused_by_name():
 
 def test_decisions_made_of_the_wrong_things_are_shown():
     assert "its placement is None" in error_of(lambda view: (Start(task, None) for task in view.waiting()))
-    assert "neither a task nor a list" in error_of(lambda view: [Start("t", view.first(MODE))])
+    assert "not a task or a list" in error_of(lambda view: [Start("t", view.first(MODE))])
     assert "is neither a task nor a device" in error_of(lambda view: [Stop(None)])
 
 
@@ -191,7 +191,7 @@ def test_cores_named_must_be_as_many_as_the_mode_takes():
         Start(task, Placement(mode, (view.cluster.by_name["n0/cpu"],), (0,))) for task in view.waiting()
     )
     node = NodeSpec(cpus=4, cpu_type=cpu)
-    assert "needs 2 cores, it names 1" in error_of(named, [Job([mode], [1.0])], node)
+    assert "needs 2 cores; got 1" in error_of(named, [Job([mode], [1.0])], node)
 
 
 class Ending(ListScheduler):
@@ -381,9 +381,10 @@ def test_a_finished_task_leaves_no_object_behind(policy, stopping):
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        (lambda view: view.free("gpuu"), 'asks for devices "gpuu", which are none here; did you mean "gpu"?'),
-        (lambda view: view.num_waiting("cup"), 'asks for devices "cup"'),
-        (lambda view: view.backlog(class_="trian"), 'asks for tasks of the class "trian", which is none here'),
+        (lambda view: view.free("gpuu"), 'queries devices of type "gpuu", which the cluster lacks; did you '
+                                         'mean "gpu"?'),
+        (lambda view: view.num_waiting("cup"), 'queries devices of type "cup"'),
+        (lambda view: view.backlog(class_="trian"), 'queries tasks of class "trian", which the workload lacks'),
     ],
 )
 def test_a_misspelt_name_is_no_zero(ask, said):

@@ -339,7 +339,7 @@ def test_a_thousand_tasks_are_planned_well():
         ([1, np.nan], [1, 1], "task 1: its time is NaN"),
         ([1, 1], [-1, 1], "task 0: its time is negative"),
         ([1, np.inf], [1, np.inf], "task 1: its time is infinite wherever there is a device"),
-        ([1, 1], [1], "do not go together"),
+        ([1, 1], [1], "times must match the devices; got"),
     ],
 )
 def test_bad_times_are_refused(p, q, text):

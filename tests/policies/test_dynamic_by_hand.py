@@ -508,16 +508,19 @@ def test_the_newest_goes_first_once_the_queue_stands(busy: float, order: list[in
 @pytest.mark.parametrize(("make", "says"), [
     (lambda: Wfp3(discipline="keep"), "keep needs formula: schedgym"),
     (lambda: MaxMinFairness(0.0), "round_length must be above 0; got 0 s"),
-    (lambda: FairTree({"a": Account(parent="b")}, {}), 'account a has the parent "b"'),
+    (lambda: FairTree({"a": Account(parent="b")}, {}), 'the parent of account a must be one of the accounts; got'),
     (lambda: FairTree({"a": Account(parent="b"), "b": Account(parent="a")}, {}), "a → b → a"),
-    (lambda: Tiers({"a": Tier(preempts=("b",))}), 'qos a preempts "b", which is none of a'),
-    (lambda: SlurmMultifactor(usage={"u": 1.0}, accounts={"a": Account()}), 'usage names "u"; .* ACCOUNT/USER'),
+    (lambda: Tiers({"a": Tier(preempts=("b",))}), 'qos a must preempt one of a'),
+    (lambda: SlurmMultifactor(usage={"u": 1.0}, accounts={"a": Account()}), 'usage must have users as ACCOUNT/USER'),
     (lambda: check_costs({"x": 1.0}, Cluster([NodeSpec(accelerators=((GPU, 1),))])), 'no type "x"; it has .*g'),
-    (lambda: check_costs({"p": 1.0}, Cluster([NodeSpec(accelerators=((PRICED, 1),))])), 'a price of "p" already'),
-    (lambda: MultiGeneration(costs={"g": 1.0}), "costs are prices"),
-    (lambda: Priority(preemptive=True).serve([], True), "stops running tasks serves no requests"),
-    (lambda: MaxThroughput(costs="prices").check(problem_on(GPU)), "it has none"),
-    (lambda: MaxMinFairness(pairs=True).check(problem_on(GPU)), "no type of GPU here has measured pairs"),
+    (lambda: check_costs({"p": 1.0}, Cluster([NodeSpec(accelerators=((PRICED, 1),))])),
+        'must be given once: here or in the cluster'),
+    (lambda: MultiGeneration(costs={"g": 1.0}), "costs need `measure: cost`; set it, or leave costs out"),
+    (lambda: Priority(preemptive=True).serve([], True), "a preemptive scheduler cannot serve requests: batches "
+                                                        "cannot be preempted"),
+    (lambda: MaxThroughput(costs="prices").check(problem_on(GPU)), "give them a price such as 2.5/h"),
+    (lambda: MaxMinFairness(pairs=True).check(problem_on(GPU)), "pairs: true needs a GPU type with measured "
+                                                                "pairs; give one streams: 2 and"),
 ])  # fmt: skip
 def test_what_cannot_be_meant_is_refused(make: Any, says: str):
     with pytest.raises((ValueError, ScenarioError), match=says):

@@ -432,7 +432,7 @@ def test_owners_without_tasks_are_refused():
     policy = QuotaBorrow({"u3": 1.0, "x": 2.0})
     names = [f"u{n}" for n in range(12)]
     problem: Any = SimpleNamespace(tasks=SimpleNamespace(users=names, classes=[], partitions=[], extra={}))
-    with pytest.raises(ScenarioError, match=r'quotas names user "x", .* u0, u1, .*u9, and 2 more'):
+    with pytest.raises(ScenarioError, match=r'quotas must have a user with tasks; got.* u0, u1, .*u9, and 2 more'):
         policy.check(problem)
     problem.tasks.users = [f"u{n}" for n in range(10)]
     with pytest.raises(ScenarioError, match="u8, u9") as caught:

@@ -114,7 +114,7 @@ def test_pairs_in_a_scenario():
     }
     assert hs.run(model, check=True).tasks.finish.tolist() == pytest.approx([15, 15], abs=1e-3)
     gpus["sharing"] = {"kind": "mig", "pairs": {"a": {"a": 1.5}}}
-    with pytest.raises(ScenarioError, match="they go with timeslice or mps"):
+    with pytest.raises(ScenarioError, match="pairs need sharing timeslice or mps; got"):
         hs.run(model)
     gpus["sharing"] = {"kind": "timeslice", "pairs": {"a": {"a": 0}}}
     with pytest.raises(ScenarioError, match="pairs"):

@@ -153,7 +153,7 @@ def test_no_task_is_lost(system, groups, epoch, moves):
     try:
         assert examine(lambda _: Hierarchical(epoch=epoch, groups=groups, moves=moves), system) == []
     except ScenarioError as error:
-        assert "no group, even idle, has room" in str(error)  # noqa: PT017
+        assert "even an idle group has no room for task 0 (and 1 more like it)" in str(error)  # noqa: PT017
 
 
 class Asking(ListScheduler):
@@ -426,7 +426,7 @@ def test_an_epoch_has_to_last(epoch):
     ("parameters", "says"),
     [
         ({"groups": 0}, "policy.scheduler.groups"),
-        ({"groups": "rack"}, "no node has a rack"),
+        ({"groups": "rack"}, "groups: rack needs racks; give the nodes `rack: NAME`, or use"),
         ({"groups": "switch"}, "policy.scheduler.groups"),
         ({"planner": "greedy"}, "policy.scheduler.planner"),
         ({"inner": "heft"}, "hierarchical cannot nest Heft"),
@@ -453,7 +453,7 @@ def test_a_gang_that_no_group_can_hold_is_refused():
              "span": "any"}]  # fmt: skip
     cluster = {"nodes": {"count": 2, "gpus": {"type": "a", "count": 4}}}
     said = refusal({"name": "hierarchical", "groups": "node"}, cluster=cluster, workload=wide)
-    assert "no group, even idle, has room for task" in said
+    assert "even an idle group has no room for task 0 (and 1 more like it)" in said
     result = hs.run(scenario({"name": "hierarchical", "groups": 2}, cluster, wide), check=True)
     assert result.metric("completed_count") == 2
 
@@ -500,7 +500,7 @@ def test_a_problem_is_refused_before_anything_runs():
     system = random_system(4)
     problem = PlanProblem(system.tasks, system.cluster)
     Hierarchical().check(problem)
-    with pytest.raises(ScenarioError, match="no node has a rack"):
+    with pytest.raises(ScenarioError, match="groups: rack needs racks; give the nodes `rack: NAME`, or use"):
         Hierarchical(groups="rack").check(problem)
 
 
@@ -556,11 +556,11 @@ def test_quotas_by_type():
 @pytest.mark.parametrize(
     ("given", "key", "sentence"),
     [
-        ({"groups": "nod"}, "groups", 'expected type, node, rack or a whole number, not "nod"; did you mean "node"?'),
-        ({"groups": 0}, "groups", "expected type, node, rack or a number that is at least 1, not 0"),
-        ({"groups": [2]}, "groups", "expected type, node, rack or a whole number, not a list"),
+        ({"groups": "nod"}, "groups", 'must be type, node, rack or a whole number; got "nod"; did you mean "node"?'),
+        ({"groups": 0}, "groups", "must be type, node, rack or a number that is at least 1; got 0"),
+        ({"groups": [2]}, "groups", "must be type, node, rack or a whole number; got a list"),
         ({"moves": "nevr"}, "moves", 'unknown moves "nevr"; did you mean "never"?'),
-        ({"epoch": "1 ms"}, "epoch", "an epoch of 0.001 s: it lasts at least 1 s, for a plan is made in every one; "
+        ({"epoch": "1 ms"}, "epoch", "must be at least 1 s; got 0.001 s, but a plan is made in every epoch; "
                                      "minutes are usual"),
     ],
 )  # fmt: skip
@@ -574,9 +574,9 @@ def test_one_mistake_is_one_sentence_that_lists_what_is_possible(given, key, sen
 @pytest.mark.parametrize(
     ("given", "key", "sentence"),
     [
-        ({"static": ["a"], "reserve": 2}, "reserve", "expected auto or a number that is at most 1, not 2"),
-        ({"static": ["a"], "reserve": "all"}, "reserve", 'expected auto or a number, not "all"'),
-        ({"static": [["a"]]}, "static.0", "expected a text, not a list"),
+        ({"static": ["a"], "reserve": 2}, "reserve", "must be auto or a number that is at most 1; got 2"),
+        ({"static": ["a"], "reserve": "all"}, "reserve", 'must be auto or a number; got "all"'),
+        ({"static": [["a"]]}, "static.0", "must be a text; got a list"),
     ],
 )
 def test_words_beside_other_values_are_told_in_one_sentence(given, key, sentence):

@@ -223,7 +223,7 @@ def test_a_run_that_may_take_long_says_so(policy, monkeypatch):
     assert may_take_long(scheduler, "x", problem(3, 2_000, 0.5)) == []
     assert may_take_long(scheduler, "x", problem(3, 200, 2.0)) == []
     (text,) = may_take_long(scheduler, "x", problem(3, 2_000, 2.0))
-    assert text.startswith("x looks at all waiting tasks in each round, and at a load of")
+    assert text.startswith("x examines all waiting tasks in each round, and at a load of")
     assert "with 2,000 tasks a run may take" in text
 
 
@@ -232,5 +232,5 @@ def test_the_warning_is_among_those_of_the_run(monkeypatch):
     job = {"name": "jobs", "arrivals": {"process": "poisson", "rate": "10/s"}, "count": 30, "gpu_time": "1 s"}
     nodes = [{"cpus": 1, "gpus": {"type": "g", "count": 1}}]
     scenario = {"name": "s", "cluster": {"nodes": nodes}, "workload": [job], "policy": "slurm_multifactor"}
-    assert any("slurm_multifactor looks at all waiting tasks" in text for text in hs.run(scenario).warnings)
-    assert not any("looks at all" in text for text in hs.run({**scenario, "policy": "fcfs"}).warnings)
+    assert any("slurm_multifactor examines all waiting tasks" in text for text in hs.run(scenario).warnings)
+    assert not any("examines all" in text for text in hs.run({**scenario, "policy": "fcfs"}).warnings)

@@ -126,9 +126,10 @@ def test_what_a_queue_can_never_have_is_rejected_and_waits_for_quota_say_so():
 
 
 @pytest.mark.parametrize(("parameters", "words"), [
-    ({"queues": {"b": {}}}, 'no queue is named "a", as the class of a task is; there are b'),
+    ({"queues": {"b": {}}}, 'there is no queue "a", the class of a task; there are b'),
     ({"queues": {"a": {}}, "flavors": {"x": {"types": ["h100"]}}}, 'flavor x names the type "h100"'),
-    ({"queues": {"a": {}}, "cohorts": {"x": {"parent": "y"}, "y": {"parent": "x"}}}, "cohorts are their own parents"),
+    ({"queues": {"a": {}}, "cohorts": {"x": {"parent": "y"}, "y": {"parent": "x"}}},
+        "the parents of cohorts form a cycle:"),
     ({"queues": {"a": {"quotas": {"any": {"disks": 1}}}}}, "gpus"),
     ({"queues": {"a": {"strategy": "lifo"}}}, "strict_fifo"),
 ])  # fmt: skip

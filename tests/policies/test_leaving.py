@@ -67,7 +67,7 @@ def test_whatever_the_scheduler_no_task_that_waited_too_long_starts(name):
 
 
 def test_what_the_hook_answers_is_checked():
-    with pytest.raises(PolicyError, match="Reject or None is due"):
+    with pytest.raises(PolicyError, match="must answer Reject or None"):
         hs.run(scenario("wrong_leaving"))
 
 

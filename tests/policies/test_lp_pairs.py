@@ -509,7 +509,8 @@ def test_a_table_of_throughputs_is_all_it_takes(scenario):
 
 
 def test_pairs_without_a_measured_pair_are_refused(scenario):
-    with pytest.raises(ScenarioError, match="no type of GPU here has measured pairs; give one streams: 2"):
+    with pytest.raises(ScenarioError, match="pairs: true needs a GPU type with measured pairs; give one "
+                                            "streams: 2 and"):
         hs.run(scenario([("A", 800)], pairs=False))
     bad = scenario([("A", 800)])
     bad["policy"]["threshold"] = 0.9

@@ -359,8 +359,8 @@ def test_a_policy_names_another(base):
         ({"name": "dmda", "prefetsh": 1}, "policy.scheduler.base.prefetsh", 'did you mean "prefetch"'),
         ({"name": "dada", "alpha": -1}, "policy.scheduler.base.alpha", "at least 0"),
         ({"name": "as_planned", "base": "eff"}, "policy.scheduler.base.base", "unknown scheduler"),
-        (3, "policy.scheduler.base", "expected the name of a scheduler"),
-        ([], "policy.scheduler.base", "expected the name of a scheduler"),
+        (3, "policy.scheduler.base", "must be the name of a scheduler"),
+        ([], "policy.scheduler.base", "must be the name of a scheduler"),
     ],
 )
 def test_errors_point_into_the_inner_policy(base, where, what):

@@ -448,9 +448,9 @@ def test_span_speeds_in_a_scenario():
     run = ran("span_speeds: {island: 1, switch: 0.8, rack: 0.5}")
     assert run.tasks.compute[0] == pytest.approx(10 / 0.8)
     for wrong, message in (
-        ("span_speeds: {node: 0.5, rack: 0.8}", "cannot be faster"),
+        ("span_speeds: {node: 0.5, rack: 0.8}", "must not be faster than within one"),
         ("span_speeds: {}", "at least one"),
-        ("span_speeds: {node: 0.5}, span_speed: 0.5", "cannot stand together"),
+        ("span_speeds: {node: 0.5}, span_speed: 0.5", "span_speed and span_speeds exclude each other"),
         ("span_speeds: {node: 2}", "node"),
     ):
         with pytest.raises(ScenarioError, match=message):

@@ -211,11 +211,11 @@ def test_a_saved_plan_has_its_prefetches(tmp_path):
     [
         ("0,fetch,n0/g0,2,c,start", 'there is no item "c"'),
         ("0,fetch,n0/g7,2,a,start", "fetches a to n0/g7, which the cluster lacks"),
-        ("0,fetch,n0/cpu0,2,a,start", "which is no accelerator"),
-        ("0,fetch,n0/g0,2,huge,start", "for its 1.1e-08 GB"),
-        ("9,fetch,n0/g0,2,a,start", "there is no such task"),
-        ("0,fetch,n0/g0,2,a,end", "ready, start or finish is meant"),
-        ("0,bring,n0/g0,2,a,start", "fetch or drop is meant"),
+        ("0,fetch,n0/cpu0,2,a,start", "the plan fetches a to n0/cpu0, which is not an accelerator"),
+        ("0,fetch,n0/g0,2,huge,start", "the item has 1.1e-08 GB"),
+        ("9,fetch,n0/g0,2,a,start", "which does not exist"),
+        ("0,fetch,n0/g0,2,a,end", "ready, start or finish"),
+        ("0,bring,n0/g0,2,a,start", ": mode must be fetch or drop; got"),
     ],
 )
 def test_a_prefetch_that_cannot_be_is_refused_when_the_plan_is_loaded(row, said, tmp_path):
@@ -243,4 +243,4 @@ def test_a_plan_is_saved_and_followed_from_the_command_line(tmp_path):
     table = json.loads(call("plan", "list-lemma", "--policy", "heft", "--json").stdout)
     assert {"task", "device", "start", "finish"} <= set(table["steps"][0])
     refused = call("plan", "cholesky-8", "--policy", "dmda")
-    assert refused.exit_code == 3 and "as_planned plans what it does" in refused.stderr
+    assert refused.exit_code == 3 and "makes no plan; the policy as_planned" in refused.stderr

@@ -463,13 +463,14 @@ def test_a_season_longer_than_the_run_is_told():
     ("parameters", "text"),
     [
         ({"predictor": "holtwinters"}, 'unknown predictor "holtwinters"; did you mean "holt_winters"'),
-        ({"predictor": {"name": "holt_winters", "alpha": -1}}, "alpha: must be at least 0, not -1"),
+        ({"predictor": {"name": "holt_winters", "alpha": -1}}, "alpha: must be at least 0; got -1"),
         ({"interval": 0}, "interval: "),
         ({"target": 1.5}, "target: "),
         ({"signal": "load"}, "signal: "),
         ({"reserve": ["quik"]}, 'no class "quik" to reserve for; did you mean "quick"'),
         ({"base": {"name": "max_min_fairness"}}, "name a list scheduler such as fcfs"),
-        ({"scale": True, "base": "power_down"}, "PowerDown sends devices to sleep itself: set scale to false"),
+        ({"scale": True, "base": "power_down"}, "PowerDown puts devices to sleep itself: set scale to false, "
+                                                "or use another"),
         ({"predicter": "ewma"}, 'has no parameter "predicter"; did you mean "predictor"'),
     ],
 )

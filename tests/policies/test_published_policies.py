@@ -127,7 +127,7 @@ def test_published_orders_by_hand(tmp_path, name, wanted):
 
 
 def test_an_order_that_changes_keeps_no_head():
-    with pytest.raises(ScenarioError, match="keep needs formula: schedgym, a fixed order; take block or skip"):
+    with pytest.raises(ScenarioError, match="keep needs formula: schedgym, a fixed order; use block or skip"):
         hs.run("mm16", policy={"name": "wfp3", "discipline": "keep"})
 
 
@@ -313,10 +313,10 @@ def test_each_replication_draws_other_rows(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"resample": {"by": "row"}}, "by: row goes with gpu_demand"),
-        ({"resample": {"by": "user", "gpu_demand": 2}}, "gpu_demand with by: row"),
+        ({"resample": {"by": "row"}}, "by: row and gpu_demand"),
+        ({"resample": {"by": "user", "gpu_demand": 2}}, "by: row and gpu_demand"),
         ({"trace": {"format": "openb", "path": "pods.csv"}}, 'no column "creation_time"'),
-        ({"skip": 30}, "leaves nothing of the 30 rows"),
+        ({"skip": 30}, "leaves no row of the 30 rows of"),
     ],
 )
 def test_mistakes(tmp_path, monkeypatch, changes, message):
@@ -338,7 +338,7 @@ def test_columns_of_a_task_table_can_have_other_names(tmp_path):
     scenario = {"name": "other", "cluster": {"nodes": [{"cpus": 1}]}, "workload": [{"trace": trace}], "policy": "fcfs"}
     assert hs.run(scenario).metric("makespan") == 5
     trace["columns"] = {"durations": "cpu_time"}
-    with pytest.raises(ScenarioError, match='there is no column "durations" to take for cpu_time'):
+    with pytest.raises(ScenarioError, match='there is no column "durations" to use as cpu_time'):
         hs.run(scenario)
 
 

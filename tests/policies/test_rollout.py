@@ -196,7 +196,7 @@ def test_imagined_arrivals_have_patience_and_limits_of_their_own():
     assert policy.told.finish.tolist() == [10, 3, 4]
 
 
-@pytest.mark.parametrize(("at", "said"), [(-1.0, "from now on"), (float("nan"), "from now on")])
+@pytest.mark.parametrize(("at", "said"), [(-1.0, "must not be in the past"), (float("nan"), "must not be in the past")])
 def test_imagined_arrivals_come_from_now_on(at, said):
     with pytest.raises((UsageError, PolicyError), match=said):
         run(Imagines([at]), *one_core([(0, 1)]))
@@ -223,12 +223,14 @@ def test_too_few_arrivals_are_no_model():
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        ({"name": "rollout", "base": "heft"}, "Heft plans beforehand"),
+        ({"name": "rollout", "base": "heft"}, "Heft plans in advance or puts devices to sleep, so it cannot "
+                                              "run in a fork;"),
         ({"name": "rollout", "base": "power_down"}, "puts devices to sleep"),
-        ({"name": "rollout", "base": "round_robin"}, "RoundRobin keeps books"),
+        ({"name": "rollout", "base": "round_robin"}, "RoundRobin keeps a state of its own"),
         ({"name": "rollout", "arrivals": "learned"}, "needs a horizon"),
-        ({"name": "rollout", "samples": 9, "forks": 16}, "forks: 16 are fewer than 20"),
-        ({"name": "rollout", "arrivals": "learned", "horizon": "1 min"}, "learned from 20 or more, and only 3"),
+        ({"name": "rollout", "samples": 9, "forks": 16}, "forks must be at least 20"),
+        ({"name": "rollout", "arrivals": "learned", "horizon": "1 min"}, "a model of arrivals needs 20 or more "
+                                                                         "arrivals"),
         ({"name": "rollout", "objective": "deadline_misses"}, "no task has a deadline"),
         ({"name": "rollout", "objective": "cost"}, "nothing in the cluster has a price"),
         ({"name": "rollout", "objective": "energy"}, "no device of the cluster has watts"),

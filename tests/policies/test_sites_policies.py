@@ -83,9 +83,9 @@ def test_accounts_decide_who_goes_next(tmp_path):
 
 
 @pytest.mark.parametrize(("accounts", "told"), [
-    ({"a": {"parent": "x"}}, 'has the parent "x"'),
-    ({"a": {"parent": "b"}, "b": {"parent": "a"}}, "their own parents: a → b → a"),
-    ({"a": {"shares": 0}}, "must be above 0, not 0"),
+    ({"a": {"parent": "x"}}, 'the parent of account a must be one of the accounts'),
+    ({"a": {"parent": "b"}, "b": {"parent": "a"}}, "a → b → a"),
+    ({"a": {"shares": 0}}, "must be above 0; got 0"),
 ])  # fmt: skip
 def test_bad_accounts_are_refused(tmp_path, accounts, told):
     with pytest.raises(ScenarioError) as caught:
@@ -97,7 +97,8 @@ def test_usage_before_the_start_is_of_users_of_accounts(tmp_path):
     rows = "user,account,arrival,gpu_time\nann,phys,0,1\nbob,phys,0,1\n"
     used = {"accounts": {"phys": {}}, "usage": {"phys/ann": 3600}, "age": 0, "size": 0}
     assert run(tmp_path, rows, policy=slurm(**used)).tasks["start"].tolist()[1] == 0
-    with pytest.raises(ScenarioError, match='usage names "ann"; where accounts are given, a user is ACCOUNT/USER'):
+    with pytest.raises(ScenarioError, match='usage must have users as ACCOUNT/USER, since accounts are given; '
+                                            'got "ann"'):
         run(tmp_path, rows, policy=slurm(**used | {"usage": {"ann": 3600}}))
 
 
@@ -164,7 +165,7 @@ def test_only_as_many_give_way_as_must_and_not_before_their_time(tmp_path):
 
 
 def test_an_unknown_quality_of_service_is_named(tmp_path):
-    with pytest.raises(ScenarioError, match='qos high preempts "lo", which is none of high, low'):
+    with pytest.raises(ScenarioError, match='qos high must preempt one of high, low'):
         run(tmp_path, "gpu_time\n1\n", policy=slurm(qos={"high": {"preempts": ["lo"]}, "low": {}}))
 
 
@@ -276,7 +277,7 @@ def test_within_a_quota_the_lower_quality_of_service_gives_way_first(tmp_path):
 
 
 def test_a_quota_of_nobody_is_refused(tmp_path):
-    with pytest.raises(ScenarioError, match='quotas names vc "z", and no task is theirs; there are a, b'):
+    with pytest.raises(ScenarioError, match='quotas must have a vc with tasks; got "z", the workload has a, b'):
         run(tmp_path, "gpu_time,vc\n1,a\n1,b\n",
             policy={"scheduler": {"name": "quota_borrow", "quotas": {"z": 2}, "of": "vc"}})  # fmt: skip
 

@@ -97,10 +97,10 @@ def test_times_of_a_table_made_in_python(planner, times, says):
 @pytest.mark.parametrize("planner", PLANNERS)
 def test_a_graph_that_goes_round_in_circles(tmp_path, planner):
     said = refusal(tmp_path, "id,cpu_time,predecessors\na,1,b\nb,1,a\n", planner)
-    assert "cyclic graph: these tasks wait for each other" in said
+    assert "the graph has a cycle: these tasks wait for each other:" in said
     tasks = workload([(0, 0, 1.0), (0, 0, 1.0)], [Shape([cpu_mode()])], predecessors=[(1,), (0,)])
     given = PlanProblem(tasks, Cluster([node(cpus=1)]))
-    with pytest.raises(ScenarioError, match="wait for each other in a circle"):
+    with pytest.raises(ScenarioError, match="2 tasks form a cycle"):
         registry.policy("scheduler", planner)().plan(given)
 
 
@@ -109,7 +109,7 @@ def test_a_task_that_fits_no_memory(tmp_path, planner):
     """The table names task, demand and largest device, and so does a planner that gets such a task from Python."""
     said = refusal(tmp_path, "id,gpu_time,gpu_memory\na,1,1e9\nb,1,20e9\n", planner)
     assert "task b" in said
-    assert "20 GB of GPU memory are more than the 11 GB of a g" in said
+    assert "20 GB of GPU memory exceed the 11 GB of a g" in said
     gpu = DeviceType("g", memory=11 * GB)
     shapes = [Shape([gpu_mode(gpu)]), Shape([gpu_mode(gpu, gpu_memory=20 * GB)])]
     given = PlanProblem(workload([(0, 0, 1.0), (0, 1, 1.0)], shapes), Cluster([node(cpus=1, accelerators=((gpu, 1),))]))
@@ -122,7 +122,7 @@ def test_memory_that_only_some_nodes_have(tmp_path):
     nodes = [{"cpus": 1, "memory": "4 GB"}, {"cpus": 1, "memory": "64 GB"}]
     table = "id,cpu_time,memory\na,1,1e9\nb,1,20e9\n"
     said = refusal(tmp_path, table, cluster=nodes)
-    assert "task b needs 20 GB of memory in mode cpu; not every node with a cpu has that" in said
+    assert "task b needs 20 GB of memory in mode cpu; not every node with a cpu has that, but" in said
     result = hs.run(scenario(tmp_path, table, "greedy_best_fit", nodes))
     assert result.tasks.set_index("id").node["b"] == "n1"
 
@@ -149,15 +149,16 @@ def test_gangs_are_refused(planner):
     ("policy", "says"),
     [
         ({"name": "dual_approximation", "ratio": 1.2}, "policy.scheduler.ratio: must be at least 1.33333"),
-        ({"name": "convex_energy", "deadline": "0 s"}, 'policy.scheduler.deadline: must be above 0, not "0 s"'),
+        ({"name": "convex_energy", "deadline": "0 s"}, 'policy.scheduler.deadline: must be above 0; got "0 s"'),
         ({"name": "convex_energy", "slack": 0.9}, "policy.scheduler.slack: must be at least 1"),
-        ({"name": "convex_energy", "slack": 2, "deadline": "9 s"}, "give a deadline or a slack, not both"),
+        ({"name": "convex_energy", "slack": 2, "deadline": "9 s"}, "deadline and slack exclude each other; "
+                                                                   "give one of them"),
         ({"name": "convex_energy", "min_frequency": 0}, "policy.scheduler.min_frequency: must be above 0"),
         ({"name": "genetic", "evaluations": 0}, "policy.scheduler.evaluations: must be at least 1"),
         ({"name": "genetic", "population": 1}, "policy.scheduler.population: must be at least 2"),
         ({"name": "simulated_annealing", "seconds": "-1 s"}, 'policy.scheduler.seconds: "-1 s" is negative'),
         ({"name": "prioritized", "by": "size"}, "one of deadline, demand, importance"),
-        ({"name": "round_robin", "quantum": "0 s"}, 'policy.scheduler.quantum: must be above 0, not "0 s"'),
+        ({"name": "round_robin", "quantum": "0 s"}, 'policy.scheduler.quantum: must be above 0; got "0 s"'),
     ],
 )
 def test_parameters(tmp_path, policy, says):

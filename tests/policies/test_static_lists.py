@@ -340,7 +340,7 @@ def random_graph(rng, size):
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_schedules_are_possible(name):
-    """Every task once, not before it is there, where it can run, and one at a time on each lane."""
+    """Every task once, not precede it is there, where it can run, and one at a time on each lane."""
     rng = np.random.default_rng(5)
     for round_ in range(25):
         times, counts = random_times(rng, 20, 2), [int(rng.integers(1, 5)), int(rng.integers(1, 4))]

@@ -80,7 +80,7 @@ def test_what_is_simulated_in_mid_run_comes_true(seed):
 
 
 def test_with_foresight_nothing_is_tried_out():
-    with pytest.raises(UsageError, match="still to come"):
+    with pytest.raises(UsageError, match="with foresight no plan can be simulated"):
         run(Promises(at=1, foresight=True), *one_core([3, 4]))
 
 

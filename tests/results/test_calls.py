@@ -20,8 +20,8 @@ def storm():
 
 def test_goodput_that_stays_down_is_told_with_the_time_since_the_trigger(storm):
     """The last part with clearly more arrivals than were ever served ends at 2 min, of 6 min."""
-    (text,) = [text for text in storm.warnings if "come back" in text]
-    assert text.startswith("goodput has not come back 24") and " 0% of the calls are answered" in text
+    (text,) = [text for text in storm.warnings if "not recovered" in text]
+    assert text.startswith("goodput has not recovered 24") and " 0% of the calls are answered" in text
     assert storm.metric("call_goodput") < 3
 
 
@@ -30,7 +30,7 @@ def test_goodput_that_comes_back_or_never_was_there_is_not_told():
     """Under lcfs it comes back; where the load stays above capacity the trigger is not over."""
     for more in ({"policy": "lcfs"}, {"workload.calls.arrivals": {"process": "poisson", "rate": "21/s"}},
                  {"workload.calls.cpu_time": "5 s"}):  # fmt: skip
-        assert not [text for text in hs.run("metastable", overrides=SHORT | more).warnings if "come back" in text]
+        assert not [text for text in hs.run("metastable", overrides=SHORT | more).warnings if "not recovered" in text]
 
 
 @pytest.mark.slow

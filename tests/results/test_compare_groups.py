@@ -149,7 +149,7 @@ def test_what_cannot_be_grouped_is_said():
     found = hs.compare(mix(), ["fcfs", "sjf"], replications=2)
     with pytest.raises(UsageError, match=r'by=\["gpus"\]'):
         found.by("gpus")
-    with pytest.raises(UsageError, match='"clas" is nothing to group tasks by; did you mean "class"'):
+    with pytest.raises(UsageError, match='tasks cannot be grouped by "clas"; did you mean "class"'):
         found.by("clas")
 
 
@@ -561,7 +561,7 @@ def test_what_is_not_random_has_differences_without_intervals():
     assert rows["half_width"].isna().all()
     assert rows["n"].tolist() == [1, 1]
     said = groups_lines(tables_of_groups(found.runs, ["class"]), ["class"], (), found)
-    assert said[-1].startswith("Nothing here is random")
+    assert said[-1].startswith("The scenario is not random: all replications are equal, so differences")
 
 
 @pytest.mark.slow
@@ -572,7 +572,7 @@ def test_the_command_line_tells_differences_of_groups(file):
     part = shown.partition("Differences to fcfs, by GPUs asked for:\n")[2]
     assert all(len(line) <= 100 for line in part.splitlines())
     assert "Holm over all groups and policies of a metric, 12 replications" in " ".join(part.split())
-    assert "The same under all policies in every run: GPU time." in part
+    assert "Equal under all policies in every run: GPU time." in part
     table = json.loads(call(*arguments, "--json").stdout)["group_differences"]["gpus"]
     waits = [row for row in table if row["metric"] == "wait_mean"]
     assert [(row["gpus"], row["policy"]) for row in waits] == [
@@ -587,7 +587,8 @@ def test_the_command_line_tells_differences_of_groups(file):
     based = call(*arguments, "--baseline", "las").stdout
     assert "Differences to las, by GPUs asked for:" in based
     one = call(*arguments[:-4], "--by", "class").stdout
-    assert "One run of each policy says nothing about chance" in one.partition("Differences to fcfs, by class:")[2]
+    assert "One run of each policy gives no confidence intervals; use --replications" in one.partition(
+        "Differences to fcfs, by class:")[2]
     assert "*" not in one.partition("Differences to")[2]
 
 
@@ -629,7 +630,8 @@ def test_groups_without_a_value_are_told_from_one_run():
     assert difference_note(undefined, 0.95, single=False).startswith("Nothing can be compared: ")
     rarely = hand_made_replications({"x": [1.0, nan]})
     once = differences_of_groups({"a": rarely, "b": hand_made_replications({"x": [2.0, nan]})}, "class")
-    assert difference_note(once, 0.95, single=False) == "What is defined in one run only says nothing about chance."
+    note = difference_note(once, 0.95, single=False)
+    assert note == "Metrics that are defined in only one run have no confidence intervals."
     assert difference_note(once, 0.95).startswith("One run of each policy")
 
 
@@ -644,4 +646,4 @@ def test_a_metric_without_a_value_is_told_from_one_run():
         assert f"Nothing can be compared: goodput fraction is not defined {where}." in said
         assert "chance" not in said
     one = hs.compare(mix(), ["fcfs", "sjf"], metrics=["wait_mean", "goodput_fraction"])
-    assert "One run of each policy says nothing about chance" in " ".join(comparison_lines(one))
+    assert "One run of each policy gives no confidence intervals; use --replications" in " ".join(comparison_lines(one))

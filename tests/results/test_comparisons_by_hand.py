@@ -141,7 +141,7 @@ def test_plans_are_shown_in_one_unit():
     assert part.planners == ["p"] and part.plan_notes == ["p knows all arrivals from the start"]
     printed = comparison_lines(part)
     assert any(line.startswith("p *  ") for line in printed) and any(line.startswith("s    ") for line in printed)
-    assert printed[3] == "* knows all arrivals from the start"
+    assert printed[3] == "* knows all arrival times from the start"
     assert not any("*" in line for line in comparison_lines(compare({"q": third, "r": third}, ["wait_mean"])))
     none = compare({"q": third, "r": third}, ["wait_mean"])
     assert none.plans.empty and none.plan_notes == [] and "Plans" not in repr(none) + none._repr_html_()
@@ -182,7 +182,7 @@ def test_groups_of_one_run():
         found.differences_by("class", ["gpu_utilization"])
     with pytest.raises(UnknownName, match="unknown metric"):
         found.differences_by("class", ["no_such"])
-    with pytest.raises(UsageError, match="is nothing to group tasks by"):
+    with pytest.raises(UsageError, match="tasks cannot be grouped by"):
         found.by("colour")
 
 

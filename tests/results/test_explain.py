@@ -281,4 +281,4 @@ def test_a_partition_of_all_nodes_beside_tasks_that_are_bound_to_none(tmp_path):
     assert found.loc["b", "no_capacity"] == found.loc["b", "wait"] == 9
     assert found.loc["c", "no_capacity"] == found.loc["c", "wait"] == 18
     assert ending(result, "x")["status"] == "rejected"
-    assert "GPU" in ending(result, "x")["reason"] or "g are more than" in ending(result, "x")["reason"]
+    assert "9 × g exceed the 2 of any node of partition p" in ending(result, "x")["reason"]

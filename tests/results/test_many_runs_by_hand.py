@@ -98,12 +98,11 @@ def finding(**more: Any) -> Finding:
     ({"half_width": 0.0}, "sjf: wait mean 63 s below fcfs in each of 10 runs"),
     ({"half_width": 0.0, "difference": 0.0, "significant": False},
         "sjf and fcfs: the same wait mean in each of 10 runs"),
-    ({"n": 1, "half_width": NAN}, "sjf: wait mean 63 s below fcfs in the one run of each; one run says nothing about "
-     "chance"),
-    ({"n": 1, "half_width": NAN, "difference": 0.0}, "sjf: wait mean the same as fcfs in the one run of each; one "
-     "run says "
-     "nothing about chance"),
-    ({"n": 1, "half_width": NAN, "identical": True}, "sjf: wait mean 63 s below fcfs in every run; nothing here is "
+    ({"n": 1, "half_width": NAN}, "sjf: wait mean 63 s below fcfs in one run of each; one run gives no confidence "
+     "interval"),
+    ({"n": 1, "half_width": NAN, "difference": 0.0}, "sjf: wait mean the same as fcfs in one run of each; one "
+     "run gives no confidence interval"),
+    ({"n": 1, "half_width": NAN, "identical": True}, "sjf: wait mean 63 s below fcfs in every run; the scenario is not "
      "random, so "
      "there is no interval"),
     ({"difference": NAN}, "sjf and fcfs: wait mean cannot be compared: undefined"),
@@ -214,11 +213,11 @@ def test_replications_by_their_values():
     assert found.among([1, 3, 9]).column("jain").to_dict() == {1: 0.52, 3: 0.53} and found.among(range(9)) is found
     assert len(found.first) == 1 and found.first.column("jain").to_dict() == {0: 0.5}
     assert [runs(one).identical for one in ([1.0, 1.0], [1.0, 2.0], [NAN, NAN], [NAN, 1.0], [1.0])] == [1, 0, 1, 0, 0]
-    with pytest.raises(UsageError, match="replication 2 is there twice"):
+    with pytest.raises(UsageError, match="replication 2 is given twice"):
         found.add_values({"replication": 2, "jain": 1.0})
     with pytest.raises(UsageError, match="needs two replications in which it is defined"):
         runs([1.0, NAN]).interval("jain")
-    with pytest.raises(UsageError, match="nothing in this scenario is random, so there are no intervals$"):
+    with pytest.raises(UsageError, match="the scenario is not random, so there are no intervals"):
         runs([1.0, 1.0]).interval("jain")
     with pytest.raises(UsageError, match="no task arrived in the window of any replication"):
         runs([1.0, 1.0], task_count=[0, 0]).interval("jain")
@@ -228,7 +227,7 @@ def test_replications_by_their_values():
     weighted = runs([1.0, 4.0], "wait_mean", _started=[10, 30])
     assert weighted.summary.loc["wait_mean", "mean"] == pytest.approx(weighted.contributions("wait_mean").mean())
     assert repr(found).startswith("<Replications runs · seed 0 · 4 replications, 95 % intervals>")
-    assert "no intervals: all identical" in repr(runs([1.0, 1.0]))
+    assert "no intervals: all equal" in repr(runs([1.0, 1.0]))
     shown = runs([3.0, 3.5, 4.0], "task_count", response_p99=[NAN] * 3)
     assert [line.split() for line in repr(shown).splitlines()[1:]] == [["task_count", "3.5", "±", "1.2"]]
 
@@ -281,7 +280,7 @@ def test_tables_of_groups():
     with pytest.raises(UnknownName, match="policy"):
         g.differences_of_groups({"p": one, "q": other}, "class", "z")
     assert g.differences_json(found)[1]["difference"] is None and g.differences_json(found)[0]["significant"] is True
-    with pytest.raises(UsageError, match='of the replications no groups by "user" were kept'):
+    with pytest.raises(UsageError, match='the replications have no groups by'):
         g.table_of_groups({"p": one}, "user")
 
 
@@ -297,7 +296,7 @@ def test_groups_of_which_some_runs_were_not_kept(codes: list[int], known: bool):
     if known:
         assert g.group_values(made, "class") == {} == g.tables_of_groups({"p": made}, ["class"])
     else:
-        with pytest.raises(UsageError, match=r'no groups by "class" were kept: ask for by=\["class"\] \(--by class\)'):
+        with pytest.raises(UsageError, match=r'the replications have no groups by'):
             g.group_values(made, "class")
     other = three()
     other.replication = 1
@@ -347,9 +346,9 @@ def test_differences_of_groups_in_words():
         note(0, 0)
         == "Nothing can be compared: these metrics are infinite, or not defined under both policies, in some run."
     )
-    assert note(1, 0) == "One run of each policy says nothing about chance; --replications 10 would."
-    assert note(1, single=False) == "What is defined in one run only says nothing about chance."
-    assert note(5, identical=True).startswith("Nothing here is random: every replication is the same")
+    assert note(1, 0) == "One run of each policy gives no confidence intervals; use --replications 10."
+    assert note(1, single=False) == "Metrics that are defined in only one run have no confidence intervals."
+    assert note(5, identical=True).startswith("The scenario is not random: all replications are equal, so differences")
 
 
 # Sweeps ---------------------------------------------------------------------------------------------------------------
@@ -475,9 +474,9 @@ def test_questions_to_a_sweep():
         "ci_high": pytest.approx(0.3 + half_of([0.3, 0.2, 0.4], 0.05)),
     }  # fmt: skip
     assert len(found.to_json(by_replication=True)["rows"]) == 12
-    with pytest.raises(UsageError, match="several rows fall on one cell of n and point: fix policy with where"):
+    with pytest.raises(UsageError, match="several rows have the same n and point: fix policy with where"):
         found.pivot("n", "point", "wait_mean")
-    with pytest.raises(UsageError, match="n cannot be both rows and columns"):
+    with pytest.raises(UsageError, match="x and y must be different keys"):
         found.pivot("n", "n", "wait_mean", {"policy": "p"})
     with pytest.raises(UnknownName, match="column"):
         found.best("wait_mean", "x")
@@ -543,10 +542,10 @@ def test_regrets_and_directions():
     assert regrets(swept(), "wait_mean").to_numpy().tolist() == [[pytest.approx((9 - 31 / 6) / (31 / 6)), 0], [0, 0]]
     assert more_is_better("jain") and not more_is_better("wait_mean")
     assert more_is_better("n", {"n": "more"}, ["n"]) and not more_is_better("n", None, ["n"])
-    for call, said in ((lambda: front(found, "jain", "jain"), "not jain twice"),
-                       (lambda: more_is_better("makespan_bound"), "choose a direction"),
+    for call, said in ((lambda: front(found, "jain", "jain"), "got jain twice"),
+                       (lambda: more_is_better("makespan_bound"), "has no better direction: choose one,"),
                        (lambda: more_is_better("jain", {"jain": "up"}),
-                           "is \"more\" or \"less\", not 'up'")):  # type: ignore[dict-item]  # fmt: skip
+                           "must be \"more\" or \"less\"; got 'up'")):  # type: ignore[dict-item]  # fmt: skip
         with pytest.raises(UsageError, match=said):
             call()
     with pytest.raises(UsageError, match="the best jain is 0 in some replication"):
@@ -558,10 +557,10 @@ def test_what_is_said_of_a_selection():
                              "dropped": {"b": 1200, "c": 12}, "runs": {"a": 1300, "b": 1200, "c": 12}}  # fmt: skip
     assert Selection(**given).sentences == [
         "Best in wait mean: a, with a probability of at least 95 % the best or within 500 ms of it (Kim and Nelson's "
-        "selection; 2,512 runs in all).", "Out of the race: b after 1,200, c after 12 replications.",
+        "selection; 2,512 runs in all).", "Eliminated: b after 1,200, c after 12 replications.",
     ]  # fmt: skip
     assert Selection(**{**given, "best": None, "remaining": ("a", "b"), "dropped": {}}).sentences == [
-        "No best policy in wait mean after 1,300 replications: a and b cannot be told apart to 500 ms with a "
+        "No best policy in wait mean after 1,300 replications: a and b do not differ to 500 ms with a "
         "probability of 95 %; allow a larger delta, or longer runs."
     ]
     assert Selection(**{**given, "tied": ("a", "b"), "dropped": {}}).sentences[1:] == [
@@ -636,8 +635,8 @@ def test_what_is_said_of_a_tuning():
         ": better by 1.033 ± 0.097 s (paired)."
     )
     assert found.sentences[2] == (
-        "From 3 replications that had no part in the choice (90 % intervals). The 2 by which it was chosen say 3.1 s, "
-        "which chance may have made too good."
+        "From 3 replications not used for the choice (90 % intervals). The 2 used for the choice "
+        "give 3.1 s, which is biased by the selection."
     )
     assert found.table["present"].tolist() == [False, True, False] and found.table["wait_mean"].tolist() == [
         3.1,
@@ -686,10 +685,10 @@ def test_warmups_in_words():
     assert cut.near_half and not WarmupCut(90.0, 1199, 3000, 20).near_half and not WarmupCut(0.0, 0, 0, 20).near_half
     assert cut.warning.startswith("the warm-up found, 40 % of the tasks, is near the half that MSER-5 may cut")
     assert WarmupCut(0.0, 0, 9, 20).sentence == (
-        "warm-up: nothing cut (MSER-5 on the mean of 20 replications finds no transient)"
+        "warm-up: none (MSER-5 on the mean of 20 replications finds no transient)"
     )
     assert WarmupCut(0.0, 0, 9, 20, seen=False).sentence == (
-        "warm-up: nothing cut (in 20 replications too few tasks completed for MSER-5)"
+        "warm-up: none (in 20 replications too few tasks completed for MSER-5)"
     )
 
 
@@ -706,7 +705,7 @@ def test_a_transient_of_all_replications():
     few.add(np.arange(100.0), np.full(100, NAN))
     assert few.cut == WarmupCut(0.0, 0, 100, 1, seen=False)
     few.add(np.arange(99.0), np.ones(99))
-    with pytest.raises(UsageError, match="and replication 1 has 99 tasks"):
+    with pytest.raises(UsageError, match="in every replication, but replication 1 has 99 tasks"):
         _ = few.cut
     one = WarmupSeries()
     one.add(np.arange(1.0), np.ones(1))
@@ -757,17 +756,17 @@ def test_names_that_a_sweep_or_a_comparison_lacks(tmp_path: Path):
     for call in (lambda: front(found, "wait_mean", "rho_max"), lambda: regrets(found, "rho_max"),
                  lambda: front(compare({"a": runs(A), "b": runs(B)}, ["jain"]), "jain", "bubble"),
                  lambda: regrets(compare({"a": runs(A), "b": runs(B)}, ["jain"]), "rho_max")):  # fmt: skip
-        with pytest.raises(UnknownName, match="among those kept; ask for it with metrics="):
+        with pytest.raises(UnknownName, match="of the sweep; add it with metrics="):
             call()
     twice = pd.concat([found.table, found.table.iloc[2:3]], ignore_index=True)
-    with pytest.raises(UsageError, match="point 1 is there twice under p"):
+    with pytest.raises(UsageError, match="point 1 is given twice under p"):
         regrets(Sweep(twice, twice, found.points), "wait_mean")
-    with pytest.raises(UnknownName, match=r'did you mean "wait_mean"\? among those of the sweep \(wait_mean, jain\)'):
+    with pytest.raises(UnknownName, match=r'did you mean "wait_mean"\? of the sweep'):
         found.best("wait_maen")
-    with pytest.raises(UnknownName, match="among those of the sweep"):
+    with pytest.raises(UnknownName, match="; add it with metrics="):
         found.best("policy")
     (tmp_path / "sweep.json").write_text("[]")
-    with pytest.raises(UsageError, match="is not the directory of a sweep|is not finished|checksum|--resume makes"):
+    with pytest.raises(UsageError, match="is not the directory of a sweep|is not finished|checksum|--resume repeats"):
         Sweep.load(tmp_path)
     with pytest.raises(UsageError, match="is not the directory of a sweep"):
         Sweep.load(tmp_path / "none")
@@ -776,4 +775,4 @@ def test_names_that_a_sweep_or_a_comparison_lacks(tmp_path: Path):
     bare = Sweep(one.drop(columns="n"), one, pd.DataFrame(index=range(2)), metrics=["wait_mean"])
     assert bare.shown()[0] == ["point", "policy", "wait mean"]
     some_tasks = runs([1.0, 1.0], task_count=[0, 2])
-    assert "nothing in this scenario is random" in some_tasks.without_chance
+    assert "all replications are equal: the scenario is not random, so there are no" in some_tasks.without_chance

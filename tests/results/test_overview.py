@@ -53,7 +53,7 @@ def test_devices_that_are_busier_are_not_told_as_better():
 
 def test_a_warning_of_many_replications_is_one_line():
     """Each of three replications leaves one task of two unfinished."""
-    text = "1 tasks (50 %) were unfinished when the run ended: means leave them out, so they are too good"
+    text = "1 tasks (50 %) were unfinished when the run ended: means leave them out, so means are too low"
     found = runs([1, 2, 3], finished=False)
     assert remarks(found) == [f"{text} (in all 3 replications)"]
     both = Replications([*(run(n, n) for n in range(3)), run(3, 3, finished=False)], keep=True)
@@ -65,7 +65,8 @@ def test_a_warning_of_many_replications_is_one_line():
 
 def test_that_nothing_is_random_is_said_once():
     found = comparison_remarks({"a": runs([1, 1]), "b": runs([2, 2])})
-    assert len(found) == 1 and found[0].startswith("all replications are identical")
+    assert len(found) == 1 and found[0].startswith("all replications are equal: the scenario is not random, so "
+                                                   "there are no")
 
 
 def test_a_makespan_that_some_runs_lack_says_so():

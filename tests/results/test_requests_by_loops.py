@@ -373,7 +373,7 @@ def test_goodput_that_does_not_come_back():
 
     said = lasting(lambda n: n < 200 or n % 3 == 0, 690, rate)
     assert said == [  # the burst ends in the 21st of 60 parts of 10.17 s, in which up to 11 calls came before
-        "goodput has not come back 397 s after the last arrival above capacity: 33% of the calls are answered, at a "
+        "goodput has not recovered 397 s after the last arrival above capacity: 33% of the calls are answered, at a "
         "rate of 1/s; 1.08/s was served before"
     ]
     assert lasting(lambda n: n < 200 or n % 5 < 3, 690, rate) == []  # of which more than half are answered

@@ -135,11 +135,11 @@ def test_what_is_said_of_two_runs():
 
     base = run([0, 1, 3])
     assert Difference(base, run([0, 0, 0], "q")).sentences == [
-        "mean response is 1.33 s (40 %) shorter in q than in p: of 3 tasks 2 gained, 0 lost, 1 are the same",
-        "the first decision that differs is at 10 s: p does nothing else · q starts b on n0/g0",
+        "mean response is 1.33 s (40 %) shorter in q than in p: of 3 tasks 2 gained, 0 lost, 1 did not change",
+        "the first decision that differs is at 10 s: p makes no further decision · q starts b on n0/g0",
     ]
     assert Difference(base, run([0, 2, 2], "q")).sentences[0] == (
-        "mean response is the same in q as in p: of 3 tasks 1 gained, 1 lost, 1 are the same"
+        "mean response is the same in q as in p: of 3 tasks 1 gained, 1 lost, 1 did not change"
     )
     longer = run([0, 3, 3], "q")
     assert "mean wait is 667 ms (50 %) longer in q than in p" in Difference(base, longer, "wait").sentences[0]
@@ -248,8 +248,9 @@ def test_the_values_of_batch_means_are_those_of_the_metric():
     counted = [name for name in ("slo_attainment", "attainment_admitted") if name]
     assert values(counted[0]) == [0.0, 0.0, 0.0] and values(counted[1]) == [0.0, 0.0]
     assert estimands.candidates(result) == ["response_mean", "wait_mean", "slowdown_mean", "slo_attainment"]
-    for metric, why in (("response_p95", "the percentile of a short batch"), ("makespan", "it is no mean over tasks")):
-        with pytest.raises(UsageError, match=f"there are no batch means of {metric}: {why}"):
+    for metric, why in (("response_p95", "the percentile of a short "
+                                         "batch"), ("makespan", "it is not a mean over tasks")):
+        with pytest.raises(UsageError, match=f"{metric} has no batch means: {why}"):
             estimands._values(result, metric)
     for batches in (9, 101, True, 10.0):
         with pytest.raises(UsageError, match=f"batches must be from 10 to 100; got {batches}"):
@@ -293,9 +294,9 @@ def test_the_groups_of_sizes():
     )
     assert (g.title("gpus"), g.title("user"), g.title("other")) == ("GPUs asked for", "user", "other")
     assert g.checked("user") == ["user"] and g.checked(["class", "user", "class"]) == ["class", "user"]
-    with pytest.raises(UsageError, match='"clas" is nothing to group tasks by; did you mean "class"'):
+    with pytest.raises(UsageError, match='tasks cannot be grouped by "clas"; did you mean "class"'):
         g.checked(["clas"])
-    with pytest.raises(UsageError, match='"x9" is nothing to group tasks by; it is one of class, gpus, user'):
+    with pytest.raises(UsageError, match='tasks cannot be grouped by "x9"; it is one of class, gpus, user'):
         g.checked("x9")
 
 
@@ -345,7 +346,7 @@ def test_groups_are_measured_by_their_own_rows():
     assert g.kept_by(kept, "class") == {} and ("u3", "_started") in columns and kept[columns["u3", "_started"]] == 3
     with pytest.raises(UsageError, match='tasks have no column "colour" to group by; there are gpus, id, class'):
         g.by_group(result, g.Grouping("colour"))
-    with pytest.raises(UsageError, match="gpu_utilization is a metric of the whole run, not of a group of"):
+    with pytest.raises(UsageError, match="gpu_utilization is a metric of the whole run; groups of tasks have no such"):
         g.by_group(result, g.Grouping("user", metrics=("gpu_utilization",)))
 
 
@@ -422,10 +423,10 @@ def test_values_are_written_and_read_again():
 
 
 @pytest.mark.parametrize(("value", "said"), [
-    ({"same": 7}, 'it refers to the object "7", which does not come before'),
+    ({"same": 7}, 'it refers to the object "7", which is not defined before'),
     ({"number": 0, "array": 1}, 'it has no array "1"'), ({"number": 0, "array": -1}, 'it has no array "-1"'),
-    ({"number": 0, "tag": "os.system", "fields": {}}, 'it names the class "os.system", which no run has'),
-    ({"number": 0, "tag": "mode", "fields": {"colour": 1}}, 'its mode has the field "colour", which none has'),
+    ({"number": 0, "tag": "os.system", "fields": {}}, 'it names the class "os.system", which does not exist'),
+    ({"number": 0, "tag": "mode", "fields": {"colour": 1}}, 'its mode has the field "colour", which does not exist'),
 ])  # fmt: skip
 def test_objects_that_no_run_has(value: dict[str, Any], said: str):
     with pytest.raises(ValueError, match=said):
@@ -462,7 +463,7 @@ def test_a_directory_is_written_as_a_whole_or_not_at_all(tmp_path: Path):
     assert (target / "deep" / "mine").read_text() == "2" and [one.name for one in target.iterdir()] == ["deep"]
     (target / "link").symlink_to(target / "deep")
     for name in ("deep", "link"):
-        with pytest.raises(UsageError, match=f"{name} exists and is not a run directory; it was not touched"):
+        with pytest.raises(UsageError, match=f"{name} exists and is not a run directory; it was not changed"):
             write_directory(target / name, fails)
 
 
@@ -498,7 +499,7 @@ def test_the_limits_of_stored_files(tmp_path: Path):
     """A hundred lists inside one another, a million values, 200,000 rows of nothing and 100 MB of holes are read."""
     assert len(json.dumps(parse_yaml("r", "[" * 100 + "1" + "]" * 100))) == 201
     assert parse_yaml("r", "a: " + "[[], []]\nb: [1]") == {"a": [[], []], "b": [1]}  # closed ones do not count
-    with pytest.raises(DamagedFile, match="it is not what hetsim writes"):
+    with pytest.raises(DamagedFile, match="it is not a file as hetsim writes it"):
         parse_yaml("r", "[" * 101 + "1" + "]" * 101)
     for text in ("a: &x 1\nb: *x", "a: b: c"):
         with pytest.raises(DamagedFile):
@@ -538,7 +539,7 @@ def test_the_limits_of_stored_files(tmp_path: Path):
         if fine:
             open_stored(path).close()
         else:
-            with pytest.raises(DamagedFile, match="almost all of it is holes"):
+            with pytest.raises(DamagedFile, match="almost all of the file is holes without data"):
                 open_stored(path)
 
 
@@ -707,7 +708,7 @@ def test_an_input_of_the_first_version_names_none(tmp_path: Path):
     """Its version is 0 where none is written; others are refused by name."""
     for version in (saved_input.VERSION + 1, -1, True):
         (tmp_path / saved_input.OBJECTS).write_text(json.dumps({"version": version}))
-        with pytest.raises(UsageError, match=f"it has version .*and this hetsim reads 0 to {saved_input.VERSION}"):
+        with pytest.raises(UsageError, match=f"it has version .*; this hetsim reads 0 to {saved_input.VERSION}"):
             saved_input.load_input(tmp_path)
     (tmp_path / saved_input.OBJECTS).write_text("{}")
     with pytest.raises(OSError, match="arrays|No such file"):  # read on: the arrays are missing
@@ -719,7 +720,7 @@ def test_names_in_a_mark_stay_in_their_folder(tmp_path: Path):
     with pytest.raises(DamagedFile):
         read_mark(tmp_path)
     (tmp_path / "run.json").write_text(sealed({"files": ["a"]}, 1))
-    with pytest.raises(DamagedFile, match="its files are not names with digests"):
+    with pytest.raises(DamagedFile, match="the entry `files` must map names to digests"):
         read_mark(tmp_path)
 
 

@@ -93,10 +93,11 @@ def test_a_run_is_saved_into_an_empty_folder_and_into_no_other(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("policies", "more", "said"), [
-    (["a", "b"], {"metric": "makespan_bound"}, "there is no best makespan_bound: neither more nor less of it"),
-    (["a"], {}, "the best of fewer than two policies needs no selection"),
-    (["a", "b"], {"probability": 0.5}, r"of 2 must be above chance \(1/2\) and below 1; got 0.5$"),
-    (["a", "b", "c"], {"probability": 1.0}, r"of 3 must be above chance \(1/3\) and below 1; got 1$"),
+    (["a", "b"], {"metric": "makespan_bound"}, "the metric makespan_bound has no better direction, so no "
+                                               "policy can be"),
+    (["a"], {}, "a selection needs at least two policies"),
+    (["a", "b"], {"probability": 0.5}, r"above chance \(1/2, of 2 policies\) and below 1; got 0.5$"),
+    (["a", "b", "c"], {"probability": 1.0}, r"above chance \(1/3, of 3 policies\) and below 1; got 1$"),
     (["a", "b"], {"delta": 0.0}, "delta must be a share of the mean above 0 and below 1, such as 1%; got 0$"),
     (["a", "b"], {"delta": 1.0}, "got 1$"),
 ])  # fmt: skip
@@ -109,12 +110,12 @@ def test_selections_that_are_not_gone_on_with():
     race = Race(["a", "b"], "wait_mean")
     race.add("b", 1.0)
     for value, what in ((math.nan, "undefined"), (math.inf, "infinite")):
-        with pytest.raises(UsageError, match=f"wait_mean is {what} in replication 1 of b: no best can be selected"):
+        with pytest.raises(UsageError, match=f"wait_mean is {what} in replication 1 of b: select by another metric"):
             race.add("b", value)
     race.add("a", 2.0)
     for policy in ("a", "b"):
         race.add(policy, 2.0)
-    with pytest.raises(UsageError, match="needs at least 3 replications; got 2$"):
+    with pytest.raises(UsageError, match="must have at least 3 replications; got 2$"):
         race.start()
     same = Race(["a", "b"], "wait_mean")
     nothing = Race(["a", "b", "c"], "wait_mean")
@@ -123,9 +124,10 @@ def test_selections_that_are_not_gone_on_with():
         for policy, value in (("a", 1.0), ("b", 2.0)):
             same.add(policy, value)
             nothing.add(policy, (number - 1.0) * value)
-    with pytest.raises(UsageError, match="is the same in all 3 replications of each policy: nothing here is random"):
+    with pytest.raises(UsageError, match="is the same in all 3 replications of each policy: the scenario is not"):
         same.start()
-    with pytest.raises(UsageError, match="the best mean of wait_mean is 0: a delta relative to it says nothing"):
+    with pytest.raises(UsageError, match="the best mean of wait_mean is 0, so delta is undefined: select by "
+                                         "another metric"):
         nothing.start()
     assert nothing.left == ["a", "b"] and nothing.values.keys() == nothing.counts.keys() == {"a", "b"}
 
@@ -178,7 +180,7 @@ def test_files_are_verified_by_their_digests(tmp_path: Path):
     file.write_bytes(b"abc")
     digest = hashlib.sha256(b"abc").hexdigest()
     assert digests(tmp_path, ["a"]) == {"a": digest} and verify(file, digest) == file == verify(file, None)
-    with pytest.raises(DamagedFile, match="its checksum does not fit"):
+    with pytest.raises(DamagedFile, match="its checksum does not match"):
         verify(file, digest[::-1])
     with pytest.raises(DamagedFile, match="it is missing"):
         verify(tmp_path / "b", digest)
@@ -193,7 +195,7 @@ def test_files_are_verified_by_their_digests(tmp_path: Path):
         with pytest.raises(UsageError, match=said):
             unsealed(file)
         file.write_text(text.replace("[1", "[2") if indent is None else text.replace(" 1", " 2", 1))
-        with pytest.raises(DamagedFile, match="its checksum does not fit"):
+        with pytest.raises(DamagedFile, match="its checksum does not match"):
             unsealed(file)
     file.write_text("[1]")
     with pytest.raises(DamagedFile, match="it is not a JSON object"):

@@ -220,7 +220,7 @@ def test_a_sweep_on_a_full_disk_says_how_it_goes_on(here: Path, monkeypatch: pyt
         found = call(*words)
     assert found.exit_code == 1
     assert re.search(r"^error: s/runs/journal-[\w-]+\.jsonl: No space left on device$", found.stderr, re.MULTILINE)
-    assert "the runs that ended are in s; the same command with --resume goes on from there" in found.stderr
+    assert "the finished runs are in s; --resume continues from there" in found.stderr
     assert len(stored_runs(here / "s")) == 1
     assert call(*words, "--resume").exit_code == 0
     assert len(load_any("s").table) == 2

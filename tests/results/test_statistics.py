@@ -129,7 +129,7 @@ def test_compare_states_a_winner_only_where_the_interval_excludes_zero():
 
 def test_compare_over_one_run_says_so():
     found = compare({"a": one_task(4, 0), "b": one_task(3, 0)}, ["response_mean"])
-    assert found.sentences == ["b: response mean 1 s below a in the one run of each; one run says nothing about chance"]
+    assert found.sentences == ["b: response mean 1 s below a in one run of each; one run gives no confidence interval"]
     assert found.winners["response_mean"] is None and math.isnan(found.pairs.half_width[0])
 
 
@@ -166,8 +166,8 @@ def test_sentences_have_the_units_people_use():
 def test_where_nothing_is_random_there_is_no_interval_to_state():
     found = compare({"a": runs([4.0] * 3), "b": runs([3.0] * 3), "c": runs([3.0] * 3)}, ["response_mean"])
     assert found.sentences == [
-        "b: response mean 1 s below a in every run; nothing here is random, so there is no interval",
-        "b: response mean the same as c in every run; nothing here is random, so there is no interval",
+        "b: response mean 1 s below a in every run; the scenario is not random, so there is no interval",
+        "b: response mean the same as c in every run; the scenario is not random, so there is no interval",
     ]
     assert found.winners == {"response_mean": None} and found.table["response_mean", "half_width"].isna().all()
 

@@ -377,7 +377,7 @@ def outage(rate_after: int, answered_after: float, burst: int = 50, quiet: bool 
 
 def test_goodput_that_does_not_come_back():
     """The burst ends after 25 of 60 parts; 20 calls a minute were served, and 40 % or none of as many are now."""
-    said = "goodput has not come back 2100 s after the last arrival above capacity: {} of the calls are answered, at a "
+    said = "goodput has not recovered 2100 s after the last arrival above capacity: {} of the calls are answered, at a "
     said += "rate of {}/s; 0.333/s was served before"
     assert not_back(outage(20, 0.4)) == [said.format("40%", 0.333)]
     assert not_back(outage(10, 0.0)) == [said.format("0%", 0.167)]

@@ -116,9 +116,9 @@ def test_what_a_plan_leaves_open():
         "covers": {"transfers": "partly", "memory": "covered", "faults": "ignored"},
     }  # fmt: skip
     assert plans.reservations(notes) == [
-        "not proven optimal, gap 1.23 %", "stopped by the clock: another run may plan otherwise",
+        "not proven optimal, gap 1.23 %", "stopped by its time limit: another run may give another plan",
         "1,234 deadlines missed, by 90 s at most",
-        "the planner's bound and timetable do not cover all: transfers partly, faults ignored",
+        "the planner's bound and timetable leave out: transfers partly, faults ignored",
     ]  # fmt: skip
     assert plans.reservations({"optimal": False, "gap": -1.0, "deadlines_missed": 1}) == [
         "not proven optimal", "1 deadlines missed",
@@ -312,8 +312,8 @@ def test_two_runs_in_words():
     a, b = run_of("fcfs", [2, 5, 4, 9]), run_of("sjf", [2, 4, 4, 6])
     found = Difference(a, b)
     assert found.sentences == [
-        "mean response is 1 s (28.6 %) shorter in sjf than in fcfs: of 4 tasks 2 gained, 0 lost, 2 are the same",
-        "the first decision that differs is at 2 s: fcfs does nothing else · sjf starts b on n0/g1",
+        "mean response is 1 s (28.6 %) shorter in sjf than in fcfs: of 4 tasks 2 gained, 0 lost, 2 did not change",
+        "the first decision that differs is at 2 s: fcfs makes no further decision · sjf starts b on n0/g1",
     ]  # fmt: skip
     assert found.tasks[["id", "change"]].to_numpy().tolist() == [["d", -3], ["b", -1], ["a", 0], ["c", 0]]
     assert (
@@ -329,9 +329,10 @@ def test_two_runs_in_words():
     other = run_of("fcfs", [2, 5, 4, 9], seed=4, replication=2)
     assert Difference(a, other).labels == ("seed 0, replication 0", "seed 4, replication 2")
     started = Difference(a, b, "finish").sentences[0]
-    assert started == "mean finish is 1 s (20 %) less in sjf than in fcfs: of 4 tasks 2 gained, 0 lost, 2 are the same"
+    told = "mean finish is 1 s (20 %) less in sjf than in fcfs: of 4 tasks 2 gained, 0 lost, 2 did not change"
+    assert started == told
     even = Difference(run_of("p", [2, 5]), run_of("q", [3, 4])).sentences[0]
-    assert even == "mean response is the same in q as in p: of 2 tasks 1 gained, 1 lost, 0 are the same"
+    assert even == "mean response is the same in q as in p: of 2 tasks 1 gained, 1 lost, 0 did not change"
 
 
 def test_runs_of_different_tasks():
@@ -355,14 +356,14 @@ def test_runs_of_different_tasks():
     unlike = Difference(run_of("p", [2, 5, 6, 9], seed=1), later)
     assert unlike.unlike == {"arrival": 4}
     assert unlike.sentences[0] == (
-        "of the common tasks 4 with another arrival: the runs did not meet the same load; their seeds are 1 and 0, and "
-        "with one seed they would"
+        "of the common tasks 4 with another arrival: the runs did not have the same load; their seeds are 1 and 0: use "
+        "the same seed"
     )
-    with pytest.raises(UsageError, match='several tasks "a": they cannot be told apart'):
+    with pytest.raises(UsageError, match='has several tasks'):
         _ = Difference(run_of("p", [2, 5], ids=["a", "a"]), later).tasks
     with pytest.raises(UsageError, match='group must be class or user; got "status"'):
         found.by("status")
-    with pytest.raises(UsageError, match='energy_j, not by "device"'):
+    with pytest.raises(UsageError, match='energy_j; got "device"'):
         Difference(a, b, "device")
 
 
@@ -424,13 +425,13 @@ def test_warnings_of_a_run():
 
     assert of(100, 1).warnings == [] == of(1, 0).warnings
     assert of(100, 2).warnings == [
-        "2 of 100 tasks (2.0%) were unfinished when the run ended: means leave them out, so they are too good"
+        "2 of 100 tasks (2.0%) were unfinished when the run ended: means leave them out, so means are too low"
     ]
     run = of(2, 0)
     run.error, run.undeclared = "it broke", "it opened a file"
     run.record.input.warnings, run.record.notes = ["careful"], {"optimal": False, "gap": 0.0525}
     assert run.warnings == [
-        "the run failed, these are its tables up to then: it broke", "careful", "it opened a file",
+        "the run failed, so the tables end at the failure: it broke", "careful", "it opened a file",
         "the plan of p is not proven optimal: gap 5.25 %",
     ]  # fmt: skip
     run = Result(record(cluster(), workload([9.0], [1]), [NAN], [NAN], [None], end=3.0, status=[-1]))
@@ -440,7 +441,7 @@ def test_warnings_of_a_run():
     late = record(cluster(), workload([0, 0], [1, 1], deadline=np.array([9.0, 9.0])), [0, NAN], [1, NAN], [(1,), None],
                   end=3.0, horizon=3.0)  # fmt: skip
     assert Result(late).warnings[-1] == (
-        "every deadline (2 tasks) lies after the end of the run: how many are met is undefined; make the horizon "
+        "every deadline (2 tasks) lies after the end of the run: the number met is undefined; make the horizon "
         "longer than the deadlines"
     )
 
@@ -459,7 +460,7 @@ def test_percentiles_that_touch_unfinished_tasks_are_at_least_the_greatest():
         "<caption>by hand · paper · seed 0</caption>" in found._repr_html_() and "<div>⚠ 1 of 2" in found._repr_html_()
     )
     assert found.to_json()["summary"]["response_p99"] == "Infinity" and found.window == (0, 9)
-    with pytest.raises(UsageError, match='by "type" or "node", not by "user"'):
+    with pytest.raises(UsageError, match='by must be "type" or "node"; got "user"'):
         found.timeline_by("user")
     with pytest.raises(UsageError, match="one run gives no confidence interval for wait_mean"):
         found.interval("wait_mean")

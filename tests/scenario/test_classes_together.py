@@ -59,15 +59,15 @@ def test_one_part_that_is_refused_ends_the_request() -> None:
 
 
 @pytest.mark.parametrize(("changes", "place", "says"), [
-    ({"together": False}, "classes.1.after", "it goes with together: true"),
+    ({"together": False}, "classes.1.after", "after needs together: true"),
     ({"classes": [{"cpu_time": "1 s", "after": "x"}]}, "classes.0.after", 'no classes before it are "x"'),
     ({"classes": [{"class": "a", "cpu_time": "1 s"}] * 2 + [{"cpu_time": "1 s", "after": "a"}]}, "classes.2.after",
-     '2 classes before it are "a"; give the name of one'),
-    ({"classes": [{"cpu_time": "1 s", "weight": 2}]}, "classes.0.weight", "a task of every class"),
-    ({"classes": None, "cpu_time": "1 s"}, "together", "it is about classes"),
-    ({"arrivals": {"process": "closed", "clients": 2, "think": "1 s"}}, "together", "a closed loop waits"),
-    ({"classes": [{"cpu_time": "1 s", "slo": "2 s"}]}, "", "slo cannot be given"),
-    ({"clients": {"timeout": "1 s"}}, "", "clients cannot be given"),
+     '2 classes before it are "a"; after must name one'),
+    ({"classes": [{"cpu_time": "1 s", "weight": 2}]}, "classes.0.weight", "weight has no effect with together"),
+    ({"classes": None, "cpu_time": "1 s"}, "together", "together needs classes"),
+    ({"arrivals": {"process": "closed", "clients": 2, "think": "1 s"}}, "together", "a closed loop needs single tasks"),
+    ({"classes": [{"cpu_time": "1 s", "slo": "2 s"}]}, "", "leave out slo"),
+    ({"clients": {"timeout": "1 s"}}, "", "leave out clients"),
 ])  # fmt: skip
 def test_what_contradicts_itself_is_refused_with_its_place(changes: dict[str, Any], place: str, says: str) -> None:
     given = together(DIAMOND)

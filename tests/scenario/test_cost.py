@@ -134,7 +134,7 @@ def test_prices_by_type_serve_clusters_from_files():
         ({"gpus": {"type": "a", "price": "-3/h"}}, {}, "is negative"),
         ({"gpus": {"type": "a"}, "price": {"asleep": "1/h"}}, {}, "price.up: this key is missing"),
         ({"gpus": {"type": "a100"}}, {"prices": {"a10": "1/h"}}, 'no device type "a10"; did you mean "a100"'),
-        ({"gpus": {"type": "a", "price": "1/h"}}, {"prices": {"a": "1/h"}}, "leave one of the two out"),
+        ({"gpus": {"type": "a", "price": "1/h"}}, {"prices": {"a": "1/h"}}, "must be given once"),
         ([{"gpus": {"type": "a", "price": "1/h"}}, {"gpus": {"type": "a"}}], {}, "has another price"),
     ],
 )
@@ -172,9 +172,9 @@ def test_throughput_per_cost_leaves_the_dear_devices_idle():
 def test_a_price_is_given_in_one_place():
     nodes = {"gpus": {"type": "a", "price": "1/h"}}
     for policy in ({"name": "max_throughput"}, {"name": "multi_generation", "measure": "cost"}):
-        with pytest.raises(ScenarioError, match="in one place only"):
+        with pytest.raises(ScenarioError, match="must be given once: here or in the cluster"):
             hs.run(scenario(nodes, jobs(), policy={**policy, "costs": {"a": 2}}))
-    with pytest.raises(ScenarioError, match="costs: prices takes the cluster's, and it has none"):
+    with pytest.raises(ScenarioError, match="costs: prices needs prices of the cluster"):
         hs.run(scenario({"gpus": {"type": "a"}}, jobs(), policy={"name": "max_throughput", "costs": "prices"}))
     assert MaxThroughput(costs={"a": 1.0}).costs == {"a": 1.0}
 

@@ -103,9 +103,9 @@ def test_each_limit_of_an_own_gpu_counts(changed, launch, blocks):
 
 
 @pytest.mark.parametrize(("launch", "sentence"), [
-    ({"block": 513}, "513 threads in a block are more than the device's 512"),
-    ({"block": 32, "registers": 129}, "129 registers per thread are more than the device's 128"),
-    ({"block": 32, "shared_memory": "49 KiB"}, "50176 bytes of shared memory in a block are more"),
+    ({"block": 513}, "513 threads in a block exceed the device's 512"),
+    ({"block": 32, "registers": 129}, "129 registers per thread exceed the device's 128"),
+    ({"block": 32, "shared_memory": "49 KiB"}, "50176 bytes of shared memory in a block exceed"),
 ])  # fmt: skip
 def test_limits_of_a_block_of_an_own_gpu(launch, sentence):
     with pytest.raises(ValueError, match=sentence):
@@ -115,7 +115,7 @@ def test_limits_of_a_block_of_an_own_gpu(launch, sentence):
 @pytest.mark.parametrize(
     ("launch", "sentence"),
     [
-        ({"grid": 1, "block": 2048}, "2048 threads in a block are more than the device's 1024"),
+        ({"grid": 1, "block": 2048}, "2048 threads in a block exceed the device's 1024"),
         ({"grid": 1, "block": 64, "shared_memory": "64 KiB"}, "65536 bytes of shared memory in a block"),
         ({"grid": 1, "block": 1024, "registers": 128}, "warps in a block, by their registers"),
     ],
@@ -192,5 +192,5 @@ def test_work_with_a_launch_is_timed_by_it_on_a_gpu_only():
 
 
 def test_a_launch_needs_a_gpu():
-    with pytest.raises(ValueError, match="needs a device with multiprocessors"):
+    with pytest.raises(ValueError, match="a launch needs a GPU with multiprocessors"):
         kernel_time(VECTOR_ADDITION, 1, 1, Peak(flops="1 TFLOP/s", bandwidth="1 GB/s"))

@@ -9,7 +9,7 @@ from hetsim.errors import UnknownName, UsageError
 @pytest.mark.parametrize("source", [None, 3, ["first-steps"]])
 @pytest.mark.parametrize("function", [hs.run, hs.replicate, hs.load])
 def test_what_is_no_scenario_is_refused(function, source):
-    with pytest.raises(UsageError, match="a scenario is a file"):
+    with pytest.raises(UsageError, match="scenario must be a file, the name of a shipped one, a mapping or a"):
         function(source)
 
 

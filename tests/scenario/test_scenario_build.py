@@ -131,14 +131,14 @@ def test_work_is_timed_by_the_cost_model():
     ("demand", "why"),
     [
         ({"gpu_time": "1 s", "gpus": 8},
-         "8 × v100 are more than the 4 of any node (span: any would use several nodes)"),
-        ({"gpu_time": "1 s", "gpus": 12, "span": "any"}, "12 × v100 are more than the 8 of the cluster"),
+         "8 × v100 exceed the 4 of any node (span: any would use several nodes)"),
+        ({"gpu_time": "1 s", "gpus": 12, "span": "any"}, "12 × v100 exceed the 8 of the cluster"),
         ({"cpu_time": "1 s", "cpus": 9},
-         "9 cores are more than the 8 of any node (nodes: N or span: any would use several nodes)"),
-        ({"cpu_time": "1 s", "cpus": 17}, "17 cores are more than the 8 of any node"),
-        ({"gpu_time": "1 s", "gpu_memory": "17 GB"}, "17 GB of GPU memory are more than the 16 GB of a v100"),
+         "9 cores exceed the 8 of any node (nodes: N or span: any would use several nodes)"),
+        ({"cpu_time": "1 s", "cpus": 17}, "17 cores exceed the 8 of any node"),
+        ({"gpu_time": "1 s", "gpu_memory": "17 GB"}, "17 GB of GPU memory exceed the 16 GB of a v100"),
         ({"gpu_time": "1 s", "memory": "65 GB"}, "no node with 1 × v100 has 65 GB of memory"),
-        ({"gpu_time.a100": "1 s"}, "no node has a100; the cluster offers cpu, v100"),
+        ({"gpu_time.a100": "1 s"}, "no node has a100; the cluster has cpu, v100"),
     ],
 )  # fmt: skip
 def test_a_task_that_no_device_can_run(demand, why):
@@ -194,7 +194,7 @@ def test_empty_and_contradictory_scenarios(data, problem):
 
 def test_sizes_that_no_column_can_hold_are_refused():
     assert problems(gpu_time="1 s", bytes_in="1e300 B") == [
-        'workload.0.bytes_in: "1e300 B" is more than a simulation can hold: at most 1e+18 B'
+        'workload.0.bytes_in: "1e300 B" is too large: at most 1e+18 B'
     ]
 
 
@@ -376,7 +376,7 @@ def test_tables_can_be_cut_and_given_other_arrivals(graph):
     assert graph(table, {"until": "2 s"}).tasks.time[:, 0].tolist() == [2]
     tasks = graph(table, {"arrivals": "{process: all_at_once, count: 3}"}).tasks
     assert tasks.arrival.tolist() == [0, 0, 0]
-    with pytest.raises(ScenarioError, match="workload.0.count: would cut a task graph apart"):
+    with pytest.raises(ScenarioError, match="workload.0.count: would divide a task graph: this table has predecessors"):
         graph("id,gpu_time,predecessors\n1,1,\n2,1,1\n", {"count": 1})
 
 
@@ -468,7 +468,7 @@ def test_a_cholesky_graph(tmp_path):
 def test_what_only_the_cost_model_can_refuse_has_an_address_too():
     launch = {"grid": 16, "block": 4096}
     (problem,) = problems(work={"flops": "1 MFLOP", "launch": launch})
-    assert problem == "workload.0: 4096 threads in a block are more than the device's 1024"
+    assert problem == "workload.0: 4096 threads in a block exceed the device's 1024"
 
 
 def test_times_for_devices_that_the_cluster_lacks_are_noted(tmp_path):
@@ -491,14 +491,14 @@ def test_times_for_devices_that_the_cluster_lacks_are_noted(tmp_path):
 
 
 def test_a_speedup_needs_something_to_be_relative_to():
-    with pytest.raises(ScenarioError, match="speedup is relative to a gpu_time, work or profile, and there is none"):
+    with pytest.raises(ScenarioError, match="cpu_time: a speedup is relative to gpu_time, work or a profile; give one"):
         one(cpu_time={"speedup": 3})
-    with pytest.raises(ScenarioError, match="the first of the modes has nothing to be a speedup of"):
+    with pytest.raises(ScenarioError, match="the first mode needs a time, since a speedup is relative to it"):
         one(modes=[{"device": "cpu", "time": {"speedup": 3}}])
 
 
 def test_estimates_are_given_once(graph):
-    with pytest.raises(ScenarioError, match="workload.0.estimates: the table has estimates of its own"):
+    with pytest.raises(ScenarioError, match="workload.0.estimates: estimates must be given once: here or in the table"):
         graph("gpu_time,gpu_time_estimate\n1,2\n", {"estimates": "{factor: 2}"})
 
 
@@ -519,7 +519,7 @@ def test_work_can_demand_a_share_of_the_multiprocessors():
 
 def test_a_share_and_another_number_of_gpus_contradict_each_other():
     work = {**VECTOR_ADD, "share": 0.25}
-    said = "gpus: 2 contradicts the share of 0.25 that the work demands; give one of them"
+    said = "gpus: gpus must equal share (0.25) of the work, or be left out; got 2"
     assert problems(work=work, gpus=2) == [f"workload.0.{said}"]
     assert problems(work=work, classes=[{"gpus": 2}]) == [f"workload.0.{said}"]
     assert one(work=work, gpus=0.25).tasks.shapes[0].modes[0].share == 250_000
@@ -546,7 +546,7 @@ def test_modes_have_profiles_of_their_own():
 def test_work_in_a_mode_needs_a_device_that_is_known():
     unknown = [{"gpus": {"type": "v1000", "count": 1}}]
     assert problems(unknown, modes={"device": "gpu", "work": VECTOR_ADD}) == [
-        "workload.0: nothing is known of how fast v1000 is; give it a peak under cluster"
+        "workload.0: the speed of v1000 is unknown; give it a peak under cluster"
     ]
     assert problems(modes={"device": "gpu"}) == ["workload.0.modes: a mode needs one of time, work and profile"]
 
@@ -556,7 +556,7 @@ def test_work_and_profiles_can_be_kept_to_some_devices():
     assert modes(one(KNOWN_CPU, work=VECTOR_ADD, devices="gpu").tasks) == ["v100"]
     assert modes(one(KNOWN_CPU, profile="cnn_training", devices=["cpu"]).tasks) == ["cpu"]
     assert problems(gpu_time="1 s", devices="gpu") == [
-        "workload.0.devices: this belongs to work, a profile or training, and there is none here"
+        "workload.0.devices: the key needs work, a profile or training"
     ]
 
 
@@ -575,7 +575,7 @@ def test_what_can_be_built_is_judged_even_where_keys_are_wrong():
     found = "\n".join(sorted(str(caught.value).split("\n")))
     assert 'workload.0.gpu_tme: unknown key "gpu_tme"' in found
     assert 'workload.1: the name "a" is that of workload.0; give another (name: ...)' in found
-    assert "workload.1: a task of a can never run on this cluster: 9 × v100 are more than the 4 of any node" in found
+    assert "workload.1: a task of a can never run on this cluster: 9 × v100 exceed the 4 of any node" in found
     assert 'workload.2.reads: "modle" not listed under data: (items with name and size); did you mean "model"?' in found
 
 
@@ -593,11 +593,13 @@ def test_a_closed_loop_knows_patience_and_deadlines():
 @pytest.mark.parametrize(
     ("arrivals", "said"),
     [
-        ({"process": "mmpp", "rates": ["1/s", 0], "holding": ["1e-300 s", "1e-300 s"]}, "too often to follow"),
-        ({"process": "burst", "size": 1e12, "at": ["1 s"]}, "too often to follow"),
-        ({"process": "burst", "size": 1e-9, "every": "1e-9 s"}, "too often to follow"),
+        ({"process": "mmpp", "rates": ["1/s", 0], "holding": ["1e-300 s", "1e-300 s"]},
+            "times until then, too often to simulate"),
+        ({"process": "burst", "size": 1e12, "at": ["1 s"]}, "times until then, too often to simulate"),
+        ({"process": "burst", "size": 1e-9, "every": "1e-9 s"}, "times until then, too often to simulate"),
         ({"process": "all_at_once", "count": 10**11}, "must be at most 50,000,000"),
-        ({"process": "piecewise_poisson", "rate": [["0 s", "1e12/s"], ["1 s", 0]]}, "too often to follow"),
+        ({"process": "piecewise_poisson", "rate": [["0 s", "1e12/s"], ["1 s", 0]]},
+            "times until then, too often to simulate"),
     ],
 )
 def test_arrivals_that_would_take_for_ever_are_refused(arrivals, said):
@@ -607,10 +609,10 @@ def test_arrivals_that_would_take_for_ever_are_refused(arrivals, said):
 
 def test_numbers_beyond_computing_are_refused():
     assert problems(gpu_time="1e300 s") == [
-        'workload.0.gpu_time: "1e300 s" is more than a simulation can hold: at most 1e+15 s'
+        'workload.0.gpu_time: "1e300 s" is too large: at most 1e+15 s'
     ]
     (said,) = problems(gpu_time="1 s", cpu_time={"speedup": 10**300})
-    assert said.startswith("workload.0.cpu_time.speedup: expected a number")
+    assert said.startswith("workload.0.cpu_time.speedup: must be a number")
     assert problems(gpu_time={"distribution": "lognormal", "median": "1 s", "sigma": 1e6}) != []
 
 
@@ -626,7 +628,7 @@ def test_a_way_out_is_told_where_it_is_one(entry, nodes, way_out):
         "cluster": {"nodes": [{"count": nodes, "cpus": 4, "gpus": {"type": "g", "count": 8}}]},
         "workload": [{"name": "a", "arrivals": {"process": "poisson", "rate": "1/s"}, **entry}],
     }  # fmt: skip
-    with pytest.raises(ScenarioError, match="more than the 8 of any node") as refused:
+    with pytest.raises(ScenarioError, match="16 × g exceed the 8 of any node") as refused:
         hs.run(scenario)
     assert ("span: any" in str(refused.value)) == way_out
     scenario["workload"][0]["span"] = "any"

@@ -63,20 +63,20 @@ def test_a_problem_in_the_only_entry_has_its_line_with_and_without_the_list():
 
 def test_duplicate_keys_are_all_reported():
     assert messages("a: 1\na: 2\nb: {c: 1, c: 2}") == [
-        "s.yaml:2:1: a: this key is given twice; it stands already at line 1",
-        "s.yaml:3:11: b.c: this key is given twice; it stands already at line 3",
+        "s.yaml:2:1: a: this key is given twice; the first is at line 1",
+        "s.yaml:3:11: b.c: this key is given twice; the first is at line 3",
     ]
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("- a\n- b", "s.yaml:1:1: a scenario is a mapping of keys to values; this is a list"),
-        ("", "s.yaml:1:1: a scenario is a mapping of keys to values; this is empty"),
-        ("just words", "s.yaml:1:1: a scenario is a mapping of keys to values; this is a single value"),
+        ("- a\n- b", "s.yaml:1:1: a scenario must be a mapping of keys to values; got a list"),
+        ("", "s.yaml:1:1: a scenario must be a mapping of keys to values; got empty"),
+        ("just words", "s.yaml:1:1: a scenario must be a mapping of keys to values; got a single value"),
         (b"a: \xff", "s.yaml:1:4: is not UTF-8 text (byte 0xff); save it as UTF-8"),
-        ("a: 1\n---\nb: 1", "s.yaml:2:1: a second document starts here; one scenario a file"),
-        ("a: &x [*x]", 's.yaml:1:8: the alias "*x" stands for nothing finished before it'),
+        ("a: 1\n---\nb: 1", "s.yaml:2:1: a second document starts here; a file must have one scenario"),
+        ("a: &x [*x]", 's.yaml:1:8: the alias "*x" needs an anchor "&x" that ends before it'),
         ("? [a]\n: 1", "s.yaml:1:3: a key must be a single word or text"),
     ],
 )
@@ -110,7 +110,7 @@ def test_an_alias_bomb_is_refused_while_it_is_small():
     found = []
     assert lines_run(lambda: found.extend(messages("\n".join(lines)))) < 5_000_000
     (message,) = found
-    assert "holds more than 200,000 values" in message
+    assert "has more than 200,000 values" in message
 
 
 @pytest.mark.parametrize("content", ["a: " + "[" * 1_000_000, "a: " + "{b: " * 500_000, "- " * 1_000_000])
@@ -130,13 +130,13 @@ def test_a_file_of_100_mb_is_refused_before_it_is_read(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
-    assert str(caught.value).startswith(f"{path}: is 100.0 MB; a scenario file may have 4 MB.")
+    assert str(caught.value).startswith(f"{path}: must be at most 4 MB; got 100.0 MB.")
 
 
 def test_no_file_and_no_regular_file(tmp_path):
-    with pytest.raises(ScenarioError, match="there is no such file"):
+    with pytest.raises(ScenarioError, match="the file does not exist"):
         documents.read(tmp_path / "none.yaml")
-    with pytest.raises(ScenarioError, match="is a folder; a scenario is a file"):
+    with pytest.raises(ScenarioError, match="must be a scenario file; got a folder"):
         documents.read(tmp_path)
 
 
@@ -197,7 +197,7 @@ def test_the_policy_is_set_in_both_forms():
         ),
         (
             "cluster.nodes.0.count.x=1",
-            "--set cluster.nodes.0.count.x: cluster.nodes.0.count is a single value (8) and has nothing inside",
+            "--set cluster.nodes.0.count.x: cluster.nodes.0.count is a single value (8) without keys",
         ),
     ],
 )
@@ -208,7 +208,7 @@ def test_a_path_that_leads_nowhere(text, problem):
 
 
 def test_an_assignment_needs_a_sign_and_a_readable_value():
-    with pytest.raises(UsageError, match="needs key.path=value"):
+    with pytest.raises(UsageError, match="--set must be key.path=value"):
         overrides.parse_assignment("seed")
     with pytest.raises(UsageError, match="not valid YAML"):
         overrides.parse_assignment("seed=[1")
@@ -245,11 +245,11 @@ def test_any_text_is_read_or_refused(content):
 
 def test_long_texts_behind_aliases_are_counted_by_their_length():
     text = "a: &a " + "x" * 100_000 + "\n" + "".join(f"b{n}: *a\n" for n in range(1000))
-    assert "holds more than 200,000 values (aliases counted each time)" in messages(text)[0]
+    assert "has more than 200,000 values (aliases counted each time)" in messages(text)[0]
 
 
 def test_a_name_no_file_can_have():
     with pytest.raises(ScenarioError, match="cannot be read"):
         documents.read(Path("x" * 5000 + ".yaml"))
-    with pytest.raises(ScenarioError, match="there is no such file"):
+    with pytest.raises(ScenarioError, match="the file does not exist"):
         documents.read(Path("a\0b.yaml"))

@@ -122,12 +122,12 @@ policy: t_ordr
 sweep: [1]
 """
     assert complaints(text) == [
-        "s.yaml:1:1: name: expected a name, not nothing",
-        "s.yaml:2:1: seed: must be at least 0, not -1",
+        "s.yaml:1:1: name: must be a name; got nothing",
+        "s.yaml:2:1: seed: must be at least 0; got -1",
         's.yaml:3:1: horizn: unknown key "horizn"; did you mean "horizon"?',
         's.yaml:4:1: warmup: "5" has no unit; write for instance 5 s; or auto, which finds it from replications',
-        's.yaml:7:7: cluster.nodes.0.count: expected a whole number, not "8.5"',
-        "s.yaml:8:7: cluster.nodes.0.cpus: expected a number, not true",
+        's.yaml:7:7: cluster.nodes.0.count: must be a whole number; got "8.5"',
+        "s.yaml:8:7: cluster.nodes.0.cpus: must be a number; got true",
         's.yaml:9:26: cluster.nodes.0.gpus.sharing: unknown kind "mpps"; did you mean "mps"?',
         's.yaml:9:41: cluster.nodes.0.gpus.speeed: unknown key "speeed"; did you mean "speed"?',
         's.yaml:9:52: cluster.nodes.0.gpus.memory: "11" has no unit; write for instance 11 GB',
@@ -140,24 +140,24 @@ sweep: [1]
         's.yaml:16:5: workload.1.gpu_time: "-5 s" is negative',
         's.yaml:17:5: workload.1.gpu_time.v100: "5" has no unit; write for instance 5 s',
         's.yaml:18:5: workload.1.gpu_tme: unknown key "gpu_tme"; did you mean "gpu_time"?',
-        "s.yaml:19:16: workload.1.cpu_time.speedup: must be above 0, not -1",
+        "s.yaml:19:16: workload.1.cpu_time.speedup: must be above 0; got -1",
         "s.yaml:20:5: workload.1.slo.factor: this key is missing",
         's.yaml:20:11: workload.1.slo.factr: unknown key "factr"; did you mean "factor"?',
         's.yaml:21:23: workload.1.users.zip: unknown key "zip"; did you mean "zipf"?',
-        's.yaml:22:5: workload.1.estimates: expected a mapping, not "perfect"',
+        's.yaml:22:5: workload.1.estimates: must be a mapping; got "perfect"',
         's.yaml:23:16: workload.1.classes.0.wieght: unknown key "wieght"; did you mean "weight"?',
-        "s.yaml:23:27: workload.1.classes.0.gpus: 1.5 GPUs: a fraction is below 1 (of one GPU), more GPUs are whole",
+        "s.yaml:23:27: workload.1.classes.0.gpus: must be a share of one GPU below 1, or whole GPUs; got 1.5",
         "s.yaml:24:5: workload.2.trace.format: this key is missing",
         "s.yaml:25:5: workload.3.service: a service needs compute: {per_item: ..., fixed: ...}, "
-        "or variants that have it",
-        's.yaml:26:5: workload.4: expected a mapping, not "5"',
+        "or variants with it",
+        's.yaml:26:5: workload.4: must be a mapping; got "5"',
         's.yaml:27:48: workload.5.gpu_time: "nan s" is not a finite number',
         's.yaml:27:76: workload.5.stopping.save: "1" has no unit; write for instance 1 s',
         "s.yaml:28:1: replications.metric: this key is missing",
-        "s.yaml:28:16: replications.precision: expected a share above 0 and below 1, such as 5%, not 5",
+        "s.yaml:28:16: replications.precision: must be a share above 0 and below 1, such as 5%; got 5",
         's.yaml:29:1: policy.scheduler.name: unknown scheduler "t_ordr"; did you mean "t_order"? '
         "(hetsim list policies)",
-        "s.yaml:30:1: sweep: expected a mapping, not a list",
+        "s.yaml:30:1: sweep: must be a mapping; got a list",
     ]
 
 
@@ -168,9 +168,9 @@ sweep: [1]
          "s.yaml: cluster: this key is missing"),
         ("nodes: [{cpus: 4, gpus: {type: v100, count: 2}}]", "nodes: []",
          "s.yaml:3:11: cluster.nodes: needs at least 1 entry"),
-        ("{cpus: 4,", "{cpus: x,", 's.yaml:3:20: cluster.nodes.0.cpus: expected a number, not "x"'),
+        ("{cpus: 4,", "{cpus: x,", 's.yaml:3:20: cluster.nodes.0.cpus: must be a number; got "x"'),
         ("nodes:", "trace: {format: openb_nodes}, nodes:",
-         "s.yaml:3:11: cluster.trace: the machines are listed under nodes already; leave one of the two out"),
+         "s.yaml:3:11: cluster.trace: nodes and trace both list machines; leave one of the two out"),
         ("count: 2}", "count: 2, pcie: {upload: 0}}",
          "s.yaml:3:65: cluster.nodes.0.gpus.pcie.upload: a bandwidth must be above 0"),
         ("    gpu_time: 5 min\n", "",
@@ -181,19 +181,19 @@ sweep: [1]
         ("gpu_time: 5 min", "profile: cnn_trainin",
          's.yaml:7:5: workload.0.profile: unknown profile "cnn_trainin"; did you mean "cnn_training"?'),
         ("gpu_time: 5 min", "scaling: {a: 1}",
-         "s.yaml:7:5: workload.0.scaling: scaling maps whole numbers of GPUs to speed-ups, "
-         'as in {1: 1, 2: 1.9}; "a" is none'),
+         "s.yaml:7:5: workload.0.scaling: scaling must map whole numbers of GPUs to speed-ups, "
+         'as in {1: 1, 2: 1.9}; got "a"'),
         ("name: tiny\n", "warmup: 2 h\n",
-         "s.yaml:1:1: warmup: 7200 s must be shorter than the horizon of 3600 s, which includes it"),
+         "s.yaml:1:1: warmup: must be below the horizon of 3600 s, which includes it; got 7200 s"),
         ("arrivals: {process: poisson, rate: 40/h}\n    gpu_time: 5 min\n", "trace: {format: tasks, path: none.csv}\n",
-         's.yaml:6:28: workload.0.trace.path: no file "none.csv" (looked for none.csv)'),
+         's.yaml:6:28: workload.0.trace.path: there is no file "none.csv" (searched at none.csv)'),
         ("arrivals: {process: poisson, rate: 40/h}\n    gpu_time: 5 min\n", "trace: {format: tusks, path: none.csv}\n",
          's.yaml:6:13: workload.0.trace.format: unknown trace format "tusks"; did you mean "tasks"? '
          "(hetsim list traces)"),
         ("name: one\n", "time_scale: 2\n",
-         "s.yaml:5:5: workload.0.time_scale: it stretches the arrival times of a trace, and there is no trace here"),
+         "s.yaml:5:5: workload.0.time_scale: the key scales the arrival times of a trace, but the entry has no trace"),
         ("policy: t_order", "policy: [t_order]",
-         "s.yaml:8:1: policy: expected the name of a scheduler, or a mapping"),
+         "s.yaml:8:1: policy: must be the name of a scheduler, or a mapping"),
         ("policy: t_order", "policy: {schedular: t_order}",
          's.yaml:8:10: policy.schedular: unknown key "schedular"; did you mean "scheduler"?'),
         ("policy: t_order", "policy: {scheduler: t_order, batching: x}",
@@ -216,9 +216,9 @@ sweep: [1]
         ("policy: t_order", "policy: {scheduler: {name: t_threshold, limit: 5}}",
          's.yaml:8:41: policy.scheduler.limit: "5" has no unit; write for instance 5 s'),
         ("policy: t_order", "policy: {scheduler: {name: t_threshold, limit: 5 s, depth: x}}",
-         's.yaml:8:53: policy.scheduler.depth: expected a whole number, not "x"'),
+         's.yaml:8:53: policy.scheduler.depth: must be a whole number; got "x"'),
         ("policy: t_order", "policy: {scheduler: {name: t_replay, path: plan.csv}}",
-         's.yaml:8:38: policy.scheduler.path: no file "plan.csv" (looked for plan.csv)'),
+         's.yaml:8:38: policy.scheduler.path: there is no file "plan.csv" (searched at plan.csv)'),
     ],
 )  # fmt: skip
 def test_one_problem(complaints, old, new, problem):
@@ -346,15 +346,15 @@ def test_shipped_scenarios_are_found_by_name(tmp_path, monkeypatch):
 def test_an_unknown_name_is_neither_file_nor_shipped():
     with pytest.raises(UnknownName, match='unknown scenario "no_such_scenario"'):
         load("no_such_scenario")
-    with pytest.raises(ScenarioError, match="there is no such file"):
+    with pytest.raises(ScenarioError, match="the file does not exist"):
         load("no_such_scenario.yaml")
 
 
 @pytest.mark.parametrize(
     ("sweep", "problem"),
     [
-        ("{policy: sjf}", 's.yaml:8:9: sweep.policy: expected a list of the values to try, not "sjf"'),
-        ("{policy: []}", "s.yaml:8:9: sweep.policy: expected a list of the values to try, not an empty one"),
+        ("{policy: sjf}", 's.yaml:8:9: sweep.policy: must be a list of the values to try; got "sjf"'),
+        ("{policy: []}", "s.yaml:8:9: sweep.policy: must be a list of the values to try; got an empty one"),
         ("{workload.two.count: [1]}", 's.yaml:8:9: sweep.workload.two.count: workload has no entry "two"'),
         ("{horizn: [1 h]}", 's.yaml:8:9: sweep.horizn: there is no key "horizn" in a scenario; did you mean "horizon"'),
     ],
@@ -367,13 +367,13 @@ def test_a_sweep_that_leads_nowhere(complaints, sweep, problem):
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("replications: 1e9", "s.yaml:8:1: replications: must be at most 100,000, not 1,000,000,000"),
+        ("replications: 1e9", "s.yaml:8:1: replications: must be at most 100,000; got 1,000,000,000"),
         ("replications: {precision: 5%, metric: respones_mean}",
          's.yaml:8:31: replications.metric: unknown metric "respones_mean"; did you mean "response_mean"? '
          "(hetsim list metrics)"),
         ("horizon: 0", "s.yaml:2:1: horizon: must be above 0; leave it out to run until everything is done"),
-        ('name: "a\\e[2J"', "s.yaml:1:1: name: a name is one line of visible characters; this has others"),
-        (f"seed: {'1' * 350}.5", 's.yaml:8:1: seed: expected a number, not "' + "1" * 57 + '..."'),
+        ('name: "a\\e[2J"', "s.yaml:1:1: name: a name must be one line of visible characters"),
+        (f"seed: {'1' * 350}.5", 's.yaml:8:1: seed: must be a number; got "' + "1" * 57 + '..."'),
     ],
 )  # fmt: skip
 def test_values_no_run_could_use(complaints, line, problem):

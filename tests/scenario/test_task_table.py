@@ -62,8 +62,8 @@ def test_further_columns_are_kept_if_numeric(table):
     assert "color" not in found.extra
     notes = [note.partition(".csv: ")[2] for note in found.notes]
     assert notes == [
-        'column "color" is not known and not numeric: ignored',
-        'column "prioriti" is not known: kept as it is; did you mean "priority"?',
+        'column "color" is unknown and not numeric: ignored',
+        'column "prioriti" is unknown: kept unchanged; did you mean "priority"?',
     ]
 
 
@@ -71,12 +71,12 @@ def test_bad_cells_are_named_by_line_row_and_column(complaints):
     # A blank line counts as a line, not as a row.
     assert complaints("arrival,cpu_time,gpus,weight\n0,1,1.5,1\n\nx,-1,1,0\n,nan,1,1\n1e400,1_0,1,1\n") == [
         't.csv:4: row 2, column arrival: "x" is not a number',
-        "t.csv:5: row 3, column arrival: the cell is blank; every task needs one",
+        "t.csv:5: row 3, column arrival: the cell is blank; every task needs a value",
         't.csv:6: row 4, column arrival: "1e400" is not finite',
         't.csv:5: row 3, column cpu_time: "nan" is not a number',
         't.csv:6: row 4, column cpu_time: "1_0" is not a number',
         't.csv:4: row 2, column cpu_time: "-1" is negative',
-        "t.csv:2: row 1, column gpus: 1.5: a fraction is below 1 (of one GPU), more GPUs are whole",
+        "t.csv:2: row 1, column gpus: must be a share of one GPU below 1, or whole GPUs; got 1.5",
         "t.csv:4: row 2, column weight: a weight must be above 0",
     ]
 
@@ -89,20 +89,20 @@ def test_bad_cells_are_named_by_line_row_and_column(complaints):
          '("cpu_tme"; did you mean "cpu_time"?)'),
         ("cpu_time,gpu_time_estimate\n1,2\n",
          't.csv:1: column "gpu_time_estimate" has no column "gpu_time" next to it'),
-        ("cpu_time,cpu_time\n1,2\n", 't.csv:1: the column "cpu_time" stands there twice'),
+        ("cpu_time,cpu_time\n1,2\n", 't.csv:1: the column "cpu_time" is given twice'),
         ("", "t.csv: is empty"),
         ("cpu_time\n", "t.csv: the table has no rows"),
         ("a,cpu_time\n1,2\n3\n", "t.csv:3: the row has 1 cell, but the header has 2 columns"),
-        ("id,cpu_time\na,1\nb,1\na,1\n", 't.csv:4: row 3, column id: "a" is the id of line 2 too'),
-        ("id,cpu_time\na,1\n,1\n", "t.csv:3: row 2, column id: the cell is blank; every task needs one"),
+        ("id,cpu_time\na,1\nb,1\na,1\n", 't.csv:4: row 3, column id: "a" is also the id of line 2'),
+        ("id,cpu_time\na,1\n,1\n", "t.csv:3: row 2, column id: the cell is blank; every task needs a value"),
         ("id,cpu_time,gpu_time\na,1,1\nb,,inf\n",
          "t.csv:3: row 2, column cpu_time, gpu_time: task b has no finite time on any device"),
         ("id,cpu_time,predecessors\nalpha,1,\nbeta,1,alpa\n",
          't.csv:3: row 2, column predecessors: task beta names the unknown predecessor "alpa"; did you mean "alpha"?'),
         ("id,cpu_time,predecessors\na,1,c\nb,1,a\nc,1,b\n",
-         "t.csv:2: row 1, column predecessors: cyclic graph: these tasks wait for each other: a → b → c → a"),
+         "t.csv:2: row 1, column predecessors: the graph has a cycle: these tasks wait for each other: a → b → c → a"),
         ("id,cpu_time,predecessors\na,1,a\n",
-         "t.csv:2: row 1, column predecessors: cyclic graph: these tasks wait for each other: a → a"),
+         "t.csv:2: row 1, column predecessors: the graph has a cycle: these tasks wait for each other: a → a"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_table(complaints, text, problem):
@@ -124,7 +124,7 @@ def test_parquet_is_read_like_csv_and_rows_are_numbered(tmp_path):
         task_table.read(path)
     assert str(caught.value).split("\n") == [
         f'{path}: row 2, column cpu_time: "-2.0" is negative',
-        f'{path}: row 2, column id: "1" is the id of row 1 too',
+        f'{path}: row 2, column id: "1" is also the id of row 1',
     ]
     path.write_text("not parquet")
     with pytest.raises(ScenarioError, match="cannot be read as Parquet"):
@@ -187,7 +187,7 @@ def test_tables_that_are_no_csv_are_described(complaints, tmp_path):
         "its columns are separated by semicolons, use commas"
     ]
     assert complaints("cpu_time,class\n1," + "a" * 3_000_000) == [
-        "t.csv: a row is longer than 1 MB, the most that is read; is a quotation mark left open?"
+        "t.csv: a row is longer than 1 MB, the maximum; a quotation mark may not be closed"
     ]
     (tmp_path / "t.csv").write_bytes(b"cpu_time,class\n1,caf\xe9\n")
     with pytest.raises(ScenarioError, match="t.csv:2:6: is not UTF-8 text .byte 0xe9.; save it as UTF-8"):
@@ -196,7 +196,7 @@ def test_tables_that_are_no_csv_are_described(complaints, tmp_path):
 
 def test_a_column_of_bytes_is_named(tmp_path):
     pd.DataFrame({"cpu_time": [1.0], "id": [b"\xff"]}).to_parquet(tmp_path / "t.parquet")
-    with pytest.raises(ScenarioError, match='column "id" holds neither texts nor numbers'):
+    with pytest.raises(ScenarioError, match='column "id" has neither texts nor numbers'):
         task_table.read(tmp_path / "t.parquet")
 
 
@@ -211,7 +211,7 @@ def test_numbers_beyond_any_run_are_refused(complaints):
 def test_a_long_cycle_is_shortened(complaints):
     rows = "".join(f"{n},1,{(n + 1) % 1000}\n" for n in range(1000))
     (said,) = complaints("id,cpu_time,predecessors\n" + rows)
-    assert "cyclic graph" in said and "(990 more)" in said and len(said) < 200
+    assert "the graph has a cycle" in said and "(990 more)" in said and len(said) < 200
 
 
 def test_many_duplicates_are_found_at_once(complaints):

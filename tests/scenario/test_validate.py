@@ -42,13 +42,14 @@ ADMISSION = "policy:\n  admission: "
 # name: the scenario, the address and the key of its first problem, and a part of what is said of it
 WRONG = {
     # The engine, about to start: replicas take their devices
-    "replicas": (LLM + "      replicas: 5\n", "12:7: workload.0.service.replicas", "replica 3 of 5 of m finds no node"),
+    "replicas": (LLM + "      replicas: 5\n", "12:7: workload.0.service.replicas",
+        "no node has 1 × a100 free for replica 3 of 5 of m"),
     "two models": (
         LLM + "      replicas: 2\n" + MODEL.replace("NAME", "k") + "      replicas: 1\n",
-        "21:7: workload.1.service.replicas", "services that stand before it take theirs first",
+        "21:7: workload.1.service.replicas", "services listed before it are placed first",
     ),
     "default replica": (
-        LLM + "      gpus: 2\n" + MODEL.replace("NAME", "k"), "17:5: workload.1.service.replicas", "replica 1 of 1",
+        LLM + "      gpus: 2\n" + MODEL.replace("NAME", "k"), "17:5: workload.1.service.replicas", "no node has",
     ),
     "scale": (
         LLM + "      scale: {name: target_requests, min: 3, max: 5, target: 4}\n",
@@ -56,29 +57,32 @@ WRONG = {
     ),
     "decoding": (
         LLM + KV + "      disaggregated: {prefill: 2, decode: 1}\n",
-        "13:35: workload.0.service.disaggregated.decode", "replica 1 of 1",
+        "13:35: workload.0.service.disaggregated.decode", "no node has",
     ),
     "prefill": (
         LLM + KV + "      disaggregated: {prefill: 3, decode: 1}\n",
-        "13:23: workload.0.service.disaggregated.prefill", "replica 3 of 3",
+        "13:23: workload.0.service.disaggregated.prefill", "no node has",
     ),
-    "planned model": (LLM + "policy: heft\n", "12:1: policy.scheduler", "requests to language models are none"),
+    "planned model": (LLM + "policy: heft\n", "12:1: policy.scheduler", "requests to language models cannot be "
+                                                                        "planned"),
     # Services
     "planned service": (GPU + SERVED + SCHEDULER + "heft\n", "12:3: policy.scheduler", "does not serve requests"),
-    "preemptive service": (GPU + SERVED + SCHEDULER + "las\n", "12:3: policy.scheduler", "stops running tasks"),
+    "preemptive service": (GPU + SERVED + SCHEDULER + "las\n", "12:3: policy.scheduler",
+        "a preemptive scheduler cannot serve requests: batches cannot be preempted"),
     "batch sizes": (
         GPU + SERVED + "policy:\n  batching:\n" + SIZES + "[16, 64]\n",
-        "15:9: policy.batching.allowed_batch_sizes", "service s takes batches of at most 8",
+        "15:9: policy.batching.allowed_batch_sizes", "service s allows batches of at most 8",
     ),
     "own batch sizes": (
         GPU + SERVED + "      batching:\n  " + SIZES.replace("\n", "\n  ") + "[16, 64]\n",
-        "14:11: workload.0.service.batching.allowed_batch_sizes", "service s takes batches of at most 8",
+        "14:11: workload.0.service.batching.allowed_batch_sizes", "service s allows batches of at most 8",
     ),
     "order of sizes": (
         GPU + SERVED + "      batching:\n  " + SIZES.replace("\n", "\n  ") + "[64, 4]\n",
-        "14:11: workload.0.service.batching.allowed_batch_sizes", "is not increasing",
+        "14:11: workload.0.service.batching.allowed_batch_sizes", "sizes must be increasing; got",
     ),
-    "batching alone": (CPU + PLAIN + "policy:\n  batching: serial_greedy\n", "9:3: policy.batching", "for services"),
+    "batching alone": (CPU + PLAIN + "policy:\n  batching: serial_greedy\n", "9:3: policy.batching",
+        "batching needs a service, but no workload entry has one"),
     "batching of models": (GPU + SERVED + "policy: {batching: continuous}\n", "11:10: policy.batching", "for language"),
     # Planners
     "closed loop": (GPU + CLOSED + SCHEDULER + "heft\n", "10:3: policy.scheduler", "2 tasks come when others have"),
@@ -93,7 +97,8 @@ WRONG = {
         + "data: {name: x, size: 30 GB}\npolicy: greedy_best_fit\n", "10:1: policy.scheduler", "needs 50 GB",
     ),
     "static classes": (
-        GPU + BOTH + SCHEDULER + "{name: semi_static, static: [x]}\n", "9:34: policy.scheduler.static", "no task has",
+        GPU + BOTH + SCHEDULER + "{name: semi_static, static: [x]}\n", "9:34: policy.scheduler.static",
+            "static must have classes of tasks",
     ),
     # Policies that look at the tasks
     "groups": (GPU + BOTH + SCHEDULER + "{name: hierarchical, groups: rack}\n", "9:3: policy.scheduler", "no node has"),
@@ -105,10 +110,12 @@ WRONG = {
     ),
     "recorded starts": (CPU + PLAIN + "policy: as_recorded\n", "8:1: policy.scheduler", "column recorded_start"),
     "quotas": (
-        CPU + PLAIN + SCHEDULER + "{name: quota_borrow, quotas: {bob: 1}}\n", "9:3: policy.scheduler", 'user "bob"',
+        CPU + PLAIN + SCHEDULER + "{name: quota_borrow, quotas: {bob: 1}}\n", "9:3: policy.scheduler",
+            'got "bob", the workload has none',
     ),
     "prices": (
-        GPU + BOTH + SCHEDULER + "{name: max_throughput, costs: prices}\n", "9:3: policy.scheduler", "it has none",
+        GPU + BOTH + SCHEDULER + "{name: max_throughput, costs: prices}\n", "9:3: policy.scheduler",
+            "give them a price such as 2.5/h",
     ),
     "pairs": (GPU + BOTH + SCHEDULER + "{name: max_throughput, pairs: true}\n", "9:3: policy.scheduler", "pairs: true"),
     "costs": (
@@ -118,7 +125,8 @@ WRONG = {
         CPU + PLAIN + ADMISSION + "{name: queue_limit, per_class: {x.y: 3}}\n", "9:34: policy.admission.per_class.x.y",
         'no class "x.y"',
     ),
-    "no limit": (CPU + PLAIN + ADMISSION + "queue_limit\n", "9:3: policy.admission", "without a limit"),
+    "no limit": (CPU + PLAIN + ADMISSION + "queue_limit\n", "9:3: policy.admission",
+        "queue_limit needs at least one of limit, per_class and per_device"),
     "rewards": (
         CPU + PLAIN + ADMISSION + "{name: mdp_threshold, rewards: {x: 1}}\n", "9:46: policy.admission.rewards.x",
         'no class "x"',
@@ -127,7 +135,7 @@ WRONG = {
         GPU + BOTH + SCHEDULER + "{name: predictive, predictor: x}\n", "9:33: policy.scheduler.predictor", "unknown",
     ),
     # The workload
-    "cores": (CPU + PLAIN + "    cpus: 8\n", "4:5: workload.0", "8 cores are more than the 2 of any node"),
+    "cores": (CPU + PLAIN + "    cpus: 8\n", "4:5: workload.0", "8 cores exceed the 2 of any node"),
     "no GPU": (CPU + BOTH.replace("    cpu_time: 2 s\n", ""), "4:5: workload.0", "there is no time"),
     "empty": (
         "horizon: 1 ms\n" + CPU + PLAIN.replace("1/s", "0.001/s").replace("    count: 5\n", ""), "4:1: workload",
@@ -171,7 +179,8 @@ def test_both_refuse_it_at_the_same_address(tmp_path: Path, monkeypatch: pytest.
     ("entry", "policy", "table", "said"),
     [
         ("", "fcfs", "id,cpu_time\na,x\n", 't.csv:2: row 1, column cpu_time: "x" is not a number'),
-        ("", "fcfs", "id,cpu_time,predecessors\na,1,b\nb,1,a\n", "t.csv:2: row 1, column predecessors: cyclic graph"),
+        ("", "fcfs", "id,cpu_time,predecessors\na,1,b\nb,1,a\n", "t.csv:2: row 1, column predecessors: the "
+                                                                 "graph has a cycle: these tasks wait for each other:"),
         ("", "fcfs", "id,cpu_time,cpus\na,1,9\n", "s.yaml:4:5: workload.0: task a (t.csv, line 2) can never run"),
         ("    unfit: reject\n", "heft", "id,cpu_time,cpus\na,1,9\nb,1,1\n", "s.yaml:3:1: workload: heft plans all"),
         ("", "{name: replay, plan: p.csv}", "id,cpu_time\na,1\n", 'p.csv:2: order "x" of task a is not a number'),
@@ -192,9 +201,10 @@ def test_what_is_wrong_in_a_file_has_the_address_of_its_line(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--policy", "las"), "--policy: policy.scheduler: a scheduler that stops running tasks"),
+        (("--policy", "las"), "--policy: policy.scheduler: a preemptive scheduler cannot serve requests: "
+                              "batches cannot be preempted"),
         (("--set", "policy.scheduler=heft"), "--set policy.scheduler: policy.scheduler: heft does not serve"),
-        (("--set", "warmup=auto"), "--set warmup: warmup: auto takes the mean across replications"),
+        (("--set", "warmup=auto"), "--set warmup: warmup: auto needs at least"),
         (
             ("--set", "policy.admission={name: queue_limit, per_class: {x: 1}}"),
             "--set policy.admission: policy.admission.per_class.x: no class",

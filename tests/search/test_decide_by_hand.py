@@ -39,18 +39,19 @@ def test_what_is_said_of_a_decision():
     two = [candidate(1, MISSED, 1.0), candidate(2, MET, 2.5)]
     mean = "wait mean 1.50 ± 0.10 s, n = 12"
     assert decision(two, 1).sentences == [
-        f"k=2, fcfs meets wait_mean < 2 s with the least price (2.5/h): {mean} (95 % confidence in all verdicts; "
+        f"k=2, fcfs meets wait_mean < 2 s with the lowest price (2.5/h): {mean} (95 % confidence in all verdicts; "
         "all 2 tried)."
     ]
     assert decision(two, 1, objective="total", count=3, targets=[WAIT], confidence=0.9).sentences == [
-        f"k=2, fcfs meets wait_mean < 2 s with the least total (2.5): {mean} (90 % confidence in all verdicts; "
+        f"k=2, fcfs meets wait_mean < 2 s with the lowest total (2.5): {mean} (90 % confidence in all verdicts; "
         "2 of 3 combinations tried)."
     ]
     measured = decision(two, 1, objective="response_mean", delta=0.2)
-    assert measured.sentences[0].startswith("k=2, fcfs meets wait_mean < 2 s with the least response mean (2.5 s): ")
+    assert measured.sentences[0].startswith("k=2, fcfs meets wait_mean < 2 s with the lowest response mean (2.5 s): ")
     assert measured.sentences[1:] == ["It is the best of those that meet the targets, or within 20 % of the best."]
     tied = decision(two, 1, objective="response_mean", tied=[two[0], candidate(3, MET, 2.5, policy="")])
-    assert tied.sentences[1:] == [f"Not told from it after {MAX_REPLICATIONS:,} replications: k=1, fcfs; k=3."]
+    assert tied.sentences[1:] == [f"No significant difference to it after {MAX_REPLICATIONS:,} replications: "
+                                  f"k=1, fcfs; k=3."]
     assert decision(two[:1]).sentences == ["No combination is shown to meet wait_mean < 2 s (all 1 tried)."]
     none = decision(two[:1], targets=[WAIT, LATE], count=9)
     assert none.sentences == [
@@ -73,7 +74,7 @@ def test_open_candidates_that_are_cheaper_than_the_best_are_named(open_ones: lis
     given = [candidate(number, OPEN, cost) for number, cost in enumerate(open_ones)]
     given += [candidate(7, MISSED, 0.5), candidate(8, MET, 8.0)]
     texts = decision(given, len(given) - 1).sentences[1:]
-    told = f"Neither shown to meet nor to miss a target: {said}. More replications would tell."
+    told = f"Undecided whether a target is met: {said}. Use more replications."
     assert texts == ([told] if said else [])
 
 
@@ -136,7 +137,7 @@ def test_the_numbers_of_a_key(given: Any, numbers: list[int]):
 
 @pytest.mark.parametrize("given", [[True], [1.5], [-1], ["a"], "abc", []])
 def test_what_is_not_a_list_of_whole_numbers(given: Any):
-    with pytest.raises(UsageError, match=r"^k: expected whole numbers, such as 1\.\.8 or 2,4,8"):
+    with pytest.raises(UsageError, match=r"^k must be whole numbers, such as 1\.\.8 or 2,4,8"):
         _numbers("k", given)
 
 
@@ -159,7 +160,7 @@ def test_without_prices_the_sum_of_the_numbers_is_minimized():
     assert (made.objective, made.count, len(made.candidates)) == ("total", 4, 1)
     assert made.best is not None
     assert (made.best.number, made.best.objective, dict(made.best.values)) == (2, 2.0, {A: 1, B: 1})
-    with pytest.raises(UsageError, match="the cluster has no prices .*: nothing to minimize by price"):
+    with pytest.raises(UsageError, match="minimizing the price needs prices of the cluster"):
         found({A: [1]}, minimize="price")
 
 

@@ -203,11 +203,11 @@ def test_what_is_written(tmp_path: Path):
     [
         ({BIG: "1..x"}, {}, "the ends of a range must be numbers"),
         ({BIG: []}, {}, "whole numbers"),
-        ({BIG: None}, {}, "give the numbers to try"),
+        ({BIG: None}, {}, "needs numbers to try:"),
         ({"seed": [1, 2]}, {}, "random numbers"),
-        ({BIG: [1]}, {"minimize": "task_count"}, "is better"),
+        ({BIG: [1]}, {"minimize": "task_count"}, "tasks has no better direction"),
         ({BIG: [1]}, {"delta": 2.0}, "delta"),
-        ({BIG: [1], SMALL: range(20_000)}, {}, "more than the 10,000"),
+        ({BIG: [1], SMALL: range(20_000)}, {}, "a search must have at most 10,000 combinations"),
     ],
 )
 def test_wrong_calls_are_told(over: dict[str, Any], more: dict[str, Any], said: str):

@@ -44,22 +44,22 @@ def test_what_is_said_of_a_size():
     one = trial(3, MET)
     assert sizing(3, trial(2, MISSED, 5.0), one) == [met, "2 does not: wait mean is 5.00 ± 0.10 s, n = 12."]
     assert sizing(3, trial(2, MISSED, math.nan, "no room"), one)[1] == "2 does not: it cannot run (no room)."
-    assert sizing(3, one) == [met, "3 is the least that was allowed."]
-    assert sizing(3, trial(1, MISSED), one)[1] == "3 is the least that was allowed."
+    assert sizing(3, one) == [met, "3 is the smallest size allowed."]
+    assert sizing(3, trial(1, MISSED), one)[1] == "3 is the smallest size allowed."
     assert sizing(3, trial(2, UNDEFINED), one)[1] == "With 2 it is not defined in every replication."
     assert sizing(3, trial(2, OPEN, 2.0), one)[1] == (
-        "2 is neither shown to meet it nor to miss it: wait mean is 2.00 ± 0.10 s, n = 12; "
-        "more replications would tell."
+        "It is undecided whether 2 meets the target: wait mean is 2.00 ± 0.10 s, n = 12; "
+        "use more replications."
     )
-    assert sizing(3, one, overload="full")[1] == "2 and fewer were not run (full); --from 2 runs them all the same."
-    assert sizing(2, trial(2, MET), overload="full")[1] == "1 were not run (full); --from 1 runs them all the same."
+    assert sizing(3, one, overload="full")[1] == "2 and fewer were not run (full); --from 2 runs them, too."
+    assert sizing(2, trial(2, MET), overload="full")[1] == "1 were not run (full); --from 1 runs them, too."
     odd = sizing(3, trial(1, MISSED), one, trial(5, MISSED), trial(6, OPEN), trial(7, MISSED))
-    assert odd[2:] == ["Beware: 5, 7 miss it although they are larger; more is not better here."]
+    assert odd[2:] == ["Warning: 5, 7 miss the target although they are larger; larger is not better here."]
 
 
 def test_what_is_said_where_no_size_meets_the_target():
     none = "No k from 2 to 9 is shown to meet wait_mean < 2 s: with 4 the wait mean is 3.00 ± 0.10 s, n = 12."
-    worse = "With 2 it is closer, wait mean is 2.50 ± 0.10 s, n = 12: more is not better here."
+    worse = "With 2 it is closer, wait mean is 2.50 ± 0.10 s, n = 12: larger is not better here."
     assert sizing(None, trial(2, MISSED, 2.5), trial(4, MISSED, 3.0)) == [none, worse]
     assert sizing(None, trial(2, MISSED, 3.5), trial(4, MISSED, 3.0)) == [none]
     assert sizing(None, trial(2, MISSED, 3.0), trial(4, MISSED, 3.0)) == [none]
@@ -175,14 +175,14 @@ def test_what_is_said_of_a_precision():
     said = plan().sentences
     assert said[:3] == [
         "Pilot: 10 replications of 1 min give wait mean to ± 15 % (95 %).",
-        "± 5 % takes about 80 such replications (40 to 160, as far as 10 runs tell): about 40 s with one worker.",
-        "Runs 4 times as long: about 20 of them, about 40 s with one worker.",
+        "± 5 % needs about 80 such replications (40 to 160, estimated from 10 runs): about 40 s with one worker.",
+        "Runs 4 times as long: about 20 replications, about 40 s with one worker.",
     ]
     assert said[-1] == "In the scenario: replications: {precision: 5%, metric: wait_mean, max: 320}"
     few = plan(replications=10, high=9, mean=-2.0).sentences
     assert few[:2] == [
         "Pilot: 10 replications of 1 min give wait mean to ± 15 % (95 %).",
-        "± 5 % is reached by them; 10 such runs would do (about 5 s with one worker).",
+        "± 5 % is reached by the pilot; 10 such runs suffice (about 5 s with one worker).",
     ]
     assert len(few) == 4 and few[-1].endswith("max: 20}")
     assert "about 20 s with 2 workers" in plan(workers=2).sentences[1]
@@ -226,11 +226,11 @@ def test_the_remark_on_a_precision():
     assert Amount(40, 0.4, "jain").remark(runs) == (f"precision: {level} (± 40 % asked for)", False)
     text, is_warning = Amount(10, 0.1, "jain").remark(runs)
     assert is_warning and text == (
-        f"precision not reached: {level}, the most allowed (± 10 % asked for); about {math.ceil(10 * 3.5768**2)} would "
-        "do, or longer runs"
+        f"precision not reached: {level}, the maximum (± 10 % asked for); use about {math.ceil(10 * 3.5768**2)} "
+        "replications, or longer runs"
     )
     assert Amount(10, 0.1, "jain").remark(replications(*[2.0] * 10)) == (
-        "no precision of jain after 10 replications: nothing is random here", True,
+        "precision undefined: jain is the same in all 10 replications", True,
     )  # fmt: skip
     text, is_warning = Amount(10, 0.1, "jain").remark(replications(*[1.0] * 9, math.inf))
     assert is_warning and "± 10 % asked for): the 95 % interval of jain is not defined" in text
@@ -272,7 +272,7 @@ def test_the_longest_warmup_of_a_point_is_shared():
     assert found.cut is not None and (found.cut.time, found.lasting) == (9.0, None)
     assert (found.error_of(pilot(3.0)), found.error_of(pilot(None, gone))) == ("", "never")
     waiting = shared([pilot(3.0), pilot(None, again)])
-    assert waiting.error_of(pilot(3.0)) == "the point has no warm-up yet: busy"
+    assert waiting.error_of(pilot(3.0)) == "the warm-up of the point cannot be found: busy"
     assert shared([pilot(None, gone)]) == Warmup(None)
 
 
@@ -325,8 +325,11 @@ def test_values_of_the_command(text: str, key: str, values: Any):
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("a", "needs key.path=values"), ("a..b=1", "needs key.path=values"), ("=1", "needs key.path=values"),
-    ("a=", "--over a=: no values to try"), ("a=[1", "the values"),
+    ("a", "--over must be key.path=values, such as cluster.nodes.0.count=8,16,32; "
+          "got"), ("a..b=1", "--over must be key.path=values, such as cluster.nodes.0.count=8,16,32; "
+                             "got"), ("=1", "--over must be key.path=values, such as "
+                                            "cluster.nodes.0.count=8,16,32; got"),
+    ("a=", "--over must have at least one value to try"), ("a=[1", "the values"),
 ])  # fmt: skip
 def test_values_of_the_command_that_are_none(text: str, said: str):
     with pytest.raises(UsageError, match=said):

@@ -110,7 +110,7 @@ def test_targets_are_read_with_their_units(target: str, value: float, below: boo
     ("target", "said"),
     [
         ("faster", "METRIC < VALUE"), ("wait_mean < 3", "has no unit"), ("wait_mean < 3 GB", "not a unit here"),
-        ("slowdown_mean < low", "not a number"),
+        ("slowdown_mean < low", ": must be a number such as 3.5"),
     ],
 )  # fmt: skip
 def test_targets_that_are_none(target: str, said: str):
@@ -124,11 +124,11 @@ def test_bad_input():
         hs.size(SERVERS, "wait_meen < 1 s", COUNT)
     with pytest.raises(ScenarioError, match="--over cluster.node.0.count.*did you mean \"nodes\""):
         hs.size(SERVERS, "wait_mean < 1 s", "cluster.node.0.count")
-    with pytest.raises(UsageError, match="--over name: it is \"servers\", not a whole number"):
+    with pytest.raises(UsageError, match="--over must be a key with a whole number; name is \"servers\""):
         hs.size(SERVERS, "wait_mean < 1 s", "name")
     with pytest.raises(ScenarioError, match="--over horizon"):
         hs.size(SERVERS, "wait_mean < 1 s", "horizon")
-    with pytest.raises(UsageError, match="no range"):
+    with pytest.raises(UsageError, match="must be a range"):
         hs.size(SERVERS, "wait_mean < 1 s", COUNT, least=5, most=4)
     with pytest.raises(UsageError, match="not defined with any"):
         hs.size(SERVERS, "slo_attainment > 90%", COUNT, most=2)
@@ -189,7 +189,7 @@ def test_progress_never_goes_back():
 def test_where_more_is_worse_the_smallest_is_named():
     found = hs.size(SERVERS, "gpu_utilization > 99.9%", COUNT, least=3, most=6, replications=3)
     assert found.size is None
-    assert found.sentences[-1].startswith("With 3 it is closer")
+    assert found.sentences[-1].startswith("With 3 it is closer,")
     assert len(hs.size(SERVERS, "wait_mean < 1 us", COUNT, least=3, most=6, replications=3).sentences) == 1
 
 
@@ -261,16 +261,16 @@ def test_equal_values_are_compared_exactly():
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e400", "1e300"])
 def test_a_target_is_a_finite_number(number: str):
-    with pytest.raises(UsageError, match=f'"{number}" is not a finite number'):
+    with pytest.raises(UsageError, match=f'must be a finite number; got "{number}"'):
         Target.parse(f"preemptions < {number}")
 
 
 def test_what_is_no_size_is_not_searched_over():
-    with pytest.raises(UsageError, match="--over seed: it says which random numbers are drawn"):
+    with pytest.raises(UsageError, match="--over seed: it selects the random numbers"):
         hs.size(SERVERS, "wait_mean < 1 s", "seed")
     precise = {**SERVERS, "replications": {"precision": "5%", "metric": "wait_mean", "max": 20}}
     for scenario, key in ((SERVERS, "replications"), (precise, "replications"), (precise, "replications.max")):
-        with pytest.raises(UsageError, match=f"--over {key}: it says how often"):
+        with pytest.raises(UsageError, match=f"--over {key}: it is the number of runs"):
             hs.size(scenario, "wait_mean < 1 s", key)
 
 

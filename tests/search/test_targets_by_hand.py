@@ -149,10 +149,10 @@ def test_the_cost_of_runs_by_hand():
     (Estimate(2000, 3000, 4, (2.0, 2.1)),
      "2,000 runs to make, 3,000 there already: about 16.7 min with 4 workers (2 s a run, from 2 of them tried now)."),
     (Estimate(0, 7, 1, ()), "0 runs to make, 7 there already."),
-    (Estimate(5, 0, 1, ()), "5 runs to make; those that were tried failed."),
+    (Estimate(5, 0, 1, ()), "5 runs to make; all tried runs failed."),
     (Estimate(5, 0, 1, (1.0,), is_bound=True),
-     "at least 5 runs to make: about 5 s with one worker (1 s a run, from one of them tried now), which is a lower "
-     "bound: how many the precision takes, the runs will tell."),
+     "at least 5 runs to make: about 5 s with one worker (1 s a run, from one of them tried now). This is a lower "
+     "bound: the number that the precision needs is known only during the runs."),
     (Estimate(2, 0, 1, (1.0, 1.1)),
      "2 runs to make: about 2.1 s with one worker (1 s to 1.1 s a run, from 2 of them tried now)."),
 ])  # fmt: skip

@@ -197,9 +197,9 @@ def test_requests_to_a_language_model_have_slices_of_their_own(tmp_path: Path):
 def test_replications_are_not_one_run(tmp_path: Path):
     runs = hs.replicate(SHARED, replications=3)
     path = tmp_path / "run.json"
-    with pytest.raises(UsageError, match=r"a trace is of one run, and these are 3 replications: .*results\[0\]"):
+    with pytest.raises(UsageError, match=r"write_trace needs one run; got 3 replications: .*results\[0\]"):
         write_trace(runs, path)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="the result of a run, not of a dict"):
+    with pytest.raises(UsageError, match="write_trace needs the result of a run; got a dict"):
         write_trace({"fcfs": runs}, path)  # type: ignore[arg-type]
     assert not path.exists()
     assert check_trace(write_trace(runs.results[0], path)) == []

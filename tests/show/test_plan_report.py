@@ -216,7 +216,7 @@ def test_a_run_tells_its_plan_in_a_line():
     assert re.fullmatch(
         r"plan +makespan 10 s planned; ratio 10 to the lower bound of 1 s; planned in [\d.,]+ (µs|ms|s)", line
     )
-    assert "the policy notes: planned_makespan 10" in lines.stderr
+    assert "notes of the policy: planned_makespan 10" in lines.stderr
     assert not any(line.startswith("plan ") for line in overview(hs.run("list-lemma", policy="fcfs")))
 
 
@@ -225,7 +225,7 @@ def test_a_run_tells_its_plan_in_a_line():
     ("notes", "said"),
     [
         ({"optimal": False, "gap": 0.032}, "not proven optimal, gap 3.2 %"),
-        ({"deterministic": False}, "stopped by the clock: another run may plan otherwise"),
+        ({"deterministic": False}, "stopped by its time limit: another run may give another plan"),
         ({"deadlines_missed": 2, "deadline_missed_by": 90.0}, "2 deadlines missed, by 90 s at most"),
         ({"optimal": True, "gap": 0.0, "deadlines_missed": 0}, ""),
     ],

@@ -334,7 +334,7 @@ def test_what_never_ends_or_never_waits_is_said():
         {"arrivals": {"process": "all_at_once", "count": 2}, "gpu_time": "9 s"}
     ]}  # fmt: skip
     ax = axes(hs.plots.cdf(hs.run(none)))
-    assert [text.get_text() for text in ax.texts] == ["none has come to its end"]
+    assert [text.get_text() for text in ax.texts] == ["no task has ended"]
     assert "100 % unfinished" in ax.get_title(loc="left")
     idle = hs.run({**none, "horizon": "1 h"})
     assert [text.get_text() for text in axes(hs.plots.cdf(idle, "wait")).texts] == ["wait is 0 for all"]
@@ -371,7 +371,7 @@ def test_pictures_that_cannot_be_drawn_say_why():
     with pytest.raises(UsageError, match="no GPUs"):
         hs.plots.fragmentation(hs.run(cores))
     found = hs.compare(cores, ["fcfs", "sjf"], replications=2)
-    with pytest.raises(UsageError, match="two groups or more"):
+    with pytest.raises(UsageError, match="the table must be one of Comparison.by with two or more groups"):
         hs.plots.groups(found.by("class"))
 
 
@@ -436,5 +436,5 @@ def test_batches_over_time_are_those_of_the_launches():
     assert all(row[0].get_ylim() == row[1].get_ylim() for row in panels)
     assert [ax.get_ylabel() for ax in panels[:, 0]] == [
         "requests a batch", "GPU time a batch (ms)", "latency (ms)", "requests served a second"]  # fmt: skip
-    with pytest.raises(UsageError, match="without batches"):
+    with pytest.raises(UsageError, match="all runs must have batches, which only services have"):
         hs.plots.batches(hs.run("first-steps"))

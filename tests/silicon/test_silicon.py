@@ -97,7 +97,8 @@ def test_experts_of_an_unmeasured_shape_have_the_times_of_the_nearest():
     ("text", "message"),
     [
         ("vllm-9.9", "the nearest is vllm-0"), ("vllm-0.1", "the nearest is vllm-0"),
-        ("vllm", "cannot be read as an engine and its version"), ("tgi-1.0", "give one such as"),
+        ("vllm", "engine must be an engine and its version, such as"), ("tgi-1.0",
+            "engine must be an engine and its version, such as sglang-0.5,"),
     ],
 )  # fmt: skip
 def test_an_engine_outside_its_versions_is_refused_and_the_nearest_named(text, message):
@@ -159,9 +160,11 @@ def test_an_uncertain_service_draws_one_factor_a_replication():
 @pytest.mark.parametrize(
     ("service", "message"),
     [
-        ({"engine": "vllm-9.9"}, "the nearest is"), ({"step": {"roofline": True}}, "cannot stand together"),
+        ({"engine": "vllm-9.9"}, "the nearest is"), ({"step": {"roofline": True}},
+            "engine and step exclude each other"),
         ({"engine": None, "uncertain": True}, "give engine"),
-        ({"model": "glm-5", "tensor_parallel": 2}, "sparse attention is not modeled"), ({"gpu": None}, "on which GPU"),
+        ({"model": "glm-5", "tensor_parallel": 2}, "sparse attention is not "
+                                                   "modeled"), ({"gpu": None}, "the GPU of the steps is missing"),
     ],
 )  # fmt: skip
 def test_what_an_engine_does_not_know_is_said(service, message):
@@ -186,14 +189,15 @@ def test_hetsim_list_support():
         assert CliRunner().invoke(hetsim, wrong).exit_code == 2
     wrong = CliRunner().invoke(hetsim, ["list", "support", "--model", "lama", "--gpu", "h100"])
     assert wrong.exit_code == 3 and 'unknown model "lama"' in wrong.output
-    for model_text, message in {"14 GB": "is bytes of weights", "{config: no.json}": "there is no such file"}.items():
+    for model_text, message in {"14 GB": "--model must be a name "
+                                         "or", "{config: no.json}": "the file does not exist"}.items():
         wrong = CliRunner().invoke(hetsim, ["list", "support", "--model", model_text, "--gpu", "h100"])
         assert wrong.exit_code == 2 and message in wrong.output
 
 
 def test_heads_divide_over_the_gpus_of_each_type_of_device():
     others = [{"device": "l40s", "gpu": "l40s", "tensor_parallel": 3}]
-    with pytest.raises(ScenarioError, match="64 attention heads cannot be divided evenly over 3 GPUs") as caught:
+    with pytest.raises(ScenarioError, match="64 attention heads must be a multiple of the 3 GPUs") as caught:
         load(scenario(model="llama-3.1-70b", gpu="h100", tensor_parallel=4, also_on=others))
     assert "also_on.0.tensor_parallel" in str(caught.value)
 

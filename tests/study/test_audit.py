@@ -87,7 +87,7 @@ def test_a_sweep_tells_what_its_runs_opened(folder: Path, workers: int):
 @LINUX
 def test_searches_tell_it_too(folder: Path):
     told, _ = audited(folder, "tune", over={"cluster.nodes.cpus": [4, 5]}, audit=True)
-    assert [text for text in told if text.startswith(SAID)] == [f"{SAID}; runs that do have unknown inputs"]
+    assert [text for text in told if text.startswith(SAID)] == [f"{SAID}; such runs have unknown inputs"]
 
 
 IMPORTED = "from pathlib import Path\nS = float(Path('s.txt').read_text())\n\ndef mine(task):\n    return S * task.id\n"

@@ -75,7 +75,7 @@ def test_workers_find_the_same():
     ({"scheduler": {"name": "sfj"}}, 'did you mean "sjf"'),
     ({"scheduler": {"name": "fcfs", "placement": "bestfit"}}, 'did you mean "best_fit"'),
     ({"scheduler": {"name": "local_search", "evaluatons": 3}}, 'did you mean "evaluations"'),
-    ({"scheduler": {"name": "local_search", "evaluations": "many"}}, "expected a whole number"),
+    ({"scheduler": {"name": "local_search", "evaluations": "many"}}, "must be a whole number"),
     ({"scheduler": {"name": "learned", "pth": "net.zip"}}, 'did you mean "path"'),
     ({"scheduler": {"name": "learned", "path": "nowhere.zip"}}, "no file"),
 ])  # fmt: skip

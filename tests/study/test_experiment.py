@@ -105,7 +105,7 @@ def test_one_run_is_the_first_replication_and_says_so(more, asked, tmp_path: Pat
     assert isinstance(one, hs.Result) and one.warmup == first.warmup
     pd.testing.assert_frame_equal(one.tasks, first.tasks, check_exact=True)
     (text,) = [text for text in one.warnings if "hetsim.replicate" in text]
-    assert f"asks for {asked} replications" in text and text not in first.warnings
+    assert f"the scenario has {asked} replications" in text and text not in first.warnings
     assert text in hs.Result.load(save(one, tmp_path / "r", picture=False)).warnings
 
 
@@ -191,7 +191,7 @@ def test_a_class_or_function_is_a_policy():
     def fcfs(task: Any) -> float:
         return -task.arrival
 
-    with pytest.raises(UsageError, match="already"):
+    with pytest.raises(UsageError, match="is taken by another policy"):
         named_policy(fcfs)
 
 

@@ -138,7 +138,7 @@ def test_pools_that_are_opened_and_closed():
     assert two.open(1) and two.pool is not None and two.pool.workers == 2
     assert not given.open(0) and given.open(2) and not Workers(4).remote and Workers(dask="a").remote
     assert Workers(executor=executor).workers == 1 and Workers(None).workers >= 1 and Workers(5).workers == 5
-    with pytest.raises(RunError, match="the executor is broken: a worker of it died"):
+    with pytest.raises(RunError, match="the executor is broken: one of its workers died"):
         given.pool.renew()
     given.close(at_once=False)
     calls: list[Any] = []

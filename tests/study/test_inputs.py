@@ -395,7 +395,7 @@ def test_unknown_inputs_are_trusted_if_asked(tmp_path: Path):
     before = made(tmp_path)
     again, told = called(tmp_path, "from mypol import mine", BASE, trust=True)
     assert (again, made(tmp_path)) == (first, before)
-    assert "as trust (--trust) asks" in told[0]
+    assert "saved runs are reused nevertheless, because of trust" in told[0]
     assert called(tmp_path, "from mypol import mine", BASE)[0] != first
     assert made(tmp_path) != before
 
@@ -422,7 +422,8 @@ def test_a_file_that_was_edited_after_its_import_is_refused(tmp_path: Path, monk
     registry.register("mine", __import__("edited_after_import").mine)
     first = sweep(BASE, {"seed": [1]}, cache=tmp_path / "cache").table["response_mean"][0]
     write(tmp_path, {"edited_after_import.py": KEY.format(-1)})
-    with pytest.raises(UsageError, match=r"edited_after_import\.py has changed since it was imported: mine is not in"):
+    with pytest.raises(UsageError, match=r"edited_after_import\.py has changed since it was imported: mine "
+                                         r"differs from its"):
         sweep(BASE, {"seed": [1]}, cache=tmp_path / "cache")
     write(tmp_path, {"edited_after_import.py": KEY.format(1)})
     assert sweep(BASE, {"seed": [1]}, cache=tmp_path / "cache").table["response_mean"][0] == first
@@ -547,12 +548,12 @@ def test_whatever_looks_outside_is_told_by_each_of_its_names():
         (lambda task: bound(), "opens files (Path.read_text)"),
         (lambda task: is_there("s.txt"), "opens files (exists)"),
         (lambda task: os.path.lexists("s.txt"), "opens files (lexists)"),
-        (lambda task: os.access("s.txt", 4), "asks the system (os.access)"),
-        (lambda task: os.readlink("s.txt"), "asks the system (os.readlink)"),
-        (lambda task: getpid(), "asks the system (os.getpid)"),
+        (lambda task: os.access("s.txt", 4), "queries the system (os.access)"),
+        (lambda task: os.readlink("s.txt"), "queries the system (os.readlink)"),
+        (lambda task: getpid(), "queries the system (os.getpid)"),
         (lambda task: os.spawnlp(os.P_WAIT, "test", "test"), "starts processes"),
         (lambda task: tree.parse("s.xml"), "uses xml.etree"),
-        (lambda task: importlib.util.find_spec("helper"), "looks for modules"),
+        (lambda task: importlib.util.find_spec("helper"), "searches for modules"),
         (lambda task: mmread("s.mtx"), "opens files (mmread)"),
         (lambda task: pa.memory_map("s.txt"), "opens files (memory_map)"),
         (lambda task: pa.OSFile("s.txt"), "opens files (OSFile)"),
@@ -560,10 +561,10 @@ def test_whatever_looks_outside_is_told_by_each_of_its_names():
         (lambda task: parts.dataset("s"), "opens files (dataset)"),
         (lambda task: now(), "reads the clock"),
         (lambda task: pd.Timestamp.now(), "reads the clock"),
-        (lambda task: uuid.uuid4().int, "draws from the system"),
+        (lambda task: uuid.uuid4().int, "reads system randomness"),
         (lambda task: np.random.default_rng().random(), draws),
         (lambda task: np.random.Generator(np.random.MT19937()).random(), draws),
-        (lambda task: random.SystemRandom().random(), "draws from the system"),
+        (lambda task: random.SystemRandom().random(), "reads system randomness"),
         (lambda task: random.Random().random(), draws),
         (lambda task: given_out(1.0), "has an object of numpy.ufunc, whose state cannot be read"),
         (lambda task: np.random.default_rng(task.index).random() + random.Random(3).random(), none),
@@ -624,19 +625,19 @@ def test_what_is_named_by_a_text_or_describes_code_is_told():
     folder = Path("s.txt")
     keys: list[tuple[Callable[..., Any], str]] = [
         (lambda task: operator.methodcaller("read_text")(folder), "opens files (read_text)"),
-        (lambda task: caller(task.name)(folder), "asks objects for computed names"),
+        (lambda task: caller(task.name)(folder), "reads attributes by computed names"),
         (lambda task: caller("lower")(task.name), ""),
         (lambda task: called(folder), "opens files (read_bytes)"),
         (lambda task: longer(task), ""), (lambda task: counted(task), ""),
         (lambda task: operator.attrgetter("exists")(folder)(), "opens files (exists)"),
         (lambda task: getattr(io, "op" + "en")("s.txt"), "opens files"),
-        (lambda task: getattr(os, task.name), "asks os for a computed name"),
+        (lambda task: getattr(os, task.name), "reads a computed name of os"),
         (lambda task: getattr(np, "sqrt")(4), ""),  # noqa: B009
         (lambda task: getattr(task, text, None), ""),
         (lambda task: np.datetime64("now"), "reads the clock"), (lambda task: pd.Timestamp("today"), "reads the clock"),
         (lambda task: np.datetime64("2026-01-01"), ""),
-        (lambda task: sys.getrecursionlimit(), "asks for settings of the process"),
-        (lambda task: np.get_printoptions(), "asks for settings of the process"),
+        (lambda task: sys.getrecursionlimit(), "reads settings of the process"),
+        (lambda task: np.get_printoptions(), "reads settings of the process"),
         (lambda task: len(Way.__doc__ or ""), "reads descriptions (__doc__)"),
         (lambda task: Way.__annotations__, "reads descriptions (__annotations__)"),
         (lambda task: typing.get_type_hints(Way), "reads annotations"),
@@ -763,14 +764,16 @@ def test_what_depends_on_the_process_is_told(monkeypatch: pytest.MonkeyPatch):
     numbered = [lambda task: id(task), lambda task: rows[0] if id(task) < id(rows) else 0,
                 lambda task: sorted(task, key=id)]  # fmt: skip
     plain = [counts, lambda hash, id: hash(id), ByName("a"), ByName, Frozen, Frozen(), lambda task: task.id(task.hash)]
-    for seed, calls in ((None, "calls hash(), which"), ("random", "calls hash(), which"), ("3", "")):
+    for seed, calls in ((None, "calls hash(), whose result"), ("random", ", whose result for texts differs in "
+                                                                         "another process unless "
+                                                                         "PYTHONHASHSEED"), ("3", "")):
         monkeypatch.delenv("PYTHONHASHSEED", raising=False)
         if seed:
             monkeypatch.setenv("PYTHONHASHSEED", seed)
         for key in named:
             assert calls in (reason := " ".join(code_digest(key)[1])) and bool(calls) == bool(reason)
         for key in numbered:
-            assert "calls id(), which" in " ".join(code_digest(key)[1])
+            assert "calls id(), whose result" in " ".join(code_digest(key)[1])
         assert [code_digest(key)[1] for key in plain] == [()] * len(plain)
 
 

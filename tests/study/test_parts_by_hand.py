@@ -64,11 +64,11 @@ NOTHING: Any = None
      "20 runs to make: about 21 s with one worker (1 s a run, from 2 of them tried now)."),
     (Estimate(20, 0, 1, (1.0, 1.1)),
      "20 runs to make: about 21 s with one worker (1 s to 1.1 s a run, from 2 of them tried now)."),
-    (Estimate(3, 0, 2, (), True), "at least 3 runs to make; those that were tried failed."),
+    (Estimate(3, 0, 2, (), True), "at least 3 runs to make; all tried runs failed."),
     (Estimate(0, 1, 2, ()), "0 runs to make, 1 there already."),
     (Estimate(4, 0, 2, (1.0,), True),
-     "at least 4 runs to make: about 3.5 s with 2 workers (1 s a run, from one of them tried now), which is a lower "
-     "bound: how many the precision takes, the runs will tell."),
+     "at least 4 runs to make: about 3.5 s with 2 workers (1 s a run, from one of them tried now). This is a lower "
+     "bound: the number that the precision needs is known only during the runs."),
 ])  # fmt: skip
 def test_what_is_said_of_the_cost(cost: Estimate, text: str):
     assert cost.sentence == text
@@ -136,7 +136,7 @@ def test_the_progress_of_a_study_never_goes_back():
     assert shares == [0, 1.5 / 4, 1.5 / 4, 5 / 8, 5 / 8, 1.0]
     assert progress.Meter(None).share() == 0.0
     with (
-        pytest.raises(UsageError, match="progress must be True, or a function of the share done, not 3"),
+        pytest.raises(UsageError, match="progress must be True, or a function of the share done; got 3"),
         progress.Meter(3),
     ):  # type: ignore[arg-type]
         pass
@@ -189,7 +189,7 @@ def test_shards_share_out_what_there_is():
         and Shard.parse("1/1") == Shard(1, 1)
     )
     for wrong in ("0/8", "9/8", "2", "a/b", "-1/8", "2/8/3", "00000001/8", "0/0"):
-        with pytest.raises(UsageError, match=f'such as 2/8, the first being 1/8, not "{wrong}"'):
+        with pytest.raises(UsageError, match=f'such as 2/8 .the first is 1/8.; got "{wrong}"'):
             Shard.parse(wrong)
     parts = [list(Shard(one, 3).items_of(range(8))) for one in (1, 2, 3)]
     assert parts == [[0, 3, 6], [1, 4, 7], [2, 5]]
@@ -197,11 +197,11 @@ def test_shards_share_out_what_there_is():
 
 
 def test_what_is_said_of_a_shard():
-    end = "; the same command without --shard makes what is left, and the tables"
-    assert ShardReport(Shard(2, 8), 1, 0, 0).sentence == f"shard 2/8: 1 run made, 0 were there{end}"
+    end = "; the same command without --shard makes the remaining runs and the tables"
+    assert ShardReport(Shard(2, 8), 1, 0, 0).sentence == f"shard 2/8: 1 run made, 0 found{end}"
     assert (
         ShardReport(Shard(1, 2), 1200, 3000, 5).sentence
-        == f"shard 1/2: 1,200 runs made (5 failed), 3,000 were there{end}"
+        == f"shard 1/2: 1,200 runs made (5 failed), 3,000 found{end}"
     )
     assert ShardReport(Shard(2, 8), 3, 4, 1).to_json() == {"shard": "2/8", "made": 3, "there": 4, "failed": 1}
 
@@ -444,7 +444,7 @@ def test_runs_that_contradict_each_other_are_not_merged(tmp_path: Path):
         store = Store(tmp_path / name)
         store.put(run_name(1), RunOutcome({"jain": value, "bubble": NAN}))
         store.close(complete=True)
-    with pytest.raises(UsageError, match=r"have outcomes of one run and differ \(010101010101…\)"):
+    with pytest.raises(UsageError, match=r"have different outcomes of the same run"):
         merge_stores([tmp_path / "a"], tmp_path / "b")
     (tmp_path / "c").mkdir()
     with pytest.raises(UsageError, match="no finished runs in .*: it is neither a cache nor the directory of a sweep"):
@@ -479,7 +479,7 @@ def test_damaged_files_are_told(tmp_path: Path):
         warnings.simplefilter("error")
         store.tell()
     store.damaged += [tmp_path / "a", tmp_path / "b"]
-    with pytest.warns(DamageWarning, match=f"damaged: 2, such as {tmp_path / 'a'}; what was lost was made again$"):
+    with pytest.warns(DamageWarning, match=f"damaged: 2, such as {tmp_path / 'a'}; the lost runs were made again$"):
         store.tell()
     file = tmp_path / "file"
     file.write_text("")
@@ -574,11 +574,11 @@ def test_what_can_be_written_to(tmp_path: Path):
     (tmp_path / "empty2").mkdir()
     (tmp_path / "empty2" / "note").write_text("x")
     for name in ("file", "link", "empty2"):
-        with pytest.raises(UsageError, match=f"{name} exists and is not a run directory; it was not touched"):
+        with pytest.raises(UsageError, match=f"{name} exists and is not a run directory; it was not changed"):
             check_target(tmp_path / name)
     with pytest.raises(UsageError, match="file is not a folder"):
         check_target(tmp_path / "file" / "run")
-    with pytest.raises(UsageError, match="cannot be written: not a name of a folder"):
+    with pytest.raises(UsageError, match="cannot be written: the name is not valid"):
         check_target("a\0b")
     assert sorted(one.name for one in tmp_path.iterdir()) == sorted(
         ["empty", "partial", "run", "file", "link", "empty2"]
@@ -606,11 +606,11 @@ def test_the_folder_of_a_sweep(tmp_path: Path):
     assert check_folder(folder, first, "another text", resume=False, fresh=False) == "same"
     other = about(seed=1, points=[[2]], rows=run_name(2) + run_name(3))
     with pytest.raises(
-        UsageError, match="holds another sweep .it differs in the points and the seed.; give another dir"
+        UsageError, match="has another sweep .it differs in the points and the seed.; give another dir"
     ):
         state(other)
     assert state(other, resume=True) == "extended"
-    with pytest.raises(UsageError, match="and none of its runs is one of this; give another directory, or --fresh"):
+    with pytest.raises(UsageError, match="no run of it belongs to this sweep; give another directory, or --fresh"):
         state(about(seed=1, rows=run_name(3)), resume=True)
     code = about(rows=run_name(1) + run_name(9))
     differs = r"differs in the contents of files that it names, or the code of a policy \({}: sha256 {} there, {} here"
@@ -628,22 +628,22 @@ def test_the_folder_of_a_sweep(tmp_path: Path):
     (folder / "sweep.json").write_text("{")
     assert state(first, resume=True) == "extended"
     with pytest.raises(
-        UsageError, match="with --resume it is written anew, and the runs that are whole stay; or --fresh"
+        UsageError, match="; --resume rewrites it and reuses the intact runs, --fresh starts again"
     ):
         state(first)
     (folder / "sweep.json").unlink()
-    with pytest.raises(UsageError, match="exists and is not the directory of a sweep; it was not touched"):
+    with pytest.raises(UsageError, match="exists and is not the directory of a sweep; it was not changed"):
         state(first)
     (folder / "scenario.yaml").unlink()
-    with pytest.raises(UsageError, match="there is no sweep in .* that could be resumed; leave out --resume"):
+    with pytest.raises(UsageError, match="has no sweep to resume; leave out --resume"):
         state(first, resume=True)
     (folder / "table.parquet").mkdir()
-    with pytest.raises(UsageError, match="table.parquet is a folder, where a sweep has a file"):
+    with pytest.raises(UsageError, match="table.parquet must be a file of a sweep, but is a folder"):
         state(first)
     with pytest.raises(UsageError, match="cannot be used: embedded null byte"):
         check_folder("a\0b", first, resume=False, fresh=False)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="exists and is not a folder; it was not touched"):
+    with pytest.raises(UsageError, match="must be a folder; got a file, which was not changed"):
         check_folder(tmp_path / "file", first, resume=False, fresh=False)
 
 
@@ -658,7 +658,7 @@ def test_what_a_claimed_folder_keeps(tmp_path: Path):
 
     held = claim(tmp_path, about(), "text", resume=False, fresh=False)
     assert there() == ["scenario.yaml", "sweep.json"] and (tmp_path / "scenario.yaml").read_text() == "text"
-    with pytest.raises(UsageError, match="another hetsim is at work on the sweep in"):
+    with pytest.raises(UsageError, match="another hetsim process is running the sweep in"):
         claim(tmp_path, about(), "text", resume=True, fresh=False)
     claim(tmp_path, about(), "text", resume=True, fresh=False, shared=True).release()
     held.release()
@@ -680,11 +680,12 @@ def test_marks_of_many_points_are_not_indented():
 
 
 @pytest.mark.parametrize(("given", "said"), [
-    ({"seed": -1}, "seed must be a whole number of at least 0, not -1"), ({"seed": True}, "not True"),
-    ({"seed": 1.5}, "not 1.5"), ({"replications": 0}, "replications must be a whole number from 1 to 100,000, not 0"),
-    ({"replications": 100_001}, "not 100001"), ({"workers": 1001}, "from 1 to 1,000, not 1001"),
-    ({"dask": "tcp://a:1", "workers": 2}, "a Dask cluster has workers of its own"),
-    ({"dask": "tcp://a:1", "executor": object()}, "leave out workers and executor"),
+    ({"seed": -1}, "seed must be a whole number of at least 0; got -1"), ({"seed": True}, "got True"),
+    ({"seed": 1.5}, "got 1.5"), ({"replications": 0}, "replications must be a whole number from 1 to 100,000; got 0"),
+    ({"replications": 100_001}, "got 100001"), ({"workers": 1001}, "from 1 to 1,000; got 1001"),
+    ({"dask": "tcp://a:1", "workers": 2}, "with dask, workers and executor must be left out: the Dask cluster has"),
+    ({"dask": "tcp://a:1", "executor": object()}, "with dask, workers and executor must be left out: the Dask "
+                                                  "cluster has"),
 ])  # fmt: skip
 def test_options_out_of_bounds(given: dict[str, Any], said: str):
     with pytest.raises(UsageError, match=said):
@@ -1003,10 +1004,12 @@ def test_an_object_may_say_what_it_is():
 
 
 @pytest.mark.parametrize(("axis", "said"), [
-    ("8..1", "k: the range from 8 to 1 is empty: low must be below high"),
-    (3, "k: expected a list of values, or a range such as 1..8, not 3"),
-    ("abc", "not 'abc'"),
-    ({"a": 1}, "k: expected a list"), ([], "k: no values to try"), (b"ab", "k: expected a list"),
+    ("8..1", "k: low must be below high; got 8 to 1"),
+    (3, "k must be a list of values, or a range such as 1..8; got 3"),
+    ("abc", "got 'abc'"),
+    ({"a": 1}, "k must be a list of values, or a range such as "
+               "1..8"), ([], "k must have at least one value to try"), (b"ab", "k must be a list of values, or "
+                                                                               "a range such as 1..8"),
 ])  # fmt: skip
 def test_values_that_are_no_axis(axis: Any, said: str):
     with pytest.raises(UsageError, match=said):
@@ -1020,7 +1023,7 @@ def test_values_of_an_axis():
     shares = np.array([[0.0], [0.33], [0.34], [0.99], [1.0]])
     sampled = points.SampledValues({"k": ["a", "b", "c"]}, shares)
     assert [sampled.at(point)["k"] for point in range(5)] == ["a", "a", "b", "c", "c"]
-    with pytest.raises(UsageError, match="k: 1000 ms is there twice; give each value once"):
+    with pytest.raises(UsageError, match="k: the value 1000 ms is given twice; give each value once"):
         points._steps("k", ["1 s", "2 s", "1000 ms"])
     with pytest.raises(UsageError, match="k: a range in a grid needs a step count"):
         points._steps("k", points._axis("k", "1..8"))
@@ -1049,12 +1052,12 @@ def test_points_that_are_made():
     assert all(1 <= sample.at(number)["b"] <= 2 for number in range(4))
     for axes, kind, n, said in (
         ({"a": [1]}, "gird", None, 'unknown sample "gird"; did you mean "grid"'),
-        ({"a": [1]}, "grid", 3, "a grid has as many points as its values make"),
-        ({"a": [1]}, "random", None, r"a sample needs n \(--n\), the number of its points"),
-        ({"a": [1]}, "random", 0, r"a sample needs n \(--n\), the number of its points"),
-        ({}, "random", 3, "a sample needs keys to draw"),
+        ({"a": [1]}, "grid", 3, "is for samples: the values of a grid define the number of points"),
+        ({"a": [1]}, "random", None, r", its number of points, which must be at least 1"),
+        ({"a": [1]}, "random", 0, r", its number of points, which must be at least 1"),
+        ({}, "random", 3, "a sample needs keys with ranges: over"),
         ({"a": list(range(1001)), "b": list(range(1000))}, "grid", None,
-            "the sweep has 1,001,000 points .with policies., more"),
+            "the sweep must have at most 1,000,000 points"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=said):
             points._made(axes, kind, n, 0)  # type: ignore[arg-type]
@@ -1094,9 +1097,11 @@ def test_points_of_a_file(tmp_path: Path):
         {"a": 1, "policy": "sjf"},
     ]
     for text, said in (
-        ("", "the first line must name the keys, one a column"), ("a,,b\n", "the first line must name the keys"),
-        ("a,a\n", "a key is named twice in the first line"), ("a,b\n1\n", ":2: 1 values for 2 keys"),
-        ("a\n1 s\n2\n1000 ms\n", ":4: the same point as in line 2; give it once"), ('a\n"1', "is not CSV"),
+        ("", "the first line must name a key for each "
+             "column"), ("a,,b\n", "the first line must name a key for each column"),
+        ("a,a\n", ": each key must be named once in the first "
+                  "line"), ("a,b\n1\n", ":2: a row must have 2 values; got 1"),
+        ("a\n1 s\n2\n1000 ms\n", ":4: the row repeats the point of line 2"), ('a\n"1', "is not CSV"),
         ("a\n[1\n", ":2: a value "),
     ):  # fmt: skip
         file.write_text(text)
@@ -1113,8 +1118,10 @@ def test_points_that_are_listed():
     keys, listed = points._listed([{"b": 1, "a": 2}, {"a": 3, "b": 4}, {"b": 1, "a": 2}])
     assert keys == ["b", "a"] and listed[1] == {"b": 4, "a": 3} and list(listed[1]) == keys and len(listed) == 3
     for given_points, said in (
-        ([{"a": 1}, {}], "point 1: expected a mapping of keys to values, not {}"), ([{"a": 1}, 3], "point 1: expected"),
-        ([{"a": 1}, {"b": 1, "c": 2}], "point 1 and point 0 have different keys: a, b, c"), ([], "there are no points"),
+        ([{"a": 1}, {}], "point 1 must be a mapping of keys to values; got "
+                         "{}"), ([{"a": 1}, 3], "point 1 must be a mapping of keys to values; got"),
+        ([{"a": 1}, {"b": 1, "c": 2}], "point 1 and point 0 have different keys: a, b, "
+                                       "c"), ([], "points must have at least one point"),
         ([{"a": 1, "policy": "fcfs"}, {"a": 2, "policy": "fcfs"}, {"a": 1.0, "policy": "fcfs"}],
             "point 2 is the same as point 0"),
     ):  # fmt: skip
@@ -1130,22 +1137,26 @@ COUNT = "workload.0.count"
 
 
 @pytest.mark.parametrize(("given", "said"), [
-    ({"points": [{COUNT: 1}], "over": {COUNT: [1]}}, "points are given or made: leave out over, sample and n"),
-    ({"points": [{COUNT: 1}], "sample": "random"}, "points are given or made"),
-    ({"points": [{COUNT: 1}], "n": 3}, "points are given or made"),
-    ({"points": [{COUNT: 1, "policy": "fcfs"}], "policies": ["sjf"]}, "policies are given twice: in the points, and"),
-    ({"over": {"policy": "fcfs"}}, "policy: expected a list of policies"),
-    ({"over": {"policy": "1..8"}}, "policy: expected a list of policies"),
-    ({"over": {"policy": ["fcfs"]}, "policies": ["sjf"]}, "policies are given twice: as the key policy, and by them"),
-    ({}, "nothing to sweep: the scenario has no `sweep:`; name keys and values"),
-    ({"over": {}}, "nothing to sweep"), ({"over": {COUNT: [1]}, "policies": []}, "no policies to sweep over"),
-    ({"over": {"name": ["a"]}}, "name: cannot be swept: it names the scenario and changes nothing"),
-    ({"over": {"replications": [3]}}, "replications: cannot be swept: it holds for all points: give replications"),
-    ({"over": {"sweep": [3]}}, "sweep: cannot be swept: a sweep has no sweeps inside"),
+    ({"points": [{COUNT: 1}], "over": {COUNT: [1]}}, "with points, over, sample and n must be left out"),
+    ({"points": [{COUNT: 1}], "sample": "random"}, "with points, over, sample and n must be left out"),
+    ({"points": [{COUNT: 1}], "n": 3}, "with points, over, sample and n must be left out"),
+    ({"points": [{COUNT: 1, "policy": "fcfs"}], "policies": ["sjf"]}, "policies must be given once: in the "
+                                                                      "points, or as policies"),
+    ({"over": {"policy": "fcfs"}}, "policy must be a list of policies"),
+    ({"over": {"policy": "1..8"}}, "policy must be a list of policies"),
+    ({"over": {"policy": ["fcfs"]}, "policies": ["sjf"]}, "policies must be given once: as the key policy, or "
+                                                          "as policies"),
+    ({}, "there is nothing to sweep: the scenario has no `sweep:`; give keys and"),
+    ({"over": {}}, "nothing to sweep"), ({"over": {COUNT: [1]}, "policies": []},
+        "policies must have at least one policy"),
+    ({"over": {"name": ["a"]}}, "name: cannot be swept: it is the scenario"),
+    ({"over": {"replications": [3]}}, "replications: cannot be swept: the number is the same for all points: "
+                                      "give replications"),
+    ({"over": {"sweep": [3]}}, "sweep: cannot be swept: a sweep cannot contain a sweep"),
     ({"over": {"sed": [3]}}, 'there is no key "sed" in a scenario; did you mean "seed"'),
     ({"over": {"workload.7.count": [3]}}, "workload.7.count: "),
     ({"points": [{"sed": 3, "policy": "fcfs"}]}, 'there is no key "sed" in a scenario'),
-    ({"points": [{"name": "a"}]}, "name: cannot be swept: it names the scenario and changes nothing"),
+    ({"points": [{"name": "a"}]}, "name: cannot be swept: it is the scenario"),
 ])  # fmt: skip
 def test_sweeps_that_are_not_begun(given: dict[str, Any], said: str):
     with pytest.raises((UsageError, ScenarioError), match=re.escape(said)):
@@ -1180,8 +1191,10 @@ def test_values_on_the_command_line(text: str, key: str, values: list[Any]):
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("a", 'needs key.path=values, such as cluster.nodes.0.count=8,16,32, not "a"'), ("=3", "needs key.path=values"),
-    ("a..b=3", "needs key.path=values"), ("a= ", "--over a= : no values to try"), ("a=[1", "--over a=[1: the values "),
+    ("a", '--over must be key.path=values, such as cluster.nodes.0.count=8,16,32; got '
+          '"a"'), ("=3", "must be key.path=values"),
+    ("a..b=3", "--over must be key.path=values, such as cluster.nodes.0.count=8,16,32; "
+               "got"), ("a= ", "--over must have at least one value to try"), ("a=[1", "--over a=[1: the values "),
 ])  # fmt: skip
 def test_texts_that_name_no_values(text: str, said: str):
     with pytest.raises(UsageError, match=re.escape(said)):
@@ -1253,7 +1266,7 @@ def test_labels_of_policies(given: Any, label: str, value: Any):  # noqa: F811
 
 @pytest.mark.parametrize(("text", "said"), [
     ("nosuch", 'unknown scheduler "nosuch"'), ("sjf + nosuch", "placement, admission or batching policy"),
-    ("sjf + best_fit + worst_fit", "names two placement policies; give one"),
+    ("sjf + best_fit + worst_fit", "names two placement policies; name one"),
     ("sjf + queue_limit + queue_limit", "names two admission policies"), ("{a", 'the policy "{a"'),
 ])  # fmt: skip
 def test_texts_that_are_no_policy(text: str, said: str):
@@ -1270,7 +1283,7 @@ def test_several_policies():
     assert {"fcfs", "sjf"} < set(policies.named_policies(["all"]))
     with pytest.raises(UsageError, match='policy "sjf" is given twice'):
         policies.named_policies(["sjf", "sjf"])
-    with pytest.raises(UsageError, match="a policy is a name, a mapping, a class or an order key, not 3"):
+    with pytest.raises(UsageError, match="a policy must be a name, a mapping, a class or an order key; got 3"):
         policies.named_policy(3)  # type: ignore[arg-type]
     assert policies.written("nosuch") is None and policies.written("a + b") is None
     assert policies.written("mine", {"scheduler": "sjf"}) == "{scheduler: sjf}"
@@ -1416,8 +1429,8 @@ def test_a_precision_is_reached_at_the_precision():
     for half, enough, said in (
         (0.05, True, "precision: 90 % interval of jain is ± 5 % after 20 replications (± 6 % asked for)"),
         (0.06, True, "precision: 90 % interval of jain is ± 6 % after 20 replications (± 6 % asked for)"),
-        (0.12, False, "precision not reached: 90 % interval of jain is ± 12 % after 20 replications, the most allowed "
-         "(± 6 % asked for); about 80 would do, or longer runs"),
+        (0.12, False, "precision not reached: 90 % interval of jain is ± 12 % after 20 replications, the maximum "
+         "(± 6 % asked for); use about 80 replications, or longer runs"),
         (INF, False, "precision not reached after 20 replications (± 6 % asked for): the 90 % interval of jain is not "
          "defined"),
     ):  # fmt: skip

@@ -246,7 +246,7 @@ def test_a_worker_begins_no_run_after_its_span(monkeypatch: pytest.MonkeyPatch):
     for number in range(6):
         work.work(workers.packed((Setup((), (f"m{number}",)), None)), jobs[:1])
     assert len(work._setups) == 4
-    with pytest.raises(UsageError, match="^a worker is not like this machine: numpy .* there, 0 here"):
+    with pytest.raises(UsageError, match="^a worker differs from this machine: numpy .* there, 0 here"):
         work.work(workers.packed((Setup(()), {**work.fingerprint(), "numpy": "0"})), jobs)
     assert len(work.work(workers.packed((Setup(()), work.fingerprint())), jobs)) == 1
 
@@ -273,20 +273,21 @@ def test_what_a_worker_says_of_a_scenario_that_it_cannot_load(monkeypatch: pytes
 def test_what_a_run_says_of_replications():
     found = hs.run(SMALL | {"replications": 2000})
     assert found.warnings[-1] == (
-        "the scenario asks for 2,000 replications, and this is the first: hetsim.replicate makes all, and intervals"
+        "the scenario has 2,000 replications, but this result is only the first: hetsim.replicate runs all and "
+        "gives confidence intervals"
     )
     assert not hs.run(SMALL | {"replications": 1}).warnings and found.seed == 3 and found.replication == 0
     one = hs.replicate(SMALL)
-    assert one.warnings == ["one replication has no intervals: give replications=10, or use hetsim.run"]
+    assert one.warnings == ["one replication gives no intervals: give replications=10, or use hetsim.run"]
     assert hs.replicate(SMALL, replications=1).warnings == [] and len(one) == 1
     two = hs.replicate(SMALL, replications=2, seed=9, metrics="rho_max")
     assert len(two.results) == 1 and len(two) == 2 and two.warnings == [] and two.seed == 9 and two.keeps("rho_max")
     assert [one.replication for one in hs.replicate(SMALL, replications=2, keep=True).results] == [0, 1]
     assert hs.run(SMALL, seed=9).tasks.equals(two.results[0].tasks)
     for more in ({"workers": 2}, {"executor": object()}):
-        with pytest.raises(UsageError, match="which stay in the process that made them: use one worker"):
+        with pytest.raises(UsageError, match="keep=True stores whole runs in the process that makes them"):
             hs.replicate(SMALL, keep=True, replications=2, **more)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="shards need a shared folder: give cache"):
+    with pytest.raises(UsageError, match="a shard needs a shared folder: give cache"):
         hs.replicate(SMALL, replications=2, shard="1/2")
 
 
@@ -329,7 +330,8 @@ def test_policies_that_refuse():
     refusals = Refusals("b")
     refusals.add("a", ScenarioError([Problem("no", "policy.x"), Problem("nor this")]))
     assert refusals.reasons == {"a": "policy.x: no; nor this"}
-    with pytest.raises(ScenarioError, match='the baseline "b" refuses the scenario, so nothing can be compared with'):
+    with pytest.raises(ScenarioError, match='the baseline "b" cannot run the scenario, so nothing can be '
+                                            'compared with it:'):
         refusals.add("b", ScenarioError("no"))
     refusals.require_others(1)
     refusals.require_others(2, 2)
@@ -348,9 +350,9 @@ def test_what_was_asked_of_a_comparison():
 
 
 def test_what_a_selection_takes():
-    with pytest.raises(UsageError, match="needs at least 3 replications; got 2"):
+    with pytest.raises(UsageError, match="the first stage of a selection must have at least 3 replications"):
         select_best(SMALL, ["fcfs", "sjf"], StudyOptions(replications=2), "jain")
-    with pytest.raises(UsageError, match="give the number of its first stage only"):
+    with pytest.raises(UsageError, match="with a selection, replications must be one number: that of the first stage"):
         select_best(SMALL, ["fcfs", "sjf"], StudyOptions(replications={"precision": 0.1}), "jain")
     with pytest.raises(UsageError, match="a comparison needs at least two policies"):
         hs.compare(SMALL, ["fcfs"])
@@ -412,7 +414,7 @@ def test_where_runs_are_made(monkeypatch: pytest.MonkeyPatch):
         pool = Workers(given, executor=Here())
         assert not pool.open(0) and pool.open(1) and pool.pool is not None and pool.pool.workers == size
         assert pool.pool.room == 2 * size + 2 and pool.pool.elsewhere and not pool.pool.unwanted
-    with pytest.raises(RunError, match="the executor is broken: a worker of it died"):
+    with pytest.raises(RunError, match="the executor is broken: one of its workers died"):
         pool.pool.renew()  # type: ignore[union-attr]
     assert pool.pool.submit(math.sqrt, 9.0).result() == 3  # type: ignore[union-attr]
 
@@ -440,16 +442,18 @@ def test_processes_are_started_again_unless_none_can_start(monkeypatch: pytest.M
     assert pool._greeting is None and len(started) == 5
     for _ in range(3):
         pool.renew()
-    with pytest.raises(RunError, match=r"while they were starting, 4 times in a row \(out of memory\? killed by"):
+    with pytest.raises(RunError, match=r"while they were starting, 4 times in a row \(out of memory, or killed "
+                                       r"by the system"):
         pool.renew()
     assert closed == [True] * 7
     codes += [0, 1]
-    with pytest.raises(RunError, match="no worker process could be started. A script that asks for workers needs its"):
+    with pytest.raises(RunError, match="no worker process could be started. A script that uses workers must "
+                                       "have its code under `if __name__ =="):
         Processes(2).renew()
     codes[:] = [0, -9, None]
     Processes(2).renew()
     monkeypatch.setattr(Fresh, "submit", lambda *_: (_ for _ in ()).throw(RuntimeError("bootstrapping phase")))
-    with pytest.raises(UsageError, match="needs its own code under"):
+    with pytest.raises(UsageError, match="A script that uses workers must have its code under `if __name__ =="):
         Processes(2).submit(int)
     monkeypatch.setattr(Fresh, "submit", lambda *_: (_ for _ in ()).throw(RuntimeError("shut down")))
     with pytest.raises(RuntimeError, match="shut down"):
@@ -459,7 +463,7 @@ def test_processes_are_started_again_unless_none_can_start(monkeypatch: pytest.M
 
 
 def test_what_cannot_be_sent_is_told():
-    with pytest.raises(UsageError, match=r"this cannot be sent to worker processes \(.*put your policy into a module"):
+    with pytest.raises(UsageError, match=r"the policy cannot be sent to worker processes.*put it into a module"):
         workers.packed(lambda: 1)
     assert workers.unpacked(workers.packed({"a": 1})) == {"a": 1}
 
@@ -502,8 +506,8 @@ def test_workers_of_a_cluster(monkeypatch: pytest.MonkeyPatch):
     pool.close(at_once=False)
     assert log.level == before and calls[-1] == ("closed", {"timeout": 2}) and Client.executor.closed
     for greet, said in (
-        (lambda: {"x": "2"}, "are not like this machine: x 2 there, 1 here"),
-        (lambda: 1 / 0, r"cannot run hetsim \(ZeroDivisionError: division by zero\); install it"),
+        (lambda: {"x": "2"}, "differ from this machine: x 2 there, 1 here"),
+        (lambda: 1 / 0, r"cannot run hetsim \(ZeroDivisionError: division by zero\); install the same"),
     ):
         with pytest.raises(UsageError, match=f"the workers at tcp://a:1 {said}"):
             workers.DaskCluster("tcp://a:1", greet, {"x": "1"})
@@ -539,7 +543,7 @@ def test_addresses_of_clusters(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UsageError, match='"a:1" is not the address of a Dask scheduler: unknown protocol'):
         workers._client("a:1")
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(UsageError, match="a Dask cluster takes Dask: pip install"):
+    with pytest.raises(UsageError, match="running on a Dask cluster needs Dask: pip install"):
         workers._client("a:1")
 
 
@@ -587,7 +591,7 @@ def test_the_folder_of_a_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ]  # fmt: skip
     again = load_any(target)
     assert list(again.runs) == ["a b", "c"] and again.refused == {"d": "it is"}
-    with pytest.raises(UsageError, match=f"holds a comparison; name one of its runs: {target}/a-b, {target}/c$"):
+    with pytest.raises(UsageError, match=f" is a comparison; give one of its runs: {target}/a-b, {target}/c$"):
         first_run(target)
     assert first_run(target / "c").policy == "other"
     drawn.clear()
@@ -655,13 +659,13 @@ def test_which_picture_a_policy_has(monkeypatch: pytest.MonkeyPatch):
 def test_what_a_folder_holds(tmp_path: Path):
     three().save(tmp_path / "run")
     assert load_any(tmp_path / "run").policy == "paper" == hs.load(str(tmp_path / "run")).policy
-    with pytest.raises(UsageError, match="run holds results, which overrides do not change"):
+    with pytest.raises(UsageError, match="run is a directory of results, to which overrides cannot be applied"):
         hs.load(tmp_path / "run", {"seed": 2})
     assert hs.load(SMALL, {"seed": 2}).model.seed == 2
     with pytest.raises(UsageError, match="not a run directory"):
         load_any(tmp_path)
     (tmp_path / "sweep.json").write_text("{}")
-    with pytest.raises(UsageError, match="holds a sweep, which keeps figures of its runs but not their tasks"):
+    with pytest.raises(UsageError, match="is a sweep, which stores metrics of runs but not their tasks: run two of"):
         first_run(tmp_path)
 
 
@@ -710,11 +714,11 @@ def test_a_pool_that_breaks_while_a_process_starts(monkeypatch: pytest.MonkeyPat
     with pytest.raises(OSError, match="too many files"):
         pool.submit(int)
     pool._broken = "a child died"  # type: ignore[attr-defined]
-    with pytest.raises(BrokenProcessPool, match="a worker died while another was being started"):
+    with pytest.raises(BrokenProcessPool, match="a worker process died while another was starting"):
         pool.submit(int)
     assert not stopped
     for problem[0] in (ConnectionResetError(), EOFError()):
-        with pytest.raises(BrokenProcessPool, match="a worker died while another was being started"):
+        with pytest.raises(BrokenProcessPool, match="a worker process died while another was starting"):
             pool.submit(int)
     assert stopped == [True, True]
 
@@ -816,8 +820,8 @@ def test_the_store_is_asked_for_what_it_may_have(tmp_path: Path, monkeypatch: py
 
 def test_unknown_inputs_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     said = "not all inputs of these runs are known (x reads the clock): "
-    for trust, then in ((False, "they are kept and marked, but made again by every call without trust"),
-                        (True, "finished runs that are there are used nevertheless, as trust")):  # fmt: skip
+    for trust, then in ((False, "they are saved, but repeated by every call without trust"),
+                        (True, "saved runs are reused nevertheless, because of trust")):  # fmt: skip
         study = study_of(monkeypatch, tmp_path, trust=trust)
         study.identity.unknown = {study.case.digest: "x reads the clock"}
         with pytest.warns(UnknownInputs) as told:
@@ -920,8 +924,9 @@ def test_a_precision_is_planned_from_a_pilot(share: float, level: float, monkeyp
 
 
 @pytest.mark.parametrize(("values", "more", "said"), [
-    ([1.0] * 6, {}, "nothing in this scenario is random"), ([1.0, math.nan, 2, 2, 1, 1], {}, "not finite"),
-    ([1.0, -1.0] * 3, {}, "the mean of jain is 0: no precision relative to it"),
+    ([1.0] * 6, {}, "all replications are equal: the scenario is not random, so there are "
+                    "no"), ([1.0, math.nan, 2, 2, 1, 1], {}, "not finite"),
+    ([1.0, -1.0] * 3, {}, "the mean of jain is 0, so its relative precision is undefined: choose another"),
     ([1.0, 2.0], {"pilot": 4}, "pilot must be at least 5 replications, to estimate the spread; got 4"),
     ([1.0], {"precision": 1.0}, "precision must be a share above 0 and below 1, such as 5%; got 1"),
     ([1.0], {"confidence": 0.0}, "confidence must be a share above 0 and below 1, such as 5%; got 0"),

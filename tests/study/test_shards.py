@@ -165,7 +165,7 @@ def test_two_outcomes_of_one_run_are_not_merged(tmp_path: Path):
         store = Store(tmp_path / name)
         store.put(run, RunOutcome({"wait_mean": value}))
         store.close(complete=True)
-    with pytest.raises(UsageError, match="outcomes of one run and differ"):
+    with pytest.raises(UsageError, match="have different outcomes of the same run"):
         merge_stores([tmp_path / "one"], tmp_path / "two")
     with pytest.raises(UsageError, match="no finished runs in"):
         merge_stores([tmp_path], tmp_path / "two")
@@ -194,7 +194,7 @@ def test_the_recipes_for_slurm_and_kubernetes(tmp_path: Path):
             words, env={**os.environ, "PATH": path, "HOME": str(tmp_path), **given}, capture_output=True, text=True,
             check=True,
         )  # fmt: skip
-        assert done.stdout.startswith(f"shard 2/2: {4 - there} runs made, {there} were there")
+        assert done.stdout.startswith(f"shard 2/2: {4 - there} runs made, {there} found")
 
 
 @pytest.mark.slow

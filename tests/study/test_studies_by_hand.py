@@ -40,7 +40,7 @@ def test_a_cluster_has_room_for_a_run_even_where_no_worker_is_left():
 def test_a_plan_says_whether_its_pilot_is_enough():
     loose, tight = (hs.plan_precision(queue(60, "0.5/s"), share) for share in (0.9, 0.02))
     assert loose.replications <= 10 < tight.replications
-    assert "is reached by them" in loose.sentences[1] and "takes about" in tight.sentences[1]
+    assert "is reached by the pilot" in loose.sentences[1] and "needs about" in tight.sentences[1]
 
 
 def test_a_folder_without_anything_is_new(tmp_path: Path):
@@ -48,5 +48,5 @@ def test_a_folder_without_anything_is_new(tmp_path: Path):
         if name == "empty":
             (tmp_path / name).mkdir()
         assert check_folder(tmp_path / name, {}, resume=False, fresh=False) == "new"
-    with pytest.raises(UsageError, match="no sweep in"):
+    with pytest.raises(UsageError, match="has no sweep to resume"):
         check_folder(tmp_path / "none", {}, resume=True, fresh=False)

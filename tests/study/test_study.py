@@ -146,7 +146,7 @@ def test_the_digest_covers_what_a_users_module_imports(tmp_path: Path, monkeypat
     assert [name for name in parts if name.startswith("source")] == ["source of scheduler mine_one"]
     assert Identity().parts(scenario) == parts
     (tmp_path / "mine_two.py").write_text("def key(task):\n    return -task.arrival\n")
-    with pytest.raises(UsageError, match=r"mine_two.py has changed since it was imported: key is not in it"):
+    with pytest.raises(UsageError, match=r"mine_two.py has changed since it was imported: key differs from its"):
         Identity().parts(scenario)
     importlib.invalidate_caches()
     for name in ("mine_one", "mine_two"):
@@ -340,7 +340,7 @@ def test_a_pool_that_breaks_while_it_starts_a_process(monkeypatch: pytest.Monkey
             broken.append(pool)
 
             def spawn() -> None:
-                pool._broken = "a worker died"
+                pool._broken = "a worker process died while another was starting"
                 raise OSError(errno.EBADF, "Bad file descriptor")
 
             monkeypatch.setattr(pool, "_spawn_process", spawn)

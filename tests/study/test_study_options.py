@@ -87,7 +87,7 @@ def test_the_most_replications_are_those_of_a_scenario():
 
 @pytest.mark.parametrize("given", [{"workers": 2}, {"executor": object()}])
 def test_dask_takes_no_other_workers(given: dict[str, Any]):
-    with pytest.raises(UsageError, match="has workers of its own"):
+    with pytest.raises(UsageError, match="with dask, workers and executor must be left out: the Dask cluster has"):
         StudyOptions(dask="tcp://HOST:8786", **given)
 
 
@@ -125,10 +125,10 @@ def test_readers_of_requests_take_every_cut(name: str):
 @pytest.mark.parametrize(("call", "said"), [
     (lambda: hs.run("mm16", overrides=3), "overrides must be a mapping of keys to values, or a list of key.path=value"),
     (lambda: hs.run("mm16", overrides="seed=3"), "overrides must be a mapping of keys to values, or a list of"),
-    (lambda: hs.run("mm16", overrides=[3]), '--set needs key.path=value, not "3"'),
-    (lambda: hs.replicate("mm16", metrics=3, replications=2), "metrics must be a list of names, not 3"),
-    (lambda: hs.compare("mm16", 3), "policies must be a list of policies, or a mapping of labels to them, not 3"),
-    (lambda: hs.sweep("mm16", points=3), "points must be a list of mappings, not 3"),
+    (lambda: hs.run("mm16", overrides=[3]), '--set must be key.path=value; got "3"'),
+    (lambda: hs.replicate("mm16", metrics=3, replications=2), "metrics must be a list of names; got 3"),
+    (lambda: hs.compare("mm16", 3), "policies must be a list of policies, or a mapping of labels to them; got 3"),
+    (lambda: hs.sweep("mm16", points=3), "points must be a list of mappings; got 3"),
     (lambda: hs.replicate("mm16", progress="x", replications=2), "progress must be True, or a function of the share"),
 ])  # fmt: skip
 def test_arguments_of_another_kind_are_refused_in_a_sentence(call, said):

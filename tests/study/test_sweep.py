@@ -225,7 +225,7 @@ def test_the_scenarios_own_sweep_is_run():
     assert sweep(scenario).title == "small: 2 points × 2 policies, seed 3"
     ranged = {**SMALL, "sweep": {GPUS: {"low": 1, "high": 4, "integer": True, "steps": 4}}}
     assert sweep(ranged).table[GPUS].tolist() == [1, 2, 3, 4]
-    with pytest.raises(ScenarioError, match="the range from 4 to 1 is empty"):
+    with pytest.raises(ScenarioError, match="low must be below high; got 4 to 1"):
         load({**SMALL, "sweep": {GPUS: {"low": 4, "high": 1}}})
 
 
@@ -275,14 +275,14 @@ def test_ranges_as_grids(text: str, values: list[Any]):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("8..1", "is empty"),
-        ("3..3", "is empty"),
+        ("8..1", "low must be below high"),
+        ("3..3", "low must be below high"),
         ("0..1 log", "a log scale must start above 0"),
         ("-1 s..1 s log", "a log scale must start above 0"),
-        ("1 s..1 GB", "not of one kind"),
+        ("1 s..1 GB", "got 1 s and 1 GB"),
         ("1..b", "the ends of a range must be numbers"),
-        ("0.5..3 integer", "both ends must be whole"),
-        ("1..8 0", "steps: expected a whole number from 1"),
+        ("0.5..3 integer", "both ends of whole numbers must be whole; got"),
+        ("1..8 0", "steps: must be a whole number from 1"),
     ],
 )
 def test_bad_ranges(text: str, said: str):
@@ -324,7 +324,7 @@ def test_points_may_name_their_policies():
     assert found.table[["point", GPUS, "policy"]].values.tolist() == [
         [0, 2, "fcfs"], [1, 3, "sjf + best_fit"], [0, 2, "sjf"]
     ]  # fmt: skip
-    with pytest.raises(UsageError, match="policies are given twice"):
+    with pytest.raises(UsageError, match="policies must be given once"):
         sweep(SMALL, points=points, policies=["sjf"])
 
 
@@ -360,24 +360,25 @@ def test_keys_that_do_not_exist(over: dict[str, Any], said: str):
     ("given", "said"),
     [
         ({}, "nothing to sweep"),
-        ({"over": {RATE: []}}, "no values to try"),
-        ({"over": {RATE: "5/s"}}, "expected a list of values, or a range"),
-        ({"over": {RATE: "9/s..1/s"}, "sample": "random", "n": 3}, "is empty"),
+        ({"over": {RATE: []}}, "workload.a.arrivals.rate must have at least one value to try"),
+        ({"over": {RATE: "5/s"}}, "must be a list of values, or a range"),
+        ({"over": {RATE: "9/s..1/s"}, "sample": "random", "n": 3}, "low must be below high"),
         ({"over": {RATE: "0/s..1/s log"}, "sample": "random", "n": 3}, "a log scale must start above 0"),
         ({"over": {RATE: "1/s..2/s"}}, "a range in a grid needs a step count"),
         ({"over": OVER, "sample": "sobl", "n": 4}, 'unknown sample "sobl"; did you mean "sobol"'),
-        ({"over": OVER, "sample": "sobol"}, "the number of its points"),
+        ({"over": OVER, "sample": "sobol"}, ", its number of points, which must be at least 1"),
         ({"over": OVER, "n": 4}, "n .* is for samples"),
-        ({"over": OVER, "points": [{RATE: "1/s"}]}, "points are given or made"),
-        ({"points": []}, "there are no points"),
+        ({"over": OVER, "points": [{RATE: "1/s"}]}, "with points, over, sample and n must be left out"),
+        ({"points": []}, "points must have at least one point"),
         ({"points": [{RATE: "1/s"}, {GPUS: 1}]}, "point 1 and point 0 have different keys"),
-        ({"over": {"seed": [1, 2]}, "seed": 3}, "seeds are given twice"),
+        ({"over": {"seed": [1, 2]}, "seed": 3}, "seeds must be given once: as the key seed, or as seed"),
         ({"over": OVER, "replications": 0}, "replications must be a whole number"),
         ({"over": OVER, "workers": 0}, "workers must be a whole number from 1"),
-        ({"over": OVER, "resume": True}, "nothing to resume"),
-        ({"over": OVER, "workers": 2, "dask": "tcp://127.0.0.1:1"}, "has workers of its own"),
-        ({"over": {**OVER, "policy": ["sjf"]}, "policies": ["fcfs"]}, "policies are given twice"),
-        ({"over": OVER, "overrides": {"warmup": "auto"}}, "warmup: auto .* at least 5 of them"),
+        ({"over": OVER, "resume": True}, "resume needs the directory of the sweep: give out"),
+        ({"over": OVER, "workers": 2, "dask": "tcp://127.0.0.1:1"}, "with dask, workers and executor must be "
+                                                                    "left out: the Dask cluster has"),
+        ({"over": {**OVER, "policy": ["sjf"]}, "policies": ["fcfs"]}, "policies must be given once"),
+        ({"over": OVER, "overrides": {"warmup": "auto"}}, "warmup: auto needs at least 5 replications"),
     ],
 )
 def test_wrong_calls_are_told(given: dict[str, Any], said: str):
@@ -564,7 +565,7 @@ def test_a_run_that_is_not_whole_is_made_again(tmp_path, monkeypatch):
     for torn in (whole[:-40], whole[:60]):  # the last run, and all of them
         segment.write_bytes(torn)
         (tmp_path / "s" / ".hetsim-left").write_text("x")
-        with pytest.warns(DamageWarning, match=r"1, such as .*\.runs; what was lost was made again"):
+        with pytest.warns(DamageWarning, match=r"1, such as .*\.runs; the lost runs were made again"):
             again = sweep(SMALL, {GPUS: [2, 3]}, out=tmp_path / "s")
         pd.testing.assert_frame_equal(again.table, found.table, check_exact=True)
         assert files(tmp_path) == before
@@ -575,10 +576,11 @@ def test_a_directory_of_something_else_is_not_touched(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for target, said in (("mine", "not the directory of a sweep"), ("file", "not a folder"), ("file/x", "cannot be")):
+    for target, said in (("mine", "not the directory of a sweep"), ("file", "got a file, which was not "
+                                                                            "changed"), ("file/x", "cannot be")):
         with pytest.raises(UsageError, match=said):
             sweep(SMALL, OVER, out=tmp_path / target, fresh=True)
-    with pytest.raises(UsageError, match="no sweep in .* that could be resumed"):
+    with pytest.raises(UsageError, match="has no sweep to resume; leave out --resume to start one"):
         sweep(SMALL, OVER, out=tmp_path / "new", resume=True)
     assert sorted(files(tmp_path)) == ["file", "mine/notes.txt"]
 
@@ -600,21 +602,21 @@ def test_the_mark_of_a_stranger_is_one_sentence(tmp_path):
         make(mark)
         with pytest.raises(UsageError) as caught:
             sweep(SMALL, {GPUS: [2]}, out=out)
-        assert str(mark) in str(caught.value) or "holds another sweep" in str(caught.value)
+        assert str(mark) in str(caught.value) or "has another sweep" in str(caught.value)
     mark.unlink()
     mark.write_bytes(whole)
     (out / "tables.json").unlink()
     (out / "tables.json").mkdir()
-    with pytest.raises(UsageError, match=r"tables.json is a folder, where a sweep has a file"):
+    with pytest.raises(UsageError, match=r"tables.json must be a file of a sweep, but is a folder; nothing"):
         sweep(SMALL, {GPUS: [2]}, out=out)
 
 
 def test_the_directory_of_another_sweep(tmp_path, monkeypatch):
     sweep(SMALL, {GPUS: [2, 3]}, out=tmp_path / "s")
     before = files(tmp_path)
-    with pytest.raises(UsageError, match=r"holds another sweep \(it differs in the points\)"):
+    with pytest.raises(UsageError, match=r"it differs in the points"):
         sweep(SMALL, {GPUS: [2, 3, 4]}, out=tmp_path / "s")
-    with pytest.raises(UsageError, match="none of its runs is one of this"):
+    with pytest.raises(UsageError, match="no run of it belongs to this sweep"):
         sweep(SMALL, {GPUS: [4]}, out=tmp_path / "s", resume=True)
     assert files(tmp_path) == before
     made = []
@@ -631,7 +633,7 @@ def test_two_cannot_work_on_one_directory(tmp_path):
 
     about = plan_sweep(SMALL, OVER).about
     first = claim(tmp_path / "s", about, "", resume=False, fresh=False)
-    with pytest.raises(UsageError, match="another hetsim is at work"):
+    with pytest.raises(UsageError, match="another hetsim process is running the sweep in"):
         sweep(SMALL, OVER, out=tmp_path / "s")
     first.release()
     assert len(sweep(SMALL, OVER, out=tmp_path / "s")) == 4
@@ -671,7 +673,7 @@ def test_the_command_tells_of_failing_rows(tmp_path, monkeypatch):
     done = call("sweep", "s.yaml", "--over", f"{GPUS}=2,3", "--policy", "odd", "--workers", "1")
     assert done.exit_code == 0
     assert "failed" in done.stdout
-    assert "1 of 2 rows failed, the first: point 1 (odd)" in done.stderr
+    assert "1 of 2 rows failed; the first is point 1 (odd)" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["s.yaml"]  # nothing is written unasked
 
 
@@ -742,7 +744,7 @@ def test_ctrl_c_leaves_what_can_be_resumed(tmp_path, workers: int):
         if started.poll() is None:
             os.killpg(started.pid, signal.SIGKILL)
     assert started.returncode == 130, said
-    assert "the same command with --resume goes on" in said
+    assert "--resume continues from there" in said
     assert "Traceback" not in said
     assert 3 <= finished() < 40
     assert not list(out.rglob(".hetsim-*"))
@@ -773,7 +775,7 @@ def test_a_folder_under_the_name_of_any_file_is_one_sentence(tmp_path: Path):
         (there / path.relative_to(tmp_path / "done")).unlink()
         (there / path.relative_to(tmp_path / "done")).mkdir()
         before = sorted(there.rglob("*"))
-        with pytest.raises(UsageError, match=f"{re.escape(path.name)} is a folder") as refusal:
+        with pytest.raises(UsageError, match=f"{re.escape(path.name)} must be a file") as refusal:
             sweep(SMALL, {GPUS: [2, 3]}, out=there, resume=True)
         assert "\n" not in str(refusal.value) and sorted(there.rglob("*")) == before
 
@@ -878,7 +880,7 @@ def test_the_best_row(grid: Sweep):
     by = grid.best("response_mean", by=[RATE])
     assert by[RATE].tolist() == [1.0, 2.0]
     assert by["response_mean"].tolist() == grid.table.groupby(RATE)["response_mean"].min().tolist()
-    with pytest.raises(UsageError, match="neither more nor less"):
+    with pytest.raises(UsageError, match="has no better direction"):
         grid.best("gpu_utilization")
     with pytest.raises(UsageError, match="not defined in any row"):
         grid.best("slo_attainment")

@@ -220,7 +220,7 @@ def test_nothing_random_ends_after_ten():
     still = {**SMALL["workload"][0], "arrivals": {"process": "deterministic", "rate": "1/s"}, "gpu_time": "900 ms"}
     found = sweep({**SMALL, "workload": [still]}, {GPUS: [1]}, replications={**UNTIL, "metric": "response_mean"})
     assert found.table["replications"].tolist() == [10]
-    assert "nothing is random here" in found.table["warnings"][0]
+    assert "precision undefined:" in found.table["warnings"][0]
 
 
 # What is refused ------------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_nothing_random_ends_after_ten():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"replications": 4, "overrides": {"warmup": "auto"}}, "at least 5 of them"),
+        ({"replications": 4, "overrides": {"warmup": "auto"}}, "at least 5 replications, since it"),
         ({"replications": {"precision": "5%"}}, "replications: metric: Field required"),
         ({"replications": {**UNTIL, "precision": "2 s"}}, "replications: precision"),
         ({"replications": {**UNTIL, "max": 100_000}, "over": {"seed": list(range(20))}}, "up to 100,000 replications"),
@@ -467,7 +467,7 @@ def test_a_pilot_that_was_lost_fails_its_point_for_now_only(tmp_path, monkeypatc
     monkeypatch.setattr(work, "outcome_of", lost)
     found = sweep(BOTH, **given)
     assert found.table["status"].tolist() == ["failed", "failed"]
-    assert found.table["error"][0].startswith("the point has no warm-up yet: replication 2")
+    assert found.table["error"][0].startswith("the warm-up of the point cannot be found: replication 2")
     monkeypatch.setattr(work, "outcome_of", real)
     again = sweep(BOTH, **given)
     assert again.table["status"].tolist() == ["done", "done"]
@@ -489,8 +489,9 @@ def test_the_number_of_replications_is_shown(precise: Sweep):
     found = precise.to_json()["rows"][0]
     assert found["replications"] == precise.table["replications"][0]
     assert precise.remarks == [
-        "replications: of each row until the 95 % interval of its wait mean is within ± 25 % of the mean, 10 to 40 of "
-        "them"
+        "replications: each row is repeated until the 95 % interval of its wait mean is within ± 25 % of the "
+        "mean, 10 to 40 "
+        "replications"
     ]
 
 

@@ -125,7 +125,7 @@ def test_one_replication_has_no_interval_and_seeds_may_be_given(made: Made):
     assert found.table["jain"].tolist() == [value((count, "fcfs"), 1 << 63, 0) for count in (3, 5, 4)]
     by_key = sweep(SMALL, {"seed": [7, 8]})
     assert by_key.table["jain"].tolist() == [value((9, "fcfs"), seed, 0) for seed in (7, 8)]
-    with pytest.raises(UsageError, match="seeds are given twice: as the key seed, and by themselves"):
+    with pytest.raises(UsageError, match="seeds must be given once: as the key seed, or as seed"):
         sweep(SMALL, {"seed": [7, 8]}, seed=1)
 
 
@@ -190,7 +190,8 @@ def test_a_row_has_as_many_replications_as_its_precision_takes(made: Made):
     ]
     assert found.replications == {**wanted, "confidence": 0.95}
     assert found.remarks == [
-        "replications: of each row until the 95 % interval of its jain is within ± 1.7 % of the mean, 10 to 30 of them"
+        "replications: each row is repeated until the 95 % interval of its jain is within ± 1.7 % of the mean, "
+        "10 to 30 replications"
     ]
 
 
@@ -228,7 +229,7 @@ def test_policies_of_a_point_share_the_longest_warmup(made: Made):
     assert sorted(both.table["warmup_cut"].tolist()) == [3.0, 20.0]
     many = sweep(AUTO | {"replications": 30}, {COUNT: [3]})
     assert sum(job.pilot for job in made.jobs[-50:]) == 20 and many.table["replications"].tolist() == [30]
-    with pytest.raises(UsageError, match="at least 5 of them"):
+    with pytest.raises(UsageError, match="at least 5 replications"):
         sweep(AUTO, OVER, replications=4)
 
 
@@ -245,7 +246,7 @@ def test_a_pilot_that_fails(made: Made, lasting: bool, tmp_path: Path):
     made.wrong = wrong
     found = sweep(AUTO, OVER, policies=["fcfs", "sjf"], out=tmp_path / "s")
     said = "replication 2, in the pilot that finds the warm-up: no"
-    other = "" if lasting else f"the point has no warm-up yet: {said}"
+    other = "" if lasting else f"the warm-up of the point cannot be found: {said}"
     assert found.table["error"].tolist() == [other, said, "", "", "", ""]
     assert math.isnan(found.table["warmup_cut"][1]) and found.table["warmup_cut"].tolist()[2:] == [0, 0, 110, 110]
     assert Counter(job.pilot for job in made.jobs) == {True: 33, False: 30 if lasting else 24}
@@ -301,8 +302,8 @@ def test_interrupted_anywhere_it_goes_on_and_gives_the_same_bytes(
     assert sweep(SMALL, {COUNT: [3, 6]}, out=out, resume=True, **options).table["jain"].notna().all()
     assert len(made.jobs) == 16
     for more, said in (
-        ({"resume": True}, "nothing to resume without the directory"),
-        ({"resume": True, "fresh": True, "out": out}, "either resume, or begin anew with fresh"),
+        ({"resume": True}, "resume needs the directory of the sweep: give out"),
+        ({"resume": True, "fresh": True, "out": out}, "resume and fresh exclude each other; give one of them"),
     ):
         with pytest.raises(UsageError, match=said):
             sweep(SMALL, OVER, **more)  # type: ignore[arg-type]
@@ -341,7 +342,8 @@ def test_shards_make_each_run_once(made: Made, many: int, tmp_path: Path, monkey
     ]  # fmt: skip
     found = sweep(SMALL, OVER, **options)
     assert len(made.jobs) == 12 and found.table["status"].tolist().count("failed") == 1
-    for wrong, said in (({"out": None}, "need a shared folder"), ({"fresh": True}, "cannot be combined with --fresh")):
+    for wrong, said in (({"out": None}, "a shard needs a shared folder: give --out or "
+                                        "--cache"), ({"fresh": True}, "cannot be combined with --fresh")):
         with pytest.raises(UsageError, match=said):
             sweep(SMALL, OVER, shard="1/2", **(options | wrong))
 
@@ -402,7 +404,7 @@ def test_what_a_plan_says():
     sobol = {COUNT: "2..9 integer"}
     assert plan_sweep(SMALL, sobol, sample="sobol", n=4).remarks == []
     assert plan_sweep(SMALL, sobol, sample="sobol", n=5).remarks == [
-        "a Sobol sample is balanced where its size is a power of 2; 5 is none"
+        "the size of a Sobol sample should be a power of 2, for balance; got 5"
     ]
     assert plan_sweep(SMALL, sobol, sample="random", n=5).remarks == []
 
@@ -486,7 +488,7 @@ def test_settings_that_fail_come_last(made: Made):
 @pytest.mark.parametrize(("more", "said"), [
     ({"first": 1}, "first must be at least 2 and final at least 3 replications; got 1 and 20"),
     ({"final": 2}, "got 3 and 2"), ({"confidence": 1.0}, "confidence must be between 0 and 1"),
-    ({"confidence": 0.0}, "confidence must be between 0 and 1"), ({"metric": "task_count"}, "neither more nor less"),
+    ({"confidence": 0.0}, "confidence must be between 0 and 1"), ({"metric": "task_count"}, "has no better direction"),
     ({"over": {}}, "nothing to tune"),
 ])  # fmt: skip
 def test_what_no_tuning_takes(more: dict[str, Any], said: str):
@@ -583,9 +585,11 @@ def test_sizes_that_cannot_run_or_fail(made: Made):
 @pytest.mark.parametrize(("more", "said"), [
     ({"confidence": 1.0}, "confidence must be between"), ({"confidence": 0.0}, "confidence must be between"),
     ({"replications": 1}, r"replications must be at least 2 \(one run has no confidence interval\); got 1"),
-    ({"least": 0}, "sizes are looked for from 0 to 4096"), ({"least": 5, "most": 4}, "are looked for from 5 to 4"),
-    ({"over": "seed"}, "it says which random numbers are drawn, not how large anything is"),
-    ({"shard": "1/2", "cache": "x"}, "a bisection has no parts: each size follows from those before"),
+    ({"least": 0}, "sizes must be a range of whole numbers of at least 1; got 0 to "
+                   "4096"), ({"least": 5, "most": 4}, "sizes must be a range of whole numbers of at least 1; "
+                                                      "got 5 to 4"),
+    ({"over": "seed"}, "it selects the random numbers, not a size"),
+    ({"shard": "1/2", "cache": "x"}, "a bisection cannot be sharded: sizes depend on earlier ones; give values"),
 ])  # fmt: skip
 def test_what_no_search_takes(more: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
@@ -645,11 +649,11 @@ def test_a_selection_drops_policies_one_after_another(strictly: Made):
 
 
 def test_points_and_policies_that_do_not_go_together(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(UsageError, match="policies are given twice: in the points, and by themselves"):
+    with pytest.raises(UsageError, match="policies must be given once: in the points, or as policies"):
         plan_sweep(SMALL, points=[{COUNT: 3, "policy": "sjf"}], policies=["fcfs"])
     monkeypatch.setattr(points_of_sweeps, "MAX_ROWS", 5)
     assert len(plan_sweep(SMALL, OVER).rows) == 3
-    with pytest.raises(UsageError, match="the sweep has 6 points .with policies., more than the 5 that one takes"):
+    with pytest.raises(UsageError, match="the sweep must have at most 5 points .with policies.; got 6"):
         plan_sweep(SMALL, OVER, policies=["fcfs", "sjf"])
 
 
@@ -666,12 +670,12 @@ def test_the_first_pilot_that_is_to_be_tried_again_is_told():
     pilots[3].cut = WarmupCut(5.0, 3, 9, 5)
     found = shared(pilots)
     assert found.cut is pilots[3].cut and found.lasting is pilots[1].error
-    assert [found.error_of(one) for one in pilots] == ["gone", "a", "b", "the point has no warm-up yet: a"]
+    assert [found.error_of(one) for one in pilots] == ["gone", "a", "b", "the warm-up of the point cannot be found: a"]
 
 
 def test_a_folder_among_the_runs_is_named(tmp_path: Path):
     (tmp_path / "x.runs").mkdir()
-    with pytest.raises(UsageError, match=f"{tmp_path}/x.runs is a folder where a file of runs belongs; move it away"):
+    with pytest.raises(UsageError, match=f"{tmp_path}/x.runs must be a file of runs; got a folder: move it elsewhere"):
         _ = Store(tmp_path).files
 
 

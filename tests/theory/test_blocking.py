@@ -183,13 +183,14 @@ def test_retrials_at_once_are_a_queue_and_rare_ones_are_random(servers: int, loa
 @pytest.mark.parametrize(("call", "said"), [
     (lambda: theory.retrials(2, 1, 2, 1), "M/M/2 with retrials has no steady state"),
     (lambda: theory.retrials(1, 1, 2, 0), "retry mean must be a number above 0"),
-    (lambda: theory.retrials(1, 1, 2000, 1), "2,001 states a level"),
+    (lambda: theory.retrials(1, 1, 2000, 1), "M/M/2000 with retrials must have at most 1,000 states per level; "
+                                             "got 2,001"),
     (lambda: theory.multiserver_jobs(4, []), "gangs need classes"),
-    (lambda: theory.multiserver_jobs(4, [(1, 1, 5)]), "none wider than 4 servers"),
+    (lambda: theory.multiserver_jobs(4, [(1, 1, 5)]), "with widths of at most 4 servers"),
     (lambda: theory.multiserver_jobs(4, [(0, 1, 2)]), "rate must be a number above 0"),
     (lambda: theory.multiserver_jobs(0, [(1, 1, 2)]), "servers must be a whole number"),
     (lambda: theory.multiserver_jobs(4, [(1, 1, 1.5)]), "width must be a whole number"),
-    (lambda: theory.multiserver_jobs(200, [(1, 1, 1), (1, 1, 2), (1, 1, 3)]), "states a level, more than the 1,000"),
+    (lambda: theory.multiserver_jobs(200, [(1, 1, 1), (1, 1, 2), (1, 1, 3)]), "must have at most 1,000"),
 ])  # fmt: skip
 def test_bad_input_is_a_sentence(call: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
@@ -198,5 +199,5 @@ def test_bad_input_is_a_sentence(call: Any, said: str) -> None:
 
 def test_too_many_calls_between_tries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hetsim.theory.blocking.MAX_RETRYING", 1000)
-    with pytest.raises(UsageError, match="too many to follow"):
+    with pytest.raises(UsageError, match="too many calls are between tries to compute"):
         theory.retrials(1.9, 1, 2, 1e6)

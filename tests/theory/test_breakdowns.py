@@ -190,11 +190,13 @@ def test_a_constant_set_up_is_within_its_error() -> None:
     (lambda: theory.mg1_breakdowns(0.3, EXPONENTIAL, 1.9, 1), "the mean response is infinite"),
     (lambda: theory.mg1_breakdowns(0.6, EXPONENTIAL, 4, 4), "no steady state"),
     (lambda: theory.mmc_breakdowns(1.5, 1, 2, 3, 1.5), "M/M/2 with breakdowns has no steady state"),
-    (lambda: theory.mmc_breakdowns(1.5, 1, 2000, 3, 1), "2,001 states a level"),
-    (lambda: theory.mg1_setup(0.5, 1, 1, -1), "setup mean must be a number not below 0"),
-    (lambda: theory.mphc_setup(0.5, EXPONENTIAL, 2, -1), "setup must be a number not below 0"),
+    (lambda: theory.mmc_breakdowns(1.5, 1, 2000, 3, 1), "M/M/2000 with breakdowns must have at most 1,000 "
+                                                        "states per level; got 2,001"),
+    (lambda: theory.mg1_setup(0.5, 1, 1, -1), "setup mean must be a number of at least 0; got"),
+    (lambda: theory.mphc_setup(0.5, EXPONENTIAL, 2, -1), "setup must be a number of at least 0; got"),
     (lambda: theory.mphc_setup(2, EXPONENTIAL, 2, 1), "M/PH/2 with set-up has no steady state"),
-    (lambda: theory.mphc_setup(2, EXPONENTIAL, 50, 1), "1,326 states a level"),
+    (lambda: theory.mphc_setup(2, EXPONENTIAL, 50, 1), "M/PH/50 with set-up must have at most 1,000 states per "
+                                                       "level; got 1,326"),
 ])  # fmt: skip
 def test_bad_input_is_a_sentence(call: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
@@ -270,8 +272,8 @@ TWO = [{"on": "gpu", "every": exponential("60 s"), "repair": exponential("10 s")
 
 @pytest.mark.parametrize(("changes", "failed"), [
     ({"faults": [{"on": "node", "every": exponential("60 s"), "repair": exponential("10 s")}]},
-     "each GPU fails by itself, and nothing else does"),
-    ({"faults": TWO}, "each GPU fails by itself, and nothing else does"),
+     "GPUs fail independently, and nothing else fails"),
+    ({"faults": TWO}, "GPUs fail independently, and nothing else fails"),
     ({"faults": [{"on": "gpu", "every": exponential("60 s"), "slow": 2, "for": "9 s"}]}, "not recognized: faults.slow"),
     ({"faults": [{"maintenance": {"nodes": ["n0"], "from": "1 h", "for": "1 h"}}]},
      "not recognized: faults.maintenance"),
@@ -288,23 +290,23 @@ TWO = [{"on": "gpu", "every": exponential("60 s"), "repair": exponential("10 s")
     ({"policy": "lcfs"}, "first come, first served"),
     ({"policy": "srtf"}, "not recognized: faults"),
     ({"entry": {"gpu_time": {"distribution": "lognormal", "mean": "1 s", "cv": 1}}},
-     "service has phases, or is constant"),
-    ({"gpus": 2}, "work is kept at a fault, but for one interval"),
+     "service is phase-type or constant"),
+    ({"gpus": 2}, "a fault loses at most an interval of work"),
     ({"cluster": {"nodes": [{"cpus": 1, "gpus": {"type": "g", "count": 2}}]}, "entry": KEPT | {"cpus": 1}},
      "a server is one whole GPU"),
     ({"cluster": {"nodes": [{"gpus": {"type": "g", "streams": 2}}]}}, "a GPU takes one task at a time"),
-    (ASLEEP | {"rate": "0.7/s"}, "the forecast keeps no GPU awake"),
+    (ASLEEP | {"rate": "0.7/s"}, "the forecast wakes no additional GPU"),
     (ASLEEP | LONG_MEMORY | {"faults": TWO[:1]}, "not recognized: faults"),
     (ASLEEP | LONG_MEMORY | {"policy": {"scheduler": {"name": "power_down", "patience": "3 s"}}},
-     "the forecast keeps no GPU awake"),
+     "the forecast wakes no additional GPU"),
     (ASLEEP | LONG_MEMORY | {"cluster": {"nodes": [{"gpus": {"type": "g", "count": 2, "power": {
         "idle": "60 W", "busy": "400 W", "sleep": "8 W", "wake": "0.8 s"}}}]}},
-     "there is one GPU, or those that are idle sleep at once"),
-    (asleep(2, patience="1 ms"), "there is one GPU, or those that are idle sleep at once"),
-    (asleep(2) | {"rate": "1.5/s"}, "the forecast keeps no GPU awake"),
-    (asleep(2, sleep="60 W"), "the GPU saves energy asleep"),
+     "there is one GPU, or idle GPUs sleep at once"),
+    (asleep(2, patience="1 ms"), "there is one GPU, or idle GPUs sleep at once"),
+    (asleep(2) | {"rate": "1.5/s"}, "the forecast wakes no additional GPU"),
+    (asleep(2, sleep="60 W"), "sleep saves energy"),
     (asleep(2) | {"entry": {"gpus": 2}}, "a server is one whole GPU"),
-    (asleep(2) | {"entry": {"gpu_time": "1 s"}}, "service has phases"),
+    (asleep(2) | {"entry": {"gpu_time": "1 s"}}, "service is phase-type"),
     (asleep(2) | {"entry": {"bytes_in": "1 MB"}}, "not recognized: bytes_in"),
     (asleep(24), "the exact chain is small enough"),
 ])  # fmt: skip
@@ -319,7 +321,7 @@ def test_a_wait_without_a_variance_is_only_approximated() -> None:
         faults = {"on": "gpu", "every": exponential(uptime), "repair": exponential("1 s")}
         found = match(scenario(rate="0.2/s", faults=[faults]))
         assert found.verdict == verdict, found.failed
-        assert ("waits have a variance" in [one.text for one in found.failed]) == (verdict != "matches")
+        assert ("the variance of waits is finite" in [one.text for one in found.failed]) == (verdict != "matches")
 
 
 def test_too_many_servers_are_refused_before_their_chain_is_made() -> None:

@@ -87,11 +87,14 @@ def test_independent_gaps_are_kendalls_queue() -> None:
 
 
 @pytest.mark.parametrize(("call", "said"), [
-    (lambda: theory.map_phc([[0, 1]], [[1]], ERLANG, 1), "two square matrices of one size"),
-    (lambda: theory.map_phc([[0, 1], [1, 0]], [[1, -1], [0, 1]], ERLANG, 1), "numbers not below 0"),
+    (lambda: theory.map_phc([[0, 1]], [[1]], ERLANG, 1), "a Markovian arrival process must be two square "
+                                                         "matrices of the same size"),
+    (lambda: theory.map_phc([[0, 1], [1, 0]], [[1, -1], [0, 1]], ERLANG, 1), "rates of a Markovian arrival "
+                                                                             "process must be at least 0"),
     (lambda: theory.map_phc([[0, 1], [0, 0]], [[1, 0], [0, 1]], ERLANG, 3), "is never returned to|never leads back"),
     (lambda: theory.map_phc([[0, 1], [1, 0]], [[2, 0], [0, 1]], ERLANG, 1), "no steady state"),
-    (lambda: theory.map_phc(np.ones((9, 9)), np.eye(9), COXIAN, 20), "2,079 states a level"),
+    (lambda: theory.map_phc(np.ones((9, 9)), np.eye(9), COXIAN, 20), "MAP/PH/20 must have at most 1,000 states "
+                                                                     "per level"),
 ])  # fmt: skip
 def test_bad_input_is_a_sentence(call: Callable[[], Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):

@@ -35,7 +35,7 @@ def test_gangs_of_one_are_erlangs_and_bad_input_is_refused():
     many = theory.kaufman_roberts(5000, [(2000, 1.0, 1), (1500, 2.0, 1)])
     assert many.loss[0] == pytest.approx(theory.erlang_b(5000, 5000), rel=1e-9)
     for classes in ([], [(1, 1, 9)]):
-        with pytest.raises(UsageError, match="none wider than 8"):
+        with pytest.raises(UsageError, match="gangs with loss need classes"):
             theory.kaufman_roberts(8, classes)
 
 

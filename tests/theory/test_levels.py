@@ -284,19 +284,21 @@ def test_alike_servers_of_several_kinds_are_erlang_s() -> None:
 
 
 @pytest.mark.parametrize(("call", "said"), [
-    (lambda: theory.phase_type([1, 0], [[0, 1]], [0, 1]), "2 in start need 2 rows of 2 rates onward"),
-    (lambda: theory.phase_type([0.5, 0.4], [[0, 1], [0, 0]], [0, 1]), "the sum 0.9, not 1"),
+    (lambda: theory.phase_type([1, 0], [[0, 1]], [0, 1]), "for 2 in start, onward needs 2 rows of 2 rates, and "
+                                                          "ending 2"),
+    (lambda: theory.phase_type([0.5, 0.4], [[0, 1], [0, 0]], [0, 1]), "phases: the probabilities of start must "
+                                                                      "sum to 1; got 0.9"),
     (lambda: theory.phase_type([1, 0], [[0, 1], [1, 0]], [0, 0]), "phase 1 cannot reach an end"),
-    (lambda: theory.phase_type([1, 0], [[0, -1], [0, 0]], [0, 1]), "numbers not below 0"),
+    (lambda: theory.phase_type([1, 0], [[0, -1], [0, 0]], [0, 1]), "rates must be at least 0"),
     (lambda: theory.mphc(2, EXPONENTIAL, 2), "M/PH/2 has no steady state"),
-    (lambda: theory.mphc(50, COXIAN, 200), "M/PH/200 has 20,301 states a level"),
-    (lambda: theory.mmpp_mc([1, 2], [[0, 1]], 1, 3), "2 rates need 2 rows of 2"),
-    (lambda: theory.mmpp_mc([1, 2], [[0, 0], [1, 0]], 1, 3), "state 2 is never returned to"),
-    (lambda: theory.mmpp_mc([1, -2], [[0, 1], [1, 0]], 1, 3), "rate 2 must be a number not below 0"),
+    (lambda: theory.mphc(50, COXIAN, 200), "M/PH/200 must have at most 1,000 states per level; got 20,301"),
+    (lambda: theory.mmpp_mc([1, 2], [[0, 1]], 1, 3), "switching must have 2 rows of 2 rates, for 2 rates"),
+    (lambda: theory.mmpp_mc([1, 2], [[0, 0], [1, 0]], 1, 3), ": state 2 is transient; leave it out"),
+    (lambda: theory.mmpp_mc([1, -2], [[0, 1], [1, 0]], 1, 3), "rate 2 must be a number of at least 0; got"),
     (lambda: theory.mdc(4, 1, 4), "M/D/4 has no steady state"),
     (lambda: theory.unlike_servers(3, [(0.5, 1), (1, 1)]), "no steady state"),
     (lambda: theory.unlike_servers(3, [(0.5, 0.5)]), "servers must be a whole number"),
-    (lambda: theory.unlike_servers(3, []), "kinds"),
+    (lambda: theory.unlike_servers(3, []), "at least one type"),
 ])  # fmt: skip
 def test_bad_input_is_a_sentence(call: Callable[[], Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
@@ -391,7 +393,7 @@ def test_modulated_arrivals_at_general_service_are_only_approximated() -> None:
 
 def test_a_rate_that_moves_slowly_takes_a_longer_warm_up() -> None:
     slow = MODULATED | {"holding": ["60 min", "40 min"]}
-    start = [one for one in match(scenario(MEMORYLESS, slow)).assumptions if one.text.startswith("the start is")]
+    start = [one for one in match(scenario(MEMORYLESS, slow)).assumptions if one.text.startswith("the warm-up is")]
     assert not start[0].holds
 
 
@@ -399,16 +401,16 @@ def test_a_rate_that_moves_slowly_takes_a_longer_warm_up() -> None:
     ({"policy": {"scheduler": {"name": "fcfs", "placement": "best_fit"}}}, "the fastest free server is taken"),
     ({"policy": "random"}, "first come, first served"),
     ({"workload": {"count": 20_000, "arrivals": POISSON, "gpu_time": MEMORYLESS, "gpu_time.slow": MEMORYLESS}},
-     "times are drawn, and differ by the speeds of types only"),
+     "times are random, and differ only by the speeds of types"),
     ({"workload": {"count": 20_000, "arrivals": POISSON, "gpu_time": MEMORYLESS, "gpus": 0.5}},
-     "a server is whole devices, as many of each type"),
+     "a server is a fixed number of whole devices"),
     ({"cluster": {"nodes": [{"cpus": 1, "gpus": [{"type": "slow", "speed": 0.5}, {"type": "fast", "speed": 2}]}]},
       "workload": {"count": 20_000, "arrivals": POISSON, "gpu_time": MEMORYLESS, "cpus": 1}},
-     "servers of a node do not wait for its cores or memory"),
+     "servers never wait for cores or memory of their node"),
     ({"workload": {"count": 20_000, "arrivals": MODULATED, "gpu_time": MEMORYLESS}}, "arrivals are Poisson"),
     ({"workload": {"count": 20_000, "arrivals": POISSON, "gpu_time": MEMORYLESS, "classes": [
         {"class": "a", "weight": 1, "gpu_memory": "12GB"}, {"class": "b", "weight": 5, "gpu_memory": "10GB"}]}},
-     "a server is whole devices, as many of each type"),
+     "a server is a fixed number of whole devices"),
     ({"cluster": {"nodes": [{"gpus": {"type": name, "count": 64, "speed": 1 + n}} for n, name in enumerate("abc")]}},
      "the exact chain is small enough"),
 ])  # fmt: skip

@@ -114,8 +114,9 @@ def test_fork_join_of_many_is_as_near_as_it_says(branches: int, load: float) -> 
 
 @pytest.mark.parametrize(("call", "said"), [
     (lambda: theory.closed_classes([3], [1, 2], [1]), "must have the same length .at least 1.; got 1, 2, 1"),
-    (lambda: theory.closed_classes([3, 2], [1, 2], [1, 2], 2), "only with one service mean for all"),
-    (lambda: theory.closed_classes([9999, 9999], [1, 2], [1, 1], 2), "clients are more than"),
+    (lambda: theory.closed_classes([3, 2], [1, 2], [1, 2], 2), "classes at several servers must have the same "
+                                                               "service mean for a product"),
+    (lambda: theory.closed_classes([9999, 9999], [1, 2], [1, 1], 2), "states, too many to compute"),
     (lambda: theory.closed_classes([0], [1], [1]), "clients must be a whole number"),
     (lambda: theory.fork_join(1.2, 1, 2), "no steady state"),
     (lambda: theory.fork_join(0.5, 1, 0), "branches must be a whole number"),
@@ -168,9 +169,9 @@ def test_the_engine_agrees(gpus: int) -> None:
     ({"horizon": None, "workload": [loop("a", 3, "2 s", count=3000), loop("b", 2, "3 s", count=9000)]},
      "clients send tasks to the end of the run"),
     ({"workload": [loop("a", 3, "2 s"), loop("b", 2, "3 s") | {"arrivals": {"process": "poisson", "rate": "0.1/s"}}]},
-     "closed loops and nothing else, each of one class if several"),
+     "all arrivals are closed loops, each of one class if several"),
     ({"workload": [loop("a", 3, "2 s"), loop("b", 2, "3 s", classes=[{"class": "x"}, {"class": "y"}])]},
-     "closed loops and nothing else, each of one class if several"),
+     "all arrivals are closed loops, each of one class if several"),
     ({"workload": [loop("a", 3, "2 s"), loop("b", 2, "3 s", count=50)]},
      "clients send tasks to the end of the run"),
     ({"workload": [loop("a", 3, "2 s"), loop("b", 2, "3 s", bytes_in="1 MB")]}, "not recognized: bytes_in"),

@@ -136,7 +136,7 @@ def test_a_queue_played_by_hand(order, more):
 def test_what_cannot_be_integrated_is_refused():
     for call, said in (
         (lambda: theory.srpt(1.2, stats.expon()), "no steady state"),
-        (lambda: theory.sjf(0.5, lambda x: 0.5 * np.exp(-x)), "integral of 0.5, not of 1"),
+        (lambda: theory.sjf(0.5, lambda x: 0.5 * np.exp(-x)), "the density of sizes must have the integral 1; got"),
         (lambda: theory.las(0.5, stats.expon(), thresholds=[0.0]), "above 0"),
         (lambda: theory.psjf(-1, stats.expon()), "rate"),
     ):

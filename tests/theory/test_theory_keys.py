@@ -490,8 +490,9 @@ def test_the_engine_contradicts_a_model_that_overlooks_a_key(case, folder, monke
         check(case, folder, ("M/M/1", "batch"))
 
 
-ROOM = {"there is room and a stream for each task in the system", "all servers are counted",
-        "there is one GPU, and a task has all of it", "each GPU has a link of its own, both ways"}  # fmt: skip
+ROOM = {"GPU memory and streams are enough for all tasks in the system", "the policy counts all servers",
+        "there is one GPU, and a task has all of it", "each GPU has its own link, separate in both "
+                                                      "directions"}  # fmt: skip
 
 
 @pytest.mark.nightly
@@ -633,7 +634,7 @@ def test_a_plan_says_which_keys_it_does_not_know(case, key, folder):
     assert result.notes["covers"][key] == "ignored"
     assert result.notes["timetable"] != "exact" and "ratio_certified" not in result.notes
     notes = loaded("tandem", {**case, "policy": "mct"}, folder).notes
-    assert any(f"{readers.UNKNOWN}{key}; the plans of mct do without it" in note for note in notes)
+    assert any(f"{readers.UNKNOWN}{key}; the plans of mct ignore it" in note for note in notes)
 
 
 @pytest.mark.parametrize("policy", [
@@ -643,5 +644,5 @@ def test_a_plan_says_which_keys_it_does_not_know(case, key, folder):
 def test_a_policy_that_follows_plans_says_which_keys_they_do_without(policy, folder):
     scenario = loaded("tandem", {**IGNORED[0][0], "policy": policy}, folder)
     name = policy if isinstance(policy, str) else policy["name"]
-    assert scenario.notes[-1] == f"workload.0.patience: not recognized: patience; the plans of {name} do without it"
+    assert scenario.notes[-1] == f"workload.0.patience: not recognized: patience; the plans of {name} ignore it"
     assert not any(readers.UNKNOWN in note for note in loaded("tandem", {"policy": policy}, folder).notes)

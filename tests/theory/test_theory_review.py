@@ -40,13 +40,14 @@ def test_trunk_reservation_far_from_the_first_guess():
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        (lambda: theory.closed_loop(10**9, 1, 1), "1,000,000,000 clients are too many"),
-        (lambda: theory.mmck(1, 1, 1, 10**9), "a room for 1,000,000,000 is too large"),
+        (lambda: theory.closed_loop(10**9, 1, 1), "got 1,000,000,000"),
+        (lambda: theory.mmck(1, 1, 1, 10**9), "room must be at most"),
         (lambda: theory.token_bucket(1, 1, "3"), "depth must be a number"),
         (lambda: theory.token_bucket(1, 1, math.nan), "depth must be a number"),
         (lambda: theory.mm1(0.7, 1).wait_tail(math.nan), "seconds must be a number; got nan"),
         (lambda: theory.mm1(0.7, 1).response_tail("1"), "seconds must be a number; got '1'"),
-        (lambda: theory.birth_death([1e300] * 3, [1e-300] * 3), "too far apart"),
+        (lambda: theory.birth_death([1e300] * 3, [1e-300] * 3), "births and deaths differ too much for "
+                                                                "floating-point numbers"),
     ],
 )
 def test_odd_input_is_refused(ask, said):

@@ -132,7 +132,7 @@ def test_the_engine_agrees(policy: Any) -> None:
         assert one.covered, one
 
 
-ONE_SERVICE = "at several servers: exponential service, the same for all or of two classes"
+ONE_SERVICE = "with several servers: exponential service, equal for all classes or for two classes"
 
 
 @pytest.mark.parametrize(("changes", "failed"), [
@@ -142,7 +142,7 @@ ONE_SERVICE = "at several servers: exponential service, the same for all or of t
     ({"policy": PREEMPTIVE, "workload.1.stopping": {"restore": "1 s"}}, "not recognized: stopping"),
     ({"faults": [{"on": "gpu", "every": "60 s", "repair": "10 s"}]}, "not recognized: faults"),
     ({"policy": {"scheduler": {"name": "priority", "aging": "1/s"}}}, "priorities do not change"),
-    ({"policy": {"scheduler": {"name": "priority", "placement": "spread"}}}, "a free device is always taken"),
+    ({"policy": {"scheduler": {"name": "priority", "placement": "spread"}}}, "no device idles while a task waits"),
     ({"policy": {"scheduler": "priority", "admission": {"name": "queue_limit", "limit": 3}}},
      "not recognized: scheduler.name"),
     ({"workload.0.gpus": 2}, "all tasks run in one mode on equal devices"),

@@ -70,9 +70,9 @@ def test_grid_engine(tmp_path: Path):
     })  # fmt: skip
     assert notes_of(table) == [
         "time 0 is 1970-01-01 00:01:40",
-        "1 rows that are not jobs of their own: parts of parallel jobs (first: line 6)",
+        "1 rows that are not separate jobs: parts of parallel jobs (first: line 6)",
         "1 of 4 jobs left out: never started (first: line 5)",
-        "1 ids come again; these jobs are named id#2, id#3, ...",
+        "1 ids are repeated; these jobs are named id#2, id#3, ...",
     ]  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def test_pbs(tmp_path: Path):
         "recorded_start": [10, 613, 1214, 1214], "time_limit": [3600, NAN, NAN, NAN],
     })  # fmt: skip
     assert notes_of(table) == [
-        "time 0 is 2026-06-01 08:00:00", "1 rows that are not jobs of their own: arrays as a whole (first: line 10)",
+        "time 0 is 2026-06-01 08:00:00", "1 rows that are not separate jobs: arrays as a whole (first: line 10)",
         "2 of 7 jobs left out: never started (first: line 4)", "1 of 7 jobs left out: no end (first: line 9)",
     ]  # fmt: skip
 
@@ -154,7 +154,7 @@ def test_lsf(tmp_path: Path):
         "account": ["r1"] * 3, "status": ["DONE", "EXIT", "1"], "recorded_node": ["n1|n2", "n3|n4", ""],
         "recorded_start": [60, 60, 60],
     })  # fmt: skip
-    assert notes_of(table)[1:] == ["1 rows that are not jobs of their own: events JOB_NEW (first: line 4)",
+    assert notes_of(table)[1:] == ["1 rows that are not separate jobs: events JOB_NEW (first: line 4)",
                                    "1 of 4 jobs left out: never started (first: line 3)"]  # fmt: skip
 
 
@@ -242,8 +242,8 @@ def test_services_of_alibaba(tmp_path: Path):
         "1 of 6 jobs left out: never started (first: line 4)",
         "1 of 6 jobs left out: neither a GPU nor a core (first: line 6)",
         "1 of 6 jobs left out: ended before they began (first: line 7)",
-        "1 of 6 jobs were there before the trace began; they come at time 0 (first: line 3)",
-        "1 of 6 jobs were there when the trace ended; they stay until then (first: line 5)",
+        "1 of 6 jobs existed before the trace began; they arrive at time 0 (first: line 3)",
+        "1 of 6 jobs existed when the trace ended; they run until then (first: line 5)",
     ]
     same(columns_of(read(tmp_path, "alibaba_dlrm", DLRM, end=1000)), {**expected, "gpu_time": [240, INF, 790]})
     bad = ((",8,80", ",x,80", "cpu_request"), (",50,500", ",x,500", "rdma_request"),
@@ -364,7 +364,7 @@ def test_counts_and_arrays_of_squeue(tmp_path: Path):
     assert ids("12_[1,3,5...]") == ["12_1", "12_3"]
     assert ids("7_[0-5999,8000-19999]") == [f"7_{n}" for n in (*range(6000), *range(8000, 12000))]
     assert ids("8_[1-9999]")[-1] == "8_9999" and len(found.remarks) == 2
-    assert found.remarks[1] == "of array 7 only the first 10,000 tasks are looked at"
+    assert found.remarks[1] == "only the first 10,000 tasks of array 7 are read"
     assert ids("12_[x]") == ids("12_[1-]") == []
     with pytest.raises(ScenarioError, match="is not a job or array such as"):
         log.row_problems.fail_if_any()
@@ -404,17 +404,17 @@ def test_a_snapshot(tmp_path: Path):
     assert all(math.isnan(job.expected) for job in array)
     assert (last.id, last.start, last.nodes) == ("7", 300, ("n2",)) and math.isnan(last.priority)
     assert found.latest == 300
-    assert found.left_out == {"they wait for something else than room (JobHeldUser)": 1,
-                              "they wait for something else than room (RH)": 1, "over already": 1,
-                              "they stand there already, as of another partition": 1}  # fmt: skip
+    assert found.left_out == {"they wait for another reason than capacity (JobHeldUser)": 1,
+                              "they wait for another reason than capacity (RH)": 1, "already ended": 1,
+                              "they are listed before, in another partition": 1}  # fmt: skip
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [
     ("n[1-2]", "n[1-3]", r'squeue:2: column NODELIST: the cluster has no node "n3"'),
     ("|n2|", "|node2|", 'no node "node2"'), ("p|ann", "px|ann", 'the cluster has no partition "px"; did you mean'),
-    ("1970-01-01T00:00:20", "N/A", "a job that runs has no start"),
-    ("RUNNING", "RUNING", '"RUNING" is not a state of a job that is known here; did you mean'),
-    ("7|q|di", "1|q|di", "job 1 stands in line 2 already"), ("STATE|", "STAT|", 'no column "STATE"'),
+    ("1970-01-01T00:00:20", "N/A", "a running job must have a start"),
+    ("RUNNING", "RUNING", '"RUNING" is not a known state of a job; did you mean'),
+    ("7|q|di", "1|q|di", "job 1 is also in line 2"), ("STATE|", "STAT|", 'no column "STATE"'),
     ("|8|gres", "|x|gres", "CPUS"), ("|2|n[", "|x|n[", "NODES"),
 ])  # fmt: skip
 def test_snapshots_that_are_refused(tmp_path: Path, old: str, new: str, message: str):
@@ -427,13 +427,13 @@ def test_snapshots_that_are_refused(tmp_path: Path, old: str, new: str, message:
 
 
 @pytest.mark.parametrize(("text", "options", "message"), [
-    ("1 10001\n1.5 2.5\n", {"header": True}, "10,001 machines are more than the 10,000 that are read"),
+    ("1 10001\n1.5 2.5\n", {"header": True}, "must have at most 10,000 machines"),
     ("2 2\n1.5 2.5\n3.5\n", {"header": True}, "2 tasks on 2 machines, so 4 numbers; the file has 3"),
     ("2 2\n1 2\n3 4\n", {"machines": 3}, "the first line says 2 machines, the option machines says 3"),
     ("2 2\n1 2\n3 4\n", {"types": ["a", "b", "c"]}, "the first line says 2 machines, types names 3"),
-    ("2 2\n1 2\n3 4\n", {"types": ["a"], "machines": 2}, "machines is 2, but types has 1 names"),
+    ("2 2\n1 2\n3 4\n", {"types": ["a"], "machines": 2}, "types must have 2 names .machines.; got 1"),
     ("0 2\n", {"header": True}, "the first line is not two whole numbers above 0"),
-    ("1.5\n2.5\n3.5\n", {}, "how many machines there are cannot be told"),
+    ("1.5\n2.5\n3.5\n", {}, "the number of machines is unknown: give the option machines, or a first"),
     ("1.5 2.5\n3.5 4.5\n5.5\n", {}, r"log:3: the line has 1 number, for 2 machines"),
     ("1.5 2.5\n3.5 4.5\n", {"machines": 3}, "every line has 2 numbers, but the option machines says 3"),
     ("1.5\n2.5\n3.5\n", {"machines": 2}, "3 numbers are not a whole number of tasks on 2 machines"),
@@ -501,12 +501,12 @@ def test_gavel(tmp_path: Path):
     np.testing.assert_array_equal(table.numbers["weight"], [2.5, NAN, NAN])
     np.testing.assert_array_equal(columns_of(table)["slo"], [3, NAN, NAN])
     notes = "\n".join(table.notes)
-    assert "1 of 4 jobs left out: no throughput of that job type and scale in the table (first: line 4)" in notes
-    assert "5 pairs of jobs on one GPU, 1 of which cannot share it" in notes
+    assert "1 of 4 jobs left out: the table has no throughput for this job type and scale (first: line 4)" in notes
+    assert "5 pairs of jobs on one GPU; 1 pairs cannot share it" in notes
     bad = (
         ("\t1\t2.5", "\t1.5\t2.5", '"1.5" is not a number of GPUs'),
         ("\t1\t2.5", "\t0\t2.5", '"0" is not a number of'),
-        ("\t", ",", "the row has 1 columns separated by tabs, expected are 10 or 7; they are separated"),
+        ("\t", ",", "the row has 1 columns separated by tabs; there must be 10 or 7; they are separated"),
     )
     for old, new, message in bad:
         with pytest.raises(ScenarioError, match=message):
@@ -578,11 +578,12 @@ def test_pods_by_hand(tmp_path: Path):
     assert table.estimates["gpu_time"].tolist() == [90, 10, INF, 10]
     notes = "\n".join(notes_of(table))
     for text in ("1 of 7 jobs left out: no end (Running) (first: line 4)",
-                 "1 of 7 jobs left out: ask for neither cores nor GPUs (first: line 5)",
-                 "ask for GPUs of several makes (nvidia.com/gpu, amd.com/gpu) (first: line 6)",
-                 "1 of 7 jobs restarted: they count from when they were scheduled until their last end (first: line 1)",
-                 "ask for example.com/fpga, which is not read: they are kept without it (first: line 2)",
-                 "1 pods ask for amd.com/gpu and name no product (first: line 2); of a cluster with GPUs of several"):
+                 "1 of 7 jobs left out: request neither cores nor GPUs (first: line 5)",
+                 "request GPUs of several types (nvidia.com/gpu, amd.com/gpu) (first: line 6)",
+                 "1 of 7 jobs restarted: their time is from scheduling to their last end (first: line 1)",
+                 "request example.com/fpga, which is not modeled: these pods are kept without it (first: line 2)",
+                 "1 pods request amd.com/gpu without a product (first: line 2); in a cluster with several GPU "
+                 "types they run on"):
         assert text in notes  # fmt: skip
 
 
@@ -612,7 +613,7 @@ def test_a_workflow(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [
-    ('"1.5"', '"1.3"', "is WfFormat 1.3; version 1.5 is read"),
+    ('"1.5"', '"1.3"', "must be WfFormat 1.5, to which WfCommons translates; got"),
     ('"execution"', '"run"', "has no workflow.execution.tasks"),
     ('"specification": {\n"tasks"', '"specification": {"jobs"', "has no workflow.specification.tasks"),
     ('"id": "t2", "run', '"ID": "t2", "run', "workflow.execution.tasks is not a list of objects with an id"),
@@ -620,7 +621,7 @@ def test_a_workflow(tmp_path: Path):
     ('["t1"], "input', '["t1", "t3"], "input', "t2"), ('["a"]', '"a"', 'task "t1": inputFiles is not a list'),
     ('"runtimeInSeconds": 8', '"runtime": 8', '"t1" has no runtimeInSeconds'),
     ("4.5", "-4.5", "is not a number of that"),
-    ('"id": "t2", "name"', '"id": "t1", "name"', "two tasks have one id"),
+    ('"id": "t2", "name"', '"id": "t1", "name"', "task ids must be unique"),
     ("20.4", "true", "is not a number of that"),
 ])  # fmt: skip
 def test_workflows_that_are_refused(tmp_path: Path, old: str, new: str, message: str):

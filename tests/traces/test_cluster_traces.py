@@ -259,7 +259,7 @@ def skipped(table):
 
 def passed_over(table):
     """Rows that are not jobs, by what they are, as the notes tell."""
-    marks = [note.split(" rows that are not jobs of their own: ") for note in table.notes]
+    marks = [note.split(" rows that are not separate jobs: ") for note in table.notes]
     return {pair[1].partition(" (first")[0]: int(pair[0].split(": ")[-1]) for pair in marks if len(pair) == 2}
 
 
@@ -280,10 +280,10 @@ def test_swf(read):
     assert recorded[[0, 2, 3]].tolist() == [5, 47, 70] and math.isnan(recorded[1])
     assert table.line(2) == 8
     assert skipped(table) == {
-        "run time not known": 1, "canceled before they started": 1, "size not known": 1,
+        "the run time is unknown": 1, "canceled before they started": 1, "the size is unknown": 1,
     }  # fmt: skip
     assert passed_over(table) == {"parts of jobs that were checkpointed (status 2 to 4)": 1}
-    assert any("1 of 7 jobs ran longer than they asked for (first: line 8)" in note for note in table.notes)
+    assert any("1 of 7 jobs ran longer than requested (first: line 8)" in note for note in table.notes)
     assert any("MaxProcs 64" in note for note in table.notes)
     assert read("swf", size="used").numbers["cpus"].tolist() == [8, 4, 6, 2]
     gangs = read("swf", processors="gpus")
@@ -385,8 +385,8 @@ def test_gavel_ten_and_seven_columns(read):
     assert ten.extra["slo"][1] == 1.2 and math.isnan(ten.extra["slo"][0])
     seven = read("gavel", SEVEN)
     assert seven.arrival.tolist() == [0, 30.5]
-    assert skipped(seven) == {"no throughput of that job type and scale in the table": 1}
-    assert any("2 pairs of jobs on one GPU, 1 of which cannot share it" in note for note in ten.notes)
+    assert skipped(seven) == {"the table has no throughput for this job type and scale": 1}
+    assert any("2 pairs of jobs on one GPU; 1 pairs cannot share it" in note for note in ten.notes)
     renamed = read("gavel", types={"v100": "V", "v100_unconsolidated": "far"})
     assert list(renamed.times) == ["gpu_time.k80", "gpu_time.V", "gpu_time.far"]
 
@@ -501,10 +501,10 @@ def test_types_of_nodes_are_renamed_and_nodes_that_are_down_stay_out(file):
     [
         ({"format": "openb_node"}, 'unknown format of node lists "openb_node"; did you mean "openb_nodes"?'),
         ({"format": "openb_nodes"}, "the key path is missing"),
-        ({"format": "openb_nodes", "path": "none.csv"}, 'path: no file "none.csv"'),
+        ({"format": "openb_nodes", "path": "none.csv"}, 'path: there is no file "none.csv"'),
         ({"format": "openb_nodes", "path": "t.txt", "type": {}}, 'unknown key "type"; did you mean "types"?'),
         ({"format": "openb_nodes", "path": "t.txt"}, "t.txt:2: column gpu: \"two\" is not a number"),
-        ("openb_nodes", "cluster.trace: expected a mapping with format and path"),
+        ("openb_nodes", "cluster.trace: must be a mapping with format and path"),
     ],
 )
 def test_complaints_about_node_lists(file, monkeypatch, cluster, message):
@@ -541,7 +541,7 @@ def test_rows_that_fit_nowhere_are_an_error_or_left_out(file):
     assert len(built.tasks) == 3
     assert built.warnings == [
         "stream0: 1 of 4 tasks can never run on this cluster and are left out: task p4 (line 6): "
-        "no node has H100; the cluster offers cpu, T4, V100M32"
+        "no node has H100; the cluster has cpu, T4, V100M32"
     ]
 
 
@@ -611,7 +611,7 @@ def test_a_load_is_reached(file, load):
 def test_estimates_are_given_once(file):
     workload = {"trace": {"format": "swf", "path": str(file(SWF))}, "estimates": {"factor": 2}}
     scenario = {"cluster": {"nodes": {"cpus": 8}}, "workload": [workload]}
-    with pytest.raises(ScenarioError, match=r"estimates of its own; give them once .*estimates: perfect"):
+    with pytest.raises(ScenarioError, match=r"estimates must be given once: .*estimates: perfect"):
         hs.run(scenario)
     workload["trace"]["estimates"] = "perfect"
     built = Scenario.load(scenario).build()
@@ -657,7 +657,7 @@ def test_a_start_that_does_not_fit_is_late(file):
 
 def test_as_recorded_needs_a_record(file):
     trace = {"format": "tasks", "path": str(file("arrival,cpu_time\n0,1\n", "t.csv"))}
-    with pytest.raises(ScenarioError, match="as_recorded needs a trace that tells when its tasks started"):
+    with pytest.raises(ScenarioError, match="as_recorded needs a trace with the starts of tasks"):
         hs.run({"cluster": {"nodes": {"cpus": 1}}, "workload": [{"trace": trace}], "policy": "as_recorded"})
 
 
@@ -759,34 +759,38 @@ def test_a_missing_column_is_told(complaints, form):
 def test_a_wrong_separator_is_told(complaints, form):
     own = "|" if form == "slurm" else ","
     text = BROKEN[form][0].replace(",", ".") if own == "|" else BROKEN[form][0]
-    message = f"t.txt:1: its columns are separated by semicolons, expected are {'bars' if own == '|' else 'commas'}"
+    message = f"t.txt:1: its columns are separated by semicolons; use {'bars' if own == '|' else 'commas'}"
     assert complaints(form, text.replace(own, ";")) == [message]
 
 
 @pytest.mark.parametrize(
     ("form", "text", "message"),
     [
-        ("swf", SWF.replace(" ", ","), "t.txt:4: the line has 1 field, expected are 18"),
-        ("swf", SWF.replace("  8  200", " 8x 200"), 't.txt:4: column 8 (requested processors): "8x" is not a number'),
-        ("swf", SWF.replace("  8  200", " nan 200"), 't.txt:4: column 8 (requested processors): "nan" is not a number'),
-        ("pai", TASKS.replace(",", ";"), "t.txt:1: the row has 1 cell, expected are 10"),
-        ("gavel", TEN.replace("\t", ","), "t.txt:1: the row has 1 columns separated by tabs, expected are 10 or 7"),
+        ("swf", SWF.replace(" ", ","), "t.txt:4: the line has 1 field; there must be 18"),
+        ("swf", SWF.replace("  8  200", " 8x 200"), 't.txt:4: column 8 (requested processors): "8x" is not a '
+                                                    'usable number'),
+        ("swf", SWF.replace("  8  200", " nan 200"), 't.txt:4: column 8 (requested processors): "nan" is not a '
+                                                     'usable number'),
+        ("pai", TASKS.replace(",", ";"), "t.txt:1: the row has 1 cell; there must be 10"),
+        ("gavel", TEN.replace("\t", ","), "t.txt:1: the row has 1 columns separated by tabs; there must be 10 or 7"),
         ("openb", PODS.replace("1,460", "1,1460"), "t.txt:3: column num_gpu, gpu_milli: 1 GPUs of 1460 thousandths"),
-        ("openb", PODS.replace("p2,500,1024,", "p2,500,"), "t.txt:4: the row has 10 cells, expected are 11"),
+        ("openb", PODS.replace("p2,500,1024,", "p2,500,"), "t.txt:4: the row has 10 cells; there must be 11"),
         ("slurm", SACCT.replace("00:05:00", "soon"), 't.txt:2: column Timelimit: "soon" is not a time'),
-        ("slurm", SACCT.replace("TRES", "TR"), "t.txt:1: has neither AllocTRES nor ReqTRES"),
+        ("slurm", SACCT.replace("TRES", "TR"), "t.txt:1: must have AllocTRES or ReqTRES, for cores and GPUs"),
         ("philly", PHILLY[: len(PHILLY) // 2], "is not JSON"),
         ("philly", PHILLY[:-1].rstrip(), "ends in the middle of its list"),
-        ("philly", PHILLY.replace('"attempts"', '"attempt"'), "t.txt:2: expected a job: an object with submitted_time"),
+        ("philly", PHILLY.replace('"attempts"', '"attempt"'), "t.txt:2: must be a job: an object with submitted_time"),
         ("philly", PHILLY.replace("2017-10-07 01:00:30", "soon"), 't.txt:2: column start_time: "soon" is not a time'),
-        ("kubernetes", PODS_JSON.replace('"items"', '"pods"'), 'expected is JSON: an object with a list "items"'),
+        ("kubernetes", PODS_JSON.replace('"items"', '"pods"'), 'must be JSON: an object with a list "items"'),
         ("kubernetes", PODS_JSON.replace("500m", "half"), 'cannot be read as a pod: "half" is not a quantity'),
         ("kubernetes", PODS_JSON.replace('"spec"', '"specs"'), "t.txt:4: cannot be read as a pod: 'spec'"),
         ("wfformat", json.dumps(WORKFLOW)[:-9], "t.txt:1: is not JSON"),
         ("wfformat", json.dumps(WORKFLOW).replace("10.5", "-10.5"), '"s": runtimeInSeconds: "-10.5" is not a number'),
-        ("wfformat", json.dumps(WORKFLOW).replace('"parents": []', '"parents": ["m"]'), "cyclic graph: these tasks"),
+        ("wfformat", json.dumps(WORKFLOW).replace('"parents": []', '"parents": ["m"]'),
+            "the graph has a cycle: these tasks wait for each other:"),
         ("wfformat", json.dumps(WORKFLOW).replace('["s"]', '["q"]'), 'names "q" among its parents: there is none'),
-        ("wfformat", json.dumps(WORKFLOW).replace('"1.5"', '"1.3"'), "is WfFormat 1.3; version 1.5 is read"),
+        ("wfformat", json.dumps(WORKFLOW).replace('"1.5"', '"1.3"'), "must be WfFormat 1.5, to which WfCommons "
+                                                                     "translates; got"),
     ],
 )  # fmt: skip
 def test_complaints(complaints, form, text, message):
@@ -797,7 +801,7 @@ def test_complaints(complaints, form, text, message):
     ("text", "message"),
     [
         ("", "is not JSON"),
-        ("[]", "expected an object"),
+        ("[]", "must be an object"),
         ('{"k80": {"A": {"null": 1}}}', "k80: \"A\" is not ('job type', scale)"),
         ('{"k80": {"(\'A\', 1)": {"null": -1}}}', "is not a number of steps per second"),
         ('{"k80": {"(\'A\', 1)": {"null": 1, "(\'A\', 1)": 3}}}', "is not a job with the two speeds of a pair"),
@@ -824,8 +828,8 @@ def test_damaged_archives_and_bytes(complaints, read, form):
 
 def test_nothing_left_says_why(complaints):
     assert complaints("swf", SWF, since=1e6) == [
-        "t.txt: none of its 7 jobs is left: 4 outside the window; 1 run time not known; "
-        "1 canceled before they started; 1 size not known"
+        "t.txt: no job of its 7 jobs remains: 4 outside the window; 1 the run time is unknown; "
+        "1 canceled before they started; 1 the size is unknown"
     ]
     assert complaints("swf", "; only a header\n") == ["t.txt: has no jobs"]
     steps = "\n".join(line for line in SACCT.splitlines() if "." in line.split("|")[0] or "JobID" in line)

@@ -177,7 +177,7 @@ def test_a_log_that_tells_nothing_is_refused(tmp_path: Path) -> None:
     assert done.exit_code == 3 and "no recorded starts" in done.stderr
     (tmp_path / "b.csv").write_text("id,gpu_time,gpus,recorded_start\n1,5,1,0\n")
     done = call(tmp_path / "b.csv")
-    assert done.exit_code == 3 and "no scheduler can be told" in done.stderr
+    assert done.exit_code == 3 and "no scheduler can be inferred: almost no job waited" in done.stderr
 
 
 @pytest.mark.slow

@@ -153,7 +153,7 @@ def test_too_many_jobs_are_not_explained(files: Path, monkeypatch: pytest.Monkey
     assert "4 jobs" in run("validate log.csv").stdout and "waits" in json.loads(run("validate log.csv --json").stdout)
     monkeypatch.setattr(waits_command, "MAX_JOBS", 3)
     done = run("validate log.csv --scenario s.yaml --force")
-    assert "4 jobs are too many to explain their waits; choose a window (since, until)" in " ".join(done.stderr.split())
+    assert "4 jobs are too many to explain; choose a window (since, until)" in " ".join(done.stderr.split())
     written = yaml.safe_load(Path("s.yaml").read_text())
     assert written["policy"] == "easy_backfill" and written["workload"][0]["trace"]["path"] == "log.csv"
 
@@ -241,7 +241,7 @@ def test_a_run_without_a_record_is_refused():
     with pytest.raises(UsageError, match="have no recorded starts to compare with"):
         against_record(run_of)
     tasks["recorded_start"] = [np.nan, 3.0]
-    with pytest.raises(UsageError, match="none of the completed tasks of this run has a recorded start"):
+    with pytest.raises(UsageError, match="no completed task of this run has a recorded start to compare with"):
         against_record(run_of)
 
 
@@ -280,7 +280,8 @@ def test_the_page_of_identify(tmp_path: Path):
     identify.write_page(tmp_path / "p.html", "log.csv", found, ["a note"])
     page = (tmp_path / "p.html").read_text(encoding="utf-8")
     for text in ("<h1>Which scheduler made log.csv</h1>", "Schedulers", "What was inferred", "a note",
-                 "Judged on the half of the jobs", *identify.conclusion(found), identify.places_text(found),
+                 "Validated on the half of the jobs that was not used for "
+                 "fitting.", *identify.conclusion(found), identify.places_text(found),
                  *identify.fitted(found), *(cell for row in identify.rows(found) for cell in row)):  # fmt: skip
         assert text.replace("'", "&#x27;") in page or text in page, text
     assert "Placements" not in page and "at random" not in page
@@ -315,7 +316,8 @@ def test_what_identify_takes_for_the_sizes_of_nodes(files: Path, monkeypatch: py
     for inferred in (False, True):
         document = {"cluster": nodes, "policy": "fcfs", "workload": [
             {"name": "jobs", "trace": {"format": "tasks", "path": "log.csv"}}]}  # fmt: skip
-        with pytest.raises(ScenarioError, match="no scheduler can be told"):
+        with pytest.raises(ScenarioError, match="no scheduler can be inferred: almost no job waited, or too "
+                                                "few have a"):
             identify.identified_of("log.csv", Subject(table, document, inferred))
         capacity = 2 if unit == "gpu" else 7
         sizes = {"a": 2} if unit == "gpu" else {"a": 4, "b": 3}

@@ -218,7 +218,7 @@ def test_times_that_the_clocks_showed_twice_are_told(tmp_path: Path) -> None:
     path.write_text("at,took\n2024-10-27 01:30:00,1\n2024-10-27 02:30:00,1\n2024-10-27 03:30:00,1\n")
     table = checked("csv", path, columns={"arrival": "at", "duration": "took"}, zone="Europe/Berlin")
     assert table.arrival.tolist() == [0, 3600, 10800]
-    said = "1 jobs have times in an hour that clocks showed twice, and nothing tells"
+    said = "1 jobs have times in an hour that is repeated at the clock change, and the right value is unknown:"
     assert any(said in note for note in table.notes)
 
 
@@ -297,39 +297,39 @@ GOOD = {"arrival": "at", "duration": "ran_s", "gpus": "gpus", "user": "who"}
         ({"columns": {**GOOD, "gpus": "gpu"}},
          'columns.gpus: t.csv has no column "gpu"; did you mean "gpus"?'),
         ({"columns": {**GOOD, "class": "who"}},
-         'columns.class: the column "who" is mapped twice, to user and to class; a column is one thing'),
+         'columns.class: the column "who" is mapped twice, to user and to class; a column must be mapped once'),
         ({"columns": {"duration": "ran_s"}},
-         "columns: no column is mapped to arrival: when was each job submitted?"),
+         "columns: no column is mapped to arrival, the time of submission"),
         ({"columns": {"arrival": "at"}},
-         "columns: no column tells how long jobs run: map duration, gpu_time or cpu_time, or start and "
+         "columns: no column is mapped to the run time: map duration, gpu_time or cpu_time, or start and "
          "end"),
-        ({"columns": {**GOOD, "gpu": "gpus"}}, 'columns.gpu: "gpu" is nothing that a job has here; did '
+        ({"columns": {**GOOD, "gpu": "gpus"}}, 'columns.gpu: "gpu" is not a property of jobs; did '
          'you mean "gpus"?'),
         ({"columns": {**GOOD, "gpu_time": "mem_gb"}}, "columns.duration: duration is the time on "
-         "whatever a job holds, and gpu_time says it by device; map one of them"),
+         "any device, gpu_time the time on one type; map one of them"),
         ({"columns": GOOD, "units": {"duration": "GB"}}, "units.duration: GB is not a unit of duration"),
-        ({"columns": GOOD, "units": {"duration": "ms"}}, 'units.duration: the name of the column "ran_s" '
+        ({"columns": GOOD, "units": {"duration": "ms"}}, 'units.duration: the column name "ran_s" '
          "says s, but the unit is ms; correct it, or rename the column if its name is wrong"),
-        ({"columns": {**GOOD, "memory": "mem_gb"}}, 'columns.memory: the name of the column "mem_gb" '
+        ({"columns": {**GOOD, "memory": "mem_gb"}}, 'columns.memory: the column name "mem_gb" '
          "says gb, but no unit is stated, which means bytes; state units: {memory: ...}"),
         ({"columns": GOOD, "units": {"memory": "GB"}}, "units.memory: no column is mapped to memory"),
         ({"columns": GOOD, "units": {"arrival": "s"}},
          "units.arrival: arrival has no unit; time: states how instants are written"),
-        ({"columns": GOOD, "time": "%H:%M"}, 'time: "%H:%M" does not name a whole date'),
-        ({"columns": GOOD, "time": "isoo"}, 'time: "isoo" is not a way of writing times; did you mean'),
-        ({"columns": GOOD, "time": "%s"}, "time: %s is not known to every system; write epoch s"),
+        ({"columns": GOOD, "time": "%H:%M"}, 'time: "%H:%M" must have a year (%Y), a month (%m) and a'),
+        ({"columns": GOOD, "time": "isoo"}, 'time: "isoo" is not a format of times; did you mean'),
+        ({"columns": GOOD, "time": "%s"}, "time: %s is not supported; use epoch s for seconds since 1970"),
         ({"columns": GOOD, "zone": "Europe/Berln"}, 'zone: "Europe/Berln" is not a time zone'),
         ({"columns": GOOD, "time": "%Y-%m-%d %H:%M:%S %z", "zone": "UTC"},
-         "zone: these dates carry a zone of their own (%z); leave it out"),
-        ({"columns": GOOD, "time": "epoch s", "zone": "UTC"}, "zone: epoch s has no zone; leave it out"),
+         "zone: the dates have a time zone (%z); leave zone out"),
+        ({"columns": GOOD, "time": "epoch s", "zone": "UTC"}, "zone: epoch s has no time zone; leave zone out"),
         ({"columns": {**GOOD, "start": "mem_gb"}, "time": {"start": "s"}}, "time: start is in s of the "
-         "log's own time, and others are dates; they cannot be compared"),
+         "log's clock, but others are dates; they cannot be compared"),
         ({"columns": GOOD, "missing": {"arrival": "default"}}, "missing.arrival: arrival has no default"),
         ({"columns": GOOD, "missing": {"gpus": {"default": "x"}}},
          'missing.gpus: the default "x" is not a number'),
-        ({"columns": GOOD, "missing": {"gpus": "dorp"}}, 'missing.gpus: expected drop, error, default or '
-         '{default: VALUE}, not "dorp"; did you mean "drop"?'),
-        ({"columns": {**GOOD, "gpus": {"eval": "1+1"}}}, "columns.gpus: expected a column, or one of "
+        ({"columns": GOOD, "missing": {"gpus": "dorp"}}, 'missing.gpus: must be drop, error, default or '
+         '{default: VALUE}; got "dorp"; did you mean "drop"?'),
+        ({"columns": {**GOOD, "gpus": {"eval": "1+1"}}}, "columns.gpus: must be a column, or one of "
          'column, constant, difference, sum, product, not "eval"'),
         ({"columns": {**GOOD, "duration": {"difference": ["at"]}}},
          "columns.duration: difference needs a list of two columns"),
@@ -356,7 +356,7 @@ def test_dates_that_do_not_parse_are_named_with_row_and_column(tmp_path: Path) -
         ],
         "t.csv:7: from row 6 on, column at: 3 more cells cannot be read",
     ]
-    assert "seconds since 1970 need time: epoch s" in refused("csv", _log(path, "1709251200"), columns=GOOD)[0]
+    assert "; use time: epoch s for seconds since 1970" in refused("csv", _log(path, "1709251200"), columns=GOOD)[0]
 
 
 def _log(path: Path, cell: str) -> Path:
@@ -372,14 +372,15 @@ def _log(path: Path, cell: str) -> Path:
         (LOG + "2024-03-01 00:00:00,5,1\n", "t.csv:4: the row has 3 cells, but the header has 5 columns"),
         (LOG + '2024-03-01 00:00:00,5,1,4,"ann\n', "t.csv:4: cannot be read as a row of cells: a quotation mark"),
         (LOG + "2024-03-01 00:00:00,,1,4,ann\n",
-         "t.csv:4: row 3: column ran_s is blank, and nothing says what that means for duration; missing: "
+         "t.csv:4: row 3: column ran_s is blank, and missing does not state its meaning for duration; missing: "
          "{duration: drop} leaves such jobs out"),
         (LOG + "2024-03-01 00:00:00,-5,1,4,ann\n", 't.csv:4: row 3, column ran_s: "-5" is negative'),
         (LOG + "2024-03-01 00:00:00,5 min,1,4,ann\n",
-         't.csv:4: row 3, column ran_s: "5 min" has a unit of its own, and units says s'),
+         't.csv:4: row 3, column ran_s: "5 min" has a unit, but units says s'),
         (LOG + '2024-03-01 00:00:00,"1,5",1,4,ann\n',
          't.csv:4: row 3, column ran_s: "1,5" is not a number, nor written as'),
-        (LOG + "2024-03-01 00:00:00,5,1.5,4,ann\n", "t.csv:4: row 3, column gpus: 1.5 GPUs: a fraction is below 1"),
+        (LOG + "2024-03-01 00:00:00,5,1.5,4,ann\n", "t.csv:4: row 3, column gpus: must be a share of one GPU "
+                                                    "below 1, or whole"),
     ],
 )  # fmt: skip
 def test_a_log_that_is_damaged(tmp_path: Path, content: str, message: str) -> None:
@@ -414,7 +415,8 @@ def test_a_key_that_is_not_there_is_no_blank_cell(tmp_path: Path) -> None:
     path.write_text('at,took,tres\n0,1,"cpu=1,gres/gpu=1"\n0,2,cpu=1\n')
     columns = {"arrival": "at", "duration": "took", "gpus": {"column": "tres", "key": "gres/gpu"}}
     said = refused("csv", path, columns=columns, time="s")[0]
-    assert said.startswith('t.csv:3: row 2: "gres/gpu" is not found in column tres, and nothing says')
+    assert said.startswith('t.csv:3: row 2: "gres/gpu" is not found in column tres, and missing does not state '
+                           'its meaning for')
 
 
 def test_parquet_is_told_by_rows(tmp_path: Path) -> None:

@@ -57,21 +57,22 @@ def wide(count: int) -> str:
 @pytest.mark.parametrize(("form", "text", "options", "sentences"), [
     ("pbs", "", {}, ["t.txt: is empty"]), ("sge", "", {}, ["t.txt: is empty"]), ("lsf", "", {}, ["t.txt: is empty"]),
     ("burstgpt", BURST, {"model": "GPT-4"},
-     ["t.txt: has no column Model, so that requests to one model cannot be told"]),
-    ("openb", EXAMPLES["openb"], {"duration": 5.0}, ["t.txt: has times of its own; leave out duration"]),
+     ["t.txt: must have a column Model to select requests to one model"]),
+    ("openb", EXAMPLES["openb"], {"duration": 5.0}, ["t.txt: has durations of its jobs; leave out the option "
+                                                     "duration"]),
     ("kubernetes", '{"metadata": {}}\n\n[1]\n{"metadata"\n', {},
      ["t.txt:1: cannot be read as a pod: 'spec'", "t.txt:3: the line is not a JSON object",
       "t.txt:4: the line is not a JSON object"]),
     ("wfformat", json.dumps({"schemaVersion": "1.5", "workflow": {
         "specification": {"tasks": [], "files": []}, "execution": {"tasks": []}}}), {}, ["t.txt: has no tasks"]),
     *(("philly", json.dumps([{"submitted_time": "2017-10-07 01:00:00", "attempts": attempts}], indent=0), {},
-       ["t.txt:2: column attempts: an attempt is an object with start_time, end_time and detail"])
+       ["t.txt:2: column attempts: an attempt must be an object with start_time, end_time and detail"])
       for attempts in ([3], [{"detail": {"a": 1}}], [{"detail": 1}])),
-    ("hcsp", wide(3), {"machines": 2, "types": ["a", "b", "c"]}, ["t.txt: machines is 2, but types has 3 names"]),
+    ("hcsp", wide(3), {"machines": 2, "types": ["a", "b", "c"]}, ["t.txt: types must have 2 names (machines); got 3"]),
     ("hcsp", "1;2;3\n4;5;6\n", {}, ['t.txt:1: "1;2;3" is not a number; times are separated by white space']),
     ("hcsp", wide(3), {"machines": 2},
      ["t.txt: every line has 3 numbers, but the option machines says 2; if a line is not a task, a first line with the "
-      "numbers of tasks and machines tells the layout"]),
+      "numbers of tasks and machines states the layout"]),
     ("hcsp", "1 1 1\n1 1\n1 1 1\n1 1 1\n", {}, ["t.txt:2: the line has 2 numbers, for 3 machines"]),
     ("hcsp", "1 1 1 1\n1 1 1\n", {"machines": 2}, ["t.txt: 7 numbers are not a whole number of tasks on 2 machines"]),
     ("hcsp", "2 3\n1 1 1\n1 1 1\n", {"types": ["a", "b"]},
@@ -87,7 +88,7 @@ def test_what_is_refused_as_a_whole(read: Read, said: Said, form: str, text: str
     ("philly_vc", "vc,node num\nv1,2.5\n", {}, 't.txt:2: column node num: "2.5" is not a whole number of nodes'),
     ("gavel_gpus", THROUGHPUTS, {"gpus": {"k8": 1}}, 't.txt: has no GPU type "k8"; did you mean "k80"?'),
     ("gavel_gpus", '{"k80": [1]}', {"gpus": {"k80": 1}},
-     "t.txt: k80: expected an object with ('job type', scale) for its keys"),
+     "t.txt: k80: must be an object with ('job type', scale) for its keys"),
     ("gavel_gpus", "[" * 100_000, {"gpus": {"k80": 1}}, "t.txt: is not JSON that can be read (too deep)"),
 ])  # fmt: skip
 def test_lists_of_nodes_that_are_refused(read: Read, said: Said, form: str, text: str, options: Any, sentence: str):
@@ -99,7 +100,7 @@ def test_the_widest_matrix(read: Read, said: Said, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(hcsp, "MAX_MACHINES", 4)
     assert len(read("hcsp", wide(4)).times) == 4 and len(read("hcsp", "3 4\n" + wide(4)).times) == 4
     assert said(lambda: read("hcsp", wide(5))) == ["t.txt:1: 5 numbers on a line; at most 4 machines are read"]
-    assert said(lambda: read("hcsp", "3 5\n" + wide(5))) == ["t.txt:1: 5 machines are more than the 4 that are read"]
+    assert said(lambda: read("hcsp", "3 5\n" + wide(5))) == ["t.txt:1: must have at most 4 machines; got 5"]
 
 
 def times_of(table: TaskTable) -> list[tuple[Any, ...]]:
@@ -125,7 +126,8 @@ def test_jobs_of_philly_that_are_left_out(read: Read):
         table = read("philly", json.dumps(jobs, indent=0), **({"attempts": "last"} if which == "last" else {}))
         gpus = 3 if which == "last" else 2
         assert sorted(times_of(table)) == [(0, took, gpus), (10, 5, 2)]
-        for text in ("no GPUs are known", "began before they came", "never started", "took more than one attempt",
+        for text in ("the GPUs are unknown", "began before their "
+                                             "submission", "never started", "took more than one attempt",
                      "have an attempt without its times", "have an attempt that ended before it began"):  # fmt: skip
             assert text in "\n".join(table.notes), text
 
@@ -163,7 +165,7 @@ HEAD = "placement,local_bsz,step_time,sync_time\n"
     ("placements.csv", HEAD, ["p/net/placements.csv: has no rows"]),
     ("placements.csv", HEAD + "\n1,8,x,0\n\n1,16,2\n1,16,2,\n", [
         'p/net/placements.csv:3: column step_time: "x" is not a number',
-        "p/net/placements.csv:5: the row has 3 cells, expected are 4",
+        "p/net/placements.csv:5: the row has 3 cells; there must be 4",
         'p/net/placements.csv:6: column sync_time: "" is not a number']),
     ("validation-x.csv", "", ['p/net/validation-x.csv: "x" in its name is not a batch size']),
     ("validation-0.csv", "", ['p/net/validation-0.csv: "0" in its name is not a batch size']),
@@ -221,9 +223,9 @@ def test_a_snapshot_says_what_it_lacks(tmp_path: Path, said: Said):
         found = snapshot.read(path, nodes)  # type: ignore[arg-type]
         assert found.jobs[0].partition == partition and found.jobs[0].gpus == 0
         assert [note.replace(f"{tmp_path}/", "") for note in found.notes] == [
-            "t.txt: no column TRES_PER_NODE (%b), so no job holds GPUs"]  # fmt: skip
+            "t.txt: no column TRES_PER_NODE (%b), so no job uses GPUs"]  # fmt: skip
     path.write_text(SQUEUE + ROW.format(1, "COMPLETED") + ROW.format(2, "FAILED"))
-    assert said(lambda: snapshot.read(path, {"n1": ["p"]})) == ["t.txt: has no jobs that run or wait"]
+    assert said(lambda: snapshot.read(path, {"n1": ["p"]})) == ["t.txt: has no running or waiting jobs"]
     path.write_text(SQUEUE.replace("STATE", "S") + ROW.format(1, "RUNNING"))
     assert said(lambda: snapshot.read(path, {"n1": ["p"]})) == ['t.txt:1: no column "STATE" (or "ST")']
 
@@ -238,7 +240,7 @@ def test_arrays_of_a_snapshot_have_an_end(tmp_path: Path, monkeypatch: pytest.Mo
         path.write_text(SQUEUE + ROW.format(name, "PENDING"))
         found = snapshot.read(path, {"n1": ["p"]})
         assert [job.id for job in found.jobs] == [f"7_{number}" for number in numbers.split()], name
-        full = "of array 7 only the first 5 tasks are looked at" in "\n".join(found.notes)
+        full = "only the first 5 tasks of array 7 are read" in "\n".join(found.notes)
         assert full == (len(numbers.split()) == 5)
         assert ("array 7 are cut short" in "\n".join(found.notes)) == ("..." in name)
 
@@ -264,29 +266,30 @@ def graph(*edges: str, names: str = "A B C D") -> str:
     return nodes + "".join(f"\tnode{one} -- node{other}\n" for one, other in edges)
 
 
-ZERO = "every layer takes 0 s here; a profile has the times that were measured"
+ZERO = "at least one layer must take more than 0 s"
 
 
 @pytest.mark.parametrize(("file", "text", "sentences"), [
-    ("t.csv", ROWS.replace("b,1,2,3,4", "b,1,2"), ["t.csv:3:6: a row has 5 values, as the header has, not 3"]),
-    ("t.csv", ROWS.replace("b,1,2,3,4", "b,1,2,3,4,5"), ["t.csv:3:11: a row has 5 values, as the header has, not 6"]),
-    ("t.csv", ROWS.replace("b,1,2,3,4", '"b,1,2,3,4'), ["t.csv:3: a row has 5 values, as the header has"]),
-    ("t.csv", ROWS.splitlines()[0] + "\n", ["t.csv: there is no layer"]),
+    ("t.csv", ROWS.replace("b,1,2,3,4", "b,1,2"), ["t.csv:3:6: a row must have 5 values, as the header; got 3"]),
+    ("t.csv", ROWS.replace("b,1,2,3,4", "b,1,2,3,4,5"), ["t.csv:3:11: a row must have 5 values, as the header; got 6"]),
+    ("t.csv", ROWS.replace("b,1,2,3,4", '"b,1,2,3,4'), ["t.csv:3: a row must have 5 values, as the header"]),
+    ("t.csv", ROWS.splitlines()[0] + "\n", ["t.csv: the file has no layer"]),
     ("t.csv", ROWS.replace("1,2,3,4", "1,2,0,4"), [f"t.csv:1:27: forward: {ZERO}"]),
     ("t.csv", "layer,activations,seconds.a,seconds.b\nx,1,0,2\ny,1,0,0\n", [f"t.csv:1:19: seconds.a: {ZERO}"]),
     ("t.csv", "layer,layer,weight,activations\n", [
         "t.csv:1: the column \"forward\" is missing",
         't.csv:1:13: unknown column "weight"; there are layer, activations, weights, forward, backward and '
         "seconds.DEVICE", 't.csv:1:7: the column "layer" appears twice']),
-    ("t.txt", "", ["t.txt: there is no layer"]), ("t.txt", NODE.format(1, "Input"), ["t.txt: there is no layer"]),
-    ("t.txt", graph("12", "21", "23", "34"), ['t.txt: layers lead in a circle; "node1" is on or behind it']),
-    ("t.txt", graph("12", "23", "32", "34"), ['t.txt: layers lead in a circle; "node2" is on or behind it']),
-    ("t.txt", graph("12", "13"), ['t.txt: layer "node4" (D) does not lead to the last one; a pipeline has one end']),
-    ("t.txt", graph("15"), ['t.txt:5: an edge: no layer "node5" above']),
-    ("t.txt", graph() + "\tnode1\n", ["t.txt:5: an edge: expected NODE -- NODE"]),
-    ("t.txt", graph() + NODE.format(2, "B"), ['t.txt:5: layer "node2" is there twice']),
+    ("t.txt", "", ["t.txt: the file has no "
+                   "layer"]), ("t.txt", NODE.format(1, "Input"), ["t.txt: the file has no layer"]),
+    ("t.txt", graph("12", "21", "23", "34"), ['t.txt: the layers form a cycle; "node1" is in it or after it']),
+    ("t.txt", graph("12", "23", "32", "34"), ['t.txt: the layers form a cycle; "node2" is in it or after it']),
+    ("t.txt", graph("12", "13"), ['t.txt: layer "node4" (D) does not lead to the last layer, the only end']),
+    ("t.txt", graph("15"), ['t.txt:5: an edge: there is no layer "node5" before this line']),
+    ("t.txt", graph() + "\tnode1\n", ["t.txt:5: an edge: must be NODE -- NODE"]),
+    ("t.txt", graph() + NODE.format(2, "B"), ['t.txt:5: layer "node2" is given twice']),
     ("t.txt", graph() + "\nnode5 -- E\n",
-     ["t.txt:6: expected NODE -- DESCRIPTION -- FIGURES, or a tab and NODE -- NODE"]),
+     ["t.txt:6: must be NODE -- DESCRIPTION -- FIGURES, or a tab and NODE -- NODE"]),
     ("t.txt", "node1 -- A -- forward_compute_time=1.0, activation_size=2\n",
      ['t.txt:1: layer "node1": backward_compute_time, parameter_size missing']),
     ("t.txt", graph().replace("forward_compute_time=1.0", "forward_compute_time=0"),
@@ -316,13 +319,13 @@ def test_a_network_with_too_many_places_to_cut(tmp_path: Path, said: Said, monke
     assert len(layer_profiles.read_profile(tmp_path / "t.txt").layers) == 4
     monkeypatch.setattr(layer_profiles, "MAX_CUTS", 3)
     assert said(lambda: layer_profiles.read_profile(tmp_path / "t.txt")) == [
-        "t.txt: the network can be cut at more than 3 places; join layers that stay together"]  # fmt: skip
+        "t.txt: the network must have at most 3 cuts; join layers"]  # fmt: skip
 
 
 def test_a_profile_that_cannot_be_read(tmp_path: Path, said: Said):
     path = tmp_path / "t.csv"
     path.write_bytes(b"layer\xff")
-    assert said(lambda: layer_profiles.read_profile(path)) == ["t.csv: this is not a text file in UTF-8"]
+    assert said(lambda: layer_profiles.read_profile(path)) == ["t.csv: the file is not UTF-8 text"]
     assert said(lambda: layer_profiles.read_profile(tmp_path)) == [": cannot be read: Is a directory"]
 
 
@@ -358,13 +361,13 @@ def test_numbers_that_a_column_takes(tmp_path: Path, said: Said, column: str, ce
     ("", ["t.csv: is empty"]), ("cpu_time\n", ["t.csv: the table has no rows"]),
     ("cpu_time,user\n1\n", ["t.csv:2: the row has 1 cell, but the header has 2 columns"]),
     ("cpu_time\n1\n1,2\n", ["t.csv:3: the row has 2 cells, but the header has 1 columns"]),
-    ("cpu_time,cpu_time\n1,1\n", ['t.csv:1: the column "cpu_time" stands there twice']),
+    ("cpu_time,cpu_time\n1,1\n", ['t.csv:1: the column "cpu_time" is given twice']),
     ("cpu_time,gpu_time_estimate\n1,1\n",
      ['t.csv:1: column "gpu_time_estimate" has no column "gpu_time" next to it']),
     ("cpu_time,bytes,efficiency\n1,1,1\n", [
         f't.csv:1: column "{name}" has no column "flops" next to it' for name in ("bytes", "efficiency")]),
     ("flops,efficiency\n1,1\n1,0\n1,1.5\n1,0.5\n", [
-        f"t.csv:{row + 1}: row {row}, column efficiency: {cell}: a share is above 0 and at most 1"
+        f"t.csv:{row + 1}: row {row}, column efficiency: must be a share above 0 and at most 1; got {cell}"
         for row, cell in ((2, 0), (3, 1.5))]),
     ("flops,cpu_time,bytes\n1,1,1\n,1,1\n,1,\n",
      ["t.csv:3: row 2, column bytes: bytes of a task without flops"]),
@@ -372,13 +375,13 @@ def test_numbers_that_a_column_takes(tmp_path: Path, said: Said, column: str, ce
      ["t.csv:3: row 2, column cpu_time, gpu_time: task 2 has no finite time on any device"]),
     ("flops\n1\n\n", []),
     ("gpu_time,gpus\n1,1\n1,0.5\n1,1.5\n1,2\n",
-     ["t.csv:4: row 3, column gpus: 1.5: a fraction is below 1 (of one GPU), more GPUs are whole"]),
+     ["t.csv:4: row 3, column gpus: must be a share of one GPU below 1, or whole GPUs; got 1.5"]),
     ("cpu_time,weight\n1,1\n1,0\n1,0.1\n", ["t.csv:3: row 2, column weight: a weight must be above 0"]),
-    ("cpu_time,id\n1,a\n1,b\n1,a\n", ['t.csv:4: row 3, column id: "a" is the id of line 2 too']),
+    ("cpu_time,id\n1,a\n1,b\n1,a\n", ['t.csv:4: row 3, column id: "a" is also the id of line 2']),
     ("cpu_time,id,predecessors\n1,a,\n1,b,a;c\n",
      ['t.csv:3: row 2, column predecessors: task b names the unknown predecessor "c"']),
     ("cpu_time,id,predecessors\n1,a,c\n1,b,a\n1,c,b\n", [
-        "t.csv:2: row 1, column predecessors: cyclic graph: these tasks wait for each other: a → b → c → a"]),
+        "t.csv:2: row 1, column predecessors: the graph has a cycle: these tasks wait for each other: a → b → c → a"]),
 ])  # fmt: skip
 def test_tables_of_tasks_that_are_refused(tmp_path: Path, said: Said, text: str, sentences: list[str]):
     if not sentences:
@@ -473,7 +476,7 @@ def test_edges_of_accounts(read: Read, said: Said):
     row[10] = "253402300799123"
     assert read("sge", ":".join(row) + "\n").times["cpu_time"].tolist() == [799]
     assert said(lambda: read("sge", ":".join(row[:41]) + "\n")) == [
-        "t.txt:1: the row has 41 cells separated by colons, expected are 42 or more"]  # fmt: skip
+        "t.txt:1: the row has 41 cells separated by colons; there must be 42 or more"]  # fmt: skip
 
 
 @pytest.mark.parametrize(("start", "dated"), [
@@ -567,11 +570,11 @@ ROW_OF_GRAPH = "the row has {} columns; with 1 GPU column it needs 3, or 4 with 
       "white space"]),
     ("1 4 2\n2 -1 -1\n", {},
      ["t.txt:2:3: column cpu_time, gpu_time: task 2 cannot run anywhere: each of its times is -1"]),
-    ("1 4 2\n1 4 2\n", {}, ["t.txt:2:1: column id: 1 is the id of line 1 too"]),
+    ("1 4 2\n1 4 2\n", {}, ["t.txt:2:1: column id: 1 is also the id of line 1"]),
     ("1 4 2\n2 4 2 7\n", {"types": ["gpu"]},
      ["t.txt:2:7: column predecessors: task 2 names the unknown predecessor 7"]),
     ("1 4 2 2\n2 4 2 1\n3 4 2\n", {"types": ["gpu"]},
-     ["t.txt:1:7: column predecessors: cyclic graph: these tasks wait for each other: 1 → 2 → 1"]),
+     ["t.txt:1:7: column predecessors: the graph has a cycle: these tasks wait for each other: 1 → 2 → 1"]),
 ])  # fmt: skip
 def test_graphs_that_are_refused(read: Read, said: Said, text: str, options: dict[str, Any], sentences: list[str]):
     assert said(lambda: read("hetero_dag", text, **options)) == sentences

@@ -39,7 +39,7 @@ def test_numbers_of_no_use_are_named(tmp_path: Path, cell: str):
     path = tmp_path / "log.swf"
     row = "{} 0 5 10 2 {} -1 2 20 -1 1 3 1 -1 1 -1 -1 -1\n"
     path.write_text(row.format(1, -1) + row.format(2, cell))
-    with pytest.raises(hs.errors.ScenarioError, match="not a number of any use") as caught:
+    with pytest.raises(hs.errors.ScenarioError, match="is not a usable number") as caught:
         registry.entry("traces", "swf")(path)
     assert ":2:" in str(caught.value) and "column 6" in str(caught.value)
 

@@ -270,7 +270,7 @@ def test_keys_that_explain_no_recorded_wait_are_named(mapping: Path) -> None:
     assert done.exit_code == 0, done.stderr
     line = text[: text.index("time_scale")].count("\n") + 1
     place = f"{mapping}:{line}:5: workload.0.time_scale: not recognized: time_scale"
-    assert f"{place}; recorded waits are explained without it" in done.stderr
+    assert f"{place}; recorded waits are explained without this key" in done.stderr
     assert done.stderr.count("not recognized") == 1
 
 
@@ -309,7 +309,7 @@ def test_gangs_that_stay_on_one_node_are_found_and_told_on_a_page(tmp_path: Path
 def test_a_page_of_a_log_without_recorded_starts_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("id,arrival,gpu_time\n1,0,5\n2,3,5\n")
     done = run("trace", "validate", tmp_path / "t.csv", "--page", tmp_path / "page.html")
-    assert done.exit_code == 2 and "no job has a recorded one" in done.stderr
+    assert done.exit_code == 2 and "--page needs recorded waits, but no job of" in done.stderr
     assert not (tmp_path / "page.html").exists()
 
 
@@ -319,7 +319,7 @@ def test_validate_where_there_is_nothing_to_explain(tmp_path: Path) -> None:
     assert done.stdout.strip() == f"{tmp_path / 't.csv'}: valid; 2 tasks"
     done = run("trace", "validate", tmp_path / "t.csv", "--scenario", tmp_path / "nowhere" / "s.yaml")
     assert done.exit_code == 2
-    assert "there is no folder" in done.stderr
+    assert "does not exist" in done.stderr
 
 
 # Warm start ---------------------------------------------------------------------------------------------------------
@@ -382,7 +382,8 @@ def test_a_replay_from_a_cut_goes_on_as_the_whole_did(tmp_path: Path, cut: float
 
 
 def test_a_warm_start_needs_its_instant(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="warm_start needs since: the instant at which the replay begins"):
+    with pytest.raises(ScenarioError, match="warm_start needs since: the time within the log at which the "
+                                            "replay begins"):
         mapped.csv(write(tmp_path), columns=COLUMNS, time="s", warm_start=True)
 
 
@@ -429,7 +430,7 @@ def test_a_partition_holds_no_more_cores_than_it_may(
 def test_jobs_and_partitions_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("t.csv").write_text("id,arrival,cpu_time,cpus,user\n1,0,5,4,ann\n2,0,5,4,bob\n")
-    with pytest.raises(ScenarioError, match="4 cores are more than the 3 that jobs of partition of-ann may hold"):
+    with pytest.raises(ScenarioError, match="4 cores exceed the 3 that jobs of partition of-ann may use"):
         hs.run(limited(3))
     with pytest.raises(ScenarioError, match=r'partition.others: unknown partition "rset"; did you mean "rest"'):
         hs.run(limited(6, "rset"))

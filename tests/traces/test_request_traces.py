@@ -241,9 +241,9 @@ def test_a_language_model_answers_no_request_without_tokens(file):
     path = file("arrival,prompt_tokens,output_tokens\n0,5,2\n\n0.1,7,0\n0.2,0,1\n0.3,1,1\n")
     with pytest.raises(ScenarioError) as caught:
         Scenario.load(scenario({"format": "requests", "path": str(path)}, model)).build()
-    reason = "but a language model reads and answers at least one token"
+    reason = "must be at least 1 token; got 0"
     assert [str(problem) for problem in caught.value.problems] == [
-        f"{path}:4: output_tokens is 0, {reason}", f"{path}:5: prompt_tokens is 0, {reason}"
+        f"{path}:4: output_tokens {reason}", f"{path}:5: prompt_tokens {reason}"
     ]  # fmt: skip
     within = {"format": "requests", "path": str(path), "since": "250 ms"}
     assert len(Scenario.load(scenario(within, model)).build().tasks) == 1
@@ -254,7 +254,7 @@ def test_no_tokens_on_average_are_refused():
     del document["workload"][0]["trace"]
     for amount in (0, {"distribution": "exponential", "mean": 0.5}):
         document["workload"][0]["tokens"] = {"prompt": amount, "output": 3}
-        with pytest.raises(ScenarioError, match=r"tokens.prompt.*: a request has at least one token of each"):
+        with pytest.raises(ScenarioError, match=r"tokens.prompt.*: a request must have at least one token; got"):
             Scenario.load(document)
 
 
@@ -324,19 +324,19 @@ def test_a_trace_beyond_every_capacity_says_so(file):
     text = "arrival,output_tokens,prompt_tokens\n" + "".join(f"{k / 10},2,0\n" for k in range(50))
     outcome = Scenario.load(scenario({"format": "requests", "path": str(file(text))})).build()
     assert outcome.warnings == [
-        "llm: 10 requests/s arrive and its devices serve at most 4.762/s: the queue grows without bound"
+        "llm: 10 requests/s arrive, but its devices serve at most 4.762/s: the queue grows without bound"
     ]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"service": None}, "says when requests came, not what they take: add a service: to this entry"),
-        ({"gpu_time": "1 s"}, "the times of requests stand under service; gpu_time cannot be given with it"),
-        ({"tokens": {"prompt": 1, "output": 1}}, "these requests come from the trace; tokens cannot be given with it"),
+        ({"service": None}, "has arrival times of requests, but no times of work: add a service: to this entry"),
+        ({"gpu_time": "1 s"}, "the times of requests are under service; leave out gpu_time"),
+        ({"tokens": {"prompt": 1, "output": 1}}, "the requests are in the trace; leave out tokens"),
         ({"slo": "105 ms"}, "no request can meet it: a batch of one takes 111 ms on an idle device"),
-        ({"trace": {"format": "azure_llm", "sample": 0}}, "expected a share above 0 and at most 1"),
-        ({"trace": {"format": "azure_llm", "since": "9 s"}}, "none of its requests is left"),
+        ({"trace": {"format": "azure_llm", "sample": 0}}, "must be a share above 0 and at most 1"),
+        ({"trace": {"format": "azure_llm", "since": "9 s"}}, "no request remains: check since, until and sample"),
         ({"trace": {"format": "azure_llm", "since": "2 s", "until": "1 s"}}, "until (1 s) must be after since (2 s)"),
         ({"trace": {"format": "azure_llm", "time_scale": 0}}, "must be above 0"),
         ({"trace": {"format": "burstgpt"}}, 'no column "Request tokens"'),
@@ -353,13 +353,14 @@ def test_what_a_scenario_may_get_wrong(file, change, message):
 
 def test_a_service_does_not_serve_tasks(file):
     path = str(file("arrival,gpu_time\n0,1\n", "t.csv"))
-    with pytest.raises(ScenarioError, match="workload.0.service: .* are tasks with times of their own"):
+    with pytest.raises(ScenarioError, match="workload.0.service: .* are tasks with run times; a service needs "
+                                            "arrivals, or a trace of requests"):
         Scenario.load(scenario({"format": "tasks", "path": path})).build()
 
 
 def test_coefficients_of_tokens_need_tokens(file):
     path = str(file("arrival\n0\n1\n"))
-    with pytest.raises(ScenarioError, match="per_prompt_token needs to know how long requests are"):
+    with pytest.raises(ScenarioError, match="per_prompt_token needs the lengths of requests:"):
         Scenario.load(scenario({"format": "requests", "path": path})).build()
     plain = {"compute": {"per_item": "5 ms"}}
     found = hs.run(scenario({"format": "requests", "path": path}, plain)).tasks
@@ -375,13 +376,13 @@ def test_coefficients_of_tokens_need_tokens(file):
         (azure_llm, "", "t.txt: is empty"),
         (azure_llm, "\n\n", "t.txt: has no rows"),
         (azure_llm, AZURE.split("\r")[0], "t.txt: has no requests"),
-        (azure_llm, AZURE.replace(",", ";"), "t.txt:1: its columns are separated by semicolons, expected are commas"),
-        (azure_llm, AZURE.replace(",", "\t"), "t.txt:1: its columns are separated by tabs, expected are commas"),
+        (azure_llm, AZURE.replace(",", ";"), "t.txt:1: its columns are separated by semicolons; use commas"),
+        (azure_llm, AZURE.replace(",", "\t"), "t.txt:1: its columns are separated by tabs; use commas"),
         (azure_llm, AZURE.replace("ContextTokens", "ContextToken"),
          't.txt:1: no column "ContextTokens"; did you mean "ContextToken"?'),
-        (azure_llm, AZURE.replace("110,27", "110"), "t.txt:4: the row has 2 cells, expected are 3"),
+        (azure_llm, AZURE.replace("110,27", "110"), "t.txt:4: the row has 2 cells; there must be 3"),
         (azure_llm, AZURE.replace("110,27", "-110,27"),
-         't.txt:4: column ContextTokens: "-110" is negative; expected a number of tokens'),
+         't.txt:4: column ContextTokens: "-110" is negative; it must be a number of tokens'),
         (azure_llm, AZURE.replace("110,27", "1.5,27"),
          't.txt:4: column ContextTokens: "1.5" is not a whole number of tokens'),
         (azure_llm, AZURE.replace("110,27", "110,"),
@@ -392,18 +393,18 @@ def test_coefficients_of_tokens_need_tokens(file):
          't.txt:4: column TIMESTAMP: "16/11/2023 0:01.0781490" is not a time stamp such as '
          "2023-11-16 18:17:03.9799600"),
         (azure_llm, AZURE.replace("11-17 00:00:01", "11-16 00:00:01"),
-         "t.txt:4: its time comes before that of line 3: the rows are not in order of time "
-         "(sort: true reads them none the less)"),
+         "t.txt:4: its time is before the time of line 3: rows must be in order of time; "
+         "sort: true sorts them"),
         (azure_llm, AZURE.encode().replace(b"110", b"1\xff0"),
          "t.txt:4:30: is not UTF-8 text (byte 0xff); save it as UTF-8"),
         (azure_llm, AZURE.replace("110,27", '"110,27'),
          "t.txt:4: cannot be read as a row of cells: unexpected end of data"),
         (azure_llm, "5,4,3\n6,4,3\n",
-         "t.txt:1: the first line is a row of numbers; expected is a header with "
+         "t.txt:1: the first line is a row of numbers; there must be a header with "
          "TIMESTAMP, ContextTokens, GeneratedTokens"),
-        (azure_llm, AZURE + "1" * 1_000_001, "t.txt:5: the line is longer than 1 MB, the most that is read"),
+        (azure_llm, AZURE + "1" * 1_000_001, "t.txt:5: a line must be at most 1 MB"),
         (burstgpt, BURST.replace("45,", "-45,"), 't.txt:3: column Timestamp: "-45" is negative'),
-        (burstgpt, BURST.replace("45,", "1e300,"), 't.txt:3: column Timestamp: "1e300" is later than 285 years'),
+        (burstgpt, BURST.replace("45,", "1e300,"), 't.txt:3: column Timestamp: must be at most 285 years; got "1e300"'),
         (burstgpt, SESSIONS.replace("2.5", "soon"), 't.txt:2: column Elapsed time: "soon" is not a number of seconds'),
         (mooncake, MOON.replace('"timestamp": 27', '"timestamp": -27'), 't.txt:2: timestamp: "-27" is negative'),
         (mooncake, MOON.replace('"timestamp": 27', '"time": 27'),
@@ -412,12 +413,12 @@ def test_coefficients_of_tokens_need_tokens(file):
         (mooncake, MOON.replace("1030", "true"), 't.txt:2: input_length: "True" is not a whole number of tokens'),
         (mooncake, MOON.replace("1030", "9" * 12),
          't.txt:2: input_length: "999999999999" is not a whole number of tokens'),
-        (mooncake, MOON.replace("[0, 1, 2]", "[0, -1, 2]"), "t.txt:2: hash_ids: expected a list of whole numbers"),
+        (mooncake, MOON.replace("[0, 1, 2]", "[0, -1, 2]"), "t.txt:2: hash_ids: must be a list of whole numbers"),
         (mooncake, MOON.replace("[0, 1, 2]}", "[0, 1"), "t.txt:2:78: is not a JSON object (Expecting ',' delimiter)"),
         (mooncake, "[" * 100_000, "t.txt:1: is not a JSON object (too deep or too long)"),
-        (mooncake, "[1]", "t.txt:1: expected a JSON object with timestamp, input_length, output_length, not a list"),
-        (request_table, "arrival,hash_ids\n0,1;x\n", "t.txt:2: column hash_ids: expected whole numbers separated by ;"),
-        (request_table, "arrival,arrival\n0,1\n", "t.txt:1: two columns have one name"),
+        (mooncake, "[1]", "t.txt:1: must be a JSON object with timestamp, input_length, output_length; got a list"),
+        (request_table, "arrival,hash_ids\n0,1;x\n", "t.txt:2: column hash_ids: must be whole numbers separated by ;"),
+        (request_table, "arrival,arrival\n0,1\n", "t.txt:1: column names must be unique"),
     ],
 )  # fmt: skip
 def test_complaints(complaints, reader, text, expected):
@@ -430,7 +431,7 @@ def test_damaged_archives(complaints, file, reader):
     assert complaints(reader, whole[: len(whole) // 2]) == ["t.txt: is damaged: the compressed data end too early"]
     assert "t.txt: is damaged" in complaints(reader, whole[:20] + b"\x00\xff" * 20 + whole[60:])[0]
     assert complaints(reader, "arrival\n1\n", "t.csv.gz") == [
-        "t.csv.gz: is not compressed with gzip, though its name says so"
+        "t.csv.gz: is not compressed with gzip, although its name ends in .gz"
     ]
 
 
@@ -441,7 +442,7 @@ def test_many_complaints_are_counted(complaints):
 
 def test_an_unknown_model_is_named(complaints):
     assert complaints(burstgpt, BURST, model="GPT4") == [
-        't.txt: no request is to the model "GPT4"; there are "ChatGPT", "GPT-4"'
+        't.txt: there is no request to the model "GPT4"; the models are "ChatGPT", "GPT-4"'
     ]
 
 

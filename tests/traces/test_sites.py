@@ -327,7 +327,7 @@ def test_default_and_greatest_limits_of_a_partition(tmp_path):
     assert result.tasks["reason"][2] == "asks for 7 s, more than the 6 s of partition p"
     assert result.tasks["time_limit"].tolist()[:4] == [3, 4, 7, 5]
     assert math.isnan(result.tasks["time_limit"][4])
-    assert any("1 of 5 tasks are rejected as they come" in text for text in result.warnings)
+    assert any("1 of 5 tasks are rejected at arrival" in text for text in result.warnings)
 
 
 def test_who_may_use_a_partition(tmp_path):
@@ -393,7 +393,7 @@ def test_placement_rules_keep_to_partitions_and_limits_without_knowing_of_them(t
 
 def test_planners_that_take_devices_for_alike_say_that_they_cannot_plan_partitions(tmp_path):
     rows = "gpu_time,partition\n1,a\n1,b\n"
-    with pytest.raises(ScenarioError, match="bound to partition a, which b0 is not in"):
+    with pytest.raises(ScenarioError, match="is bound to partition a, but b0 is not in it;"):
         run(tmp_path, rows, nodes=TWO, policy="heft")
     assert run(tmp_path, rows, nodes=TWO, policy="greedy_best_fit").tasks["node"].tolist() == ["a0", "b0"]
 
@@ -447,18 +447,18 @@ def test_rows_that_can_never_run_stop_the_run_unless_it_is_said_what_becomes_of_
         run(tmp_path, ODD)
     told = str(caught.value)
     assert "jobs.csv, line 3" in told
-    assert "8 × g are more than the 4 of any node" in told
+    assert "8 × g exceed the 4 of any node" in told
     assert "unfit: reject" in told
     rejected = run(tmp_path, ODD, unfit="reject")
     tasks = rejected.tasks.set_index("id")
     assert tasks["status"].to_dict() == {
         "fits": "completed", "wide": "rejected", "type": "rejected", "zero": "completed", "last": "completed",
     }  # fmt: skip
-    assert tasks["reason"]["wide"].startswith("can never run here: 8 × g are more than the 4 of any node")
-    assert tasks["reason"]["type"] == "can never run here: no node has h100; the cluster offers cpu, g"
+    assert tasks["reason"]["wide"].startswith("can never run here: 8 × g exceed the 4 of any node")
+    assert tasks["reason"]["type"] == "can never run here: no node has h100; the cluster has cpu, g"
     assert tasks["finish"]["wide"] == 1
     assert rejected.metric("rejected_count") == 2
-    assert any("2 of 5 tasks are rejected as they come" in text for text in rejected.warnings)
+    assert any("2 of 5 tasks are rejected at arrival" in text for text in rejected.warnings)
     assert run(tmp_path, ODD, unfit="leave_out").tasks["id"].tolist() == ["fits", "zero", "last"]
 
 
@@ -477,32 +477,33 @@ def test_rows_that_are_not_sequential_can_be_left_out_for_planners(tmp_path):
         assert found.tasks["id"].tolist() == ["one", "core", "last"], policy
         assert (found.tasks["status"] == "completed").all()
         said = next(text for text in found.warnings if "left out" in text)
-        assert "4 of 7 tasks are left out: 3, the first of them task two (line 3): not on one core or one whole" in said
-        assert "task wide (line 7): 8 × g are more than the 4 of any node" in said
-    with pytest.raises(ScenarioError, match=r"2 tasks are not on one core .*nothing would be left of this trace"):
+        assert "4 of 7 tasks are left out: 3 (the first is task two (line 3)): not on one core or one whole" in said
+        assert "task wide (line 7): 8 × g exceed the 4 of any node" in said
+    with pytest.raises(ScenarioError, match=r"2 tasks are not on one core .*no task of this trace would remain"):
         run(tmp_path, "id,gpus,gpu_time\na,2,1\nb,2,1\n", unfit="leave_out_parallel")
     graph = "id,gpus,gpu_time,predecessors\na,2,1,\nb,1,1,a\n"
-    with pytest.raises(ScenarioError, match="a task graph cannot do without some of its tasks"):
+    with pytest.raises(ScenarioError, match="a task graph needs all of its tasks"):
         run(tmp_path, graph, unfit="leave_out_parallel")
 
 
 def test_a_gang_larger_than_its_partition_is_told_so(tmp_path):
     nodes = [{"count": 2, "cpus": 4, "gpus": GPUS, "partitions": "p"}, {"count": 9, "cpus": 4, "gpus": GPUS}]
-    with pytest.raises(ScenarioError, match="12 × g are more than the 8 of partition p"):
+    with pytest.raises(ScenarioError, match="12 × g exceed the 8 of partition p"):
         run(tmp_path, "gpus,gpu_time,partition\n12,1,p\n", nodes=nodes, span="any")
-    with pytest.raises(ScenarioError, match="8 × g are more than the 4 of any node of partition p"):
+    with pytest.raises(ScenarioError, match="8 × g exceed the 4 of any node of partition p"):
         run(tmp_path, "gpus,gpu_time,partition\n8,1,p\n", nodes=nodes)
     site = {"partitions": {"p": {"max_gpus": 3}}}
-    with pytest.raises(ScenarioError, match="4 GPUs are more than the 3 that jobs of partition p may hold"):
+    with pytest.raises(ScenarioError, match="4 GPUs exceed the 3 that jobs of partition p may use"):
         run(tmp_path, "gpus,gpu_time,partition\n4,1,p\n", site, nodes)
 
 
 @pytest.mark.parametrize(("change", "told"), [
-    ({"gpus": 16, "gpu_time": "1 h"}, "16 × g are more than the 4 of any node"),
-    ({"gpu_time.h100": "1 h"}, "no node has h100; the cluster offers cpu, g"),
+    ({"gpus": 16, "gpu_time": "1 h"}, "16 × g exceed the 4 of any node"),
+    ({"gpu_time.h100": "1 h"}, "no node has h100; the cluster has cpu, g"),
     ({"gpu_time": "1 h", "partition": "q"}, 'workload.0.partition: unknown partition "q"; there are p'),
-    ({"gpu_time": "1 h", "partition": {"column": "vc"}}, "these tasks are drawn and have no columns"),
-    ({"gpu_time": "1 h", "time_limit": 0}, "a time limit is above 0"),
+    ({"gpu_time": "1 h", "partition": {"column": "vc"}}, "must be the name of a partition: drawn tasks have no "
+                                                         "columns"),
+    ({"gpu_time": "1 h", "time_limit": 0}, "a time limit must be above 0; leave it out if there is none"),
 ])  # fmt: skip
 def test_drawn_jobs_that_can_never_run_are_refused_with_an_address(change, told):
     work = {"arrivals": {"process": "poisson", "rate": "1/h"}, "count": 3, **change}
@@ -515,9 +516,11 @@ def test_drawn_jobs_that_can_never_run_are_refused_with_an_address(change, told)
 @pytest.mark.parametrize(("site", "told"), [
     ({"partitions": {"q": {}}}, 'partition "q" has no nodes'),
     ({"partitions": {"q": {"nodes": "n7"}}}, 'no node "n7"; nodes are named n0'),
-    ({"partitions": {"p": {"default": True}, "q": {"default": True, "nodes": "n0"}}}, "both the default"),
-    ({"partitions": {"p": {"max_time": "1 h", "default_time": "2 h"}}}, "7200 s is more than the max_time of 3600 s"),
-    ({"grace": "1 s"}, "no job is killed here"),
+    ({"partitions": {"p": {"default": True}, "q": {"default": True, "nodes": "n0"}}},
+        "at most one partition may be the default; got"),
+    ({"partitions": {"p": {"max_time": "1 h", "default_time": "2 h"}}}, "default_time must be at most the "
+                                                                        "max_time of 3600 s"),
+    ({"grace": "1 s"}, "grace needs at_limit: kill; give that, or leave grace out"),
     ({"at_limit": "stop"}, "at_limit"),
 ])  # fmt: skip
 def test_bad_rules_are_refused(tmp_path, site, told):
@@ -551,7 +554,7 @@ def test_a_checkpoint_interval_beyond_the_time_between_failures_is_told_with_its
 
 
 def test_planners_refuse_what_is_refused_as_it_comes(tmp_path):
-    with pytest.raises(ScenarioError, match="plans all tasks beforehand, and wide can never run here"):
+    with pytest.raises(ScenarioError, match="plans all tasks in advance, but wide can never run here: 8 × g exceed"):
         run(tmp_path, ODD, unfit="reject", policy="heft")
 
 

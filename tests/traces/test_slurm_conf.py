@@ -91,25 +91,25 @@ def test_it_runs_and_the_tree_may_be_none(there: Path) -> None:
     made, notes = convert("--option", "sshare=sshare.txt")
     scheduler = made["policy"]["scheduler"]
     assert "accounts" not in scheduler and scheduler["usage"] == {"ann": 100, "bob": 700, "cho": 200}
-    assert scheduler["age"] == 1 and scheduler["fair_share"] == 0 and "what the site bills" in notes
+    assert scheduler["age"] == 1 and scheduler["fair_share"] == 0 and "is read as GPU seconds" in notes
     jobs = {"count": 8, "arrivals": {"process": "poisson", "rate": "20/h"}, "gpus": 4, "gpu_time": "1 h"}
     found = hs.run({"name": "x", **made, "workload": [{**jobs, "partition": "batch", "users": 3}]})
     assert found.metric("completed_count") == 8
 
 
 @pytest.mark.parametrize(("old", "new", "said"), [
-    ("OverTimeLimit=1", "Include more.conf", "13: Include: other files are not read"),
+    ("OverTimeLimit=1", "Include more.conf", "13: Include: included files are not read; insert their lines here"),
     ("CPUs=64", "CPUs=many", "15: CPUs, RealMemory: a[1-4]"),
     ("WeightAge=1000", "WeightAge=high", '6: PriorityWeightAge: high is not'),
     ("MaxAge=14-0", "MaxAge=soon", "column PriorityMaxAge"),
-    ("bf_interval=60", "bf_interval=often", "4: SchedulerParameters: bf_interval=often"),
+    ("bf_interval=60", "bf_interval=often", "4: SchedulerParameters: bf_interval must be a whole"),
     ("OverTimeLimit=1", "whatever", "13: whatever is not KEY=VALUE"),
-    ("NodeName=", "# NodeName=", "no NodeName that takes jobs"),
+    ("NodeName=", "# NodeName=", "has no NodeName that accepts jobs"),
     ("gpu:h100:8", "gpu:h100:many", "17: Gres: gpu:h100:many is not gpu:TYPE:NUMBER"),
-    ("NodeName=h1", "NodeName=a[4-5]", "17: NodeName: node a4 stands there before"),
+    ("NodeName=h1", "NodeName=a[4-5]", "17: NodeName: node a4 is given twice"),
     ("NodeName=h1", "NodeName=h[1-", "17: NodeName: h[1- is not a list"),
     ("PriorityTier=10", "PriorityTier=top", "22: PriorityTier: top is not a whole number"),
-    ("Name=debug Nodes=ALL", "Name=debug Nodes=ALL Default=YES", "are both the default"),
+    ("Name=debug Nodes=ALL", "Name=debug Nodes=ALL Default=YES", "at most one partition may be the default; got"),
     ("Name=debug Nodes=ALL MaxTime=30", "Name=debug Nodes=ALL MaxTime=half", "column MaxTime"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_with_its_line(there: Path, old: str, new: str, said: str) -> None:

@@ -102,7 +102,7 @@ def test_times_that_could_be_predecessors_need_types(file, complaints):
     assert said.startswith("t.txt: all rows have 4 columns, and the last could be times as well as predecessors")
     assert hetero_dag.read(file(text), types=["a", "b"]).times["gpu_time.b"].tolist() == [0.002, 0.001]
     (said,) = complaints(hetero_dag, text, types=["gpu"])
-    assert "cyclic graph: these tasks wait for each other: 1 → 2 → 1" in said
+    assert "the graph has a cycle: these tasks wait for each other: 1 → 2 → 1" in said
 
 
 def test_types_name_the_columns(file):
@@ -120,7 +120,7 @@ def test_types_name_the_columns(file):
         ("", ["t.txt: is empty"]),
         (" \n\n", ["t.txt: has no rows"]),
         ("# nothing\n", ["t.txt: has no rows"]),
-        ("id cpu gpu\n1 1 1\n", ["t.txt:1: has a header; files of this format have none, remove it"]),
+        ("id cpu gpu\n1 1 1\n", ["t.txt:1: must not have a header; remove it"]),
         ("1 1 1\n2 1\n3 1 1 2\n",
          ["t.txt:2: the row has 2 columns; with 1 GPU column it needs 3, or 4 with predecessors"]),
         ("1 1 1 1\n2 1 1 1.5 1\n3 1 1\n4 1 1 2 3\n",
@@ -143,15 +143,15 @@ def test_types_name_the_columns(file):
         ("1.5 1 1\n1234567890123456789 1 1\n",
          ['t.txt:1:1: column id: "1.5" is not a whole number',
           't.txt:2:1: column id: "1234567890123456789" is not a whole number of at most 18 digits']),
-        ("4 1 1\n5 1 1\n04 1 1\n", ["t.txt:3:1: column id: 4 is the id of line 1 too"]),
+        ("4 1 1\n5 1 1\n04 1 1\n", ["t.txt:3:1: column id: 4 is also the id of line 1"]),
         ("4 1 1\n5 1 1 4,6\n", ["t.txt:2:7: column predecessors: task 5 names the unknown predecessor 6"]),
         ("4 1 1\n5 1 1 4,,x\n",
          ["t.txt:2:7: column predecessors: an id is missing next to a comma",
           't.txt:2:7: column predecessors: "x" is not an id, a whole number']),
         ("0 1 1\n4 1 1 6\n5 1 1 4\n6 1 1 5,0\n",
-         ["t.txt:2:7: column predecessors: cyclic graph: these tasks wait for each other: 4 → 5 → 6 → 4"]),
+         ["t.txt:2:7: column predecessors: the graph has a cycle: these tasks wait for each other: 4 → 5 → 6 → 4"]),
         ("0 1 1\n4 1 1 4\n",
-         ["t.txt:2:7: column predecessors: cyclic graph: these tasks wait for each other: 4 → 4"]),
+         ["t.txt:2:7: column predecessors: the graph has a cycle: these tasks wait for each other: 4 → 4"]),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_graph(complaints, text, problems):
@@ -175,7 +175,7 @@ def test_files_that_are_no_text(complaints, file, reader):
     packed = gzip.compress(b"1 1 2\n2 1 2\n" * 50)
     assert complaints(reader, packed[:-9], "t.gz") == ["t.gz: is damaged: the compressed data end too early"]
     assert complaints(reader, packed[:12] + b"\xff" * 20 + packed[32:], "t.gz")[0].startswith("t.gz: is damaged: ")
-    assert complaints(reader, "1 1 2\n", "t.gz") == ["t.gz: is not compressed with gzip, though its name says so"]
+    assert complaints(reader, "1 1 2\n", "t.gz") == ["t.gz: is not compressed with gzip, although its name ends in .gz"]
     assert complaints(reader, b"1 1 2\n2 \xe9 2\n") == ["t.txt:2:3: is not UTF-8 text (byte 0xe9); save it as UTF-8"]
     marked = b"\xef\xbb\xbf1 1 2\n2 1 2\n"
     assert len(reader.read(file(marked))) == len(reader.read(file(gzip.compress(marked), "t.gz"))) == 2
@@ -218,11 +218,11 @@ def test_a_graph_as_the_workload_of_a_scenario(file):
     ("trace", "said"),
     [
         ({"unit": "msec"}, 'trace.unit: "msec" is not a unit of time'),
-        ({"types": ["a", "a"]}, 'trace.types: "a" stands there twice'),
+        ({"types": ["a", "a"]}, 'trace.types: "a" is given twice; each column needs'),
         ({"types": []}, "trace.types: needs at least 1 entry"),
-        ({"types": ["cpu"]}, "trace.types: the CPU has its own column"),
-        ({"types": [3]}, 'trace.types: expected the name of a type of device, not "3"'),
-        ({"independent": "yes"}, 'trace.independent: expected true or false, not "yes"'),
+        ({"types": ["cpu"]}, "trace.types: types must name only the GPU columns: the CPU column is before them"),
+        ({"types": [3]}, 'trace.types: must be the name of a type of device; got "3"'),
+        ({"independent": "yes"}, 'trace.independent: must be true or false; got "yes"'),
         ({"unti": "ms"}, 'unknown key "unti"; did you mean "unit"?'),
     ],
 )
@@ -304,7 +304,7 @@ def test_the_size_of_braun_is_known(file, complaints):
     assert len(found) == 512 and len(found.times) == 16
     assert "read as 512 tasks on 16 machines" in found.notes[0]
     (said,) = complaints(hcsp, "1.5\n" * 8191)
-    assert said.startswith("t.txt: how many machines there are cannot be told")
+    assert said.startswith("t.txt: the number of machines is unknown")
     assert complaints(hcsp, "1.5\n" * 8191, machines=16) == [
         "t.txt: 8,191 numbers are not a whole number of tasks on 16 machines"
     ]
@@ -323,9 +323,9 @@ def test_the_size_of_braun_is_known(file, complaints):
          ["t.txt:2: the line has 2 numbers, for 3 machines", "t.txt:4: the line has 4 numbers, for 3 machines"]),
         ("1 2 3\n4 5 6\n", {"types": ["a", "b"]},
          ["t.txt: every line has 3 numbers, but types names 2; if a line is not a task, "
-          "a first line with the numbers of tasks and machines tells the layout"]),
+          "a first line with the numbers of tasks and machines states the layout"]),
         ("2 3\n1 2 3\n4 5 6\n", {"types": ["a", "b"]}, ["t.txt:1: the first line says 3 machines, types names 2"]),
-        ("1 2 3\n", {"types": ["a", "b"], "machines": 3}, ["t.txt: machines is 3, but types has 2 names"]),
+        ("1 2 3\n", {"types": ["a", "b"], "machines": 3}, ["t.txt: types must have 3 names (machines); got 2"]),
         ("1 2.5\n", {"header": True},
          ["t.txt:1: the first line is not two whole numbers above 0, tasks and machines"]),
         ("2 3 1\n1\n2\n3\n4\n5\n", {},

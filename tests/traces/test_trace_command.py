@@ -49,26 +49,27 @@ def run(arguments: str) -> Any:
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ("inspect no.yaml", "has no trace in its workload; expected is one"),
-    ("inspect two.yaml", "has 2 traces in its workload; expected is one"),
-    ("inspect s.yaml --format tasks", "s.yaml says how its trace is read; --format and --option are for traces"),
-    ("inspect s.yaml --option sort=true", "s.yaml says how its trace is read"),
-    ("inspect tasks.csv --option sort", '--option needs KEY=VALUE, not "sort"'),
-    ("inspect tasks.csv --option =3", '--option needs KEY=VALUE, not "=3"'),
+    ("inspect no.yaml", "has no trace in its workload; there must be one"),
+    ("inspect two.yaml", "has 2 traces in its workload; there must be one"),
+    ("inspect s.yaml --format tasks", "--format and --option need a trace"),
+    ("inspect s.yaml --option sort=true", "s.yaml is a scenario with the format of its trace"),
+    ("inspect tasks.csv --option sort", '--option must be KEY=VALUE; got "sort"'),
+    ("inspect tasks.csv --option =3", '--option must be KEY=VALUE; got "=3"'),
     ("inspect tasks.csv --option sort={", "--option sort={: the value"),
-    ("inspect chat.csv --format requests --picture p.png", "--picture draws the tasks of a trace; this one has"),
+    ("inspect chat.csv --format requests --picture p.png", "--picture needs a trace of tasks; this trace has requests"),
     ("inspect log.txt", "its format is not recognized; give --format NAME"),
-    ("map nothing.csv", "there is no such file"),
-    ("validate s.yaml --cluster openb:n.csv", "s.yaml is a scenario; --cluster is for logs"),
-    ("validate tasks.csv --cluster n.csv", '--cluster needs FORMAT:FILE, not "n.csv"'),
-    ("validate chat.csv --format requests --page p.html", "--scenario and --page are for one log of jobs; this is"),
-    ("validate tasks.csv --page p.html", "nothing is to be said of waits in tasks.csv: no job has a recorded one"),
+    ("map nothing.csv", "the file does not exist"),
+    ("validate s.yaml --cluster openb:n.csv", "s.yaml is a scenario"),
+    ("validate tasks.csv --cluster n.csv", '--cluster must be FORMAT:FILE'),
+    ("validate chat.csv --format requests --page p.html", "--scenario and --page need one log of jobs; the "
+                                                          "file is not a log of jobs"),
+    ("validate tasks.csv --page p.html", "--page needs recorded waits, but no job of"),
     ("identify tasks.csv", "has no recorded starts"),
-    ("convert tasks.csv", "a trace is written as a table: give TARGET as a name that ends in .csv or .parquet"),
+    ("convert tasks.csv", "TARGET must end in .csv or .parquet, since a trace is written as a table"),
     ("convert tasks.csv t.yaml", "a trace is written as a table"),
-    ("convert tasks.csv no/t.csv", 'there is no folder "no" for t.csv'),
+    ("convert tasks.csv no/t.csv", 't.csv cannot be written: the folder "no" does not exist'),
     ("convert tasks.csv chat.csv", "chat.csv"),
-    ("convert chat.csv t.parquet --format requests", "a table of requests is written as CSV; name it t.csv"),
+    ("convert chat.csv t.parquet --format requests", "a table of requests must be CSV, such as"),
     ("convert nothing.csv n.yaml --format openb_nodes", "there is no file nothing.csv"),
 ])  # fmt: skip
 def test_what_is_refused(files: Path, arguments: str, message: str):
@@ -141,10 +142,10 @@ def test_the_policy_of_a_rule(rule: tuple[Any, ...], policy: dict[str, Any], nam
 
 IDENTIFIED = """\
 easy_backfill explains 80.0 % of the starts within 30 s, and 50.0 % of those of jobs that waited
-cannot be told from it by this log: drf (skip) with limits
-unexplained stay 20.0 %: 10.0 % of the jobs started later than it says (held back for reasons that it does not know), \
+indistinguishable from it by this log: drf (skip) with limits
+unexplained: 20.0 % of the starts; 10.0 % of the jobs started later than the scheduler predicts (for unknown reasons), \
 10.0 % earlier
-placement: cannot be told, since the log does not name nodes, or jobs had no choice of them
+placement: unknown, since the log has no nodes, or jobs had no choice of nodes
 
 scheduler                        explained   of waiting   too early   too late   of ranks
 easy_backfill            best       80.0 %       50.0 %      10.0 %     10.0 %       0.25
@@ -165,11 +166,11 @@ def test_what_identify_says():
     lines = identify.lines(found)
     assert "\n".join(lines).startswith(IDENTIFIED)
     assert lines[-1] == "  order by queue: a before b (5 passed, 1 back), b before c (5 passed, 1 back)"
-    assert identify.rows(found)[1] == ["drf (skip) with limits", "alike", "share of users", "whatever fits passes",
+    assert identify.rows(found)[1] == ["drf (skip) with limits", "alike", "share of users", "any job that fits starts",
                                        "passed by others", "80.0 %", "50.0 %", "20.0 %", "0.0 %", "0.25"]  # fmt: skip
-    assert identify.rows(found)[2][2:5] == ["arrival", "nothing passes the first that does not fit", "–"]
+    assert identify.rows(found)[2][2:5] == ["arrival", "no job starts before the first job that does not fit", "–"]
     found.rules[0].of_waiting = 0.49
-    assert "do not take it for it" in identify.conclusion(found)[-1]
+    assert "most waiting jobs started at other times than any scheduler predicts: do" in identify.conclusion(found)[-1]
     many = scores(*(score("arrival", "block", 9 - number // 4) for number in range(12)))
     assert len(identify.lines(many)) - len(identify.fitted(many)) == 2 + 1 + 1 + (1 + 8) + 1
     for one in many.rules[:10]:
@@ -185,10 +186,10 @@ def test_what_identify_says_of_places():
     found.places = [first, second]
     assert identify.places_text(found) == (
         "placement: best_fit 90.0 %, first_fit 80.0 % of 10 places where a job had a choice (25.0 % by chance); "
-        "cannot be told from best_fit: first_fit")  # fmt: skip
+        "indistinguishable from best_fit: first_fit")  # fmt: skip
     second.alike = False
     assert identify.places_text(found).endswith("(25.0 % by chance)")
-    assert identify.places_text(three_rules(assumed="worst_fit")).endswith("best where jobs lie by worst_fit")
+    assert identify.places_text(three_rules(assumed="worst_fit")).endswith("worst_fit explains the starts best")
     read = json.loads(json.dumps(identify.mapping(found), allow_nan=False))
     assert (read["jobs"], read["judged"], read["cycle"], read["capacity"], read["unit"]) == (4, 10, 30, 8, "GPUs")
     assert read["placements"] == [{"name": "best_fit", "explained": 0.9, "alike": False},
@@ -223,7 +224,7 @@ def test_the_scenario_of_the_best_rule():
     limited = scores(score("arrival", limits="passed"))
     made, notes = scenario_of(limited)
     assert made["site"]["partitions"]["user-u0"] == {"nodes": "*", "max_gpus": 1} and notes == []
-    own = "limits and the order of classes are not in the scenario: it has partitions of its own"
+    own = "limits and the order of classes are not in the scenario: it has its own partitions"
     for keys in ({"site": {"partitions": {"p": {}}}}, {"entry": {"partition": "p"}}):
         assert scenario_of(limited, **keys)[1] == [own] and scenario_of(plain, **keys)[1] == []
         assert scenario_of(scores(score("class")), **keys)[1] == [own]

@@ -168,19 +168,19 @@ NEGATIVE = {
 SEPARATORS = {
     "csv": (",", "~", ' has no column "at"; it has at~took~gpus'),
     "jsonl": (":", "=", ":1: the line is not JSON"),
-    "gavel": ("\t", ",", ":1: the row has 1 columns separated by tabs, expected are 10 or 7; they are separated by"),
+    "gavel": ("\t", ",", ":1: the row has 1 columns separated by tabs; there must be 10 or 7; they are separated by"),
     "hcsp": (" ", ",", ':1: "3,2" is not a number; times are separated by white space'),
     "hetero_dag": (" ", ";", ":1"),
     "kubernetes": (":", "=", ":2: is not JSON (Expecting ':' delimiter)"),
     "lsf": (" ", ",", ":1: cannot be read as a JOB_FINISH record"),
     "pbs": (";", ",", ":1: "),
     "ray": (":", "=", "is not JSON"),
-    "sge": (":", ";", "the row has 1 cells separated by colons, expected are 42 or more"),
+    "sge": (":", ";", "the row has 1 cells separated by colons; there must be 42 or more"),
     "mooncake": (":", "=", ":1:13: is not a JSON object"),
-    "pai": (",", ";", ":1: the row has 1 cell, expected are 10"),
+    "pai": (",", ";", ":1: the row has 1 cell; there must be 10"),
     "philly": (":", "=", "is not JSON"),
-    "slurm": ("|", ";", ":1: its columns are separated by semicolons, expected are bars"),
-    "swf": (" ", ",", ":4: the line has 1 field, expected are 18"),
+    "slurm": ("|", ";", ":1: its columns are separated by semicolons; use bars"),
+    "swf": (" ", ",", ":4: the line has 1 field; there must be 18"),
     "tasks": (",", ";", "its columns are separated by semicolons, use commas"),
     "wfformat": (":", "=", "is not JSON"),
 }
@@ -193,24 +193,24 @@ MISSING = {
     "azure_llm": ("ContextTokens", "", ':1: no column "ContextTokens"'),
     "burstgpt": ("Request tokens", "", ':1: no column "Request tokens"'),
     "csv": ("took", "", 'has no column "took"; did you mean "x_took"?'),
-    "jsonl": ('"took"', "", 'no line has a key "took"'),
-    "gavel": ("A\tpython x\tdir\t", "A\t", ":1: the row has 8 columns separated by tabs, expected are 10 or 7"),
+    "jsonl": ('"took"', "", ': no line has the key'),
+    "gavel": ("A\tpython x\tdir\t", "A\t", ":1: the row has 8 columns separated by tabs; there must be 10 or 7"),
     "hcsp": ("3 4", "3", ": "),
     "helios": ("gpu_num", "", ':1: no column "gpu_num"'),
     "hetero_dag": ("2 8 1 1", "2", ":2: "),
     "kubernetes": ('"creationTimestamp"', "", "the time is missing"),
     "lsf": (' 3 "n1"', ' 9 "n1"', ":1: cannot be read as a JOB_FINISH record"),
     "pbs": (";E;1.pbs;", ";1.pbs;", ":4: "),
-    "ray": ('"start_time_ms"', "", "none of its 3 jobs is left: 3 never started"),
+    "ray": ('"start_time_ms"', "", "no job of its 3 jobs remains: 3 never started"),
     "sge": (":proj:dept:smp", ":proj", ":2: the row has 41 cells"),
     "mooncake": ("input_length", "", ':1: the key "input_length" is missing'),
     "openb": ("num_gpu", "", ':1: no column "num_gpu"'),
-    "pai": ("j1,", "j1;", ":1: the row has 9 cells, expected are 10"),
+    "pai": ("j1,", "j1;", ":1: the row has 9 cells; there must be 10"),
     "philly": ('"submitted_time"', "", "the time is missing"),
     "pollux": ("num_replicas", "", ':1: no column "num_replicas"'),
     "requests": ("arrival", "", ':1: no column "arrival"'),
     "slurm": ("Submit", "", ':1: no column "Submit"'),
-    "swf": ("  1   0   5", "  1   0", ":4: the line has 17 fields, expected are 18"),
+    "swf": ("  1   0   5", "  1   0", ":4: the line has 17 fields; there must be 18"),
     "tasks": ("cpu_time,gpu_time", "x_1,x_2", "a task table needs cpu_time, gpu_time, gpu_time.TYPE or flops"),
     "wfformat": ('"runtimeInSeconds"', "", "runtimeInSeconds"),
 }
@@ -294,7 +294,7 @@ def test_a_small_file_does_not_fill_the_memory(complaint, read, form, monkeypatc
     monkeypatch.setattr(files, "ALWAYS", len(EXAMPLES[form].encode()) - 1)
     for file in (packed, packed[:-4] + bytes(4)):
         found = complaint(form, file)
-        assert found.startswith("t.") and "decompresses to more than 0 MB, the most that is read of a comp" in found
+        assert found.startswith("t.") and "decompresses to more than 0 MB, the maximum" in found
     assert len(read(form)) >= 2
 
 
@@ -402,8 +402,8 @@ def test_instances_that_outlast_the_trace(read):
     told = "\n".join(table.notes)
     assert "1 of 6 jobs left out: never started (first: line 6)" in told
     assert "1 of 6 jobs left out: ended before they began (first: line 7)" in told
-    assert "2 of 6 jobs were there before the trace began" in told
-    assert "2 of 6 jobs were there when the trace ended" in told
+    assert "2 of 6 jobs existed before the trace began; they arrive at time 0" in told
+    assert "2 of 6 jobs existed when the trace ended; they run until then" in told
 
 
 def test_a_column_for_a_distribution_has_the_same_limit(tmp_path, monkeypatch):
@@ -417,7 +417,8 @@ def test_a_column_for_a_distribution_has_the_same_limit(tmp_path, monkeypatch):
     path.write_bytes(whole)
     monkeypatch.setattr(files, "ALWAYS", 1000)
     monkeypatch.setattr(files, "MAX_RATIO", 1)
-    with pytest.raises(ScenarioError, match=r"t.csv.gz: decompresses to more than 0 MB"):
+    with pytest.raises(ScenarioError, match=r"t.csv.gz: decompresses to more than 0 MB, the maximum read of a "
+                                            r"compressed file of"):
         read_column(path, "size")
 
 

@@ -33,17 +33,18 @@ def table(tmp_path: Path, text: str = TABLE, **keys: Any) -> Any:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"nodes": 2}, "workload.0.nodes: the rows of .* say what a job has in all, and this would give each 2 times "
-                       "its cpus; cores_per_node: N under trace tells on how many nodes each job is"),
-        ({"cpus": 4}, "workload.0.cpus: every row of .* says its own cpus, so that this has no effect; leave it out"),
+        ({"nodes": 2}, "workload.0.nodes: the rows of .* have the totals of a job, and this key would give 2 times "
+                       "the cpus; cores_per_node: N under trace gives the nodes of each job"),
+        ({"cpus": 4}, "workload.0.cpus: every row of .* has its cpus, so this key has no effect; leave it out"),
         ({"user": "ann"}, "workload.0.user: every row"),
         ({"users": 3}, "workload.0.users: every row"),
         ({"time_limit": "1 h"}, "workload.0.time_limit: every row"),
-        ({"gpus": 2}, "workload.0.gpus: no row of .* has a time on a GPU, so that this has no effect"),
+        ({"gpus": 2}, "workload.0.gpus: no row of .* has a time on a GPU, so this key has no effect"),
         ({"gpu_memory": "1 GB"}, "workload.0.gpu_memory: no row"),
         ({"bytes_in": "1 GB"}, "workload.0.bytes_in: no row"),
-        ({"devices": "cpu"}, "workload.0.devices: this belongs to work or a profile"),
-        ({"tokens": {"prompt": 1, "output": 1}}, "workload.0.tokens: this belongs to requests to a language model"),
+        ({"devices": "cpu"}, "workload.0.devices: the key is for work or a profile, but these"),
+        ({"tokens": {"prompt": 1, "output": 1}}, "workload.0.tokens: the key is for requests to a language "
+                                                 "model, but these"),
     ],
 )  # fmt: skip
 def test_a_key_without_effect_on_a_log_is_refused(keys: dict[str, Any], said: str) -> None:
@@ -101,9 +102,9 @@ def test_nodes_of_rows_that_hold_nothing_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
-        (0, "expected a whole number of steps, 1 or more, not 0"),
-        (1.5, "expected a whole number of steps, 1 or more, not 1.5"),
-        ({"distribution": "exponential", "mean": 0.5}, "a task has at least one step; these are 0.5 on average"),
+        (0, "must be a whole number of steps, 1 or more; got 0"),
+        (1.5, "must be a whole number of steps, 1 or more; got 1.5"),
+        ({"distribution": "exponential", "mean": 0.5}, "must be at least one step; got 0.5 on average"),
     ],
 )
 def test_steps_are_whole_and_at_least_one(steps: Any, said: str) -> None:
@@ -126,7 +127,8 @@ def test_steps_are_whole_and_at_least_one(steps: Any, said: str) -> None:
 @pytest.mark.parametrize("key", ["gpus", "gpu_memory"])
 def test_what_is_held_on_gpus_is_not_of_tasks_on_cores(key: str) -> None:
     entry = {"arrivals": {"process": "all_at_once", "count": 1}, "cpu_time": "1 s", key: 2 if key == "gpus" else "1 GB"}
-    with pytest.raises(ScenarioError, match=rf"workload\.0\.{key}: it is held on GPUs, and the tasks have"):
+    with pytest.raises(ScenarioError, match=rf"workload\.0\.{key}: gpu_memory needs a time on GPUs; give "
+                                            rf"gpu_time, too"):
         hs.run({"cluster": {"nodes": [{"cpus": 2}]}, "workload": [entry], "policy": "fcfs"})
 
 

@@ -93,16 +93,16 @@ def test_columns_are_known_by_their_words(tmp_path: Path, content: str, columns:
         (f"id,submit,duration,gpus\n1,{JOB}x A100\n", "missing",
          '"2x A100" is not a number; gpus: {column: gpus, values: {"2x A100": 2}} says what it means'),
         ("id,submit,duration\n1,3/4/2024 1:05:00 PM,5\n2,3/5/2024 1:05 PM,5\n", "missing",
-         'arrival: "submit" is named like it, but its dates are written in several ways: "3/4/2024 1:05:00 PM"'),
-        ("id,submit,duration\n1,Mar 4 10:12,5\n", "missing", "a date in no way that is known (it names no year)"),
+         'arrival: "submit" has a matching name, but its dates have several formats:'),
+        ("id,submit,duration\n1,Mar 4 10:12,5\n", "missing", "is not in a known format of dates (it names no year)"),
         ("id,submit,duration\n1,2024-01-01 00:00:00,soon\n", "missing", '"soon" is not a duration'),
         ("1,alice,2024-01-01 00:00:00,600\n2,bob,2024-01-01 00:00:00,600\n", "missing",
-         "names: the first line looks like a row of the log"),
-        ("submit,runtime_s,replicas\n0,5,2\n", "unsure", 'if each of "replicas" holds one GPU, gpus: replicas'),
+         "names: the first line seems to be a row of the log; put the column names into"),
+        ("submit,runtime_s,replicas\n0,5,2\n", "unsure", 'if each of "replicas" has one GPU, gpus: replicas'),
         ("id,submit,duration\n1,2024-01-01T00:00:00+01:00,5\n2,2024-01-01T00:00:00,5\n", "unsure",
-         'of "submit" some dates carry a zone and others none'),
+         'have a zone, the others are read as UTC'),
         ("JobID,User,Submitted,Elapsed\n1,a,2024-01-01T00:00:00,00:05:00\n1.batch,,2024-01-01T00:00:00,00:05:00\n",
-         "unsure", '"1.batch" looks like a step of a job'),
+         "unsure", '"1.batch" seems to be a step of a job'),
         ("id,submit,submit,duration\n1,0,0,5\n", "unsure", 'the file has two columns "submit"'),
     ],
 )  # fmt: skip
@@ -168,7 +168,7 @@ def test_a_list_of_nodes_is_no_log(tmp_path: Path) -> None:
     path.write_text("sn,cpu_milli,memory_mib,gpu,model\nn0,32000,1000,2,P100\n")
     done = run("trace", "map", path)
     assert done.exit_code == 3
-    assert "looks like a list of nodes, which cluster: {trace: {format: openb_nodes" in done.stderr
+    assert "seems to be a list of nodes; read it by cluster:" in done.stderr
     assert node_list(tmp_path / "none.csv") is None
 
 
@@ -176,7 +176,8 @@ def test_a_list_of_nodes_is_no_log(tmp_path: Path) -> None:
     ("content", "text"),
     [
         ("id,submit\n1,ü\n".encode("utf-16"), "log.csv:1: is not UTF-8 text (it looks like UTF-16); save it as UTF-8"),
-        ("id,submit\n1,2\n".encode("utf-16-le"), "log.csv:1: holds NUL bytes, which no text does"),
+        ("id,submit\n1,2\n".encode("utf-16-le"), "log.csv:1: has NUL bytes, so it is not text; if it is "
+                                                 "UTF-16, save it as UTF-8"),
         ("id,submit\n1,ü\n".encode("latin-1"), "log.csv:2: is not UTF-8 text (byte 0xfc); save it as UTF-8"),
         (b"id,submit,user\n1,2\n", "log.csv:2: the row has 2 cells, but the header has 3 columns"),
         (b"exported\nid,submit,user\n1,2,3\n",
@@ -205,7 +206,7 @@ def test_durations_and_counts_as_other_systems_write_them() -> None:
     assert composite("PT1H30M") == 5400 and composite("P1DT2.5S") == 86402.5
     assert composite("") is None and composite("P") is None and composite("soon") is None and composite("500ms") is None
     assert count(None)("500m") == 0.5 and count("milli")("500") == 0.5 and count("percent")(50) == 0.5
-    with pytest.raises(ValueError, match="has a unit of its own, and units says milli"):
+    with pytest.raises(ValueError, match="has a unit, but units says milli"):
         count("milli")("500m")
 
 
@@ -232,7 +233,7 @@ def test_a_log_in_another_language_is_mapped_by_its_content(tmp_path: Path) -> N
         "recorded_node": "rechner",
     }  # fmt: skip
     assert found.keys["units"] == {"duration": "s", "time_limit": "min"}
-    assert any('duration: "laufzeit" was taken by its content: it is end - start in 100 % of rows' in one
+    assert any('duration: "laufzeit" was used because of its content: it is end - start in 100 % of rows' in one
                for one in found.unsure)  # fmt: skip
 
 
@@ -245,7 +246,7 @@ def test_nodes_are_the_names_on_which_least_is_held_at_once(tmp_path: Path) -> N
         found = proposed(tmp_path / "log.csv", text.replace("beginn", "start").replace("schluss", "end"))
         columns = found.keys["columns"]
         assert (columns["recorded_node"], columns.get("user")) == ("wo", "wer")
-    assert any("4 names with numbers, which come again, on which at most 1" in one for one in found.unsure)
+    assert any("4 names with numbers, which are repeated, on which at most 1" in one for one in found.unsure)
 
 
 def test_ids_that_come_again_are_told_with_the_choices(tmp_path: Path) -> None:

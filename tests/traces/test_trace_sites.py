@@ -96,12 +96,12 @@ def test_gangs_span_as_the_record_shows(file, span, node, gpus, start):
 def test_a_gang_on_record_with_one_node_is_not_spread_to_make_it_fit(file):
     result = gangs(file, "recorded", "a,0,5,5,0,n0\nb,0,5,4,0,n0\n")
     assert result.tasks["id"].tolist() == ["b"]
-    assert "5 × g are more than the 4 of any node" in result.record.input.warnings[0]
+    assert "5 × g exceed the 4 of any node" in result.record.input.warnings[0]
 
 
 def test_span_recorded_needs_a_trace():
     entry = {"gpu_time": "1 s", "gpus": 2, "arrivals": {"process": "all_at_once", "count": 1}, "span": "recorded"}
-    with pytest.raises(ScenarioError, match="span: recorded is about the rows of a trace"):
+    with pytest.raises(ScenarioError, match="span: recorded needs a trace"):
         hs.load({"cluster": {"nodes": {"gpus": {"type": "g", "count": 4}}}, "workload": [entry]})
 
 
@@ -109,12 +109,12 @@ def test_reasons_are_told_by_their_weight_and_beyond_five_counted(file):
     rows = "".join(f"w{n},0,1,{n},0,\n" for n in (5, 6, 7, 8, 9, 10))
     (told,) = gangs(file, None, f"a,0,5,4,0,\n{rows}v6,0,1,6,0,\n").record.input.warnings
     head = "stream0: 7 of 8 tasks can never run on this cluster and are left out: "
-    assert told.startswith(head + "2, the first of them task w6 (line 4): 6 × g are more than the 4 of any node")
+    assert told.startswith(head + "2 (the first is task w6 (line 4)): 6 × g exceed the 4 of any node")
     assert "task w9" in told and "task w10" not in told and told.endswith("; and 1 for other reasons")
 
 
 def test_nothing_left_is_an_error_that_says_so(file):
-    with pytest.raises(ScenarioError, match=r"5 × g are more .* \(nothing would be left of this trace\)"):
+    with pytest.raises(ScenarioError, match=r"5 × g exceed .* \(no task of this trace would remain\)"):
         gangs(file, None, "a,0,5,5,0,\n")
 
 
@@ -187,10 +187,10 @@ def test_slices_and_other_requests_are_told(file):
     table = read("kubernetes", file(text))
     assert table.id.tolist() == ["p0", "p1", "p2", "p5"] and "gpu_time" not in table.times
     told = "\n".join(table.notes)
-    assert "2 of 6 jobs ask for nvidia.com/mig-1g.10gb, which is not read: they are kept without it (first: " in told
-    assert "1 of 6 jobs ask for nvidia.com/gpu.shared, which is not read" in told
-    assert "1 of 6 jobs left out: ask for neither cores nor GPUs, but nvidia.com/mig-1g.10gb" in told
-    assert "1 of 6 jobs left out: ask for GPUs of several makes (nvidia.com/gpu, amd.com/gpu)" in told
+    assert "2 of 6 jobs request nvidia.com/mig-1g.10gb, which is not modeled: these pods are kept without it" in told
+    assert "1 of 6 jobs request nvidia.com/gpu.shared, which is not modeled" in told
+    assert "1 of 6 jobs left out: request neither cores nor GPUs, but nvidia.com/mig-1g.10gb" in told
+    assert "1 of 6 jobs left out: request GPUs of several types (nvidia.com/gpu, amd.com/gpu)" in told
     assert "hugepages" not in told and "storage" not in told
 
 
@@ -198,9 +198,9 @@ def test_pods_of_several_makes_without_a_product_are_told(file):
     one, other = {"cpu": "1", "nvidia.com/gpu": "1"}, {"cpu": "1", "amd.com/gpu": "2"}
     table = read("kubernetes", file(pods(one, other, other)))
     told = "\n".join(table.notes)
-    assert "1 pods ask for nvidia.com/gpu and name no product" in told
-    assert "2 pods ask for amd.com/gpu and name no product" in told
-    assert not any("no product" in note for note in read("kubernetes", file(pods(other, other))).notes)
+    assert "1 pods request nvidia.com/gpu without a product (first" in told
+    assert "2 pods request amd.com/gpu without a product" in told
+    assert not any("without a product" in note for note in read("kubernetes", file(pods(other, other))).notes)
 
 
 # JSON ------------------------------------------------------------------------------------------------------------
@@ -216,8 +216,8 @@ def test_pods_of_several_makes_without_a_product_are_told(file):
         ("kubernetes", PODS_JSON.rstrip().removesuffix("}"), "ends in the middle of its object"),
         ("kubernetes", '{"items": [{}\n{}]}', ":2: is not JSON (Expecting ',' delimiter)"),
         ("kubernetes", '{"items": [] "kind": "List"}', "is not JSON (Expecting ',' delimiter)"),
-        ("kubernetes", '{"items": 7}', 'expected is JSON: an object with a list "items"'),
-        ("kubernetes", '{"spec": {"items": []}}', 'expected is JSON: an object with a list "items"'),
+        ("kubernetes", '{"items": 7}', 'must be JSON: an object with a list "items"'),
+        ("kubernetes", '{"spec": {"items": []}}', 'must be JSON: an object with a list "items"'),
     ],
 )
 def test_lists_in_json_are_read_as_strictly_as_anywhere(file, form, text, message):
@@ -247,7 +247,7 @@ def test_members_of_damaged_json(tmp_path_factory, cut, put, lost, size):
             with pytest.raises(ScenarioError) as caught:
                 list(json_rows.members(path, "items"))
             is_list, said = '"items": [' in broken, str(caught.value)
-            if is_list or not said.endswith('expected is JSON: an object with a list "items"'):
+            if is_list or not said.endswith('must be JSON: an object with a list "items"'):
                 assert said.startswith(f"{path}:{error.lineno}: ")
             return
         if isinstance(whole, dict) and isinstance(whole.get("items"), list):
@@ -283,7 +283,7 @@ def test_the_last_ending_counts(file):
 def test_another_separator_is_told_without_a_format(file, separator):
     outcome = command("trace", "inspect", file(FLAT.replace(",", separator), "t.csv"))
     word = {";": "semicolons", "|": "bars", "\t": "tabs"}[separator]
-    assert outcome.exit_code == 3 and f"its columns are separated by {word}, expected are commas" in outcome.stderr
+    assert outcome.exit_code == 3 and f"its columns are separated by {word}; use commas" in outcome.stderr
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_dates_of_a_log_that_says_when_it_began(file):
         (["since=2017-13-10"], '"2017-13-10" is not a date such as 2020-06-09 or 2020-06-09 18:41:01'),
         (["since=2017-10-11", "until=2017-10-10"], "until (2017-10-10 00:00:00) must be after since (2017-10-11"),
         (["until=2017-10-09"], "is not after since (0 s), and the log's time 0 is 2017-10-09 03:00:00"),
-        (["since=2018-01-01"], "none of its 9 jobs is left: 9 outside the window"),
+        (["since=2018-01-01"], "no job of its 9 jobs remains: 9 outside the window"),
     ],
 )
 def test_windows_that_are_none(file, options, message):
@@ -379,7 +379,7 @@ def test_a_date_where_seconds_are_meant(file):
     requests = file("arrival,prompt_tokens\n0,1\n")
     outcome = command("trace", "inspect", requests, "--format", "requests", "--option", "since=2017-10-10")
     assert outcome.exit_code == 3
-    assert '"2017-10-10" is a date; expected is a value with a unit such as 5 s' in outcome.stderr
+    assert '"2017-10-10" is a date; it must be a value with a unit such as 5 s' in outcome.stderr
 
 
 # Faults ----------------------------------------------------------------------------------------------------------
@@ -391,7 +391,7 @@ def test_the_columns_of_a_file_of_faults_are_named(file, tmp_path):
         "cluster": {"nodes": {"cpus": 1}}, "faults": [{"file": str(tmp_path / "f.csv")}],
         "workload": [{"cpu_time": "5 s", "arrivals": {"process": "all_at_once", "count": 1}}],
     }  # fmt: skip
-    told = r"f.csv:1: the column event is missing; faults have time \(seconds\), device .*event \(down, up, slow\)"
+    told = r"f.csv:1: the column event is missing; faults need time \(seconds\), device .*event \(down, up, slow\)"
     with pytest.raises(ScenarioError, match=told):
         hs.run(scenario)
     file(b"\xef\xbb\xbftime,device,event\n1,n0,down\n3,n0,up\n", "f.csv")
@@ -420,7 +420,7 @@ def test_a_slurm_node_that_is_planned_for_or_asleep_takes_jobs(tmp_path, state):
     [
         ("NodeName=n2 CPUTot=8 State=IDEL", r'txt:2: column State: "IDEL" is not a state of a node; did you .* "IDLE"'),
         ("NodeName=n2 CPUTot=8 State=DOWN+DRIAN", r'"DRIAN" is not a state of a node; did you mean "DRAIN"'),
-        ("NodeName=n1 CPUTot=8 State=IDLE", r'nodes.txt:2: column NodeName: node "n1" stands in line 1 already'),
+        ("NodeName=n1 CPUTot=8 State=IDLE", r'nodes.txt:2: column NodeName: node "n1" is also in line 1'),
     ],
 )
 def test_what_is_wrong_with_a_slurm_node_is_said(tmp_path, second, said):
@@ -435,6 +435,7 @@ def test_all_problems_of_a_file_are_told_one_a_line(file, tmp_path):
     for words in (("validate", scenario), ("trace", "convert", tmp_path / "nodes.txt", "--format", "slurm_nodes")):
         done = command(*words)
         assert [line for line in done.output.splitlines() if line.count("nodes.txt:") == 1][:2] == [
-            f"{tmp_path}/nodes.txt:{line}: column CPUTot, RealMemory: node \"n{line}\" has no number of cores or of MiB"
+            f"{tmp_path}/nodes.txt:{line}: column CPUTot, RealMemory: node \"n{line}\" needs a number of cores "
+            f"and of MiB"
             for line in (2, 3)
         ], done.output

@@ -119,7 +119,7 @@ def test_contents_as_numbers():
     empty = contents(TaskTable("x", times, np.array([3.0, 4])))
     assert empty["durations"]["gpu_time"] == {"tasks": 0, **dict.fromkeys(("mean", "min", "p50", "p95", "max"))}
     assert (empty["users"], empty["edges"], empty["classes"], empty["columns"]) == (0, 0, {}, [])
-    assert "none besides arrival and times" in "\n".join(text_of(empty))
+    assert "only arrival and times" in "\n".join(text_of(empty))
     many = jobs_table(class_=np.array(list("abcdefghij"), dtype=object))
     assert "a 1, b 1, c 1, d 1, e 1, f 1, g 1, h 1, … 2 more" in "\n".join(text_of(contents(many)))
 
@@ -155,31 +155,31 @@ WAITS = """
 mean recorded wait 12.5 s over 4 jobs, on 8 GPUs
 
 why jobs waited   of all waiting
-no room                   50.0 %   did not fit into what was free of the cluster
-nodes down                 0.0 %   did not fit into what was free of the nodes that were up
-before the log             0.0 %   the head of the log: jobs ran that it does not know
-limit                     20.0 %   its user held as much as it ever does
-priority                   0.0 %   a job that goes before it waited for room
-order                      0.0 %   a job that came earlier waited for room
-fragmented                 0.0 %   fitted on no single node, though into what was free of the cluster
-held back                 30.0 %   it fitted; nothing in the log says why it did not start
+no room                   50.0 %   did not fit into the free part of the cluster
+nodes down                 0.0 %   did not fit into the free part of the nodes that were up
+before the log             0.0 %   the head of the log: running jobs are missing in the log
+limit                     20.0 %   its user occupied its inferred limit
+priority                   0.0 %   a job with precedence waited for devices
+order                      0.0 %   an earlier job waited for devices
+fragmented                 0.0 %   fitted into the free part of the cluster, but on no single node
+held back                 30.0 %   it fitted; the log does not show why it did not start
 """
 INFERRED = """\
-capacity: 8 GPUs, the sum of 2 nodes; all of them are held for 25.0 % of the time with jobs
-the log holds more than the 8 GPUs of the cluster: up to 9 GPUs for 90 s in all, first at 40 s, by the rows 1, 2, 3, \
+capacity: 8 GPUs, the sum of 2 nodes; all of them are occupied for 25.0 % of the time with jobs
+the log uses more than the 8 GPUs of the cluster: up to 9 GPUs for 90 s in total, first at 40 s, by the rows 1, 2, 3, \
 4, 1, 2, 3, 4, ...
-the log holds more than node n1 has: up to 6 GPUs for 30 s in all, first at 15 s, by the rows 2, 3
+the log uses more than node n1 has: up to 6 GPUs for 30 s in total, first at 15 s, by the rows 2, 3
 capacity: at times only 6 of 8 GPUs were up
-head: the log holds its usual GPUs 15 s after its first submission
+head: the log reaches its usual number of GPUs 15 s after its first submission
 limits by user, in GPUs: u9 10, u8 9, u7 8, u6 7, u5 6, u4 5, u3 4, u2 3 and 2 more
 order by queue: """
 VARIANTS = """
-waits under sjf              jobs   recorded   simulated   correlation   of ranks
-as it stands                    4       50 s        20 s          0.25       0.50
-with the limits by user         3       50 s        40 s          0.75       0.50
-worse: no better, left out      0          –           –             –          –
+waits under sjf                   jobs   recorded   simulated   correlation   of ranks
+as it stands                         4       50 s        20 s          0.25       0.50
+with the limits by user              3       50 s        40 s          0.75       0.50
+worse: no improvement, left out      0          –           –             –          –
 
-With what was inferred the correlation rises from 0.25 to 0.75, and the mean wait is 40 s against 50 s on record."""
+With what was inferred the correlation rises from 0.25 to 0.75, and the mean wait is 40 s, recorded 50 s."""
 
 
 def test_waits_as_text():
@@ -193,8 +193,8 @@ def test_waits_as_text():
     site = Capacity(8.0, False, full=0.001, beyond=[("", 1.0, 2.0, 9.0, list(range(8)))])
     few = explained_waits(limits=Limits("queue", {str(n): 1.0 for n in range(8)}, 1), site=site)
     texts = "\n".join(waits_report.lines(few, None, False))
-    assert "capacity: at least 8 GPUs; all of them are held for 0.1 % of the time with jobs" in texts
-    assert "by the rows 1, 2, 3, 4, 5, 6, 7, 8\n" in texts and "its queue held as much" in texts
+    assert "capacity: at least 8 GPUs; all of them are occupied for 0.1 % of the time with jobs" in texts
+    assert "by the rows 1, 2, 3, 4, 5, 6, 7, 8\n" in texts and "its queue occupied its inferred limit" in texts
     assert "limits by queue, in GPUs: 0 1, 1 1, 2 1, 3 1, 4 1, 5 1, 6 1, 7 1\n" in texts
 
 
@@ -487,11 +487,11 @@ def test_a_warm_start_where_there_is_one_to_make():
     assert (names, notes) == ([WARM], [])
     assert last["workload"][0]["trace"] == {**SWF, "since": "10 s", "warm_start": True}
     assert steps_of(log_explained(limits=None, order=None), {**SWF, "sample": 0.5})[1] == [
-        "no warm start was made: the trace is cut or scaled already"]  # fmt: skip
+        "there is no warm start: the trace is already cut or scaled"]  # fmt: skip
     assert steps_of(plain, {"format": "hcsp", "path": "x"})[1] == [
-        "no warm start was made: format: hcsp does not know it"]  # fmt: skip
+        "there is no warm start: format: hcsp does not support it"]  # fmt: skip
     assert steps_of(log_explained(29, limits=None), {**SWF})[1] == [
-        "no warm start was made: fewer than 20 jobs come after the head of the log"]  # fmt: skip
+        "there is no warm start: fewer than 20 jobs are after the head of the log"]  # fmt: skip
     early = explained_waits(warm_end=10.0, limits=None, curve=[(10.0, 8.0)])
     assert steps_of(early, {**SWF})[:2] == ([], [])
 
@@ -510,7 +510,7 @@ def test_nodes_down_and_limits_are_steps():
     assert last["faults"][0]["maintenance"]["from"] == "20 s"
     names, notes, last = steps_of(explained, {**SWF}, names=None, pooled=False)
     assert names == [WARM] and "faults" not in last
-    assert notes == ["less capacity at times is not simulated: the cluster is one pool, of which no part can be down",
-                     "the limits are not simulated: the cluster has partitions of its own"]  # fmt: skip
+    assert notes == ["times with less capacity are not simulated: the cluster is one pool, so no part can be down",
+                     "the limits are not simulated: the cluster has its own partitions"]  # fmt: skip
     assert steps_of(explained, {**SWF}, site={"partitions": {"p": {}}})[0] == [WARM, DOWN]
     assert steps_of(explained, {**SWF}, site={"time_limit": 1})[0] == [WARM, DOWN, "with the limits by user"]

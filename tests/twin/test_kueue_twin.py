@@ -52,11 +52,11 @@ def test_a_forecast_says_when_why_and_who_borrows(tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (("--what-if", "clusterqueues.z.nominalQuota.gpu=1"), "there is no z in clusterqueues"),
-    (("--what-if", "policy=fcfs"), "takes clusterqueues.NAME.nominalQuota.gpu=64"),
+    (("--what-if", "clusterqueues.z.nominalQuota.gpu=1"), "clusterqueues has no z"),
+    (("--what-if", "policy=fcfs"), "must be as clusterqueues.NAME.nominalQuota.gpu=64"),
     (("--what-if", "clusterqueues.a.nominalQuota.cpu=1"), "name one of the flavors of a before cpu"),
-    (("--job", "a/none"), "no job of that id waits"),
-    (("--policy", "fcfs"), "--kueue goes with --nodes"),
+    (("--job", "a/none"), "--job must be the id of a waiting job of"),
+    (("--policy", "fcfs"), "--kueue needs --nodes, and allows only --nodes"),
 ])  # fmt: skip
 def test_wrong_options_are_refused(tmp_path, arguments, words):
     k, n = kueue_objects.write(tmp_path)
@@ -73,7 +73,8 @@ def test_wrong_objects_are_told_with_their_line(tmp_path):
     assert result.exit_code == 3
     assert "k.json:4" in result.output
     assert "many is not a quantity" in result.output.replace('"', "")
-    for place, wrong in (("nodeLabels", "a part of it is not of the type"), (None, "cannot be read as an object")):
+    for place, wrong in (("nodeLabels", "a field does not have the type that Kueue "
+                                        "defines"), (None, "cannot be read as an object")):
         items = kueue_objects.objects()
         items[2]["spec"] = {place: ["x"]} if place else ["x"]
         k, n = kueue_objects.write(tmp_path, items)

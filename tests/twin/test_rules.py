@@ -68,14 +68,14 @@ def test_nothing_later_than_the_snapshot_is_looked_at(seen):
 def test_a_forecast_tells_its_rules_and_their_evidence(seen):
     folder = seen[0]
     text = call(folder, "-q").stdout
-    assert "learned: cap of GPUs of a user in QOS normal: 6, never more held (REASON of " in text
+    assert "learned: cap of GPUs of a user in QOS normal: 6, never exceeded (REASON of " in text
     assert "learned: weights of priority: age " in text
-    assert "learned: cycle of backfilling not taken: thin evidence, " in text
+    assert "learned: cycle of backfilling not used: little evidence," in text
     assert "learned:" not in call(folder, "-q", "--rules", "none").stdout
     given = call(folder, "-q", "--policy", "{name: slurm_multifactor, age: 1, bf_interval: 1 h}").stdout
-    assert "weights of priority not taken: --policy gives its own" in given
+    assert "weights of priority not used: --policy sets it" in given
     other = call(folder, "--policy", "sjf")
-    assert other.exit_code == 0 and "--policy sjf takes no rules of the site" in other.stderr
+    assert other.exit_code == 0 and "--policy sjf has no parameters for rules of the site" in other.stderr
 
 
 def of(name, user="ann", start=float("nan"), gpus=2.0, reason="", qos="q", priority=float("nan")):
@@ -86,9 +86,9 @@ def of(name, user="ann", start=float("nan"), gpus=2.0, reason="", qos="q", prior
 @pytest.mark.parametrize(
     ("waiting", "occupied", "said", "cap"),
     [
-        (3, 8.0, ": 8, never more held (REASON of 3 jobs)", 8.0),
-        (2, 8.0, " not taken: thin evidence, 3 are enough (REASON of 2 jobs)", None),
-        (3, 12.0, " not taken: 12 are held now, and with jobs that wait for it 10; so it is not one cap", None),
+        (3, 8.0, ": 8, never exceeded (REASON of 3 jobs)", 8.0),
+        (2, 8.0, " not used: little evidence, 3 are needed (REASON of 2 jobs)", None),
+        (3, 12.0, " not used: 12 are occupied, and jobs wait to reach 10: not one cap", None),
     ],
 )
 def test_caps_need_evidence_that_agrees(seen, waiting, occupied, said, cap):
@@ -127,7 +127,7 @@ def test_a_cap_is_what_several_users_held_and_waited_with(seen, held, submit, re
     jobs = [of("r", start=9000.0, gpus=5.0), *(of(f"w{k}", reason="QOSMaxGRESPerUser") for k in range(reasons))]
     rules = learned(jobs, 9500.0, log)
     assert rules.caps == ({} if cap is None else {"q": {"max_gpus_per_user": cap}})
-    text = f"in QOS q: 6, never more held, and by 3 users whose next job waited (REASON of {reasons} jobs)"
+    text = f"in QOS q: 6, never exceeded, and reached by 3 users whose next job waited (REASON of {reasons} jobs)"
     assert (text in " ".join(rules.evidence)) == (cap is not None)
     over = learned([replace(jobs[0], gpus=7.0), *jobs[1:]], 9500.0, log)
     assert not over.caps  # more is held now
@@ -147,7 +147,7 @@ def test_weights_of_an_earlier_forecast_are_taken_where_evidence_is_thin(seen, t
     _, jobs, log = seen
     now, few = EPOCH + 5.6 * DAY, [job for job in jobs if job.runs]
     rules = learned(few, now, log, WEIGHTS)
-    assert rules.weights is WEIGHTS and "those of an earlier forecast; now thin evidence" in " ".join(rules.evidence)
+    assert rules.weights is WEIGHTS and "those of an earlier forecast; now little evidence," in " ".join(rules.evidence)
     random = np.random.default_rng(1)
     drawn = [replace(job, priority=float(random.integers(1, 10_000))) for job in jobs]
     assert learned(drawn, now, log, WEIGHTS).weights is None  # what is seen now has another order
@@ -168,7 +168,7 @@ def test_an_order_that_weights_do_not_explain_is_not_taken(seen):
     rules = learned(drawn, EPOCH + 5.6 * DAY, log)
     assert rules.weights is None and "of the pairs of one half" in " ".join(rules.evidence)
     few = learned([job for job in jobs if job.user == jobs[0].user], EPOCH + 5.6 * DAY, log)
-    assert few.weights is None and "not taken: thin evidence, 12 jobs of 4 users" in " ".join(few.evidence)
+    assert few.weights is None and "little evidence, 12 jobs of 4 users are needed" in " ".join(few.evidence)
 
 
 def test_limits_that_no_rule_has_are_counted(seen):
@@ -243,9 +243,9 @@ def test_given_parameters_replace_learned_ones_and_the_evidence_says_it():
     policy, kept = with_policy(own, site)
     assert kept.caps == {"q": {"max_jobs": 3.0}, "r": {"max_gpus": 9.0}} and kept.weights is kept.cycle is None
     assert kept.evidence == [
-        "cap of GPUs of a user in QOS q not taken: --policy gives its own", *evidence[1:3],
-        "weights of priority not taken: --policy gives its own",
-        "cycle of backfilling not taken: --policy gives its own",
+        "cap of GPUs of a user in QOS q not used: --policy sets it", *evidence[1:3],
+        "weights of priority not used: --policy sets it",
+        "cycle of backfilling not used: --policy sets it",
     ]  # fmt: skip
     scheduler = kept.scheduler(policy["scheduler"])
     assert scheduler["qos"] == {"q": {"max_gpus_per_user": 2, "max_jobs": 3.0}, "r": {"max_gpus": 9.0}}
@@ -291,11 +291,11 @@ def test_what_if_another_policy_keeps_the_rules_of_the_site(seen):
     folder = seen[0]
     done = call(folder, "--json", "--what-if", "policy={name: slurm_multifactor, bf_max_job_user: 1000}")
     found = json.loads(done.stdout)
-    assert found["jobs"] == found["what_if"]["jobs"] and "no rules" not in done.stderr
+    assert found["jobs"] == found["what_if"]["jobs"] and "no parameters for rules" not in done.stderr
     done = call(folder, "--json", "--what-if", "policy=sjf")
-    assert "what if: policy=sjf takes no rules of the site" in done.stderr
+    assert "what if: policy=sjf has no parameters for rules of the site" in done.stderr
     done = call(folder, "--json", "--what-if", "policy={name: slurm_multifactor, age: 1}")
-    assert "what if: weights of priority not taken: policy= gives its own" in done.stderr
+    assert "what if: weights of priority not used: policy= sets it" in done.stderr
     done = call(folder, "--rules", "none", "--what-if", "policy=sjf")
     assert "rules of the site" not in done.stderr
 
@@ -321,7 +321,7 @@ def test_a_cycle_alone_is_not_taken_and_the_sentence_says_so(seen):
     jobs = [replace(job, reason="", priority=float("nan")) for job in jobs]
     rules = _site_rules(None, None, jobs, 1e9, log)
     assert not rules and _ruled("easy_backfill", rules, jobs, "--policy ") == (("easy_backfill", rules), [])
-    assert rules.evidence[0].startswith("cycle of backfilling not taken: easy_backfill runs, as neither caps nor ")
+    assert rules.evidence[0].startswith("cycle of backfilling not used: without learned caps or weights ")
     assert "(cycle of backfilling: every 60 s (" in rules.evidence[0]
 
 
@@ -368,7 +368,7 @@ def test_a_log_of_forecasts_tells_what_came(site, tmp_path):
         (tmp_path / str(number)).mkdir()
         done = call(printed(site, day * DAY, tmp_path / str(number)), "-q", "--shadow", str(folder))
         assert done.exit_code == 0, done.output
-        assert f"of {number} of {number} earlier forecasts it is known what came" in done.stdout
+        assert f"shadow log: the outcome is known for {number} of {number} " in done.stdout
     files = sorted(folder.iterdir())
     assert len(files) == 2 and files[0].name.startswith("forecast-2026030")
     before = [file.read_bytes() for file in files]
@@ -457,7 +457,7 @@ def test_a_folder_that_cannot_be_is_said_before_anything_is_read(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in ("file", "file/log"):
         done = call(tmp_path, "--shadow", f"{tmp_path}/{folder}")  # without squeue, nodes and sacct
-        assert done.exit_code == 3 and "file: is not a folder that can be written" in done.output, done.output
+        assert done.exit_code == 3 and "file: must be a folder that can be written" in done.output, done.output
 
 
 def test_judging_takes_no_rules_and_says_so(seen):
@@ -469,7 +469,7 @@ def test_judging_takes_no_rules_and_says_so(seen):
 def test_the_error_of_limits_that_no_rule_has_is_told(site, tmp_path):
     """The same forecast, where the jobs kept by the cap wait for a reason that no rule has."""
     done = call(printed(site, 5.0 * DAY, tmp_path, "AssocGrpGRES"), "-q", "--shadow", f"{tmp_path}/log")
-    assert " waiting jobs are kept by limits that no rule has (AssocGrpGRES " in done.stdout
+    assert " waiting jobs are held back by limits that are not modeled (AssocGrpGRES " in done.stdout
     log = ShadowLog(tmp_path / "log")
     log.learn({str(row + 1): EPOCH + start for row, start in enumerate(site.start.tolist())}, EPOCH + 8 * DAY)
     one = log.forecasts[0]

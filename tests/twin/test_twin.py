@@ -55,15 +55,15 @@ def test_a_snapshot_says_what_runs_and_what_waits(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        (line(1, "RUNING"), r':2: column STATE: "RUNING" is not a state .* did you mean "RUNNING"'),
+        (line(1, "RUNING"), r':2: column STATE: "RUNING" is not a known state .* did you mean "RUNNING"'),
         (running(1, node="g[1-3]"), r':2: column NODELIST: the cluster has no node "g3"; it has 2 nodes'),
         (line(1, partition="bach"), r':2: column PARTITION: the cluster has no partition "bach"; did you mean "batch"'),
-        (line(1, "RUNNING"), "a job that runs has no start"),
+        (line(1, "RUNNING"), "a running job must have a start"),
         (line(1).replace("02:00:00", "soon"), "is not a time such as"),
-        (line(1, reason="Dependency"), "has no jobs that run or wait"),
+        (line(1, reason="Dependency"), "has no running or waiting jobs"),
         (line(1).replace("02:00:00", "soon"), ":2: column TIME_LIMIT:"),
         (line("1_[x-3]"), r':2: column JOBID: "1_\[x-3\]" is not a job or array'),
-        (f"{running(1)}\n{running(1)}", ":3: column JOBID: job 1 stands in line 2 already"),
+        (f"{running(1)}\n{running(1)}", ":3: column JOBID: job 1 is also in line 2"),
     ],
 )
 def test_what_is_wrong_in_a_snapshot_is_said(tmp_path, bad, said):
@@ -91,7 +91,7 @@ def test_forms_in_which_squeue_prints_what_it_prints(tmp_path):
     assert [job.id for job in found.jobs] == ["1", "2", "3_1", "3_2", "3_5", "4", "5_0", "5_4", "5_8"]
     assert found.jobs[0].limit == math.inf and found.jobs[1].cpus == 2048
     said = "\n".join(found.notes)
-    assert "array 3 are cut short" in said and "1 jobs left out: they stand there already" in said
+    assert "array 3 are cut short" in said and "1 jobs left out: they are listed before, in another partition" in said
 
 
 @pytest.mark.parametrize("kept", [
@@ -154,9 +154,9 @@ def test_arrivals_are_those_of_the_same_hours_of_earlier_days():
 
 
 def test_too_few_samples_are_said():
-    with pytest.raises(ScenarioError, match="only 3 jobs have ended"):
+    with pytest.raises(ScenarioError, match="or more ended jobs; got 3"):
         RunTimes(history([1, 2, 3], 1.0))
-    with pytest.raises(ScenarioError, match="h of log before the snapshot are too few for 24 h ahead"):
+    with pytest.raises(ScenarioError, match="h of log before the snapshot are too short for 24 h ahead"):
         ArrivalTimes(history(np.arange(30) * 60.0, 1.0), DAY, 1800.0)
 
 
@@ -257,7 +257,7 @@ def test_where_more_runs_than_a_limit_allows_the_last_to_end_are_waited_for():
     jobs = [in_batch("r1", now - 300.0, ("a",)), in_batch("r2", now - 100.0, ("b",)), in_batch("w")]
     told = limited(jobs, now, max_cpus=1)
     assert np.allclose(told.starts, 400.0, atol=0.1) and np.allclose(told.free["a"], 200.0)
-    assert told.occupied[:, 0].tolist() == [2.0, 2.0] and "more runs in partition batch" in told.notes[0]
+    assert told.occupied[:, 0].tolist() == [2.0, 2.0] and "runs more than its limits allow:" in told.notes[0]
 
 
 def test_jobs_of_several_nodes_take_equal_parts_of_as_many():
@@ -378,10 +378,10 @@ def test_the_command_tells_tables_json_and_a_page(files):
     first, changed = found["jobs"][0], found["what_if"]["jobs"]
     assert 0 < first["start_p5"] <= first["start_p50"] <= first["start_p95"] <= first["start_by_limits"] <= 5400
     assert len(changed) == 6  # what ran on g2 waits as well
-    assert "1 jobs run on nodes that are not there; they begin again" in found["what_if"]["notes"]
+    assert "1 jobs run on nodes that the cluster lacks; these jobs start again" in found["what_if"]["notes"]
     assert "data-picture" in (files / "page.html").read_text()
     text = call(files, "-q", "--job", "10", "--policy", "{name: fcfs, discipline: skip}").stdout
-    assert found["widened_by"] is None and "errors are learned from 30 or more" in call(files).stderr
+    assert found["widened_by"] is None and "but errors need 30 or more" in call(files).stderr
     assert "by time limits" in text and "\n10 " in text and "\n11 " not in text
 
 
@@ -393,7 +393,7 @@ def test_a_site_file_brings_the_policy_that_is_not_given(files):
         alone, given = (call(files, "-q", "--site", f"{files}/site.yaml", *more)
                         for more in ((), ("--policy", "easy_backfill")))  # fmt: skip
         assert given.exit_code == 0 and alone.exit_code == (3 if policy == "heft" else 0), alone.output
-        assert ("is told of all tasks beforehand" in alone.stderr) == (policy == "heft")
+        assert ("plans all tasks in advance" in alone.stderr) == (policy == "heft")
     assert alone.stdout != call(files, "-q").stdout  # at most three GPUs of the partition at once
 
 
@@ -401,21 +401,23 @@ def test_a_site_file_brings_the_policy_that_is_not_given(files):
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [
-        (("--policy", "heft"), 3, "is told of all tasks beforehand"),
-        (("--hours", "700"), 3, "too few for 700 h ahead"),
+        (("--policy", "heft"), 3, "plans all tasks in advance"),
+        (("--hours", "700"), 3, "106 h of log before the snapshot are too short for 700 h ahead"),
         (("--what-if", "without=g7"), 2, "no node g7"),
         (("--what-if", "without"), 2, "KEY=VALUE"),
-        (("--what-if", "without="), 2, "names no node"),
+        (("--what-if", "without="), 2, "must have at least one node"),
         (("--what-if", "site.partitions.batch.max_gpus=many"), 3, "--what-if site.partitions.batch.max_gpus: "),
-        (("--what-if", "site=3"), 3, "--what-if site: site: expected"),
-        (("--what-if", "site.partitions=3"), 3, "--what-if site.partitions: site.partitions: expected"),
-        (("--set", "seed=3"), 3, "--set seed: seed: not recognized: seed; a forecast has its own jobs"),
+        (("--what-if", "site=3"), 3, "--what-if site: site: must be a mapping; got"),
+        (("--what-if", "site.partitions=3"), 3, "--what-if site.partitions: site.partitions: must be a mapping; got"),
+        (("--set", "seed=3"), 3, "--set seed: seed: not recognized: seed; a forecast defines jobs, times, "
+                                 "arrivals and horizon; leave this key out"),
         (("--what-if", "workload.jobs.patience=1 h"), 3, "--what-if workload.jobs.patience: workload.0.patience: "),
         (("--set", "policy.admission=accept_all"), 3, "not recognized: policy.admission"),
-        (("--judge", "2"), 2, "--judge looks at the history alone"),
-        (("--now", "2026-03-12T08:30:00"), 2, "before the start of 2 jobs"),
-        (("--now", "soon"), 2, "not a date"),
-        (("--job", "77"), 2, "no job of that id waits"),
+        (("--judge", "2"), 2, "--judge uses only the history;"),
+        (("--now", "2026-03-12T08:30:00"), 2, "--now must be the time of the snapshot, but it is before the "
+                                              "start of 2"),
+        (("--now", "soon"), 2, "--now must be a date such as 2026-06-09T18:41:01"),
+        (("--job", "77"), 2, "--job must be the id of a waiting job of"),
     ],
 )
 def test_what_cannot_be_forecast_is_said_and_nothing_is_written(files, more, code, said):

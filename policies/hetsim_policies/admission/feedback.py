@@ -63,7 +63,7 @@ class Gradient(Admission):
         self._peak = 0
         self._responses: list[float] = []
         self._end = window
-        self._no = Reject(reason="as many are in the system as response times allow")
+        self._no = Reject(reason="the limit that response times allow is reached")
 
     def begin(self, view: View) -> None:
         self.view = view

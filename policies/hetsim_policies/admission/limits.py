@@ -63,12 +63,12 @@ class QueueLimit(Admission):
         self.per_class: Mapping[str, int] = per_class or {}
         self.per_device: Mapping[str, int] = per_device or {}
         self._global_only = limit is not None and not (per_class or per_device)
-        self._no = Reject(reason=f"{limit} wait already")
+        self._no = Reject(reason=f"{limit} tasks wait already")
         self._admitted_at = -math.inf
 
     def check(self, problem: PlanProblem) -> None:
         if self.limit is None and not self.per_class and not self.per_device:
-            text = "queue_limit without a limit; give limit, per_class or per_device"
+            text = "queue_limit needs at least one of limit, per_class and per_device"
             raise ScenarioError(Problem(text, key="policy.admission"))
         known_classes(problem, self.per_class, "per_class")
         known_devices(problem, self.per_device, "per_device")
@@ -87,14 +87,14 @@ class QueueLimit(Admission):
         if (limit := self.per_class.get(class_)) is not None:
             waiting = view.num_waiting(None, class_)
             if waiting >= limit and not self._starts_at_once(task, view, waiting):
-                return Reject(reason=f"{limit} of {class_} wait already")
+                return Reject(reason=f"{limit} tasks of {class_} wait already")
         if self.per_device:
             best = task.modes[task.modes_by_speed()[0]].type
             for name in (best.name, best.kind):
                 if (limit := self.per_device.get(name)) is not None:
                     waiting = view.num_waiting(name)
                     if waiting >= limit and not self._starts_at_once(task, view, waiting):
-                        return Reject(reason=f"{limit} wait for {name} already")
+                        return Reject(reason=f"{limit} tasks wait for {name} already")
         return YES
 
     @staticmethod
@@ -202,7 +202,7 @@ class UtilizationThreshold(Admission):
         self._capacity: dict[str, int] = {}
         # Average share of each device type, and the time of that average
         self._average: dict[str, tuple[float, float]] = {}
-        self._no = Reject(reason=f"{threshold:.0%} of the devices are taken")
+        self._no = Reject(reason=f"{threshold:.0%} of the devices are occupied")
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
         modes = task.modes

@@ -58,7 +58,7 @@ class TrunkReservation(AtStations):
         known_classes(problem, self.reserve, "reserve")
         modes = problem.tasks.modes
         if self.servers is None and any(mode.batch_limit >= UNBOUNDED for mode in modes):
-            text = "a service without max_batch has no number of places; give it max_batch, or give servers here"
+            text = "servers is needed for a service without max_batch; give the service max_batch, or servers here"
             raise ScenarioError(Problem(text, key="policy.admission.servers"))
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
@@ -71,7 +71,7 @@ class TrunkReservation(AtStations):
             free = (station.capacity - station.occupied) / width if width > 0 else 1.0
         kept = self.reserve.get(task.class_, 0)
         if free + ROUNDING < kept + 1:
-            return Reject(reason="no server free" if not kept else f"{kept} servers are kept for others")
+            return Reject(reason="no server free" if not kept else f"{kept} servers are reserved for other classes")
         stations.joins(task, station, station.flow(""), width)
         return YES
 
@@ -164,7 +164,7 @@ class Naor(AtStations):
         self.arrival_rate = arrival_rate
         self.service_time = service_time
         self._solved: dict[DeviceStation, tuple[float, float, int]] = {}
-        self._no = Reject(reason="would cost more than it is worth")
+        self._no = Reject(reason="its waiting cost would exceed its reward")
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
         stations = self.stations
@@ -262,13 +262,13 @@ class MdpThreshold(AtStations):
         self.classes = list(rewards)
         self.position = {name: number for number, name in enumerate(self.classes)}
         self._tables: dict[DeviceStation, ThresholdTable] = {}
-        self._no = Reject(reason="worth less than what it costs others")
+        self._no = Reject(reason="its reward is below the cost to other tasks")
 
     def check(self, problem: PlanProblem) -> None:
         known_classes(problem, self.rewards, "rewards")
         if wrong := [name for name in self.holding if name not in self.rewards]:
             near = suggestion(wrong[0], self.classes)
-            text = f'class "{wrong[0]}" has a holding cost and no reward{near or "; give it one"}'
+            text = f'class "{wrong[0]}" has a holding cost but no reward{near or "; give it one"}'
             raise ScenarioError(Problem(text, key=f"policy.admission.holding.{wrong[0]}"))
         if missing := [name for name in problem.tasks.classes if name not in self.rewards]:
             text = f'class "{missing[0]}" has no reward; give every class of the workload one'
@@ -279,8 +279,8 @@ class MdpThreshold(AtStations):
         count = math.comb(places + len(self.classes), places)
         if count > MAX_STATES:
             what = f"{len(self.classes)} classes on {max_servers:,} servers with room for {places - max_servers:,} more"
-            text = f"{what} make {count:,} states, and {MAX_STATES:,} can be solved for in time"
-            hint = "give less room, treat classes alike, or take trunk_reservation"
+            text = f"{what} have {count:,} states; at most {MAX_STATES:,} can be solved"
+            hint = "give less room, merge classes, or use trunk_reservation"
             raise ScenarioError(Problem(f"{text}; {hint}", key="policy.admission"))
 
     def _room(self, count: int) -> int:

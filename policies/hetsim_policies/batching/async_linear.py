@@ -77,8 +77,8 @@ class AsyncLinear(Batching):
         lines = line_remarks(modes)
         if not serial:
             return lines
-        text = f"overlaps nothing on {' and '.join(serial)}, where one launch is in flight at a time: it does what "
-        return [f"{text}serial_greedy does; give the GPUs streams: 2", *lines]
+        text = f"cannot overlap on {' and '.join(serial)}, which run one launch at a time: it acts as "
+        return [f"{text}serial_greedy; give the GPUs streams: 2", *lines]
 
     def begin(self, queue: RequestQueue, view: View) -> None:
         kinds = {mode.type.name for mode in queue.service.shape.modes}

@@ -100,11 +100,11 @@ class SizeOrTimeout(Batching):
     ):
         sizes = allowed_batch_sizes or []
         if any(one >= other for one, other in zip(sizes, sizes[1:], strict=False)):
-            raise _refused(f"{sizes} is not increasing; give each size once, in ascending order")
+            raise _refused(f"sizes must be increasing; got {sizes}")
         if sizes and max_batch_size is None:
             max_batch_size = sizes[-1]
         if sizes and sizes[-1] != max_batch_size:
-            raise _refused(f"the last of {sizes} is not max_batch_size, which is {max_batch_size}; make them equal")
+            raise _refused(f"the last size must be max_batch_size ({max_batch_size}); got {sizes}")
         self.max_batch = max_batch_size
         self.batch_timeout = batch_timeout
         self.sizes = sizes
@@ -115,13 +115,13 @@ class SizeOrTimeout(Batching):
     def begin(self, queue: RequestQueue, view: View) -> None:
         min_limit = min(mode.batch_limit for mode in queue.service.shape.modes)
         if self.sizes and self.sizes[0] > min_limit:
-            text = f"service {queue.service.name} takes batches of at most {min_limit}; allow a smaller size too"
+            text = f"service {queue.service.name} allows batches of at most {min_limit}; add a smaller size"
             raise _refused(text, queue.service.policy_key)
         if self.max_enqueued_batches is not None:
             limits = [mode.batch_limit for mode in queue.service.shape.modes]
             full = max(limits) if self.max_batch is None else self.max_batch
             if full >= UNLIMITED_BATCH:
-                text = f"service {queue.service.name} sets no largest batch, so no number of them is full; "
+                text = f"service {queue.service.name} has no maximum batch size, so no batch is full; "
                 raise _refused(f"{text}give max_batch_size", queue.service.policy_key, "max_enqueued_batches")
             self.capacity = self.max_enqueued_batches * full
 
@@ -214,11 +214,11 @@ class TritonDynamic(Batching):
         policies = priority_queue_policy or {}
         for number in policies:
             if not 1 <= number <= priority_levels:
-                text = f"there is no level {number}; they are 1 to {priority_levels}"
+                text = f"levels must be from 1 to {priority_levels}; got {number}"
                 raise _refused(text, key="priority_queue_policy")
         preferred = sorted(preferred_batch_size or [])
         if max_batch_size is not None and preferred and preferred[-1] > max_batch_size:
-            text = f"{preferred[-1]} is more than max_batch_size, {max_batch_size}"
+            text = f"must be at most max_batch_size ({max_batch_size}); got {preferred[-1]}"
             raise _refused(text, key="preferred_batch_size")
         self.max_batch = max_batch_size
         self.preferred = preferred

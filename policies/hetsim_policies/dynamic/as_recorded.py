@@ -42,7 +42,7 @@ class AsRecorded(Scheduler):
 
     def check(self, problem: PlanProblem) -> None:
         if "recorded_start" not in problem.tasks.extra:
-            raise refusal("as_recorded needs a trace that tells when its tasks started (column recorded_start)")
+            raise refusal("as_recorded needs a trace with the starts of tasks (column recorded_start)")
 
     def prepare(self, problem: PlanProblem) -> None:
         extra = problem.tasks.extra

@@ -70,7 +70,7 @@ class External(Scheduler):
 
     def check(self, problem: PlanProblem) -> None:
         if self.external_program is None:
-            what = "external runs a command, which only the command line or Python may name"
+            what = "the command of external must be given on the command line or in Python"
             text = f'{what}: give --external "./my-scheduler" (external=["./my-scheduler"]), or --exchange to replay it'
             raise ScenarioError(Problem(text, key="policy.scheduler"))
 
@@ -186,7 +186,7 @@ class External(Scheduler):
                 heappush(self._due, (time, next(self._number), event))
         except UNREADABLE as error:
             form = '{"now": time, "events": [{"timestamp", "type", "data"}, ...]}'
-            raise self._wrong(f"answered with something else than {form} ({_named(error)})") from None
+            raise self._wrong(f"must answer with {form} ({_named(error)})") from None
 
     @property
     def said(self) -> str:  # type: ignore[override]
@@ -215,19 +215,19 @@ class External(Scheduler):
         elif kind == "CALL_ME_LATER":
             time = float(data["timestamp"])
             if not view.now < time < math.inf:
-                raise self._wrong(f"wants to be called at {time:g} s, which is not a later time")
+                raise self._wrong(f"must be called at a later time; got {time:g} s")
             heappush(self._due, (time, next(self._number), {"type": None}))
         elif kind is None:  # the call: what this process is told, and cannot say itself
             self._tell("REQUESTED_CALL")
         elif kind == "SET_RESOURCE_STATE":
             state = data.get("state", "on")
             if state not in ("off", "on", "wake") and not (isinstance(state, int | float) and 1e-3 <= state <= 1e3):
-                raise self._wrong(f"sets the state {state!r}, which is not off, on, wake or a frequency (nominal: 1)")
+                raise self._wrong(f"must set the state off, on, wake or a frequency (nominal: 1); got {state!r}")
             for device in dict.fromkeys(self._lanes[one] for one in self._numbers(kind, data.get("resources"))):
                 yield Set(device, state)
             self._tell("RESOURCE_STATE_CHANGED", resources=data["resources"], state=str(state))
         elif kind not in ("NOTIFY", "SET_JOB_METADATA"):  # which Batsim's schedulers may send, and change nothing here
-            raise self._wrong(f"answered {kind}, which is not carried out here")
+            raise self._wrong(f"answered {kind}, which is not supported")
 
     def _stop(self, job: Job, resubmit: bool) -> Iterator[Decision]:
         """Stop a job for good, or (with `resubmit`) to wait again with its work kept."""
@@ -261,7 +261,7 @@ class External(Scheduler):
         if alloc is None:
             free = next((place for mode in modes if (place := view.first(mode, task)) is not None), None)
             if free is None:
-                raise self._wrong(f"starts {job.id}, which fits nowhere now")
+                raise self._wrong(f"starts {job.id}, which fits on no device now")
             return free
         job.lanes = lanes = self._numbers("EXECUTE_JOB", alloc)
         kind, there = self._lanes[lanes[0]].type, f"starts {job.id} on {alloc}"

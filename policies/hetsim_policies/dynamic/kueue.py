@@ -140,7 +140,7 @@ class Kueue(Scheduler):
 
     def _cohort(self, name: str, given: Mapping[str, CohortOf], below: tuple[str, ...]) -> Cohort:
         if name in below:
-            raise ValueError(f"cohorts are their own parents: {' → '.join([*below, name])}")
+            raise ValueError(f"the parents of cohorts form a cycle: {' → '.join([*below, name])}")
         if name not in self._cohorts:
             one = given.get(name, CohortOf())
             above = None if one.parent is None else self._cohort(one.parent, given, (*below, name))
@@ -158,7 +158,7 @@ class Kueue(Scheduler):
     def check(self, problem: PlanProblem) -> None:
         owners = owners_of(problem.tasks, self.of) if self.given else []
         if unknown := [owner for owner in owners if owner not in self.given]:
-            text = f'no queue is named "{unknown[0]}", as the {self.of} of a task is'
+            text = f'there is no queue "{unknown[0]}", the {self.of} of a task'
             raise refusal(f"{text}; there are {', '.join(self.given)}")
         kinds: dict[str, Collection[str]] = {"types": problem.cluster.types, "partitions": problem.cluster.partitions}
         for name, flavor in self.flavors.items():
@@ -298,7 +298,7 @@ class Kueue(Scheduler):
         for name, amount in requests.items():
             flavors = [flavor for flavor in queue.group_of[name][1] if flavor in (usable or ())]
             if not any(queue.potential((flavor, name)) >= amount for flavor in flavors):
-                yield Reject(job.task, f"queue {queue.name} can never have so many {name}")
+                yield Reject(job.task, f"the request exceeds the quota of queue {queue.name} for {name}")
                 return True
         if entry.mode != FIT and job.task.index not in self._short:
             self._short.add(job.task.index)

@@ -98,7 +98,7 @@ class PreemptiveList(ListScheduler):
 
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
         if self.preemptive:
-            raise refusal("a scheduler that stops running tasks serves no requests: batches run to their end")
+            raise refusal("a preemptive scheduler cannot serve requests: batches cannot be preempted")
         super().serve(counters, alone)
 
     def schedule(self, view: View) -> Iterator[Decision]:

@@ -124,7 +124,7 @@ class SlurmMultifactor(Scheduler):
         for name, received in (usage or {}).items():
             account, slash, user = name.rpartition("/") if self.tree else ("", "/", name)
             if not slash:
-                raise ValueError(f'usage names "{name}"; where accounts are given, a user is ACCOUNT/USER')
+                raise ValueError(f'usage must have users as ACCOUNT/USER, since accounts are given; got "{name}"')
             self._usage_before[account, user or NO_USER if self.tree else user] = received
         self._shares = 0.0  # sum of the shares of all users
         self._running: dict[int, RunningUsage] = {}  # running jobs by row, in the order of their starts

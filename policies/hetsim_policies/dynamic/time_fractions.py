@@ -131,7 +131,7 @@ class MaxThroughput(SideBySideScheduler):
         if self.costs != "prices":
             check_costs(self.costs or {}, problem.cluster)
         elif not problem.cluster.priced:
-            raise refusal("costs: prices takes the cluster's, and it has none; give its types a price such as 2.5/h")
+            raise refusal("costs: prices needs prices of the cluster's types; give them a price such as 2.5/h")
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
         fastest = offers.fastest()
@@ -251,7 +251,7 @@ def check_costs(costs: Mapping[str, float], cluster: Cluster) -> None:
         if name not in cluster.types:
             raise refusal(f'costs: the cluster has no type "{name}"; it has {", ".join(cluster.types)}')
         if cluster.price_of(name):
-            raise refusal(f'costs: the cluster has a price of "{name}" already; give it in one place only')
+            raise refusal(f'costs: the price of "{name}" must be given once: here or in the cluster')
 
 
 def prices(cluster: Cluster, costs: Mapping[str, float]) -> dict[str, float]:

@@ -282,7 +282,7 @@ class MultiGeneration(Scheduler):
         costs: dict[str, Annotated[float, Field(gt=0)]] | None = None,
     ):
         if costs is not None and measure == "energy":
-            raise refusal("costs are prices, and count only with `measure: cost`; take one of them out")
+            raise refusal("costs need `measure: cost`; set it, or leave costs out")
         self.budget = budget
         self.measure = measure
         self.costs = costs or {}

@@ -137,16 +137,16 @@ class Rollout(Relay):
     ):
         self.base = ListScheduler() if base is None else base
         if type(self.base).prepare is not Scheduler.prepare or self.base.sets_devices:
-            text = f"{type(self.base).__name__} plans beforehand or puts devices to sleep, and cannot go on in a fork; "
+            text = f"{type(self.base).__name__} plans in advance or puts devices to sleep, so it cannot run in a fork; "
             raise refusal(text + "name a dynamic scheduler", "policy.scheduler.base")
         if type(self.base).__name__ in ALONE:
-            text = f"{type(self.base).__name__} keeps books on its own starts, and cannot go on after those of others"
-            raise refusal(f"{text}; name another scheduler", "policy.scheduler.base")
+            text = f"{type(self.base).__name__} keeps a state of its own starts, and cannot continue after other starts"
+            raise refusal(f"{text}; use another scheduler", "policy.scheduler.base")
         if arrivals == "learned" and horizon is None:
             raise ValueError("arrivals: learned needs a horizon: arrivals would never end")
         self._tested = 2 * samples if samples > 1 else 0  # forks of the test of a candidate
         if forks < 2 + self._tested:
-            text = f"forks: {forks} are fewer than {2 + self._tested}, 2 and 2 × samples ({samples}) for the test"
+            text = f"forks must be at least {2 + self._tested}: 2, and 2 × samples ({samples}) to test; got {forks}"
             raise ValueError(text)
         self.objective: Objective = objective
         self.candidates = candidates
@@ -180,7 +180,7 @@ class Rollout(Relay):
         self.base.check(problem)
         text = ""
         if len(tasks) < ENOUGH_ARRIVALS:
-            text = f"a model of arrivals is learned from {ENOUGH_ARRIVALS} or more, and only {len(tasks)} tasks come"
+            text = f"a model of arrivals needs {ENOUGH_ARRIVALS} or more arrivals; the workload has {len(tasks)} tasks"
         elif tasks.predecessors is not None or tasks.items:
             text = "arrivals of task graphs, and of tasks that share data, cannot be drawn from a model"
         if text and self.arrivals == "learned":

@@ -65,8 +65,8 @@ SLACK = 1e-9  # Relative gain of a mean that a plan needs over the planner's, si
 OPTIONS = {"planned": FILL, "kept": FILL, "fastest": math.inf, "balanced": 0.0}
 
 
-LASTING = forbid(lambda epoch: epoch < SHORTEST_EPOCH, f"an epoch of {{:g}} s: it lasts at least {SHORTEST_EPOCH:g} s, "
-                 "for a plan is made in every one; minutes are usual")  # fmt: skip
+LASTING = forbid(lambda epoch: epoch < SHORTEST_EPOCH, f"must be at least {SHORTEST_EPOCH:g} s; got {{:g}} s, "
+                 "but a plan is made in every epoch; minutes are usual")  # fmt: skip
 
 
 class Hierarchical(Scheduler):
@@ -144,7 +144,7 @@ class Hierarchical(Scheduler):
                 continue
             if len(rows := np.flatnonzero(tasks.shape == shape.index)):
                 more = f" (and {len(rows) - 1} more like it)" if len(rows) > 1 else ""
-                text = f"no group, even idle, has room for task {tasks.name(int(rows[0]))}{more}; make groups larger"
+                text = f"even an idle group has no room for task {tasks.name(int(rows[0]))}{more}; use larger groups"
                 raise refusal(text, "policy.scheduler.groups")
 
     def _make(self, cluster: Cluster) -> list[DeviceGroup]:

@@ -127,11 +127,11 @@ class Predictive(Scheduler):
         self._since = 0.0
         self._busy: dict[DeviceType, float] = {}
         if scale and self.base.sets_devices:
-            text = f"{type(self.base).__name__} sends devices to sleep itself: set scale to false, or name another"
+            text = f"{type(self.base).__name__} puts devices to sleep itself: set scale to false, or use another"
             raise refusal(text, "policy.scheduler.base")
         if self.protected:
             if not isinstance(self.base, ListScheduler):
-                text = f"reserve works through a placement rule, which {type(self.base).__name__} has none of"
+                text = f"reserve needs a placement rule, which {type(self.base).__name__} lacks"
                 raise refusal(f"{text}; name a list scheduler such as fcfs", "policy.scheduler.base")
             self.base.placement = partial(self._place, self.base.placement)
 
@@ -139,7 +139,7 @@ class Predictive(Scheduler):
 
     def check(self, problem: PlanProblem) -> None:
         if self.knows_rates and self.rates is None:
-            raise refusal("a predictor that knows the true rates goes with the run's own scheduler, not inside another")
+            raise refusal("a predictor of the true rates needs predictive to be the scheduler, not nested in another")
         self.base.check(problem)
         names = [name for name in problem.tasks.classes if name]
         for name in self.protected:

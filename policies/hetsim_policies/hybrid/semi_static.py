@@ -92,7 +92,7 @@ class SemiStatic(Scheduler):
         classes = _classes(problem.tasks)
         if self.static != "auto" and (unknown := [name for name in self.static if name not in classes]):
             names = ", ".join(filter(None, classes)) or "none: give the tasks classes"
-            text = f'static names class "{unknown[0]}", which no task has; the classes are {names}'
+            text = f'static must have classes of tasks; got "{unknown[0]}", the classes are {names}'
             raise refusal(text, "policy.scheduler.static")
         self.rest.check(problem)
 
@@ -105,7 +105,7 @@ class SemiStatic(Scheduler):
         if not len(rows):
             return
         if unknown := int((~np.isfinite(tasks.arrival[rows])).sum()):
-            text = f"a plan needs every arrival before the clock starts; {unknown} tasks of static classes have none"
+            text = f"a static plan needs all arrival times in advance; {unknown} tasks of static classes have none"
             raise refusal(text, "policy.scheduler.static")
         kept = kept_lanes(problem.cluster, self._part(tasks, rows))
         others = {name: np.inf for name in lane_names(problem.cluster) if name not in kept}
@@ -116,7 +116,7 @@ class SemiStatic(Scheduler):
             text = f"semi_static plans a part of the tasks, and {type(self.planner).__name__} cannot: {error}"
             raise refusal(text, "policy.scheduler.planner") from None
         impossible = plan.problems(part.tasks, problem.cluster)
-        impossible += [f"the plan uses {name}, which is not kept for it" for name in plan.queues() if name not in kept]
+        impossible += [f"the plan uses {name}, which is not reserved" for name in plan.queues() if name not in kept]
         if impossible:
             raise ScenarioError([Problem(text, key="policy.scheduler.planner") for text in impossible])
         self.planned = PlanInProgress(plan, rows, tasks, problem.cluster)

@@ -46,7 +46,7 @@ class Fgd(ScoredRule):
 
     def __init__(self, growth: Growth = GROWTH, scores: Scores = "exact"):
         if growth != GROWTH and scores == "published":
-            raise ValueError("growth has no effect with scores: published, whose mix is of all tasks; leave it out")
+            raise ValueError("growth has no effect with scores: published, which use the mix of all tasks; remove it")
         super().__init__(scores)
         self.growth = growth
         self._count: Counter[Shape] = Counter()

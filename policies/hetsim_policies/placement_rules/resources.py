@@ -65,7 +65,7 @@ class DotProduct(ScoredRule, _Weighing):
 
     def __init__(self, smallest: bool = False, scores: Scores = "exact"):
         if smallest and scores == "published":
-            raise ValueError("smallest has no effect with scores: published, which take the least; leave it out")
+            raise ValueError("smallest has no effect with scores: published, which use the smallest anyway; remove it")
         super().__init__(scores)
         self.smallest = smallest
 

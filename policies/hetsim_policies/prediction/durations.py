@@ -163,7 +163,7 @@ def prediction_error(actual: Iterable[float], forecast: Iterable[float], quantil
     score = Score(quantile)
     came, expected = list(actual), list(forecast)
     if len(came) != len(expected):
-        raise UsageError(f"{len(expected)} forecasts for {len(came)} values: one each is wanted")
+        raise UsageError(f"forecasts and values must have the same length; got {len(expected)} and {len(came)}")
     for value, said in zip(came, expected, strict=True):
         score.note(float(value), float(said))
     return score.error

@@ -90,7 +90,7 @@ class Autoregressive(Predictor):
     ):
         super().__init__()
         if window < (needed := 3 * order + 2):
-            raise ValueError(f"a window of {window} observations is too short for order {order}, which needs {needed}")
+            raise ValueError(f"window must be at least {needed} observations for order {order}; got {window}")
         self.order, self.refit = order, refit
         self._values: deque[float] = deque(maxlen=window)
         self._weights: list[float] = []  # the constant, then those of the last value, the one before, and so on
@@ -189,10 +189,10 @@ class HoltWinters(Predictor):
             raise ValueError(f"season ({season:g} s) must be at least two slots ({slot:g} s each)")
         for length, part in ((season, slot), (week or 0.0, week_slot)):
             if length / part > MAX_SLOTS:
-                text = f"a season of {length:g} s has more than {MAX_SLOTS:,} slots of {part:g} s"
+                text = f"a season must have at most {MAX_SLOTS:,} slots; got {length:g} s with slots of {part:g} s"
                 raise ValueError(f"{text}; use a longer slot")
         if week is not None and week <= season:
-            raise ValueError(f"the second season, {week:g} s, must be longer than the first, {season:g} s")
+            raise ValueError(f"the second season must be longer than the first ({season:g} s); got {week:g} s")
         self.season, self.week, self.slot, self.week_slot = season, week, slot, week_slot
         self.alpha, self.beta, self.gamma, self.delta = alpha, beta, gamma, delta
         self.level = 0.0
@@ -315,5 +315,5 @@ class Oracle(Predictor):
 
     def _expect(self, horizon: float) -> float:
         if self.truth is None:
-            raise UsageError("the oracle knows the rates of a run only: name it as the predictor of `predictive`")
+            raise UsageError("the oracle knows only the rates of a run: use it as the predictor of `predictive`")
         return self.truth(self.time + horizon)

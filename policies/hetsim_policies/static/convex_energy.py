@@ -67,11 +67,11 @@ class ConvexEnergy(PlannedScheduler):
     ):
         super().__init__()
         if deadline is not None and slack is not None:
-            raise ValueError("give a deadline or a slack, not both")
+            raise ValueError("deadline and slack exclude each other; give one of them")
         if not 0 < min_frequency <= 1 or (slack is not None and not 1 <= slack < np.inf):
             raise ValueError("min_frequency must be above 0 and at most 1, slack finite and at least 1")
         if deadline is not None and not 0 < deadline < np.inf:
-            raise ValueError("the deadline is a positive number of seconds")
+            raise ValueError("deadline must be above 0 s")
         self.deadline, self.min_frequency = deadline, min_frequency
         self.slack = 1.5 if slack is None else slack
 
@@ -124,9 +124,9 @@ def _too_late(shortest: float, bound: float, deadline: float) -> ScenarioError:
     late, excess = shortest - deadline, bound - deadline
     if excess > 0:
         text = f"no schedule meets the deadline of {deadline:.6g} s: even at full speed all take at least {bound:.6g} s"
-        text += f", {excess:.6g} s longer; the best that was found takes {shortest:.6g} s"
+        text += f", {excess:.6g} s longer; the best schedule found takes {shortest:.6g} s"
     else:
-        text = f"the deadline of {deadline:.6g} s is not met: the best schedule that was found takes {shortest:.6g} s"
+        text = f"the deadline of {deadline:.6g} s is not met: the best schedule found takes {shortest:.6g} s"
         text += f" at full speed, {late:.6g} s longer (no schedule takes less than {bound:.6g} s)"
     return refusal(f"convex_energy: {text}; give a later deadline")
 

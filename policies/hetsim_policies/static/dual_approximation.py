@@ -502,15 +502,15 @@ def _spread(
 
 def _check_parameters(ratio: float, tolerance: float) -> None:
     if not RATIO - TOLERANCE <= ratio < math.inf:
-        raise refusal(f"ratio {ratio:g}: dual_approximation proves 4/3 at best, ask for 4/3 or more", "ratio")
+        raise refusal(f"ratio must be at least 4/3, the guarantee of dual_approximation; got {ratio:g}", "ratio")
     if not 0 < tolerance < math.inf:
-        raise refusal(f"tolerance {tolerance:g}: a positive number is meant", "tolerance")
+        raise refusal(f"tolerance must be above 0; got {tolerance:g}", "tolerance")
 
 
 def _checked(p: np.ndarray, q: np.ndarray, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     p, q = np.array(p, dtype=float), np.array(q, dtype=float)
     if p.ndim != 1 or p.shape != q.shape or m < 0 or k < 0:
-        raise ScenarioError([f"{p.shape} CPU times, {q.shape} GPU times, {m} CPUs, {k} GPUs do not go together"])
+        raise ScenarioError([f"times must match the devices; got {p.shape} and {q.shape} for {m} CPUs, {k} GPUs"])
     wrong = {"NaN": np.isnan(p) | np.isnan(q), "negative": (p < 0) | (q < 0)}
     p, q = (p if m else np.full_like(p, np.inf)), (q if k else np.full_like(q, np.inf))
     wrong["infinite wherever there is a device"] = np.isinf(p) & np.isinf(q)

@@ -323,7 +323,7 @@ def graph_linear_program(
     guess = upper * ROOM
     program = AssignmentProgram(allowed, counts, guess, predecessors=predecessors, arrivals=arrivals, frugal=FRUGAL)
     if (solution := program.relaxed()) is None:
-        raise refusal("hlp: the solver found no solution; its times are too far apart")
+        raise refusal("hlp: the solver found no solution; the task times differ too much")
     return solution.share, solution.bound / (1 + FRUGAL)
 
 

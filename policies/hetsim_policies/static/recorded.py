@@ -84,7 +84,7 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
             complain(f"there is no task {shown(row['task'])}", line)
             continue
         if index in planned:
-            where = "" if planned[index] is None else f"; it stands already at line {planned[index]}"
+            where = "" if planned[index] is None else f"; it is also at line {planned[index]}"
             complain(f"task {row['task']} is planned twice{where}", line)
             continue
         planned[index] = line
@@ -113,18 +113,18 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
 def _copy(row: Mapping[str, str], row_of: Mapping[str, int], item_of: Mapping[str, int]) -> Copy | str:
     """Return the copy that a row describes, or the error as text."""
     if row["mode"] not in ("fetch", "drop"):
-        return f"item {row['item']} is copied in mode {shown(row['mode'])}; fetch or drop is meant"
+        return f"item {row['item']}: mode must be fetch or drop; got {shown(row['mode'])}"
     if row["item"] not in item_of:
         matches = get_close_matches(row["item"], item_of, 1)
         return f"there is no item {shown(row['item'])}" + (f"; did you mean {matches[0]}?" if matches else "")
     if not row["task"]:
         return Copy(item_of[row["item"]], row["device"], drop=row["mode"] == "drop")
     if row["task"] not in row_of:
-        return f"item {row['item']} is copied after task {shown(row['task'])}, and there is no such task"
+        return f"item {row['item']} is copied after task {shown(row['task'])}, which does not exist"
     after = row.get("after") or "start"
     if after not in MOMENTS:
-        return f"item {row['item']} is copied after the {shown(after)} of task {row['task']}; " + (
-            f"{', '.join(MOMENTS[:-1])} or {MOMENTS[-1]} is meant"
+        return f"item {row['item']} is copied after the {shown(after)} of task {row['task']}; it must be " + (
+            f"{', '.join(MOMENTS[:-1])} or {MOMENTS[-1]}"
         )
     moment = MOMENTS[MOMENTS.index(after)]  # the same text, as the type that it has
     return Copy(item_of[row["item"]], row["device"], row_of[row["task"]], moment=moment, drop=row["mode"] == "drop")
@@ -212,7 +212,7 @@ def _scattered(plan: Plan, tasks: Tasks, cluster: Cluster) -> Iterator[str]:
         mode = tasks.shapes[tasks.shape[step.task]].modes[step.mode]
         if len({lanes[name].node for name in step.devices if name in lanes}) > 1 and not mode.span_any:
             names = "+".join(step.devices)
-            yield f"task {tasks.name(step.task)}: mode {mode.name} stays on one node, the plan names {names}"
+            yield f"task {tasks.name(step.task)}: mode {mode.name} needs one node; the plan has {names}"
 
 
 class AsPlanned(PlannedScheduler):

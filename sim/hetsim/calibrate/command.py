@@ -102,10 +102,10 @@ def calibrate(
     if context.invoked_subcommand is not None:
         given = [one for one in context.params if context.get_parameter_source(one) is ParameterSource.COMMANDLINE]
         if given:
-            raise click.UsageError(f"options stand behind {context.invoked_subcommand}, not before it")
+            raise click.UsageError(f"options must follow {context.invoked_subcommand}, not precede it")
         return
     if (model is None) == (not tables):
-        raise click.UsageError("give exactly one of --model (to measure) and --from (measured elsewhere)")
+        raise click.UsageError("give either --model (measure here) or --from (times measured elsewhere)")
     if model is None:
         _from_tables(
             tables, batch, time_, unit=unit, rows=rows, samples=samples, shape=shape, scenario=scenario, out=out,
@@ -143,16 +143,16 @@ def _from_tables(
     from hetsim.model.units import TIME
 
     if unit is not None and unit not in TIME:
-        raise click.UsageError(f"--unit {unit}: one of {', '.join(TIME)}")
+        raise click.UsageError(f"--unit must be one of {', '.join(TIME)}; got {unit}")
     files = [_sized(text) for text in tables]
     target = language.profile_path(out, name or files[0][1].stem, "service", force)
     wanted = None if shape is None else shape.replace("-", " ")
     kind = language.kind_of(files[0][1])
     if kind in ("log", "steps"):
         if len(files) > 1 or files[0][0] is not None:
-            raise click.UsageError("--from takes one profile of steps, or one log of requests")
+            raise click.UsageError("--from must name one file where it is a profile of steps or a log of requests")
         if shape is not None and kind == "log":
-            raise click.UsageError("--as names the shape of measured steps; here the scenario says what is fitted")
+            raise click.UsageError("--as is for measured steps; leave it out with a log of requests")
         if kind == "log":
             language.log(
                 files[0][1], unit, _picked(rows), scenario=scenario, target=target, as_json=as_json, quiet=quiet
@@ -160,7 +160,7 @@ def _from_tables(
             return
     if scenario is not None:
         text = "--server is for logs of requests of language models"
-        raise click.UsageError(f"{text}; {files[0][1]} has not the columns of one")
+        raise click.UsageError(f"{text}; {files[0][1]} lacks the columns of such a log")
     if kind == "steps":
         language.steps(files[0][1], unit, _picked(rows), shape=wanted, target=target, as_json=as_json, quiet=quiet)
         return
@@ -169,13 +169,13 @@ def _from_tables(
     if kind == "perf":
         elsewhere = read.perf_analyzer(files)
     elif len(files) > 1 or files[0][0] is not None:
-        raise click.UsageError("--from SIZE=FILE, or several of them, is for files of perf_analyzer; give one table")
+        raise click.UsageError("--from SIZE=FILE and several --from are for files of perf_analyzer; give one table")
     else:
         elsewhere = read.table(files[0][1], batch, time, unit=unit, where=_picked(rows), samples=samples)
     stages = {stage: shaped(tuple(times), tuple(times.values()), wanted) for stage, times in elsewhere.stages.items()}
     profile = from_elsewhere(elsewhere.what, stages)
     few = ", ".join(name for name, one in stages.items() if not one.judged)
-    unjudged = [f"{few}: fewer than three sizes; nothing could be judged by leaving one out"] if few else []
+    unjudged = [f"{few}: three or more sizes are needed to validate the fit by leaving one out"] if few else []
     remarks = [*elsewhere.remarks, *unjudged, *_falling(elsewhere.stages)]
     language.report(elsewhere.what, stages, profile, remarks=remarks, target=target, as_json=as_json, quiet=quiet)
 
@@ -186,7 +186,7 @@ def _sized(text: str) -> tuple[int | None, Path]:
     number = int(size) if sign and size.isdecimal() and int(size) > 0 else None
     path = Path(rest if number is not None else text)
     if not path.is_file():
-        raise ScenarioError(Problem("there is no such file", file=str(path)))
+        raise ScenarioError(Problem("the file does not exist", file=str(path)))
     return number, path
 
 
@@ -195,7 +195,7 @@ def _picked(rows: tuple[str, ...]) -> dict[str, str]:
     for text in rows:
         column, sign, value = text.partition("=")
         if not sign or not column:
-            raise click.UsageError(f'--where needs COLUMN=VALUE, not "{text}"')
+            raise click.UsageError(f'--where must be COLUMN=VALUE; got "{text}"')
         wanted_values[column] = value
     return wanted_values
 
@@ -213,13 +213,13 @@ def _sizes(text: str) -> list[int]:
     try:
         sizes = [int(part) for part in text.split(",")]
     except ValueError:
-        raise click.UsageError(f'--batches needs whole numbers such as {DEFAULT_BATCHES}, not "{text}"') from None
+        raise click.UsageError(f'--batches must be whole numbers such as {DEFAULT_BATCHES}; got "{text}"') from None
     if any(not 1 <= size <= MAX_BATCH for size in sizes):
-        raise click.UsageError(f"--batches: sizes are from 1 to {MAX_BATCH:,}")
+        raise click.UsageError(f"--batches must be sizes from 1 to {MAX_BATCH:,}; got {text}")
     if any(b <= a for a, b in zip(sizes, sizes[1:], strict=False)):
         raise click.UsageError(f"--batches must be strictly increasing; got {text}")
     if len(sizes) < 2:
-        raise click.UsageError("--batches: give two or more sizes, to tell the cost of a batch from that of a request")
+        raise click.UsageError(f"--batches must be two or more sizes, to separate the fixed cost; got {text}")
     return sizes
 
 
@@ -258,7 +258,7 @@ def _profile(path: Path) -> tuple[dict[str, Any], Any]:
     read = document.read(path)
     service = read.data.get("service")
     if not isinstance(service, dict) or "compute" not in service:
-        text = "has no section service: with compute, as profiles of hetsim calibrate have"
+        text = "has no section `service:` with `compute`; profiles that hetsim calibrate writes have one"
         raise ScenarioError(Problem(text, file=str(path)))
     try:
         return read.data, ServiceSpec.model_validate(service)
@@ -276,10 +276,10 @@ def _verify(
     about = data.get("measured")
     name = about.get("device") if isinstance(about, dict) else None
     if name is not None and name != device.name:
-        console.warnings([f"{path} was measured on {name}; this is {device.name}"], quiet)
+        console.warnings([f"{path} was measured on {name}, but the device here is {device.name}"], quiet)
     if (service.device == "cpu") != (device.kind == "cpu"):
         device_type = service.device or "gpu"
-        raise click.UsageError(f"{path} is a profile of a {device_type}, and the model runs on a {device.kind}")
+        raise click.UsageError(f"{path} is a profile of a {device_type}, but the model runs on a {device.kind}")
     profile = ServiceProfile.from_service(service)
     wanted = rates or [share * profile.capacity for share in LOADS]
     rows = verify(
@@ -314,7 +314,7 @@ def load_device(reference: str, where: str = "auto") -> "MeasuredDevice":
 
     module_name, colon, attribute = reference.partition(":")
     if not colon or not module_name or not attribute.isidentifier():
-        raise UsageError(f'--model is {FORM}; not "{reference}"')
+        raise UsageError(f'--model must be {FORM}; got "{reference}"')
     try:
         device = _factory(module_name, attribute)()
     except Exception as error:
@@ -329,7 +329,7 @@ def load_device(reference: str, where: str = "auto") -> "MeasuredDevice":
     if isinstance(device, MeasuredDevice):
         return device
     what = "a PyTorch module, or an object with upload, compute and download (hetsim.calibrate.measure.MeasuredDevice)"
-    raise UsageError(f"--model {reference} returned a {type(device).__name__}; it must return {what}")
+    raise UsageError(f"--model {reference} must return {what}; got a {type(device).__name__}")
 
 
 def _factory(module_name: str, attribute: str) -> Any:
@@ -340,12 +340,12 @@ def _factory(module_name: str, attribute: str) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name == "torch":
-            raise UsageError("PyTorch is needed for this: pip install 'hetsim[calibrate]'") from None
-        raise UsageError(f'--model: no module "{error.name}"; it is {FORM}') from None
+            raise UsageError("measuring a PyTorch module needs PyTorch: pip install 'hetsim[calibrate]'") from None
+        raise UsageError(f'--model: there is no module "{error.name}"; --model must be {FORM}') from None
     except Exception as error:
         raise UsageError(f"--model: {module_name} cannot be imported: {type(error).__name__}: {error}") from error
     made = getattr(module, attribute, None)
     if not callable(made):
-        what = "is no function" if hasattr(module, attribute) else "is not there"
-        raise UsageError(f"--model: {attribute} {what} in {module_name}; it is {FORM}")
+        what = "is not a function" if hasattr(module, attribute) else "does not exist"
+        raise UsageError(f"--model: {attribute} {what} in {module_name}; --model must be {FORM}")
     return made

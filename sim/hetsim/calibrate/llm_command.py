@@ -73,7 +73,7 @@ def log(
     from hetsim.calibrate.server_log import Server, entry_of
 
     if scenario is None:
-        text = "a log of requests needs the server it is of: --server YAML (a scenario with its GPUs, memory, batching)"
+        text = "a log of requests needs --server YAML: a scenario of its server, with GPUs, memory and batching"
         raise click.UsageError(text)
     server = Server(scenario, request_log.read(path, unit, where))
     fitted = server_log.fit(server, tell=lambda text: console.note(text, quiet))

@@ -150,7 +150,7 @@ def _check(found: MeasuredStages) -> None:
     if found.lines["compute"].per_item <= 0 or times[-1] <= times[0]:
         first, last = (f"{1e3 * times[k]:.4g} ms for {sizes[k]}" for k in (0, -1))
         raise CalibrationError(
-            f"compute takes no longer for larger batches ({first}, {last}), so the time of a request cannot be told: "
+            f"compute takes no longer for larger batches ({first}, {last}), so the time per request cannot be found: "
             "measure larger batches, or repeat more often (--repeats)"
         )
     for name, line in found.lines.items():
@@ -159,9 +159,9 @@ def _check(found: MeasuredStages) -> None:
             found.remarks.append(f"{name}: a batch of {falls[0]} took less time than the smaller one before it")
         if found.spread[name] > MAX_SPREAD:
             scatter = f"repeats scatter by ±{found.spread[name]:.0%} around their median"
-            found.remarks.append(f"{name}: {scatter}; is the machine busy otherwise?")
+            found.remarks.append(f"{name}: {scatter}; other load on the machine may be the cause")
         if line.worst > 0.15:
-            found.remarks.append(f"{name}: up to {line.worst:.0%} off the line; the linear model is rough here")
+            found.remarks.append(f"{name}: times are up to {line.worst:.0%} off the fitted line: inaccurate")
 
 
 # Profiles -------------------------------------------------------------------------------------------------------

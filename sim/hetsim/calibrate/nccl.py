@@ -65,7 +65,7 @@ class MeasuredCollective:
         if not changed:
             return None
         by, size = max(changed)
-        text = f"the bandwidth dips on its way up; {len(changed)} of {len(self.sizes)} sizes are leveled"
+        text = f"the bandwidth must not fall with size; {len(changed)} of {len(self.sizes)} sizes were adjusted"
         return f"{text}, by {by:.2g} of their value at most (at {size:,} B)"
 
 
@@ -85,17 +85,17 @@ def read_nccl(path: str | Path, in_place: bool = False) -> MeasuredCollective:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise file_error(path, "this is not a text file in UTF-8") from None
+        raise file_error(path, "the file is not UTF-8 text") from None
     except OSError as error:
         raise file_error(path, f"cannot be read: {error.strerror}") from None
     lines = [_TAG.sub("", line) for line in lines]
     ranks = {match[1]: (match[2], match[3].strip()) for line in lines if (match := _RANK.search(line))}
     named = {match[1] for line in lines if line.startswith("#") and (match := _TEST.search(line))}
     if not (rows := _rows(lines, str(path), in_place)):
-        text = "there is no table of nccl-tests: lines of size, count, type, redop, root, time, algbw, busbw"
+        text = "the file has no table of nccl-tests: lines of size, count, type, redop, root, time, algbw, busbw"
         raise file_error(path, text)
     if len(named) > 1:
-        raise file_error(path, f"there are the tests {' and '.join(sorted(named))}; give a file for each")
+        raise file_error(path, f"several tests in one file: {' and '.join(sorted(named))}; give a file for each")
     collective = next(iter(named), "")
     factor = _factor(collective, len(ranks), rows)
     measured = tuple(factor * row.size / row.seconds for row in rows)
@@ -121,26 +121,26 @@ def _rows(lines: list[str], file: str, in_place: bool) -> list[_Row]:
         if not values or not words or not words[0][0].isdecimal():
             continue
         if len(words) < values + 2:
-            text = f"a row has a size, a count, a type and {values} values; here are {len(words)} words"
+            text = f"a row must have a size, a count, a type and {values} values; got {len(words)} words"
             raise file_error(file, text, number, words[0].start() + 1)
         if in_place and values < 8:
-            raise file_error(file, "there are no columns in place", number, words[-1].start() + 1)
+            raise file_error(file, "no in-place columns; leave out --in-place", number, words[-1].start() + 1)
         first = len(words) - (4 if in_place else values)
         time, algorithm, bus = (_number(words[first + k], file, number, k == 0) for k in range(3))
         wrong = words[first + 3]
         if wrong[0].isdecimal() and int(wrong[0]):  # 4e-07 is an error of old versions, N/A no check
-            text = f"{wrong[0]} wrong results: the test failed at this size, and its time says nothing"
+            text = f"{wrong[0]} wrong results: the test failed at this size, so its time cannot be used"
             raise file_error(file, text, number, wrong.start() + 1)
         size = int(words[0][0])
         if size == 0:
             continue
         row = _Row(number, words[first].start() + 1, size, seconds=time / 1e6, algorithm=algorithm * 1e9, bus=bus * 1e9)
         if rows and size <= rows[-1].size:
-            text = f"sizes rise from row to row; {size:,} B come after {rows[-1].size:,} B: give a file for each test"
+            text = f"sizes must increase; {size:,} B follows {rows[-1].size:,} B: give a file for each test"
             raise file_error(file, text, number, words[0].start() + 1)
         if abs(size / row.seconds - row.algorithm) > AGREE * row.algorithm + ROUNDED * 1e9:
-            text = f"{size:,} B in {time:g} us are {size / row.seconds / 1e9:.4g} GB/s, and algbw is {algorithm:g}"
-            raise file_error(file, f"{text}; time is in us, algbw in GB/s", number, row.column)
+            text = f"{size:,} B in {time:g} us are {size / row.seconds / 1e9:.4g} GB/s, but algbw says {algorithm:g}"
+            raise file_error(file, f"{text}; time must be in us and algbw in GB/s", number, row.column)
         rows.append(row)
     return rows
 
@@ -151,7 +151,7 @@ def _number(word: re.Match[str], file: str, line: int, positive: bool) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < 1e15 or (positive and not value):
-        text = f'expected a number {"above" if positive else "of at least"} 0, not "{word[0]}"'
+        text = f'must be a number {"above" if positive else "of at least"} 0; got "{word[0]}"'
         raise file_error(file, text, line, word.start() + 1)
     return value
 
@@ -199,12 +199,12 @@ def leveled(rates: tuple[float, ...]) -> tuple[float, ...]:
 
 @click.command("nccl", short_help="Convert output of nccl-tests into a bandwidth curve for a cluster.")
 @click.argument("file", metavar="FILE", type=PATH)
-@click.option("--in-place", is_flag=True, help="Take the columns measured in place, not those out of place.")
+@click.option("--in-place", is_flag=True, help="Use the columns measured in place, not those out of place.")
 @click.option("--as", "link", type=click.Choice(["nvlink", "network"]),
-              help="What was measured.  [default: nvlink if all ranks are on one host, else network]")  # fmt: skip
+              help="Measured link.  [default: nvlink if all ranks are on one host, else network]")  # fmt: skip
 @click.option("--out", type=FOLDER, default=Path("."), metavar="DIR",
               help="Folder for the profile.  [default: the current one]")  # fmt: skip
-@click.option("--name", metavar="NAME", help="Of the profile: NAME.nvlink.yaml, NAME.network.yaml.  [default: FILE's]")
+@click.option("--name", metavar="NAME", help="Name in NAME.nvlink.yaml, NAME.network.yaml. [default: FILE]")
 @click.option("--force", is_flag=True, help="Replace a profile that exists.")
 @JSON
 @QUIET
@@ -222,14 +222,14 @@ def nccl(
 
     measured = read_nccl(file, in_place)
     if link is None and not measured.hosts:
-        text = "no line names a rank and its host; say what was measured with --as nvlink or --as network"
+        text = "no line of the file names a rank and its host; state what was measured: --as nvlink or --as network"
         raise file_error(file, text)
     kind = link or ("nvlink" if measured.hosts == 1 else "network")
     if kind == "network" and measured.collective and measured.collective not in RINGS:
-        text = f"{measured.collective}_perf over nodes tells what a rank has of the network, not a node's rate; "
+        text = f"{measured.collective}_perf over nodes measures the network share of one rank, not the rate of a node; "
         raise file_error(file, f"{text}give the output of all_reduce_perf")
     if kind == "nvlink" and measured.hosts > 1:
-        raise file_error(file, f"its ranks are on {measured.hosts} hosts: this is no curve of the GPUs of one node")
+        raise file_error(file, f"--as nvlink needs all ranks on one host; got {measured.hosts} hosts")
     target = profile_path(out, name or file.stem, kind, force)
     about = {
         "test": measured.collective, "ranks": measured.ranks, "hosts": measured.hosts, "device": measured.device,

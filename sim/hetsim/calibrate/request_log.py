@@ -64,7 +64,7 @@ def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
     first, end = (columns.first_of((*spans, *instants)) for spans, instants in ((TTFT, FIRST), (LATENCY, END)))
     for place, line in enumerate(columns.lines):
         if ttft[place] < 0:
-            columns.complain(line, first, f"the first token comes {-ttft[place]:.4g} s before its arrival")
+            columns.complain(line, first, f"the first token is {-ttft[place]:.4g} s before the arrival of the request")
         if latency[place] < ttft[place]:
             difference = f"{ttft[place] - latency[place]:.4g} s before its first token"
             columns.complain(line, end, f"the request ends {difference}")
@@ -72,7 +72,7 @@ def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
     user = columns.texts(USER) if columns.has(USER) else None
     order = np.argsort(arrival, kind="stable")
     if len(order) < MIN_REQUESTS:
-        raise file_error(path, f"has {len(order)} requests; at least {MIN_REQUESTS} are needed to fit and to judge")
+        raise file_error(path, f"must have at least {MIN_REQUESTS} requests, to fit and to validate; got {len(order)}")
     begin = arrival[order[0]]
     users = None if user is None else [user[place] for place in order.tolist()]
     tokens = [np.array(values)[order] for values in (prompt, output)]

@@ -64,7 +64,7 @@ class Server:
         self.wants_roofline = service.step.roofline is not None and asked
         served = len(self._scenario.build().tasks)
         if served != len(self.log):
-            raise file_error(self.path, f"it serves {served:,} of the {len(self.log):,} requests of the log")
+            raise file_error(self.path, f"this server serves only {served:,} of the {len(self.log):,} requests")
 
     def start(self) -> dict[str, float]:
         """Return initial values of the search, from the log or from the scenario."""
@@ -131,10 +131,10 @@ def entry_of(path: Path) -> dict[str, Any]:
     workload = document.read(path).data.get("workload")
     entries = [workload] if isinstance(workload, dict) else workload
     if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):
-        raise file_error(path, "the server of a log is a scenario with one entry of workload")
+        raise file_error(path, "the scenario of --server must have exactly one workload entry")
     service = entries[0].get("service")
     if not isinstance(service, dict) or service.get("kind") != "llm":
-        raise file_error(path, "its entry has no service: {kind: llm, ...}")
+        raise file_error(path, "the workload entry must have service: {kind: llm, ...}")
     return entries[0]
 
 
@@ -233,7 +233,7 @@ def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
     reading = server.read_off(count)
     fitted = None
     if reading is not None:
-        tell(f"steps read off the log explain its answers up to {reading.error:.1%}; fitting their pace and front_end")
+        tell(f"step times read from the log are off by {reading.error:.1%}; fitting speed and front_end")
         fitted = _paced(search, reading)
     if fitted is not None and fitted.error < CLOSE:
         figures = figures_of(server, fitted.times, fitted.front_end, server.fitted)
@@ -245,7 +245,7 @@ def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
     else:
         given = server.service.step
         if given.decode is not None or given.prefill is not None:
-            text = "its step is a table; give a line (fixed, per_prompt_token, per_context_token) or a roofline to fit"
+            text = "a table is not fitted; give a line (fixed, per_prompt_token, per_context_token) or a roofline"
             raise ScenarioError(Problem(text, file=str(server.path), key="workload.service.step"))
         numbers, fitted = _by_simplex(search, tell)
         step = server.step_of(numbers)
@@ -312,7 +312,7 @@ def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str,
     if not converged or not best < CLOSE:
         shown = ", ".join(f"{name} = {value:.3g}" for name, value in numbers.items())
         why = f"after {search.trials} trials the mean error is still {best:.0%} ({shown})"
-        hint = "does the scenario describe this server (GPUs, memory, max_num_seqs, max_num_batched_tokens, batching)?"
+        hint = "check the scenario's server (GPUs, memory, max_num_seqs, max_num_batched_tokens, batching)"
         raise file_error(server.log.path, f"the fit does not converge: {why}; {hint}")
     return numbers, _Found(server.times_of(numbers), numbers["front_end"], best)
 

@@ -122,8 +122,8 @@ def fit(what: str, settings: list[MeasuredSetting], wanted: str | None = None) -
     remarks = []
     if fallen:
         sizes = ", ".join(f"{tokens:,}" for tokens in fallen)
-        text = f"steps that read {sizes} tokens take less than half of what smaller ones take"
-        remarks.append(f"{text}: they were not measured whole, and their settings are left out")
+        text = f"steps that read {sizes} tokens take less than half the time of smaller steps"
+        remarks.append(f"{text}: their measurement is incomplete, so these settings are left out")
         settings = [one for one in settings if one.prompt * one.batch not in fallen]
     each = slope(settings)
     sequences = _by_sequences(settings, each)
@@ -138,7 +138,7 @@ def fit(what: str, settings: list[MeasuredSetting], wanted: str | None = None) -
             again = shaped(one.sizes, one.seconds, best, one.floor)
             one.chosen, one.knots, one.line = again.chosen, again.knots, again.line
     if not each:
-        remarks.append("steps take no longer with more context, or no two contexts were measured: none is charged")
+        remarks.append("longer context makes steps no longer, or only one context was measured: context costs 0 s")
     return StepProfile(what, read, decode, per_context_token=each, remarks=remarks)
 
 

@@ -66,7 +66,7 @@ def _usual(path: Path, names: Sequence[str], wanted: Sequence[str], option: str)
     column = next((columns[name] for name in wanted if name in columns), None)
     if column is None:
         listed = ", ".join(names[:20])
-        raise file_error(path, f"no column {wanted[0]} (or {', '.join(wanted[1:])}); {option} names it, of {listed}", 1)
+        raise file_error(path, f"no column {wanted[0]} (or {', '.join(wanted[1:])}); name one by {option}: {listed}", 1)
     return column
 
 
@@ -78,8 +78,8 @@ def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
         rows = rows_of(path, form_of(path))
         load = next((name for name in LOADS if name in rows.names), None)
         if _by_client(rows.names):
-            what = "the latency that the client saw, network included, was taken for the time of computing"
-            remarks.append(f"{path} tells nothing of the server: {what}")
+            what = "the latency seen by the client, network included, was used as the compute time"
+            remarks.append(f"{path} has no times of the server: {what}")
         for line, row in _rows(path, rows):
             of_size = _size(path, line, row, size)
             at = _number(path, line, row, load) if load is not None else 1.0
@@ -88,7 +88,7 @@ def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
             elif at == before.load and before.path != path:
                 raise file_error(path, f"batches of {of_size} are measured in {before.path} too", line)
     if not measured:
-        raise file_error(files[0][1], "has no rows")
+        raise file_error(files[0][1], "the table has no rows")
     stages, left_out = _by_stage(measured)
     source = ", ".join(str(path) for _, path in files)
     return Elsewhere(source, stages, [*remarks, *_under_load(measured), *left_out])
@@ -111,7 +111,7 @@ def _under_load(found: Mapping[int, _Measured]) -> Iterator[str]:
         yield f"{text}: their stages may contain each other's (measure with --concurrency-range 1)"
     waited = [size for size in sorted(found) if found[size].stages["queue"] > BUSY * found[size].stages["compute"]]
     if waited:
-        yield f"requests of batches of {', '.join(map(str, waited))} waited at the server; that is not counted"
+        yield f"requests of batches of {', '.join(map(str, waited))} waited at the server; the wait is not counted"
 
 
 def _by_stage(found: Mapping[int, _Measured]) -> tuple[dict[str, dict[int, float]], list[str]]:
@@ -122,7 +122,7 @@ def _by_stage(found: Mapping[int, _Measured]) -> tuple[dict[str, dict[int, float
         if name == "compute" or all(value > 0 for value in seconds.values()):
             stages[name] = seconds
         elif any(value > 0 for value in seconds.values()):
-            left_out.append(f"{name} took no time at some sizes; it is left out")
+            left_out.append(f"{name} took 0 s at some sizes; this stage is left out")
     return stages, left_out
 
 
@@ -132,7 +132,7 @@ def _rows(path: Path, rows: FileRows) -> list[tuple[int, dict[str, Any]]]:
     needed = [] if OLD_COMPUTE in names else list(STAGES.values()) if has_stages else CLIENT[1:]
     for name in (PERF, *needed):
         if name not in names:
-            raise file_error(path, f'no column "{name}", as perf_analyzer writes', 1)
+            raise file_error(path, f'the file has no column "{name}", which perf_analyzer writes', 1)
     return [
         (line, dict(zip(names, map(tidied, cells), strict=True)))
         for line, cells in rows.cells(names)
@@ -154,9 +154,9 @@ def _size(path: Path, line: int, row: dict[str, Any], given: int | None) -> int:
         return given
     batch_size = _number(path, line, row, name)
     if batch_size % 1 or not 1 <= batch_size <= picked_columns.MAX_SIZE:
-        raise file_error(path, f"column {name}: {batch_size:g} is not a batch size", line)
+        raise file_error(path, f"column {name} must be a whole number from 1; got {batch_size:g}", line)
     if given is not None and given != batch_size:
-        raise file_error(path, f"column {name} says {batch_size:g}, and --from {given}={path}", line)
+        raise file_error(path, f"column {name} says {batch_size:g}, but --from {given}={path}", line)
     return int(batch_size)
 
 
@@ -176,5 +176,5 @@ def _stages(path: Path, line: int, row: dict[str, Any]) -> dict[str, float]:
         seconds = {"upload": 0.0, "compute": _number(path, line, row, column) / 1e6, "download": 0.0}
     if not seconds["compute"]:
         again = "measure again" if column in CLIENT else "run perf_analyzer again with server-side statistics"
-        raise file_error(path, f'column "{column}" is 0 µs; {again}', line)
+        raise file_error(path, f'column "{column}" must be above 0 µs; {again}', line)
     return {**seconds, "queue": _number(path, line, row, QUEUE) / 1e6 if QUEUE in row else 0.0}

@@ -22,7 +22,7 @@ def device_of(model: nn.Module, where: str) -> TorchDevice | HostDevice:
     if where == "auto":
         where = "cuda" if torch.cuda.is_available() else "cpu"
     if (shape := getattr(model, "input_shape", None)) is None:
-        raise ValueError("the module needs an attribute input_shape, such as (3, 224, 224), the shape of one item")
+        raise ValueError("the module must have an attribute input_shape, the shape of one item, such as (3, 224, 224)")
     return TorchDevice(model, tuple(shape)) if where == "cuda" else _on_host(model, tuple(shape))
 
 

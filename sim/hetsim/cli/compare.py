@@ -60,7 +60,7 @@ def compare(
     from hetsim.scenario.scenario import load
 
     if best is None and (probability is not None or delta is not None):
-        raise UsageError("--probability and --delta belong to a selection: add --best METRIC")
+        raise UsageError("--probability and --delta need a selection of the best policy: add --best METRIC")
     checked(by)
     StudyOptions(audit=options["audit"])  # so that loading the scenario is watched too
     chosen: Any = named_policies(policies)
@@ -119,8 +119,8 @@ def _check_names(metrics: tuple[str, ...], baseline: str | None, policies: dict[
     for name in metrics:
         check(name)
     if baseline is not None and baseline not in policies:
-        near = suggestion(baseline, policies) or f"; compared are {', '.join(policies)}"
-        raise UsageError(f'--baseline "{baseline}" is not compared{near}')
+        near = suggestion(baseline, policies) or f"; the compared policies are {', '.join(policies)}"
+        raise UsageError(f'--baseline must be one of the compared policies; got "{baseline}"{near}')
 
 
 COLUMNS = ("response", "wait", "slowdown", "finish", "start", "energy_j")
@@ -148,7 +148,7 @@ def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool)
 
     for run in (a, b):
         if not run.is_dir():
-            raise click.UsageError(f'there is no directory "{run}"; `hetsim run --out {run} ...` would write it')
+            raise click.UsageError(f'the directory "{run}" does not exist; `hetsim run --out {run} ...` writes it')
     with reading_stored(a, b):
         compared = difference(first_run(a), first_run(b), column)
         console.result(as_json, lambda: compared.to_json(top), lambda: _lines(compared, by, top))

@@ -72,7 +72,7 @@ def notes(texts: Iterable[str], quiet: bool = False) -> None:
 def check_replaceable(target: Path | None, force: bool) -> None:
     """Raise UsageError if a file exists without --force, before computing anything."""
     if target is not None and target.exists() and not force:
-        raise click.UsageError(f"{target} exists; --force replaces it")
+        raise click.UsageError(f"{target} already exists; --force replaces it")
 
 
 def picture(target: Path | None, draw: "Callable[[], Picture]", quiet: bool = False) -> None:
@@ -174,8 +174,8 @@ def searching(
 def of_cache(cache: str | Path | None) -> str:
     """Return the note on a search that ended early: how to continue from the cache."""
     if cache is None:
-        return "nothing was kept; with --cache DIR it can be resumed"
-    return f"the runs that ended are in {cache}; the same command goes on from there"
+        return "no finished run was saved; with --cache DIR a command can be resumed"
+    return f"the finished runs are in {cache}; the same command resumes from them"
 
 
 @contextmanager

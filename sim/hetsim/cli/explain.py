@@ -28,9 +28,9 @@ def explain(run: Path, task: str | None, by: str | None, as_json: bool) -> None:
     from hetsim.results.stored_files import reading_stored
 
     if (task is None) == (by is None):
-        raise click.UsageError("give a TASK, or --by class, --by gpus or --by user")
+        raise click.UsageError("either a TASK, or --by class, --by gpus or --by user must be given")
     if not run.is_dir():
-        raise click.UsageError(f'there is no directory "{run}"; `hetsim run --out {run} ...` would write it')
+        raise click.UsageError(f'the directory "{run}" does not exist; `hetsim run --out {run} ...` writes it')
     with reading_stored(run):
         result = first_run(run)
         if by is not None:

@@ -39,9 +39,9 @@ def new(folder: Path, kind: str | None, quiet: bool) -> None:
 
     if kind is None:
         listed = "\n".join(table([["  --kind " + name, text] for name, text in KINDS.items()]))
-        raise click.UsageError(f"say what is to be in {folder}:\n{listed}")
+        raise click.UsageError(f"state which template to write to {folder}:\n{listed}")
     if folder.is_symlink() or (folder.is_dir() and any(folder.iterdir())):
-        raise click.UsageError(f"{folder} is not an empty folder; nothing was written")
+        raise click.UsageError(f"{folder} must be an empty or new folder; nothing was written")
     files = template(kind)
 
     def write(target: Path) -> None:
@@ -73,9 +73,9 @@ def list_(what: str, kind: str | None, model: str | None, gpu: str | None, as_js
     from measured servers (measured), from measured kernels (transferred), or from neither (guessed), with their errors.
     """
     if (what == "support") != (model is not None and gpu is not None) or (model is None) != (gpu is None):
-        raise click.UsageError("support needs --model and --gpu, names of `hetsim list models`, and nothing else does")
+        raise click.UsageError("--model and --gpu (see `hetsim list models`) go with `hetsim list support`")
     if kind is not None and what != "policies":
-        raise click.UsageError(f"--kind is for policies; {what} have none")
+        raise click.UsageError(f"--kind is for policies only; got it with {what}")
     if what == "policies":
         kinds = POLICY_KINDS if kind is None else [kind]
         named = [(one, name) for one in kinds for name in registry.policies(one)]
@@ -111,7 +111,7 @@ def _model(text: str) -> Any:
         message = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise click.UsageError(f"--model {text}: {message}") from None
     if not isinstance(read, Architecture):
-        raise click.UsageError(f"--model {text} is bytes of weights; give a name, or {{config: config.json}}")
+        raise click.UsageError(f"--model must be a name or {{config: config.json}}; got {text}, a number of bytes")
     return read
 
 

@@ -71,7 +71,7 @@ class Share(click.ParamType):
         except ValueError:
             share = 0.0
         if not 0 < share < 1:
-            self.fail(f"{value!r} is not a share above 0 and below 1, such as 5% or 0.05", parameter, context)
+            self.fail(f"must be a share above 0 and below 1, such as 5% or 0.05; got {value!r}", parameter, context)
         return share
 
 
@@ -84,7 +84,7 @@ class Folder(click.Path):
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
         path = Path(value)
         if os.path.isfile(path) or (path.name.lower().endswith(KNOWN_SUFFIXES) and not os.path.isdir(path)):
-            text = f"a folder is expected, and {value} names a file{_file_instead(path, context)}"
+            text = f"must be a folder; got {value}, a file{_file_instead(path, context)}"
             self.fail(text, parameter, context)
         return path
 
@@ -110,12 +110,12 @@ class OutputFile(click.Path):
         path = Path(value)
         if os.path.isdir(path):
             file = path / f"name{self.suffixes[0]}"
-            self.fail(f"{value} is a folder; give {self.what} a file name, such as {file}", parameter, context)
+            self.fail(f"{self.what} must be a file, such as {file}; got {value}, a folder", parameter, context)
         if not path.name.lower().endswith(self.suffixes):
             listed = ", ".join(self.suffixes[:-1]) + " or " * (len(self.suffixes) > 1) + self.suffixes[-1]
-            self.fail(f"{value}: {self.what} is written as {listed}", parameter, context)
+            self.fail(f"{self.what} must be a file name ending in {listed}; got {value}", parameter, context)
         if not os.path.isdir(path.parent):
-            self.fail(f'{value}: there is no folder "{path.parent}"', parameter, context)
+            self.fail(f'{value} cannot be written: the folder "{path.parent}" does not exist', parameter, context)
         return path
 
 

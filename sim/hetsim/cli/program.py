@@ -74,7 +74,7 @@ class Verbs(click.Group):
             others = WITHIN if context.parent is None else {}
             near = difflib.get_close_matches(name, [*self.list_commands(context), *others], n=1, cutoff=0.5)
             hint = f'; did you mean "{context.command_path} {others.get(near[0], near[0])}"?' if near else ""
-            raise click.UsageError(f'no command "{name}"{hint}', context)
+            raise click.UsageError(f'there is no command "{name}"{hint}', context)
         return super().resolve_command(context, args)
 
 
@@ -146,7 +146,7 @@ def guarded(context: click.Context, action: Callable[[], Any]) -> int:
     except click.NoSuchOption as error:
         there = _writing(error.ctx) if error.option_name in OLD_OPTIONS else []
         if there:
-            raise click.UsageError(f"no option {error.option_name}; there is {', '.join(there)}", error.ctx) from None
+            raise click.UsageError(f"no option {error.option_name}; use {', '.join(there)}", error.ctx) from None
         raise
     except (click.exceptions.Exit, click.ClickException):
         raise

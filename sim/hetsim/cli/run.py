@@ -70,7 +70,7 @@ def run(
     if precision is not None:
         if batched or out is not None:
             raise UsageError(
-                "--plan-precision only says what a precision costs: it takes neither --batch-means nor --out"
+                "--plan-precision only estimates the number of replications; leave out --batch-means and --out"
             )
         _plan(loaded, precision, metrics, options=options, as_json=as_json, quiet=quiet)
         return
@@ -159,7 +159,7 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
         rows.append([terminal.metric_name(name), text])
         means[name] = {"mean": interval.mean, "ci_low": interval.low, "ci_high": interval.high, "batches": interval.n}
     if not means:
-        raise UsageError("; ".join(dict.fromkeys(refused)) or "no metric of this run has batch means")
+        raise UsageError("; ".join(dict.fromkeys(refused)) or "batch means can be computed for no metric of this run")
     first = next(iter(means.values()))
     head = f"Intervals of 95 % from {first['batches']} {METHOD}:"
     lines = [head, *terminal.table(rows), *terminal.paragraphs(f"refused: {text}" for text in refused)]
@@ -210,5 +210,5 @@ def _details(outcome: Any, scenario: Any) -> None:
     console.note(f"ended at t = {first.end:g} s after {stats}")
     if first.notes:
         texts = (f"{name} {value:{'.6g' if isinstance(value, float) else ''}}" for name, value in first.notes.items())
-        console.note(f"the policy notes: {', '.join(texts)}")
+        console.note(f"notes of the policy: {', '.join(texts)}")
     console.notes(scenario.notes)

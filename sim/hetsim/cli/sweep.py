@@ -62,7 +62,7 @@ def sweep(
     from hetsim.experiment.sweep import estimate_sweep, plan_sweep, sweep_plan
 
     if by_replication and not as_json:
-        raise UsageError("--by-replication goes with --json; with --out the replications are a Parquet file")
+        raise UsageError("--by-replication needs --json; with --out the replications are a Parquet file")
     plan = plan_sweep(
         scenario, over_given(over), points=None if points is None else read_points(points), sample=sample, n=n,
         policies=list(policies) or None, sample_seed=sample_seed, metrics=metrics, keep=keep, **options,
@@ -77,7 +77,7 @@ def sweep(
     if failed := len(outcome.failed):
         row = outcome.failed.iloc[0]
         first = f"point {row['point']} ({row['policy']}): {row['error']}"
-        console.warnings([f"{failed:,} of {len(outcome):,} rows failed, the first: {first}"], quiet)
+        console.warnings([f"{failed:,} of {len(outcome):,} rows failed; the first is {first}"], quiet)
     warned = outcome.table[outcome.table["warnings"] != ""]
     if len(warned):
         row = warned.iloc[0]
@@ -93,15 +93,15 @@ def over_given(texts: tuple[str, ...]) -> dict[str, Any] | None:
     values_of_keys: dict[str, Any] = {}
     for key, values in map(parse_over, texts):
         if key in values_of_keys:
-            raise UsageError(f"--over {key} is given twice; give all its values at once")
+            raise UsageError(f"--over {key} must be given once, with all its values")
         values_of_keys[key] = values
     return values_of_keys or None
 
 
 def _interrupted(out: Path | None, cache: str | Path | None) -> str:
     if out is not None:
-        return f"the runs that ended are in {out}; the same command with --resume goes on from there"
-    return "nothing was kept; with --out DIR a sweep can be resumed" if cache is None else console.of_cache(cache)
+        return f"the finished runs are in {out}; --resume continues from there"
+    return "no finished run was saved; --out DIR makes a sweep resumable" if cache is None else console.of_cache(cache)
 
 
 def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
@@ -137,7 +137,7 @@ def _lines(outcome: Any) -> list[str]:
     right = set(range(len(outcome.keys) + 2, len(titles)))
     lines = [outcome.title, "", *terminal.table([titles, *rows], right=right)]
     if len(outcome) > len(rows):
-        lines.append(f"... {len(outcome) - len(rows):,} more rows (--out DIR keeps them, --json prints them)")
+        lines.append(f"... {len(outcome) - len(rows):,} more rows (--out DIR saves them, --json prints them)")
     lines += ["", *_best(outcome), *knees(outcome)]
     if "response_mean_ci_low" in outcome.table:
         lines.append("± are 95 % intervals; what each is for: docs/statistics.md")
@@ -171,6 +171,6 @@ def merge(sources: tuple[Path, ...], into: Path, quiet: bool) -> None:
     from hetsim.experiment.store import merge_stores
 
     merged = merge_stores(sources, into)
-    said = "is damaged: runs in it that are whole were copied, others left out"
+    said = "is damaged: its intact runs were copied, the others left out"
     console.warnings((f"{path} {said}" for path in merged.damaged), quiet)
     console.lines([merged.sentence])

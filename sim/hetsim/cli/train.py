@@ -113,7 +113,7 @@ def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
     for text in texts:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
-            raise click.UsageError(f'--setting needs key=value, such as rate=0.0005, not "{text}"')
+            raise click.UsageError(f'--setting must be key=value, such as rate=0.0005; got "{text}"')
         try:
             values[key.strip()] = parse_value(value)
         except ScenarioError as error:

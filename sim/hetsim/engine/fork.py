@@ -383,7 +383,7 @@ class Copier:
         for cell in old.__closure__ or ():
             if self.value(cell.cell_contents) is not cell.cell_contents:  # the copy would use the original
                 where = f"{old.__module__}.{old.__qualname__}"
-                raise UsageError(f"{where} is a function that holds variables of a run, so the run cannot be forked; "
+                raise UsageError(f"{where} is a closure over variables of a run, so the run cannot be forked; "
                                  "use a method of an object")  # fmt: skip
         return old
 

@@ -76,13 +76,13 @@ def imagine(
     state = original.state
     run = state.input
     if run.language:
-        raise UsageError("the answers of language models have lengths that no policy knows: such a run has no forks "
+        raise UsageError("no policy knows the lengths of answers of language models: such a run has no forks "
                          "for policies")  # fmt: skip
     if not isinstance(scheduler, Scheduler):
         made = f"; make one: {scheduler.__name__}(...)" if isinstance(scheduler, type) else ""
-        raise UsageError(f"a fork goes on with a scheduler such as ListScheduler(order=...), not {scheduler!r}{made}")
+        raise UsageError(f"scheduler must be a scheduler such as ListScheduler(order=...); got {scheduler!r}{made}")
     if not isinstance(decisions, Iterable):
-        raise UsageError(f"a fork takes a list of decisions, not {decisions!r}")
+        raise UsageError(f"decisions must be a list of decisions; got {decisions!r}")
     _check_coming(state, coming)
     # Future arrivals are unknown to the policy: they never arrive in the fork.
     arrival = np.where(run.tasks.arrival <= state.clock._now, run.tasks.arrival, math.inf)
@@ -94,7 +94,7 @@ def imagine(
     if len(ratios) or expected is not None:
         parts = np.ones(len(tasks)) if expected is None else np.asarray(expected(tasks), dtype=float)
         if parts.shape != (len(tasks),):
-            raise UsageError(f"what is expected of {len(tasks)} tasks is one part for each, not {parts.shape} of them")
+            raise UsageError(f"expected must return a part for each of {len(tasks)} tasks; got {parts.shape}")
         drawn = _Drawn(ratios if len(ratios) else [1.0], parts, seed)
         tasks = replace(tasks, time=tasks.estimate * drawn.factors[:, None])  # the true times of the fork
     copier = Copier({id(run.tasks): tasks, id(state.sources.progress): None, id(original.checker): None})
@@ -104,7 +104,7 @@ def imagine(
     taken_along = id(scheduler) in copier.known  # the scheduler is a part of the run, so it knows the tasks already
     prepared = taken_along or getattr(scheduler, "made", None) is not None
     if type(scheduler).prepare is not Scheduler.prepare and not prepared:
-        text = "a scheduler that plans all tasks beforehand cannot take over a run in progress; use a dynamic one"
+        text = "a static scheduler cannot continue a run in progress; use a dynamic one"
         raise UsageError(text)
     mine, first = copier.copy((scheduler, tuple(decisions)))  # by the same copier: they name the fork's tasks
     copy: Parts = copier.known[id(original)]
@@ -155,12 +155,12 @@ def _check_coming(run: RunState, coming: Sequence[tuple[float, Task]]) -> None:
     if not coming:
         return
     if run.tasks.predecessors is not None or run.tasks.items:
-        raise UsageError("arrivals of task graphs, and of tasks that share data, cannot be imagined in a fork")
+        raise UsageError("arrivals of task graphs, and of tasks that share data, cannot be added to a fork")
     for at, task in coming:
         if not run.clock._now <= at < math.inf:
-            raise UsageError(f"an arrival imagined in a fork comes at a time from now on, not at {at:g} s")
+            raise UsageError(f"an arrival added to a fork must not be in the past; got {at:g} s")
         if task.shape in run.queue_of:
-            raise UsageError("requests to services cannot be imagined in a fork, only tasks")
+            raise UsageError("requests to services cannot be added to a fork, only tasks")
 
 
 def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> Tasks:
@@ -197,7 +197,7 @@ class _Drawn:
         self.expected = expected
         for some in (self.known, expected):
             if not (np.isfinite(some) & (some > 0)).all():
-                raise UsageError("ratios of times to estimates are finite and above 0")
+                raise UsageError("ratios of times to estimates must be finite and above 0")
         self._random = np.random.default_rng((seed, len(expected)))
         self.factors = self._random.choice(self.known, len(expected)) * expected
 

@@ -124,12 +124,12 @@ class Parts:
         state = self.state
         run, scheduler = state.input, state.scheduler
         if scheduler.looks_ahead and run.language:
-            what = f"{run.policy} plays the run on as far as estimates tell, and the answers of language models "
-            text = what + "have lengths that no policy knows; name another policy"
+            what = f"{run.policy} simulates the run ahead on estimates, but the answers of language models "
+            text = what + "have lengths that no policy knows; choose another policy"
             raise ScenarioError(Problem(text, key="policy.scheduler"))
         if type(scheduler).prepare is not Scheduler.prepare:
             if run.language:
-                what = f"{run.policy} is told of all tasks beforehand, and requests to language models are none"
+                what = f"{run.policy} plans all tasks in advance, and requests to language models cannot be planned"
                 raise ScenarioError(Problem(f"{what}; name a dynamic policy", key="policy.scheduler"))
             begun = perf_counter()
             call(state, scheduler.prepare, problem_of())
@@ -151,9 +151,9 @@ class Parts:
         placement: Placement | None = call(state, state.scheduler.replica, wanted, self.view)
         if placement is None:
             return None
-        what = f"has a replica start as {placement}"
+        what = f"starts a replica on {placement}"
         if placement.mode not in wanted.modes:
-            raise illegal(state, f"{what}, in mode {placement.mode}, which is none of its own")
+            raise illegal(state, f"{what}, in mode {placement.mode}, which is not one of the replica's modes")
         if (refusal := state.capacity.refusal(placement)) is not None:
             raise illegal(state, f"{what}, but {refusal}")
         return placement

@@ -98,7 +98,7 @@ class WatchedRun(Relay):
                 elif fused and not isinstance(decision.tasks, Requests):
                     together = tuple(decision.tasks)
                 else:
-                    raise PolicyError("batches cannot be planned: a plan gives every task a place of its own")
+                    raise PolicyError("batches cannot be planned: a plan places every task separately")
                 for task in together:
                     self.starts.pop(task.index, None)  # the last start counts in the order of starts, too
                     self.starts[task.index] = decision.placement, view.now

@@ -45,7 +45,7 @@ class Simulation:
     def run(self) -> Record:
         """Run until drained or the horizon; a RunError has the `record` up to then."""
         if self.state.closed:
-            raise RunError("a simulation runs once; build another for another run")
+            raise RunError("a simulation can run only once; build a new one for another run")
         collecting, scheduler = gc.isenabled(), self.state.scheduler
         gc.disable()  # a run creates few reference cycles, and collection costs up to 14 % of a run
         record: Record | None = None
@@ -101,7 +101,7 @@ class Simulation:
         trace = error.__traceback__
         inner = None if trace is None else trace.tb_next
         if inner is None:
-            what = "returned from schedule what cannot be walked; yield decisions, or return a list"
+            what = "must yield decisions in schedule, or return a list of them"
             return illegal(self.state, what)
         code = inner.tb_frame.f_code  # a compiled function has an artificial code object: compare only its names
         if code.co_name != "apply" or not code.co_filename.endswith("hetsim/engine/control/decisions.py"):
@@ -137,7 +137,7 @@ class Simulation:
         """Call `action` at a time, after finishes and before arrivals of that instant."""
         clock = self.state.clock
         if time < clock._now:
-            raise UsageError(f"t = {time:g} s is past: it is {clock._now:g} s")
+            raise UsageError(f"the time must not be in the past (now t = {clock._now:g} s); got {time:g} s")
         clock.at(time, FAULT, Later(action))
 
     # The end --------------------------------------------------------------------------------------------------

@@ -58,19 +58,19 @@ _CONTAINERS = (dict, list, tuple, set, frozenset, str, bytes, int, float)
 _BUILT_IN = "built in"
 _REACHES: dict[Any, str] = {
     open: "opens files", io.open_code: "opens files", os.open: "opens files", os.getenv: "reads the environment",
-    os.listdir: "lists folders", os.scandir: "lists folders", os.walk: "lists folders", os.stat: "looks at files",
-    os.popen: "starts processes", os.system: "starts processes", os.urandom: "draws from the system",
+    os.listdir: "lists folders", os.scandir: "lists folders", os.walk: "lists folders", os.stat: "reads file status",
+    os.popen: "starts processes", os.system: "starts processes", os.urandom: "reads system randomness",
     eval: "evaluates text", exec: "executes text", compile: "compiles text", input: "reads the terminal",
     __import__: "imports modules by computed names", importlib.import_module: "imports modules by computed names",
-    uuid.uuid1: "draws from the system", uuid.uuid4: "draws from the system",
-    importlib.util.find_spec: "looks for modules",
+    uuid.uuid1: "reads system randomness", uuid.uuid4: "reads system randomness",
+    importlib.util.find_spec: "searches for modules",
     os.path.expandvars: "reads the environment", os.path.expanduser: "reads the environment",
-    decimal.getcontext: "has a state in C", id: "calls id(), which another process answers differently",
-    hash: "calls hash(), which another process answers differently for texts unless PYTHONHASHSEED is a number",
+    decimal.getcontext: "has state in C code", id: "calls id(), whose result differs in another process",
+    hash: "calls hash(), whose result for texts differs in another process unless PYTHONHASHSEED is a number",
     inspect.signature: "reads annotations", inspect.get_annotations: "reads annotations",
     typing.get_type_hints: "reads annotations", inspect.getdoc: "reads docstrings",
-    sys.getrecursionlimit: "asks for settings of the process", np.geterr: "asks for settings of the process",
-    np.get_printoptions: "asks for settings of the process",
+    sys.getrecursionlimit: "reads settings of the process", np.geterr: "reads settings of the process",
+    np.get_printoptions: "reads settings of the process",
     set: "iterates over a set, whose order differs in another process unless PYTHONHASHSEED is a number",
 }  # fmt: skip
 _REACHES |= dict.fromkeys((
@@ -141,7 +141,7 @@ def code_digest(item: Any, own: str = "") -> tuple[str, tuple[str, ...]]:
         walk.value(item)
         walk.value(_patched())
     except RecursionError:
-        walk.unknown("has objects inside one another too deeply")
+        walk.unknown("has too deeply nested objects")
     return walk.hash.hexdigest(), tuple(walk.reasons)
 
 
@@ -330,7 +330,7 @@ class _Walk:
         named = name if after == "LOAD_CONST" else None
         if asked == "getattr" and origin:
             if named is None:
-                self.unknown(f"asks {value.__name__} for a computed name")
+                self.unknown(f"reads a computed name of {value.__name__}")
             else:
                 value = getattr(value, named, _MISSING)
         self._first_argument(value, named)
@@ -342,7 +342,7 @@ class _Walk:
         if call is not None and (call.opname, call.arg) == ("CALL", 0) and any(value is one for one in _SEEDED):
             self.unknown("draws from a random generator without a seed")
         if value is random.SystemRandom:
-            self.unknown("draws from the system")
+            self.unknown("reads system randomness")
         if origin and after in ("STORE_ATTR", "DELETE_ATTR"):
             self.unknown(f"changes {value.__name__}.{name}")
         self.value(value)
@@ -351,7 +351,7 @@ class _Walk:
         """Check a function such as `attrgetter` by its first argument (None: computed)."""
         if function is operator.methodcaller or function is operator.attrgetter:
             if text is None:
-                self.unknown("asks objects for computed names")
+                self.unknown("reads attributes by computed names")
             elif text in _READS:
                 self.unknown(f"{_READS[text]} ({text})")
         elif text in _NOW and str(getattr(function, "__module__", "")).startswith(("numpy", "pandas")):
@@ -443,7 +443,7 @@ class _Walk:
         elif value.__name__ in _NOW and isinstance(owner, type) and issubclass(owner, datetime.date):
             self.unknown("reads the clock")
         elif value.__module__ in ("posix", "nt") and value is not os.fspath:
-            self.unknown(f"asks the system (os.{value.__name__})")
+            self.unknown(f"queries the system (os.{value.__name__})")
         elif isinstance(owner, types.ModuleType | None):
             self._named(str(value.__module__), value.__qualname__)
         else:
@@ -522,8 +522,8 @@ def _check_source(function: types.FunctionType, module: str) -> None:
         digests = frozenset()
     if _Walk().alone(function.__code__) not in digests:
         raise UsageError(
-            f"{Path(file).name} has changed since it was imported: {function.__qualname__} is not in it as it runs "
-            "here; start Python again (or import the module anew), then give the same command"
+            f"{Path(file).name} has changed since it was imported: {function.__qualname__} differs from its "
+            "version; restart Python (or import the module again), then repeat the command"
         )
 
 

@@ -39,7 +39,7 @@ class Refusals:
 
     def add(self, label: str, error: ScenarioError) -> None:
         if label == self.baseline:
-            text = f'the baseline "{label}" refuses the scenario, so nothing can be compared with it: name another one'
+            text = f'the baseline "{label}" cannot run the scenario, so nothing can be compared with it: choose another'
             raise ScenarioError([*error.problems, Problem(text)])
         self.errors[label] = error
 
@@ -144,10 +144,10 @@ def select_best(
     """
     replications = options.replications
     if isinstance(replications, Mapping):
-        raise UsageError("a selection makes as many replications as it takes: give the number of its first stage only")
+        raise UsageError("with a selection, replications must be one number: that of the first stage")
     first = selection.FIRST if replications is None else replications
     if first < 3:
-        raise UsageError(f"the first stage of a selection needs at least 3 replications; got {first}")
+        raise UsageError(f"the first stage of a selection must have at least 3 replications; got {first}")
     cases = prepared(scenario, named_policies(policies), options, refusals)
     kept = groups_to_keep(cases, metrics, by, replace(options, replications=replications or {}))
     if refusals is not None and refusals.errors:

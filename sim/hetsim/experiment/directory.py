@@ -78,7 +78,7 @@ def check_target(directory: str | Path) -> Path:
         if os.access(target, os.F_OK) or target.is_symlink() or target.exists():
             names = {inner.name for inner in target.iterdir()} if target.is_dir() and not target.is_symlink() else None
             if names is None or (names and MARK not in names and names != {PARTIAL}):
-                raise UsageError(f"{target} exists and is not a run directory; it was not touched")
+                raise UsageError(f"{target} exists and is not a run directory; it was not changed")
         parent = target.absolute().parent
         while not parent.exists():
             parent = parent.parent
@@ -86,7 +86,7 @@ def check_target(directory: str | Path) -> Path:
             raise UsageError(f"{target} cannot be written: {parent} is not a folder")
         os.rmdir(tempfile.mkdtemp(prefix=".hetsim-", dir=parent))  # the only test that all file systems pass
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a name of a folder"
+        reason = getattr(error, "strerror", None) or "the name is not valid"
         raise UsageError(f"{shown(str(target))} cannot be written: {reason}") from None
     return target
 
@@ -226,7 +226,7 @@ def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> A
     if kind is None or not isinstance(source, str | Path):
         return load_scenario(source, overrides)
     if overrides:
-        raise UsageError(f"{source} holds results, which overrides do not change")
+        raise UsageError(f"{source} is a directory of results, to which overrides cannot be applied")
     return kind.load(source)
 
 
@@ -249,10 +249,10 @@ def first_run(directory: str | Path) -> Result:
 def _not_comparison(folder: Path) -> Path:
     if (folder / COMPARISON).is_file():
         runs = sorted(str(inner) for inner in folder.iterdir() if inner.is_dir())
-        raise UsageError(f"{folder} holds a comparison; name one of its runs: {', '.join(runs)}")
+        raise UsageError(f"{folder} is a comparison; give one of its runs: {', '.join(runs)}")
     if (folder / "sweep.json").is_file():
         raise UsageError(
-            f"{folder} holds a sweep, which keeps figures of its runs but not their tasks: make the runs of two points "
+            f"{folder} is a sweep, which stores metrics of runs but not their tasks: run two of its points "
             "with `hetsim run --set KEY=VALUE --out DIR`"
         )
     return folder

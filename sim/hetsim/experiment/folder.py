@@ -77,12 +77,12 @@ def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *
     names = _contents(folder, target)
     for name in (MARK, SCENARIO, TABLE, EACH, TABLES):
         if (folder / name).is_dir():
-            raise UsageError(f"{folder / name} is a folder, where a sweep has a file; nothing was touched")
+            raise UsageError(f"{folder / name} must be a file of a sweep, but is a folder; nothing was changed")
     if MARK not in names:
         if any(not name.startswith(TEMPORARY) for name in names):
-            raise UsageError(f"{folder} exists and is not the directory of a sweep; it was not touched")
+            raise UsageError(f"{folder} exists and is not the directory of a sweep; it was not changed")
         if resume:
-            raise UsageError(f"there is no sweep in {folder} that could be resumed; leave out --resume to begin one")
+            raise UsageError(f"{folder} has no sweep to resume; leave out --resume to start one")
         return "new"
     if fresh:
         return "replaced"
@@ -95,18 +95,18 @@ def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *
             return "extended"
         why = error if isinstance(error, DamagedFile) else f"{folder / MARK} cannot be read: {error.strerror}"
         raise UsageError(
-            f"{why}; with --resume it is written anew, and the runs that are whole stay; or --fresh to begin anew"
+            f"{why}; --resume rewrites it and reuses the intact runs, --fresh starts again"
         ) from None
     if not (other := _differences(there, about)):
         return "same"
-    said = f"{folder} holds another sweep (it differs in {listed(other)})"
+    said = f"{folder} has another sweep (it differs in {listed(other)})"
     if not resume:
         raise UsageError(
-            f"{said}; give another directory, or --fresh to begin anew in this one, or --resume to keep those of its "
-            "runs that fit"
+            f"{said}; give another directory, --fresh to replace that sweep, or --resume to reuse those of its "
+            "runs that match"
         )
     if not _rows(there) & _rows(about):
-        raise UsageError(f"{said}, and none of its runs is one of this; give another directory, or --fresh")
+        raise UsageError(f"{said}, and no run of it belongs to this sweep; give another directory, or --fresh")
     return "extended"
 
 
@@ -117,7 +117,7 @@ def _contents(folder: Path, target: str | Path) -> list[str]:
     except (OSError, ValueError) as error:
         raise UsageError(f"{shown(str(target))} cannot be used: {getattr(error, 'strerror', None) or error}") from None
     if there and not folder.is_dir():
-        raise UsageError(f"{folder} exists and is not a folder; it was not touched")
+        raise UsageError(f"{folder} must be a folder; got a file, which was not changed")
     return names
 
 
@@ -199,7 +199,7 @@ def _lock(folder: Path) -> int | None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
-        raise UsageError(f"another hetsim is at work on the sweep in {folder}") from None
+        raise UsageError(f"another hetsim process is running the sweep in {folder}; wait until it ends") from None
     except OSError:  # a file system without locks
         os.close(handle)
         return None

@@ -112,11 +112,11 @@ class StudyOptions:
                 low, high = one.metadata["low"], one.metadata.get("high", math.inf)
                 if isinstance(value, bool) or not isinstance(value, Integral) or not low <= value <= high:
                     bounds = f"from {low} to {high:,}" if high < math.inf else f"of at least {low}"
-                    raise UsageError(f"{one.name} must be a whole number {bounds}, not {value!r}")
+                    raise UsageError(f"{one.name} must be a whole number {bounds}; got {value!r}")
         if self.dask is not None and (self.executor is not None or self.workers not in (None, 1)):
-            raise UsageError("a Dask cluster has workers of its own: leave out workers and executor")
+            raise UsageError("with dask, workers and executor must be left out: the Dask cluster has workers")
         if self.cache is not None and self.exchange is not None:
-            raise UsageError("exchange keeps what runs say, and those that the cache has say nothing: leave out one")
+            raise UsageError("exchange and cache exclude each other: cached runs are not run, so they send no messages")
         if self.audit:
             watch_opens("audit")  # until the study ends
 

@@ -37,7 +37,7 @@ def planned_again(folder: Path) -> SweepPlan:
         if plan.checked.runs.hex() == about["rows"] and not plan.pilots:
             return plan
     raise UsageError(
-        f"the points of the sweep in {folder} can be shown once it has ended; its files do not say all that was swept "
+        f"the points of the sweep in {folder} can be shown only after its end: its files do not have all inputs "
         "(policies of single points, or given in Python; an input that changed since; a warm-up found from pilots)"
     )
 
@@ -57,5 +57,5 @@ def so_far(plan: SweepPlan, folder: Path) -> Sweep | None:
     tables.add([plan.row(number, made[number]) for number in there])
     sweep = plan.result(tables)
     rest = f"{'' if plan.amount.precision is None else 'at least '}{len(outstanding):,} runs are left"
-    sweep.remarks = [*sweep.remarks, f"so far: {len(there):,} of {len(plan.rows):,} rows have all their runs; {rest}"]
+    sweep.remarks = [*sweep.remarks, f"so far {len(there):,} of {len(plan.rows):,} rows have all their runs; {rest}"]
     return sweep

@@ -26,10 +26,10 @@ SAMPLES = ("grid", "random", "latin_hypercube", "sobol")
 MAX_ROWS = 1_000_000  # Maximum number of rows (points × policies) of one sweep.
 
 _UNSWEPT = {
-    "replications": "it holds for all points: give replications (--replications)",
-    "sweep": "a sweep has no sweeps inside",
-    "name": "it names the scenario and changes nothing",
-    "description": "it describes the scenario and changes nothing",
+    "replications": "the number is the same for all points: give replications (--replications)",
+    "sweep": "a sweep cannot contain a sweep",
+    "name": "it is the scenario's name, which changes no result",
+    "description": "it is a description, which changes no result",
 }
 
 MAX_CASES, MAX_PARTS = 100_000, 2_000  # Maximum numbers of cached facts of scenarios, and of cached scenarios.
@@ -149,9 +149,9 @@ def parse_over(text: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
     key, value = key.strip(), value.strip()
     if not sign or not all(part.strip() for part in key.split(".")):
-        raise UsageError(f'--over needs key.path=values, such as cluster.nodes.0.count=8,16,32, not "{text}"')
+        raise UsageError(f'--over must be key.path=values, such as cluster.nodes.0.count=8,16,32; got "{text}"')
     if not value:
-        raise UsageError(f"--over {text}: no values to try")
+        raise UsageError(f'--over must have at least one value to try; got "{text}"')
     try:
         parsed = documents.parse_value(value)
     except ScenarioError:
@@ -173,21 +173,21 @@ def read_points(path: str | Path) -> list[dict[str, Any]]:
             reader = csv.reader(stream, strict=True)
             header = next(reader, [])
             if not header or not all(name.strip() for name in header):
-                raise UsageError(f"{path}: the first line must name the keys, one a column")
+                raise UsageError(f"{path}: the first line must name a key for each column")
             if len(set(header)) < len(header):
-                raise UsageError(f"{path}: a key is named twice in the first line")
+                raise UsageError(f"{path}: each key must be named once in the first line")
             for row in reader:
                 if not row:
                     continue
                 if len(row) != len(header):
-                    raise UsageError(f"{path}:{reader.line_num}: {len(row)} values for {len(header)} keys")
+                    raise UsageError(f"{path}:{reader.line_num}: a row must have {len(header)} values; got {len(row)}")
                 values = zip(header, row, strict=True)
                 point_list.append({key.strip(): documents.parse_value(text.strip()) for key, text in values})
                 first = lines.setdefault(_same(point_list[-1]), reader.line_num)
                 if first != reader.line_num:
-                    raise UsageError(f"{path}:{reader.line_num}: the same point as in line {first}; give it once")
+                    raise UsageError(f"{path}:{reader.line_num}: the row repeats the point of line {first}")
                 if len(point_list) > MAX_ROWS:
-                    raise UsageError(f"{path}: more than {MAX_ROWS:,} points, the most that a sweep takes")
+                    raise UsageError(f"{path}: a sweep must have at most {MAX_ROWS:,} points; the file has more")
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -237,11 +237,11 @@ def rows(
     """
     if points is not None:
         if over or sample != "grid" or n is not None:
-            raise UsageError("points are given or made: leave out over, sample and n (--over, --sample, --n)")
+            raise UsageError("with points, over, sample and n must be left out (--over, --sample, --n)")
         keys, given = _listed(points)
         if "policy" in keys:
             if policies is not None:
-                raise UsageError("policies are given twice: in the points, and by themselves")
+                raise UsageError("policies must be given once: in the points, or as policies (--policy)")
             return _with_own_policies(base, keys, given)
         values = PointValues(given)
     else:
@@ -249,13 +249,13 @@ def rows(
         own = axes.pop("policy", None)
         if own is not None and policies is None:
             if is_range(own) or not isinstance(own, list | tuple | dict):
-                raise UsageError("policy: expected a list of policies")
+                raise UsageError("policy must be a list of policies")
             policies = own
         elif own is not None and over is not None:
-            raise UsageError("policies are given twice: as the key policy, and by themselves")
+            raise UsageError("policies must be given once: as the key policy, or as policies (--policy)")
         if not axes and policies is None:
             raise UsageError(
-                "nothing to sweep: the scenario has no `sweep:`; name keys and values "
+                "there is nothing to sweep: the scenario has no `sweep:`; give keys and values "
                 "(--over cluster.nodes.0.count=8,16,32), points or policies"
             )
         keys = list(axes)
@@ -263,7 +263,7 @@ def rows(
     _check_keys(base, keys)
     labeled: dict[str | None, Any] = {None: None}
     if policies is not None and not (labeled := dict(named_policies(policies).items())):
-        raise UsageError("no policies to sweep over")
+        raise UsageError("policies must have at least one policy")
     _check_count(len(values) * len(labeled))
     return keys, PointRows(values, labeled)
 
@@ -297,9 +297,9 @@ def _axis(key: str, value: Any) -> Axis:
     except ValueError as error:
         raise UsageError(f"{key}: {error}") from None
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise UsageError(f"{key}: expected a list of values, or a range such as 1..8, not {shown_value(value)!r}")
+        raise UsageError(f"{key} must be a list of values, or a range such as 1..8; got {shown_value(value)!r}")
     if not (values := list(documents.from_mapping(list(value)).data)):
-        raise UsageError(f"{key}: no values to try")
+        raise UsageError(f"{key} must have at least one value to try")
     return values
 
 
@@ -308,7 +308,7 @@ def _listed(points: Points) -> tuple[list[str], list[dict[str, Any]]]:
     numbers: dict[str, int] = {}
     for number, point in enumerate(several(points, "points", "a list of mappings")):
         if not isinstance(point, Mapping) or not point:
-            raise UsageError(f"point {number}: expected a mapping of keys to values, not {point!r}")
+            raise UsageError(f"point {number} must be a mapping of keys to values; got {point!r}")
         point_list.append(documents.from_mapping(dict(point)).data)
         # Without policies a point may come again, as in a sample: it is another row of the same runs.
         first = numbers.setdefault(_same(point_list[-1]), number) if "policy" in point_list[-1] else number
@@ -318,7 +318,7 @@ def _listed(points: Points) -> tuple[list[str], list[dict[str, Any]]]:
             raise UsageError(f"point {number} and point 0 have different keys: {', '.join(missing)}")
         _check_count(len(point_list))
     if not point_list:
-        raise UsageError("there are no points")
+        raise UsageError("points must have at least one point")
     keys = list(point_list[0])
     return keys, [{key: point[key] for key in keys} for point in point_list]
 
@@ -328,14 +328,14 @@ def _made(axes: dict[str, Axis], sample: str, n: int | None, seed: int) -> Point
         raise UsageError(f'unknown sample "{sample}"{suggestion(sample, SAMPLES) or "; " + ", ".join(SAMPLES)}')
     if sample == "grid":
         if n is not None:
-            raise UsageError("a grid has as many points as its values make; n (--n) is for samples")
+            raise UsageError("n (--n) is for samples: the values of a grid define the number of points")
         grid = GridValues({key: _steps(key, axis) for key, axis in axes.items()})
         _check_count(len(grid))
         return grid
     if n is None or n < 1:
-        raise UsageError("a sample needs n (--n), the number of its points, of at least 1")
+        raise UsageError("a sample needs n (--n), its number of points, which must be at least 1")
     if not axes:
-        raise UsageError("a sample needs keys to draw: over (--over)")
+        raise UsageError("a sample needs keys with ranges: over (--over)")
     _check_count(n)
     return SampledValues(axes, _shares(sample, n, len(axes), seed))
 
@@ -346,7 +346,7 @@ def _steps(key: str, axis: Axis) -> list[Any]:
         for value in axis:
             same = _same({key: value})
             if same in there:
-                raise UsageError(f"{key}: {shown_value(value)} is there twice; give each value once")
+                raise UsageError(f"{key}: the value {shown_value(value)} is given twice; give each value once")
             there.add(same)
         return axis
     if axis.steps is None:
@@ -369,7 +369,7 @@ def _shares(sample: str, n: int, dimensions: int, seed: int) -> np.ndarray:
 def _check_count(count: int) -> None:
     if count > MAX_ROWS:
         raise UsageError(
-            f"the sweep has {count:,} points (with policies), more than the {MAX_ROWS:,} that one takes: give fewer "
+            f"the sweep must have at most {MAX_ROWS:,} points (with policies); got {count:,}: give fewer "
             "values, or a sample (--sample sobol --n 500)"
         )
 

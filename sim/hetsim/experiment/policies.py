@@ -30,12 +30,12 @@ def named_policy(policy: PolicyLike) -> tuple[str, Any]:
         registered = registry.policies("scheduler").get(name)
         if registered is not None and registered is not policy and not _redefined(registered, policy):
             raise UsageError(
-                f'there is a policy "{name}" already; register yours under another name: '
+                f'the name "{name}" is taken by another policy; register yours under another name: '
                 f'hetsim.register("my_{name}", {name})'
             )
         registry.register(name, policy)
         return name, name
-    raise UsageError(f"a policy is a name, a mapping, a class or an order key, not {policy!r}")
+    raise UsageError(f"a policy must be a name, a mapping, a class or an order key; got {policy!r}")
 
 
 def named_policies(policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _from_text(text: str) -> tuple[str, Any]:
             everything = [other for kind in _BESIDE for other in registry.policies(kind)]
             raise UnknownName("placement, admission or batching policy", name, everything, " (hetsim list policies)")
         if kinds[0] in value or (kinds[0] == "placement" and "placement" in value.get("scheduler", {})):
-            raise UsageError(f'the policy "{text}" names two {kinds[0]} policies; give one')
+            raise UsageError(f'the policy "{text}" names two {kinds[0]} policies; name one')
         if kinds[0] == "placement":
             value.setdefault("scheduler", {})["placement"] = name
         else:

@@ -72,14 +72,14 @@ class PrecisionPlan:
         have = abs(self.half_width / self.mean)
         said = [f"Pilot: {self.pilot} replications of {self.length} give {name} to ± {100 * have:.2g} % ({level})."]
         if self.replications <= self.pilot:
-            said.append(f"{wanted} is reached by them; {self.replications} such runs would do ({self._time(1)}).")
+            said.append(f"{wanted} is reached by the pilot; {self.replications} such runs suffice ({self._time(1)}).")
         else:
             said.append(
-                f"{wanted} takes about {self.replications:,} such replications ({self.low:,} to {self.high:,}, as far "
-                f"as {self.pilot} runs tell): {self._time(1)}."
+                f"{wanted} needs about {self.replications:,} such replications ({self.low:,} to {self.high:,}, "
+                f"estimated from {self.pilot} runs): {self._time(1)}."
             )
             for times, number in self.longer.items():
-                said.append(f"Runs {times} times as long: about {number:,} of them, {self._time(times, number)}.")
+                said.append(f"Runs {times} times as long: about {number:,} replications, {self._time(times, number)}.")
         said.append(
             "Longer runs cost about the same in all, lose less to the warm-up, and are needed where a run is short "
             f"relative to its congestion; at least {MIN_FOR_PRECISION} replications are made in any case."
@@ -139,12 +139,12 @@ def plan_precision(
     runs, spent = _pilot(Case(loaded, seed=seed), metric, pilot, study_options.progress)
     values = runs.contributions(metric).to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
-        raise UsageError(f"{metric} is not finite in every replication of the pilot: give another metric")
+        raise UsageError(f"{metric} is not finite in every replication of the pilot: choose another metric")
     if runs.identical:
         raise UsageError(runs.without_chance)
     mean, spread = float(values.mean()), deviation(values)
     if mean == 0 and spread > 0:
-        raise UsageError(f"the mean of {metric} is 0: no precision relative to it")
+        raise UsageError(f"the mean of {metric} is 0, so its relative precision is undefined: choose another")
     upper = (chi_square_quantile(0.5 - LEVEL / 2, pilot - 1), chi_square_quantile(0.5 + LEVEL / 2, pilot - 1))
     high, low = (spread * math.sqrt((pilot - 1) / value) for value in upper)
     number = needed(spread, mean, precision, confidence=confidence, metric=metric)
@@ -228,7 +228,7 @@ class Estimate:
         if not self.runs:
             return f"{number}."
         if not self.spent:
-            return f"{number}; those that were tried failed."
+            return f"{number}; all tried runs failed."
         low, high = min(self.spent), max(self.spent)
         each = seconds(low) if high < 1.1 * low else f"{seconds(low)} to {seconds(high)}"
         by = f"{self.workers} workers" if self.workers > 1 else "one worker"
@@ -236,7 +236,7 @@ class Estimate:
         total = seconds(float(f"{self.total:.2g}"))
         text = f"{number}: about {total} with {by} ({each} a run, from {tried} tried now)"
         if self.is_bound:
-            return f"{text}, which is a lower bound: how many the precision takes, the runs will tell."
+            return f"{text}. This is a lower bound: the number that the precision needs is known only during the runs."
         return f"{text}."
 
 

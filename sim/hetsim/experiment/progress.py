@@ -82,7 +82,7 @@ class TerminalBar:
 def reporting(progress: Progress | bool | None) -> Iterator[Progress | None]:
     """Yield the function to report progress to; True: a bar, if one can be shown."""
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
-        raise UsageError(f"progress must be True, or a function of the share done, not {progress!r}")
+        raise UsageError(f"progress must be True, or a function of the share done; got {progress!r}")
     bar = None
     if progress is True:
         bar = NotebookBar() if in_notebook() else TerminalBar() if sys.stderr.isatty() else None

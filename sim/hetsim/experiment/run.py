@@ -52,8 +52,8 @@ def run(
     count = checked_amount(loaded, None).maximum
     result = one_run(loaded, study_options, count)
     if count > 1:
-        asked = f"the scenario asks for {count:,} replications, and this is the first"
-        result.record.input.warnings.append(f"{asked}: hetsim.replicate makes all, and intervals")
+        asked = f"the scenario has {count:,} replications, but this result is only the first"
+        result.record.input.warnings.append(f"{asked}: hetsim.replicate runs all and gives confidence intervals")
     return result
 
 
@@ -88,7 +88,7 @@ def replicate(
     replications = run_cases([Case(loaded, seed=study_options.seed)], study_options, kept, keep, several=True)[0]
     assert isinstance(replications, Replications)
     if study_options.replications is None and len(replications) < 2:
-        replications.warnings.append("one replication has no intervals: give replications=10, or use hetsim.run")
+        replications.warnings.append("one replication gives no intervals: give replications=10, or use hetsim.run")
     return replications
 
 
@@ -110,7 +110,7 @@ def begun(options: StudyOptions, setup: Setup, runs: int = 0, identity: Identity
     """Open a study with these options; `runs` is the expected number of runs."""
     pool = Workers(options.workers, options.dask, options.executor)
     if part_of(options) is not None and options.cache is None:
-        raise UsageError("shards need a shared folder: give cache (--cache DIR)")
+        raise UsageError("a shard needs a shared folder: give cache (--cache DIR)")
     store = Store(open_cache(options.cache), options.fresh, options.trust)
     with (
         Meter(options.progress, runs) as meter,
@@ -136,7 +136,7 @@ def run_cases(
     several: return Replications even for a single run.
     """
     if keep and (options.workers != 1 or options.dask or options.executor):
-        raise UsageError("keep=True keeps whole runs, which stay in the process that made them: use one worker")
+        raise UsageError("keep=True stores whole runs in the process that makes them: use one worker")
     amounts = [checked_amount(case.scenario, options.replications) for case in cases]
     kept = [*metrics, *(amount.metric for amount in amounts if amount.precision is not None)]
     setup = Setup(tuple(case.scenario for case in cases), tuple(dict.fromkeys(kept)), options.check, options.audit)

@@ -128,7 +128,7 @@ class Segment:
             except (ValueError, KeyError, TypeError, IndexError, AttributeError):
                 if top.startswith(MAGIC[:-2]) and not top.startswith(MAGIC):
                     raise UsageError(f"{path} cannot be read: it was written by another version of hetsim") from None
-                raise DamagedFile(path, "its checksum does not fit") from None
+                raise DamagedFile(path, "its checksum does not match") from None
             self._begin = stream.tell()
         self._size = 8 + 8 * len(self.columns)
         self._in_order = [own == list(range(len(self.columns))) for own in self.sets]

@@ -32,7 +32,7 @@ class Shard:
         match = re.fullmatch(r"\s*(\d{1,7})\s*/\s*(\d{1,7})\s*", text)
         index, count = (int(match[1]), int(match[2])) if match else (0, 0)
         if not 1 <= index <= count:
-            raise UsageError(f'a shard is written INDEX/COUNT, such as 2/8, the first being 1/8, not "{text}"')
+            raise UsageError(f'a shard must be INDEX/COUNT, such as 2/8 (the first is 1/8); got "{text}"')
         return cls(index, count)
 
     def items_of(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -58,8 +58,8 @@ class ShardReport:
         runs = f"{self.made:,} run{'s' if self.made != 1 else ''} made"
         failed = f" ({self.failed:,} failed)" if self.failed else ""
         return (
-            f"shard {self.shard.index}/{self.shard.count}: {runs}{failed}, {self.there:,} were there; the same command "
-            "without --shard makes what is left, and the tables"
+            f"shard {self.shard.index}/{self.shard.count}: {runs}{failed}, {self.there:,} found; the same command "
+            "without --shard makes the remaining runs and the tables"
         )
 
     def to_json(self) -> dict[str, object]:

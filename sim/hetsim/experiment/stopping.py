@@ -17,7 +17,7 @@ from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.whole import MIN_FOR_PRECISION, Precision
 
 TOO_FEW = (
-    "auto takes the mean across replications, at least {} of them: ask for more (replications: 10, or "
+    "auto needs at least {} replications, since it averages over them: use more (replications: 10, or "
     "--replications 10), or give the warm-up as a time (warmup: 1 h, or --set warmup='1 h')"
 )
 
@@ -46,7 +46,7 @@ class Amount:
         level = f"{100 * self.confidence:g} % interval of {self.metric}"
         half_width = runs.relative_half_width(self.metric, self.confidence)
         if runs.identical:
-            return f"no precision of {self.metric} after {len(runs)} replications: nothing is random here", True
+            return f"precision undefined: {self.metric} is the same in all {len(runs)} replications", True
         if half_width <= self.precision:
             said = f"precision: {level} is ± {100 * half_width:.2g} % after {len(runs)} replications"
             return f"{said} ({wanted} asked for)", False
@@ -55,8 +55,8 @@ class Amount:
             return f"{said}: the {level} is not defined", True
         needed = math.ceil(len(runs) * (half_width / self.precision) ** 2)
         return (
-            f"precision not reached: {level} is ± {100 * half_width:.2g} % after {len(runs)} replications, the most "
-            f"allowed ({wanted} asked for); about {needed:,} would do, or longer runs"
+            f"precision not reached: {level} is ± {100 * half_width:.2g} % after {len(runs)} replications, the maximum "
+            f"({wanted} asked for); use about {needed:,} replications, or longer runs"
         ), True
 
     @property
@@ -249,7 +249,7 @@ class Warmup:
         """Return why a case has no replications, or "" if it has."""
         if pilot.error is not None:
             return pilot.error.error
-        return "" if self.lasting is None else f"the point has no warm-up yet: {self.lasting.error}"
+        return "" if self.lasting is None else f"the warm-up of the point cannot be found: {self.lasting.error}"
 
 
 def shared(pilots: Sequence[Pilot]) -> Warmup:
@@ -281,6 +281,6 @@ def cut_warmup(
     longest = shared(pilots).cut
     if longest is None:  # all are refused, as their runs will say
         return [0.0 if number in auto else None for number in range(len(cases))], [], []
-    remark = longest.sentence + (", the longest of those compared" if len(auto) > 1 and longest.tasks else "")
+    remark = longest.sentence + (", the longest of the compared policies" if len(auto) > 1 and longest.tasks else "")
     warmups = [longest.time if number in auto else None for number in range(len(cases))]
     return warmups, [remark], [longest.warning] if longest.near_half else []

@@ -153,7 +153,7 @@ class Store:
     def tell(self) -> None:
         if self.damaged:
             said = f"files of finished runs that are damaged: {len(self.damaged):,}, such as {self.damaged[0]}"
-            warnings.warn(f"{said}; what was lost was made again", DamageWarning, stacklevel=3)
+            warnings.warn(f"{said}; the lost runs were made again", DamageWarning, stacklevel=3)
 
 
 class _StoredFiles:
@@ -173,7 +173,7 @@ class _StoredFiles:
                     self.segments.append(Segment(path))
                 except DamagedFile:
                     if path.is_dir():
-                        raise UsageError(f"{path} is a folder where a file of runs belongs; move it away") from None
+                        raise UsageError(f"{path} must be a file of runs; got a folder: move it elsewhere") from None
                     self._damage(path)
         self.has_files = any(len(inner.name) == 2 for inner in folder.glob("??"))
         for path in sorted(folder.glob("journal-*.jsonl")):
@@ -351,8 +351,8 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
                 there += 1
             else:
                 raise UsageError(
-                    f"{source} and {into} have outcomes of one run and differ ({run[:12]}…): one of the machines that "
-                    "made them gives other figures from the same inputs; make them with one kind of machine"
+                    f"{source} and {into} have different outcomes of the same run ({run[:12]}…): the machines that "
+                    "made them compute different figures from equal inputs; use machines of one type"
                 )
         if copied + there == before:
             reason = "it is neither a cache nor the directory of a sweep"

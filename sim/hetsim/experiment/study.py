@@ -36,7 +36,7 @@ from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import Scenario
 
 MAX_TASK = 256  # Maximum number of runs in one job of a worker.
-LOST = "a worker process died in this run, and another when it was tried again (out of memory?)"
+LOST = "a worker process died in this run, and again in its second attempt; memory may be short"
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ class Study:
             series.add(outcome)
             if outcome.unknown and series.runs is None and outcome.unknown not in self._told_unknown:
                 self._told_unknown.add(outcome.unknown)
-                warnings.warn(f"{outcome.unknown}; runs that do have unknown inputs", UnknownInputs, stacklevel=2)
+                warnings.warn(f"{outcome.unknown}; such runs have unknown inputs", UnknownInputs, stacklevel=2)
             if series.refused:
                 series.goal = series.likely = len(series.taken)
             if made:
@@ -297,11 +297,11 @@ class Study:
     def _warn_of_unknown(self, why: str) -> None:
         if why and why not in self._told_unknown and self.store.folder is not None:
             self._told_unknown.add(why)
-            kept = "they are kept and marked, but made again by every call without trust (--trust)"
+            kept = "they are saved, but repeated by every call without trust (--trust)"
             if self.store.trust:
-                kept = "finished runs that are there are used nevertheless, as trust (--trust) asks"
-            said = f"not all inputs of these runs are known ({why}): {kept}. If you know what decides them, give the "
-            said += 'policy an attribute identity = "version 1", and another text whenever that changes'
+                kept = "saved runs are reused nevertheless, because of trust (--trust)"
+            said = f"not all inputs of these runs are known ({why}): {kept}. If its version decides them, give the "
+            said += 'policy an attribute identity = "version 1", and change the text with each version'
             warnings.warn(said, UnknownInputs, stacklevel=2)
 
     # Making it --------------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class Study:
         scenario = self.setup.scenarios[refused.job.scenario].with_overrides(refused.job.overrides)
         names = ("now", "when the study began") if self.workers.pool is None else ("there", "here")
         parts = self.identity.at_first(scenario)
-        texts = differences(parts, refused.parts, names) or "they changed and changed back"
+        texts = differences(parts, refused.parts, names) or "they changed twice, back to the first state"
         return (
             f"{where} has other inputs than this study ({texts}); no run was made with them. Make them the same, then "
             "give the same command again"
@@ -479,7 +479,7 @@ def _outcomes(future: Future, sent: int) -> list[RunOutcome] | None:
     except (UsageError, OtherInputs):  # a worker that is not like this machine
         raise
     except CancelledError:
-        raise RunError("the workers are gone: the connection to their scheduler is lost") from None
+        raise RunError("the connection to the workers' scheduler is lost") from None
     except Exception as error:  # what the executor says of a worker that it lost
         said = " ".join(str(error).split())
         return [] if sent > 1 else [RunOutcome(None, error=f"{type(error).__name__}: {said}", lasting=False)]

@@ -46,8 +46,8 @@ OPEN_BLOCKS = 8  # Maximum number of unfinished blocks besides the current one; 
 MANY_BLOCKS = 4  # Minimum number of blocks per shard for shards that consist of whole blocks.
 
 WARMUP_REMARK = (
-    "warm-up: that of each point is found from a pilot (MSER-5 on the mean response of up to {runs} replications, by "
-    "order of arrival) and is the longest of its policies"
+    "warm-up: a pilot finds that of each point (MSER-5 on the mean response of up to {runs} replications, by "
+    "order of arrival); the longest of the policies is used"
 )
 
 
@@ -111,7 +111,7 @@ def sweep_plan(plan: SweepPlan, out: str | Path | None = None, resume: bool = Fa
     if part is not None and options.fresh:
         raise UsageError("--shard cannot be combined with --fresh: it would discard the runs of the other shards")
     if part is not None and out is None and options.cache is None:
-        raise UsageError("shards need a shared folder: give --out or --cache")
+        raise UsageError("a shard needs a shared folder: give --out or --cache")
     pool = Workers(options.workers, options.dask, options.executor)
     with _place(plan, out, resume) as (store, directory):
         with (
@@ -478,7 +478,7 @@ def plan_sweep(
     amount = amount_of(base, study_options.replications)
     keys, given = rows(base, over=over, points=points, policies=policies, sample=sample, n=n, sample_seed=sample_seed)
     if seed is not None and "seed" in keys:
-        raise UsageError("seeds are given twice: as the key seed, and by themselves")
+        raise UsageError("seeds must be given once: as the key seed, or as seed (--seed)")
     if len(given) * amount.maximum > MAX_RUNS:
         up_to = "" if amount.precision is None else "up to "
         raise UsageError(
@@ -493,7 +493,7 @@ def plan_sweep(
         rows=given, amount=amount, identity=Identity(check), metrics=names or figures, options=study_options,
     )  # fmt: skip
     if sample == "sobol" and n is not None and n & (n - 1):
-        plan.remarks.append(f"a Sobol sample is balanced where its size is a power of 2; {n} is none")
+        plan.remarks.append(f"the size of a Sobol sample should be a power of 2, for balance; got {n}")
     checked = plan.checked
 
     def facts(one: Scenario) -> tuple[str, float, str]:
@@ -514,9 +514,9 @@ def plan_sweep(
         plan.remarks.append(WARMUP_REMARK.format(runs=pilot_size(amount.maximum)))
     if amount.precision is not None:
         plan.remarks.append(
-            f"replications: of each row until the {100 * amount.confidence:g} % interval of its "
+            f"replications: each row is repeated until the {100 * amount.confidence:g} % interval of its "
             f"{metric_name(amount.metric)} is within ± {100 * amount.precision:g} % of the mean, {MIN_FOR_PRECISION} "
-            f"to {amount.maximum:,} of them"
+            f"to {amount.maximum:,} replications"
         )
     return plan
 
@@ -528,9 +528,9 @@ def plan_sweep(
 def _place(plan: SweepPlan, out: str | Path | None, resume: bool) -> Iterator[tuple[Store, Directory | None]]:
     fresh, shared = plan.options.fresh, plan.options.shard is not None
     if out is None and resume:
-        raise UsageError("nothing to resume without the directory of the sweep: give out (--out DIR)")
+        raise UsageError("resume needs the directory of the sweep: give out (--out DIR)")
     if resume and fresh:
-        raise UsageError("either resume, or begin anew with fresh")
+        raise UsageError("resume and fresh exclude each other; give one of them")
     folder = open_cache(plan.options.cache)
     if out is None:
         yield Store(folder, fresh, plan.options.trust), None

@@ -290,7 +290,7 @@ def work(packed: bytes, jobs: Sequence[RunJob]) -> list[RunOutcome]:
     if digest not in _setups:
         setup, expected = unpacked(packed)
         if expected is not None and expected != fingerprint():
-            raise UsageError(f"a worker is not like this machine: {differences(expected, fingerprint())}")
+            raise UsageError(f"a worker differs from this machine: {differences(expected, fingerprint())}")
         if setup.audit:
             watch_opens("audit")
         _setups[digest] = setup

@@ -24,7 +24,7 @@ from hetsim import registry
 from hetsim.errors import RunError, UsageError
 from hetsim.experiment.identity import differences, fingerprint
 
-GUARD = 'A script that asks for workers needs its own code under `if __name__ == "__main__":`.'
+GUARD = 'A script that uses workers must have its code under `if __name__ == "__main__":`.'
 
 PATIENCE = 60.0  # Seconds within which a worker of a cluster must answer.
 
@@ -56,7 +56,7 @@ class _Processes(ProcessPoolExecutor):
                 forkserver._forkserver._stop()  # type: ignore[attr-defined]  # returns at its end; a pool starts another
             elif not getattr(self, "_broken", False):
                 raise
-            raise BrokenProcessPool("a worker died while another was being started") from error
+            raise BrokenProcessPool("a worker process died while another was starting") from error
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def packed(setup: Any) -> bytes:
         return pickle.dumps((registry.to_send(), setup))
     except (pickle.PicklingError, AttributeError, TypeError) as problem:
         raise UsageError(
-            f"this cannot be sent to worker processes ({problem}); put your policy into a module, or use one worker"
+            f"the policy cannot be sent to worker processes ({problem}); put it into a module, or use one worker"
         ) from None
 
 
@@ -161,7 +161,7 @@ class GivenPool:
 
     def renew(self) -> None:
         """Replace an executor that a worker's death broke."""
-        raise RunError("the executor is broken: a worker of it died")
+        raise RunError("the executor is broken: one of its workers died")
 
     def close(self, *, at_once: bool) -> None:
         """Close the pool after its jobs are done, or (`at_once`) drop them."""
@@ -198,8 +198,8 @@ class Processes(GivenPool):
             raise RunError(f"no worker process could be started. {GUARD}")
         elif self._failed == STARTS:
             raise RunError(
-                f"worker processes died while they were starting, {STARTS} times in a row (out of memory? killed by "
-                "the system?): try fewer workers"
+                f"worker processes died while they were starting, {STARTS} times in a row (out of memory, or killed by "
+                "the system): use fewer workers"
             )
         close_pool(self._pool, at_once=True)
         self.executor = process_pool(self.workers, as_worker)
@@ -247,11 +247,11 @@ class DaskCluster(GivenPool):
         except Exception as error:
             raise UsageError(
                 f"the workers at {self.address} cannot run hetsim ({type(error).__name__}: {error}); "
-                "install it there as it is here"
+                "install the same version as here"
             ) from None
         if greeting != expected:
             raise UsageError(
-                f"the workers at {self.address} are not like this machine: {differences(expected, greeting)}"
+                f"the workers at {self.address} differ from this machine: {differences(expected, greeting)}"
             )
 
     @property
@@ -311,7 +311,7 @@ def _client(address: str) -> Any:
     try:
         from distributed import Client
     except ImportError:
-        raise UsageError('a Dask cluster takes Dask: pip install "hetsim[distributed]"') from None
+        raise UsageError('running on a Dask cluster needs Dask: pip install "hetsim[distributed]"') from None
     if not re.fullmatch(r"(\w+://)?[^\s/]+:\d+/?", address):
         raise UsageError(f'"{address}" is not the address of a Dask scheduler, such as tcp://HOST:8786')
     try:

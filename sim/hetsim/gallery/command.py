@@ -56,13 +56,13 @@ def gallery(
             (short, "--short"), (cases, "--case"), (inputs, "--inputs"), (record, "--record"), (out, "--out")
         ):  # fmt: skip
             if given:
-                raise UsageError(f"{option} is for entries that run: name one, or --all")
+                raise UsageError(f"{option} needs an entry to run: give its name, or --all")
         _list(catalogue.entries(), as_json)
         return
     if names and everything:
-        raise UsageError("--all runs every entry; name none with it")
+        raise UsageError("--all runs every entry; leave out the names")
     if record and (short or as_recorded):
-        raise UsageError("--record keeps what whole cases give; leave out --short and --recorded")
+        raise UsageError("--record saves the figures of complete runs; leave out --short and --recorded")
     chosen = _chosen(cases)
     entries = catalogue.entries() if everything else [catalogue.entry(name) for name in names]
     for entry in entries:
@@ -91,7 +91,7 @@ def _chosen(cases: tuple[str, ...]) -> dict[str, list[str]]:
     for text in cases:
         axis, sign, values = text.partition("=")
         if not sign or not axis.strip() or not values.strip():
-            raise UsageError(f'--case needs AXIS=VALUE, not "{text}"')
+            raise UsageError(f'--case must be AXIS=VALUE; got "{text}"')
         values_of_axes.setdefault(axis.strip(), []).extend(value.strip() for value in values.split(","))
     return values_of_axes
 
@@ -105,7 +105,7 @@ def _check_axes(entries: list[Entry], chosen: dict[str, list[str]]) -> None:
     for axis, values in chosen.items():
         if axis not in known_values:
             there = f"; there are {', '.join(known_values)}" if known_values else ""
-            raise UsageError(f'--case: no axis "{axis}"{suggestion(axis, known_values) or there}')
+            raise UsageError(f'--case: there is no axis "{axis}"{suggestion(axis, known_values) or there}')
         for value in values:
             if value not in known_values[axis]:
                 near = suggestion(value, known_values[axis]) or f"; there are {', '.join(known_values[axis])}"

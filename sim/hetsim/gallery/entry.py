@@ -64,11 +64,11 @@ class Entry:
             scenario = self.folder.parent / f"{self.folder.name}.yaml"
             if scenario.exists():
                 return scenario
-            raise self.problem(("scenario",), f"there is no {scenario}; name the scenario")
+            raise self.problem(("scenario",), f"the file {scenario} does not exist; give the key scenario")
         if given.endswith((".yaml", ".yml")) or "/" in given:
             path = self.folder / given
             if not path.exists():
-                raise self.problem(key, f"there is no file {path}")
+                raise self.problem(key, f"the file {path} does not exist")
             return path
         try:
             return find(given)
@@ -90,7 +90,7 @@ class Entry:
             self._has(frame, column, ("tables", number, "where", column), table)
             frame = frame[frame[column] == str(wanted)]
         if not len(frame):
-            raise self.problem(key, f"no row of the figures is left for table {table.name}")
+            raise self.problem(key, f"no row of the figures belongs to table {table.name}")
         if table.wide is not None:
             for column in table.wide.columns:
                 self._has(frame, column, ("tables", number, "wide", "columns", column), table)
@@ -101,7 +101,7 @@ class Entry:
             self._has(frame, column, ("tables", number, "values", column), table)
             frame[column] = pd.to_numeric(frame[column], errors="coerce")
             if frame[column].isna().any():
-                raise self.problem(key, f'column "{column}" has a cell that is no number')
+                raise self.problem(key, f'column "{column}" must have numbers only')
             if value.column is not None:
                 self._has(frame, value.key, ("tables", number, "values", column, "key"), table)
         if table.seeds is not None:
@@ -111,7 +111,7 @@ class Entry:
     def _csv(self, name: str, key: Key) -> pd.DataFrame:
         path = self.folder / name
         if not path.is_file():
-            raise self.problem(key, f"there is no file {path}")
+            raise self.problem(key, f"the file {path} does not exist")
         try:
             return pd.read_csv(path, dtype=str, keep_default_na=False)
         except (ValueError, UnicodeDecodeError, OSError, EOFError) as error:
@@ -150,12 +150,12 @@ class Entry:
         """Check that an axis has the same values in the figures and in the expected file."""
         for value in found or []:
             if value not in values:
-                problem = f'the figures have {name} "{value}", and nothing is said of how it is run'
-                raise self.problem((*key, "values"), f"{problem}; there are {', '.join(values)}")
+                problem = f'the figures have {name} "{value}", but values does not state how it is run'
+                raise self.problem((*key, "values"), f"{problem}; values has {', '.join(values)}")
         for value in values:
             if found is not None and value not in found:
-                problem = f'the figures of table {table.name} have nothing of {name} "{value}"'
-                raise self.problem((*key, "values", value), f"{problem}; put it under extra_values if that is meant")
+                problem = f'the figures of table {table.name} have no row of {name} "{value}"'
+                raise self.problem((*key, "values", value), f"{problem}; if it has no figures, use extra_values")
 
     def _filling(
         self, axis: Axis, found: list[str] | None, table: FiguresTable, name: str, key: Key
@@ -181,7 +181,7 @@ class Entry:
                 raise self.problem(key, f'{axis.table} has no column "{column}"')
             frame = frame[frame[column] == str(wanted)]
         if not len(frame):
-            raise self.problem(key, f"{axis.table} has no rows that count")
+            raise self.problem(key, f"{axis.table} has no row that matches")
         column = name if name in frame else frame.columns[0]
         return {str(row[column]): {str(k): str(v) for k, v in row.items()} for row in frame.to_dict("records")}
 
@@ -248,7 +248,7 @@ class Entry:
                 while block := content.read(1 << 20):
                     digest.update(block)
             if needed.sha256 not in (None, actual := digest.hexdigest()):
-                problem = f"the content of {path} has SHA-256 {actual}, not {needed.sha256}: it is another file"
+                problem = f"{path} must have the SHA-256 {needed.sha256}; got {actual}: it is another file"
                 raise self.problem(("inputs", place, "sha256"), problem)
         return None
 
@@ -258,7 +258,7 @@ class Entry:
         """Check everything that can be checked before a run; ScenarioError lists problems."""
         problems: list[Problem] = []
         if self.expected.notice is not None and not (self.folder / self.expected.notice).is_file():
-            text = f"there is no file {self.folder / self.expected.notice}: inputs under {self.expected.license} ship"
+            text = f"{self.folder / self.expected.notice} does not exist: inputs under {self.expected.license} ship"
             problems.append(self.document.problem(("notice",), f"{text} with their notice"))
         for number, table in enumerate(self.expected.tables):
             try:
@@ -274,7 +274,7 @@ class Entry:
 
         if table.seeds is None and table.tolerance.deviations is not None:
             raise self.problem(
-                ("tables", number, "tolerance"), "deviations are of the authors' seeds; name their column"
+                ("tables", number, "tolerance"), "deviations are over the authors' seeds; name the column of seeds"
             )
         if not (cases := list(self.cases_of(number, table))):
             raise self.problem(("tables", number), f"table {table.name} has no case")
@@ -282,16 +282,16 @@ class Entry:
         proposed = [long_form(scenario.raw.get("policy")), *map(long_form, _proposals(scenario.raw))]
         for case in cases:
             if case.policy is not None and case.source == cases[0].source and long_form(case.policy) not in proposed:
-                problem = f"the policy of {case.text} is none of those of the scenario {case.source}"
+                problem = f"the policy of {case.text} is not one of the scenario {case.source}"
                 raise self.problem(
-                    ("tables", number, "axes"), f"{problem} (policy, sweep.policy): put it into one of both"
+                    ("tables", number, "axes"), f"{problem} (policy, sweep.policy): add it to one of these keys"
                 )
         if table.seeds is not None:
             seeds = self.figures[table.name][table.seeds].nunique()
             runs = self.replications(table, scenario)
             if seeds != runs:
                 text = f"the figures have {seeds} seeds, and the scenario {cases[0].source} makes {runs} replications"
-                raise self.problem(("tables", number, "seeds"), f"{text}: means would not be of equally many")
+                raise self.problem(("tables", number, "seeds"), f"{text}: both must have the same number")
 
     @staticmethod
     def replications(table: FiguresTable, scenario: Any) -> int:
@@ -348,10 +348,10 @@ def entry(name: str | Path) -> Entry:
         path = path / EXPECTED
     elif not path.exists():
         if path.suffix in (".yaml", ".yml") or "/" in str(name):
-            raise ScenarioError(Problem("there is no such file", file=str(name)))
+            raise ScenarioError(Problem("the file does not exist", file=str(name)))
         raise UnknownName("entry of the gallery", str(name), shipped_entries, " (hetsim gallery lists them)")
     elif path.is_dir():
-        raise UsageError(f"{path}: there is no {EXPECTED} in this folder")
+        raise UsageError(f"{path}: the folder has no file {EXPECTED}")
     return read(path)
 
 
@@ -363,7 +363,7 @@ def entries() -> list[Entry]:
 def read(path: Path) -> Entry:
     document = documents.read(path)
     if not isinstance(document.data, Mapping):
-        raise ScenarioError(document.problem((), "an expected file is a mapping"))
+        raise ScenarioError(document.problem((), "the file must be a mapping"))
     try:
         expected = Expected.model_validate(document.data)
     except ValidationError as error:

@@ -240,7 +240,7 @@ def _ran(entry: Entry, work: Sequence[tuple[TableCase, int | None]], workers: in
         with pool:
             yield from pool.map(ran_case, *zip(*jobs, strict=True))
     except BrokenExecutor:
-        raise RunError("a worker process was killed, perhaps for lack of memory: give fewer --workers") from None
+        raise RunError("a worker process was killed, maybe for lack of memory: use fewer --workers") from None
 
 
 def _sameness(entry: Entry, case: TableCase, count: int | None) -> str:
@@ -351,7 +351,7 @@ def sentence(comparison: pd.DataFrame) -> str:
     judged_ = comparison[comparison["within"].notna()]
     missing = int((comparison["hetsim"].isna() & comparison["paper"].notna()).sum())
     if not len(judged_):
-        return "not run" if missing else "nothing is judged"
+        return "not run" if missing else "no figure is compared"
     good = int(judged_["within"].astype(bool).sum())
     text = f"{good} of {len(judged_)} figures are within the tolerance" + (f", {missing} not run" if missing else "")
     outside = judged_[~judged_["within"].astype(bool)]
@@ -362,9 +362,9 @@ def sentence(comparison: pd.DataFrame) -> str:
                 if isinstance(worst[name], str)]  # fmt: skip
         where = ", ".join([*axes, str(worst["value"])])
         if worst["difference"] != worst["difference"]:
-            text += f"; another place than the paper's has {where}: {number(worst['hetsim'])}"
+            text += f"; the rank differs from the paper's in {where}: {number(worst['hetsim'])}"
         else:
-            text += f"; farthest outside is {where}: {number(worst['hetsim'])} against {number(worst['paper'])}"
+            text += f"; the largest deviation is {where}: {number(worst['hetsim'])}, paper {number(worst['paper'])}"
     return text
 
 

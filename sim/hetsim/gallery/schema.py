@@ -13,7 +13,7 @@ Cell = str | int | float
 
 def _joined(value: Any) -> Any:
     if not isinstance(value, str) or not value.strip():
-        raise ValueError("expected a text")
+        raise ValueError("must be a text")
     return " ".join(value.split())
 
 
@@ -43,9 +43,9 @@ class Axis(Model):
 
     def _check_keys(self) -> None:
         if (self.values is None) == (self.each is None):
-            raise ValueError("give either values (what each one changes) or each (a pattern for all)")
+            raise ValueError("give either values (the changes of each value) or each (a pattern for all)")
         if self.table is not None and self.each is None:
-            raise KeyProblem("table", "its rows need each: what a row changes")
+            raise KeyProblem("table", "rows needs each: the changes of a row")
 
 
 class FigureValue(Model):
@@ -65,7 +65,7 @@ class FigureValue(Model):
         if (self.metric is None) == (self.column is None):
             raise ValueError("give either metric or column")
         if (self.start is None) != (self.to is None):
-            raise ValueError("a window has both from and to")
+            raise ValueError("a window must have both from and to")
         if self.start is not None and self.to is not None and self.to <= self.start:
             raise ValueError("the window from..to is empty")
 
@@ -136,7 +136,7 @@ class FiguresTable(Model):
     @classmethod
     def _some(cls, value: dict[str, FigureValue]) -> dict[str, FigureValue]:
         if not value:
-            raise ValueError("name at least one column of the figures")
+            raise ValueError("give at least one column of the figures")
         return value
 
 
@@ -167,7 +167,7 @@ class Expected(Model):
     def _check_keys(self) -> None:
         names = [table.name for table in self.tables]
         if len(set(names)) < len(names):
-            raise KeyProblem("tables", "two tables have one name")
+            raise KeyProblem("tables", "each table must have a different name")
         if self.license != NONE_SHIPPED and self.notice is None:
             raise KeyProblem(
                 "notice", f"inputs under {self.license} ship with the notice of their license; name its file"

@@ -37,7 +37,7 @@ class RetryWait:
 
     def check(self) -> None:
         if self.factor < 1:
-            raise KeyProblem("factor", f"a wait never becomes shorter; give 1 or more, not {self.factor:g}")
+            raise KeyProblem("factor", f"factor must be at least 1 (waits never become shorter); got {self.factor:g}")
 
     def seconds(self, retry: int, drawn: float) -> float:
         """Return the wait before a retry; `drawn`: the factor from jitter."""
@@ -64,11 +64,11 @@ class Retry:
 
     def check(self) -> None:
         if not self.on:
-            raise KeyProblem("on", "these retries have nothing to react to; name timeout, rejected or failed")
+            raise KeyProblem("on", "these retries have no cause; give at least one of timeout, rejected and failed")
         if self.times > 100:
-            raise KeyProblem("times", f"at most 100 retries of a call, not {self.times}")
+            raise KeyProblem("times", f"a call must have at most 100 retries; got {self.times}")
         if self.budget is not None and not 0 < self.budget <= 1:
-            raise KeyProblem("budget", f"a budget is a share of the calls above 0 and up to 100%, not {self.budget:g}")
+            raise KeyProblem("budget", f"budget must be a share of calls above 0 and up to 100%; got {self.budget:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Hedge:
 
     def check(self) -> None:
         if self.times > MAX_HEDGES:
-            raise KeyProblem("times", f"at most {MAX_HEDGES} hedges of an attempt, not {self.times}")
+            raise KeyProblem("times", f"an attempt must have at most {MAX_HEDGES} hedges; got {self.times}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,16 +121,16 @@ class Clients:
         longest = math.inf if self.is_drawn else self.timeout
         for key, value in (("timeout", longest), ("give_up_after", self.give_up_after)):
             if value <= 0:
-                raise KeyProblem(key, "a client waits for some time; leave it out where it waits for ever")
+                raise KeyProblem(key, "the time must be above 0; leave the key out if clients wait without limit")
         if self.retry is None and self.hedge is None and self.timeout == math.inf and math.isinf(self.give_up_after):
-            raise KeyProblem("timeout", "these clients do nothing; give timeout, give_up_after, retry or hedge")
+            raise KeyProblem("timeout", "clients must have at least one of timeout, give_up_after, retry and hedge")
         if self.hedge is not None and self.hedge.after >= (limit := min(longest, self.give_up_after)):
-            text = f"no attempt is awaited for so long; give less than the {limit:g} s after which its client leaves"
+            text = f"the time must be below the {limit:g} s after which the client leaves"
             raise KeyProblem("hedge", text, "after")
         if self.count is not None and self.count > MAX_CLIENTS:
-            raise KeyProblem("count", f"at most {MAX_CLIENTS:,} clients, not {self.count:,}")
+            raise KeyProblem("count", f"count must be at most {MAX_CLIENTS:,} clients; got {self.count:,}")
         if self.count is not None and (self.retry is None or self.retry.budget is None):
-            raise KeyProblem("count", "clients are told apart by their retry budgets, and there is none")
+            raise KeyProblem("count", "count has no effect without retry.budget, by which clients differ; leave it out")
 
     @property
     def copies(self) -> int:

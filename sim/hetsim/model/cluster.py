@@ -118,7 +118,7 @@ class Sharing:
     def check(self) -> None:
         """Raise KeyProblem for a share of 1, which leaves nothing."""
         if not 0 <= self.switch_cost < 1:
-            raise KeyProblem("switch_cost", f"switch_cost is a share from 0 to below 1, not {self.switch_cost:g}")
+            raise KeyProblem("switch_cost", f"switch_cost must be a share from 0 to below 1; got {self.switch_cost:g}")
 
     @cached_property
     def slower(self) -> dict[tuple[str, str], float]:
@@ -167,13 +167,13 @@ class Preemption:
     def check(self) -> None:
         """Raise KeyProblem for keys that do not belong to this kind."""
         if self.rate is not None and self.kind != "context_switch":
-            raise KeyProblem("rate", "state is saved only by context_switch")
+            raise KeyProblem("rate", "only preemption by context_switch saves state; leave it out")
         if self.rate == 0:
             raise KeyProblem("rate", "a rate must be above 0")
         if self.overhead and self.kind != "flep":
-            raise KeyProblem("overhead", "only flep slows its kernels down all the time")
+            raise KeyProblem("overhead", "only preemption by flep slows kernels down; leave it out")
         if self.overhead < 0:
-            raise KeyProblem("overhead", "must not be negative")
+            raise KeyProblem("overhead", "must be at least 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,11 +373,11 @@ class Partition:
     def check(self) -> None:
         """Raise KeyProblem for time limits that contradict each other."""
         if self.default_time is not None and self.default_time > self.max_time:
-            text = f"{self.default_time:g} s is more than the max_time of {self.max_time:g} s"
+            text = f"default_time must be at most the max_time of {self.max_time:g} s; got {self.default_time:g} s"
             raise KeyProblem("default_time", text)
         for key in ("default_time", "max_time"):
             if getattr(self, key) == 0:
-                raise KeyProblem(key, "a time limit is above 0; leave it out where there is none")
+                raise KeyProblem(key, "a time limit must be above 0; leave it out if there is none")
 
     @property
     def limited(self) -> bool:
@@ -414,7 +414,7 @@ class Cluster:
                  fabric: Fabric = Fabric()):  # noqa: B008  # fmt: skip
         self.specs = list(specs)
         if sum(spec.count * (1 + sum(count for _, count in spec.accelerators)) for spec in specs) > MAX_DEVICES:
-            raise ValueError(f"a cluster has at most {MAX_DEVICES:,} devices")
+            raise ValueError(f"a cluster must have at most {MAX_DEVICES:,} devices")
         self.nodes: list[Node] = []
         self.devices: list[Device] = []
         self.types: dict[str, DeviceType] = {}
@@ -448,7 +448,7 @@ class Cluster:
                 accelerators.append(self._device(f"{name}/g{local}", kind, index, local=local, spec=spec))
         cores = spec.cpus - spec.drivers
         if cores < 0:
-            raise ValueError(f"{spec.drivers} driver cores are more than the {spec.cpus} cores of node {name}")
+            raise ValueError(f"node {name} must have at most {spec.cpus} driver cores, its cores; got {spec.drivers}")
         self.nodes.append(
             Node(index, name, cores, memory=spec.memory, cpu=cpu, accelerators=tuple(accelerators), spec=spec)
         )

@@ -81,9 +81,9 @@ class Maintenance:
     def check(self) -> None:
         """Raise KeyProblem for an empty window or one announced too late."""
         if not self.length:
-            raise KeyProblem("for", "a maintenance takes some time")
+            raise KeyProblem("for", "the duration of a maintenance must be above 0")
         if self.announced > self.start:
-            raise KeyProblem("announced", "a maintenance is announced before it begins")
+            raise KeyProblem("announced", "a maintenance must be announced before it begins")
 
     @property
     def end(self) -> float:

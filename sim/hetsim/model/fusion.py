@@ -45,7 +45,7 @@ def fusible(modes: Sequence[Mode]) -> str | None:
     for mode in modes:
         one = mode.gpus == 1 and mode.whole_devices if mode.gpus else mode.millicores == MILLI
         if not one or mode.table is not None:
-            return f"mode {mode.name} does not run on one core or one whole accelerator"
+            return f"mode {mode.name} does not run on exactly one core or one whole accelerator"
         if mode.type is not first.type:
             return f"modes {first.name} and {mode.name} run on different types of device"
         if mode.partition is not first.partition:

@@ -205,15 +205,15 @@ class Plan:
                 elif lanes[device].type is not mode.type:
                     texts.append(f"task {name}: mode {mode.name} does not run on {device} ({lanes[device].type.name})")
                 elif not mode.span_any and not can_host(cluster.nodes[lanes[device].node], mode):
-                    texts.append(f"task {name}: even idle, the node of {device} has not what mode {mode.name} needs")
+                    texts.append(f"task {name}: the node of {device}, even idle, lacks resources for mode {mode.name}")
             wanted = max(1, mode.millicores // 1000) if mode.on_cpu else mode.gpus
             if len(set(step.devices)) != len(step.devices) or len(step.devices) != wanted:
                 named = len(step.devices)
-                texts.append(f"task {name}: mode {mode.name} needs {wanted} devices, the plan names {named}")
+                texts.append(f"task {name}: mode {mode.name} needs {wanted} devices; the plan has {named}")
         for copy in self.copies:
             texts.extend(_copy_problems(copy, tasks, lanes, seen))
         if missing := [tasks.name(i) for i in range(len(tasks)) if i not in seen]:
-            texts.append(f"{len(missing)} tasks have no place in the plan: {_some(missing)}")
+            texts.append(f"{len(missing)} tasks are not in the plan: {_some(missing)}")
         return texts or self.problems_of_order(tasks)
 
     def problems_of_order(self, tasks: Tasks) -> list[str]:
@@ -221,7 +221,7 @@ class Plan:
         problems = list(_fusion_problems(self, tasks))
         cycle = None if problems else self._cycle(tasks)
         if cycle:
-            problems.append("the orders and the predecessors contradict each other: " + " → ".join(map(str, cycle)))
+            problems.append("the orders on devices contradict the predecessors: " + " → ".join(map(str, cycle)))
         return problems
 
     def _cycle(self, tasks: Tasks) -> list[Any] | None:
@@ -250,37 +250,37 @@ def _fusion_problems(plan: Plan, tasks: Tasks) -> Iterator[str]:
         names = _some([tasks.name(step.task) for step in steps])
         if any(step.devices != steps[0].devices for step in steps):
             devices = _some(list(dict.fromkeys("+".join(step.devices) for step in steps)))
-            yield f"tasks {names} are to be launched as one, but on different devices: {devices}"
+            yield f"tasks {names} are fused into one launch, but on different devices: {devices}"
             continue
         refusal = fusible([tasks.shapes[tasks.shape[step.task]].modes[step.mode] for step in steps])
         if refusal is not None:
-            yield f"tasks {names} cannot be launched as one: {refusal}"
+            yield f"tasks {names} cannot be fused into one launch: {refusal}"
             continue
         if any(place[second] != place[first] + 1 for first, second in zip(numbers, numbers[1:], strict=False)):
             lane = steps[0].devices[0]
-            yield f"tasks {names} are to be launched as one, but other steps stand between them on {lane}"
+            yield f"tasks {names} are fused into one launch, but other steps are between them on {lane}"
         rows = [step.task for step in steps]
         for at, row in enumerate(rows):
             if late := [p for p in (tasks.predecessors or {row: ()})[row] if p in rows[at + 1 :]]:
-                yield (f"tasks {names} are to be launched as one, but {tasks.name(row)} stands before its predecessor "
+                yield (f"tasks {names} are fused into one launch, but {tasks.name(row)} is before its predecessor "
                        f"{tasks.name(late[0])}")  # fmt: skip
 
 
 def _copy_problems(copy: Copy, tasks: Tasks, lanes: Mapping[str, Device], steps: Mapping[int, int]) -> Iterator[str]:
     verb = "drops" if copy.drop else "fetches"
     if not 0 <= copy.item < len(tasks.items):
-        yield f"the plan {verb} item {copy.item}, but there are {len(tasks.items)} items"
+        yield f"the plan {verb} item {copy.item}, but items are 0 to {len(tasks.items) - 1}"
         return
     item = tasks.items[copy.item]
     where = f"the plan {verb} {item.name} {'from' if copy.drop else 'to'} {copy.device}"
     if (device := lanes.get(copy.device)) is None:
         yield f"{where}, which the cluster lacks"
     elif device.type.kind == "cpu":
-        yield f"{where}, which is no accelerator"
+        yield f"{where}, which is not an accelerator"
     elif device.type.memory is not None and item.size > device.type.memory:
-        yield f"{where}, which has {device.type.memory / 1e9:.6g} GB for its {item.size / 1e9:.6g} GB"
+        yield f"{where}, which has {device.type.memory / 1e9:.6g} GB; the item has {item.size / 1e9:.6g} GB"
     if copy.after is not None and copy.after not in steps:
-        yield f"{where} after a task that has no place in the plan (row {copy.after})"
+        yield f"{where} after a task that is not in the plan (row {copy.after})"
 
 
 def can_host(node: Node, mode: Mode) -> bool:

@@ -48,9 +48,9 @@ class DecisionTime:
     def check(self) -> None:
         """Raise ValueError or KeyProblem if these keys have no effect."""
         if self == DecisionTime():
-            raise ValueError("says of no step how long it takes; give cycle, per_cycle, per_waiting or per_start")
+            raise ValueError("must give at least one time: cycle, per_cycle, per_waiting or per_start")
         if self.overlap and not self.per_start:
-            raise KeyProblem("overlap", "no start takes any time that could overlap; give per_start, or leave it out")
+            raise KeyProblem("overlap", "overlap needs a time of starts: give per_start, or leave overlap out")
 
     @property
     def shortest_cycle(self) -> float:

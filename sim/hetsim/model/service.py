@@ -88,7 +88,7 @@ class ScaleBounds:
     def check(self) -> None:
         """Raise KeyProblem for bounds that contradict each other."""
         if self.max_replicas < self.min_replicas:
-            text = f"at most {self.max_replicas} replicas and at least {self.min_replicas} contradict each other"
+            text = f"max must be at least min ({self.min_replicas}); got {self.max_replicas}"
             raise KeyProblem("max", text)
 
 

@@ -79,7 +79,7 @@ class SpanSpeeds:
     def given(cls, **rates: float) -> SpanSpeeds:
         """Return the rates; a missing rate equals that of the previous level."""
         if not rates:
-            raise ValueError("span_speeds needs the rate of at least one of island, switch, node, rack and cluster")
+            raise ValueError("span_speeds must have a rate for at least one of island, switch, node, rack and cluster")
         rate = 1.0
         return cls(*[rate := rates.get(level, rate) for level in cls.__slots__])
 
@@ -87,7 +87,7 @@ class SpanSpeeds:
         """Raise KeyProblem for a rate that rises with distance."""
         for wide, narrow in (("node", "island"), ("node", "switch"), ("rack", "node"), ("cluster", "rack")):
             if getattr(self, wide) > getattr(self, narrow):
-                raise KeyProblem(wide, f"a gang over one {wide} cannot be faster than within one {narrow}")
+                raise KeyProblem(wide, f"a gang over one {wide} must not be faster than within one {narrow}")
 
     def rate_of(self, devices: Sequence[Device]) -> float:
         """Return the rate of a gang on these devices."""
@@ -311,9 +311,9 @@ class Stopping:
     def check(self) -> None:
         """Raise KeyProblem or ValueError for intervals and checkpoints that contradict."""
         if self.interval <= self.checkpoint:
-            raise KeyProblem("interval", "checkpoints need an interval above 0")
+            raise KeyProblem("interval", "interval (between two checkpoints) must be above 0")
         if self.checkpoint and self.interval == math.inf:
-            raise ValueError("checkpoint says how long one takes; interval must say how often there is one")
+            raise ValueError("checkpoint (the duration) needs interval (the time between two checkpoints)")
 
     @property
     def input_saved(self) -> bool:
@@ -338,7 +338,7 @@ class Shape:
 
     def __init__(self, modes: Sequence[Mode], stopping: Stopping = Stopping(), preemptible: bool = True):  # noqa: B008
         if not modes:
-            raise ValueError("a shape needs at least one mode")
+            raise ValueError("a shape must have at least one mode")
         self.index = -1  # set by `Tasks`
         self.modes = tuple(modes)
         self.position = {mode: i for i, mode in enumerate(self.modes)}

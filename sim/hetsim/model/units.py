@@ -59,10 +59,10 @@ def parse(
     90.0
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"expected a value with a unit such as {example}, not {shown(value)}")
+        raise ValueError(f"must be a value with a unit such as {example}; got {shown(value)}")
     text = value if isinstance(value, str) else str(value) if abs(value) <= MAX_NUMBER else "inf"
     if _DATE.match(text):
-        raise ValueError(f"{shown(value)} is a date; expected is a value with a unit such as {example}")
+        raise ValueError(f"{shown(value)} is a date; it must be a value with a unit such as {example}")
     if not (match := _QUANTITY.match(text)):
         raise ValueError(f"{shown(value)} is not a value with a unit such as {example}")
     number, unit = float(match[1]), match[2]
@@ -82,7 +82,7 @@ def parse(
     inverse = round(1 / factor) if factor < 1 else 0
     in_base_units = number / inverse if inverse and abs(inverse * factor - 1) < 1e-12 else number * factor
     if abs(in_base_units) > most:
-        raise ValueError(f"{shown(value)} is more than a simulation can hold: at most {_bound_text(most, units)}")
+        raise ValueError(f"{shown(value)} is too large: at most {_bound_text(most, units)}")
     return in_base_units
 
 
@@ -91,7 +91,7 @@ def parse_fraction(value: Any) -> float:
     if isinstance(value, str):
         return parse(value, FRACTION, "5%")
     if not is_number(value):
-        raise ValueError(f"expected a share such as 0.05 or 5%, not {shown(value)}")
+        raise ValueError(f"must be a share such as 0.05 or 5%; got {shown(value)}")
     return float(value)
 
 
@@ -176,14 +176,14 @@ def _number(value: Any) -> Any:
     if not is_number(value):
         beyond = isinstance(value, int | float) and abs(value) > MAX_NUMBER
         hint = f"; the largest is {MAX_NUMBER:g}" if beyond else ""
-        raise ValueError(f"expected a number, not {shown(value)}{hint}")
+        raise ValueError(f"must be a number; got {shown(value)}{hint}")
     return value
 
 
 def _whole(value: Any) -> Any:
     _number(value)
     if value != int(value):
-        raise ValueError(f"expected a whole number, not {shown(value)}")
+        raise ValueError(f"must be a whole number; got {shown(value)}")
     return int(value)
 
 
@@ -195,17 +195,17 @@ def _name(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"expected a name, not {shown(value)}")
+        raise ValueError(f"must be a name; got {shown(value)}")
     if len(value) > LONGEST_NAME:
-        raise ValueError(f"a name has at most {LONGEST_NAME} characters; this has {len(value):,}")
+        raise ValueError(f"a name must have at most {LONGEST_NAME} characters; got {len(value):,}")
     if not value.isprintable():
-        raise ValueError("a name is one line of visible characters; this has others")
+        raise ValueError("a name must be one line of visible characters")
     return value
 
 
 def _flag(value: Any) -> Any:
     if not isinstance(value, bool):
-        raise ValueError(f"expected true or false, not {shown(value)}")
+        raise ValueError(f"must be true or false; got {shown(value)}")
     return value
 
 
@@ -264,7 +264,7 @@ def _one_of_time(value: str) -> str:
     return value
 
 
-_NO_SHARE = "expected a share above 0 and at most 1, such as 10%, not {:g}"
+_NO_SHARE = "must be a share above 0 and at most 1, such as 10%; got {:g}"
 Share = Annotated[Fraction, forbid(lambda share: not 0 < share <= 1, _NO_SHARE)]
 TimeUnit = Annotated[str, AfterValidator(_one_of_time)]
 
@@ -276,7 +276,7 @@ TimeUnit = Annotated[str, AfterValidator(_one_of_time)]
 
 def _existing(value: Any, info: ValidationInfo) -> Path:
     if not isinstance(value, str | Path) or not str(value):
-        raise ValueError("expected a file name")
+        raise ValueError("must be a file name")
     given = path = Path(value)
     if not path.is_absolute():
         path = Path((info.context or {}).get("base", ".")) / path
@@ -289,14 +289,14 @@ def _existing(value: Any, info: ValidationInfo) -> Path:
     if folder:
         raise ValueError(f"{shown(str(value))} is a folder, not a file")
     if not is_file:
-        looked = "" if str(path) == str(value) or len(str(path)) > 500 else f" (looked for {path})"
-        raise ValueError(f"no file {shown(str(value))}{looked}")
+        looked = "" if str(path) == str(value) or len(str(path)) > 500 else f" (searched at {path})"
+        raise ValueError(f"there is no file {shown(str(value))}{looked}")
     return record_input(path, info.field_name, value)
 
 
 def _existing_folder(value: Any, info: ValidationInfo) -> Path:
     if not isinstance(value, str | Path) or not str(value):
-        raise ValueError("expected the name of a folder")
+        raise ValueError("must be the name of a folder")
     path = Path(value)
     inside = path if path.is_absolute() else Path((info.context or {}).get("base", ".")) / path
     try:
@@ -305,7 +305,7 @@ def _existing_folder(value: Any, info: ValidationInfo) -> Path:
     except (OSError, ValueError):  # a name that is too long, or has a NUL
         existing, file = None, False
     if existing is None:
-        what = "is a file, not a folder" if file else f"is no folder (looked for {str(inside)[:500]})"
+        what = "is a file, not a folder" if file else f"is not a folder (searched at {str(inside)[:500]})"
         raise ValueError(f"{shown(str(value))} {what}")
     return record_input(existing, info.field_name, value)
 

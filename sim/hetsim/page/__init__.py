@@ -22,7 +22,7 @@ def write_report(outcome: "Result | Replications | Comparison | Sweep", path: st
     """Write the page atomically; `folder`: its name in commands shown."""
     target = Path(path)
     if target.is_dir():
-        raise UsageError(f"{target} is a folder: give the page a file name, such as report.html")
+        raise UsageError(f"the page must be a file, such as report.html; got {target}, a folder")
     from hetsim.page.elements import write_page
 
     write_page(target, report(outcome, folder))

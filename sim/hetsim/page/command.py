@@ -34,15 +34,15 @@ def report(
     from hetsim.results.stored_files import reading_stored
 
     if port is not None and not watch:
-        raise click.UsageError("--port goes with --watch")
+        raise click.UsageError("--port needs --watch")
     if (style is not None or out is not None) and not paper:
-        raise click.UsageError(f"--{'out' if style is None else 'style'} goes with --paper; --page HTML writes a page")
+        raise click.UsageError(f"--{'out' if style is None else 'style'} needs --paper; --page HTML writes a page")
     if paper and (style is None or watch or page is not None):
-        raise click.UsageError("--paper needs --style ieee, acm or neurips, and goes with neither --page nor --watch")
+        raise click.UsageError("--paper needs --style ieee, acm or neurips, and excludes --page and --watch")
     if page is not None and watch:
-        raise click.UsageError("--watch writes nothing: leave out --page")
+        raise click.UsageError("--watch and --page exclude each other: leave out --page")
     if not directory.is_dir() and (directory.exists() or not watch):
-        raise click.UsageError(f'there is no directory "{directory}"; `hetsim run --out` writes one')
+        raise click.UsageError(f'the directory "{directory}" does not exist; `hetsim run --out` writes one')
     if watch:
         from hetsim.page.watch import PageServer
 

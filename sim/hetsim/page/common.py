@@ -106,7 +106,7 @@ def regret_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) ->
 
     for name in metrics:
         # Refused for a metric of which neither way is better, or 0 at its best.
-        draw, caption = partial(plots.regret, found, name), "How far each policy is from the best of them."
+        draw, caption = partial(plots.regret, found, name), "The distance of each policy from the best policy."
         if drawn := to.picture(draw, f"regret in {metric_name(name)}", caption, optional=True):
             return drawn
     return ""
@@ -120,7 +120,7 @@ def front_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) -> 
         if one.rpartition("_")[0] == other.rpartition("_")[0]:
             continue  # the mean and a percentile of the same thing trade nothing off
         alt = f"{metric_name(one)} and {metric_name(other)}"
-        caption = "The dashed line joins what nothing else beats in both."
+        caption = "The dashed line joins the points that no other point beats in both metrics."
         if drawn := to.picture(partial(plots.pareto, found, one, other), alt, caption, optional=True):
             return drawn
     return ""

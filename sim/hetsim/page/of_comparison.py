@@ -58,7 +58,7 @@ def _in_words(found: Comparison) -> Iterator[str]:
     for name in single[:MAX_METRICS]:
         yield _best_of_single_runs(found, name)
     if single and not found.identical:
-        yield "One run of each policy says nothing about chance; --replications 10 would."
+        yield "One run of each policy gives no confidence intervals; use --replications 10."
     different = [rows for rows in (_best_shown(found, rows) for rows in by_metric.values()) if rows]
     for rows in different[:MAX_METRICS]:
         yield _better_than(found, rows, by_metric[rows[0].metric])
@@ -186,7 +186,7 @@ def compared(found: Comparison, to: Markup) -> str:
     rows += [[policy, f"refuses: {reason}", *[""] * (len(cells) - 1)] for policy, reason in found.refused.items()]
     no_interval = found.single or found.identical
     verdict = [] if no_interval else [f"means ± half-widths of {100 * found.confidence:g} % intervals"]
-    verdict += ["◂ shown to be better than all others"] if any(found.winners.values()) else []
+    verdict += ["◂ significantly better than all others"] if any(found.winners.values()) else []
     base = "the policy with the best mean" if found.baseline is None else found.baseline
     verdict += [f"* significantly different from {base} (Holm)"] if starred else []
     return to.table(["policy", *(metric_name(name) for name in found.metrics)], rows, "; ".join(verdict))
@@ -209,7 +209,7 @@ def _walked(found: Comparison) -> tuple[str, bytes]:
     packed, omitted = columns.packed({label: (run, columns.waits_by_cause(run)) for label, run in firsts.items()})
     notes = [f"Not shown here: {listed([*omitted, *order[MAX_RUNS:]])}."] if omitted or order[MAX_RUNS:] else []
     if any(isinstance(run, Replications) for run in found.runs.values()):
-        notes.insert(0, "Of replications the first is shown.")
+        notes.insert(0, "Only the first replication is shown.")
     return (f'<p class="note">{elements.escape(" ".join(notes))}</p>' if notes else "") + elements.explorer(), packed
 
 
@@ -224,7 +224,7 @@ def differences(found: Comparison, to: Markup) -> str:
             mine = mine[(mine[["policy", "other"]] == best).any(axis=1)]
         rows += [[metric_name(str(metric)), *cells] for cells in common.difference_rows(str(metric), mine)]
     if len(rows) < len(found.pairs):
-        note += f" Those to the best policy of each metric; {COMPARISON} has all {len(found.pairs):,} pairs."
+        note += f" Only differences to the best policy of each metric; {COMPARISON} has all {len(found.pairs):,} pairs."
     return to.table(["metric", *common.DIFFERENCE_TITLES], rows, note if rows else "")
 
 

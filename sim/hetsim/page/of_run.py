@@ -35,7 +35,7 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
     shown = [(metric_name(name), figures.text(name) + figures.defined_in(name), name) for name in names]
     words = elements.items(_in_words(outcome, figures, waits)) + elements.warnings(remarks(outcome))
     number = len(outcome) if isinstance(outcome, Replications) else 1
-    note = "<p class=note>Of replications the first is shown.</p>" if number > 1 else ""
+    note = "<p class=note>Only the first replication is shown.</p>" if number > 1 else ""
     packed, _ = columns.packed({first.policy or "run": (first, waits)})
     return title, [headline(outcome)], [
         Section("In words", words + elements.cards(shown)),
@@ -59,7 +59,7 @@ def _in_words(outcome: Outcome, figures: Figures, waits: pd.DataFrame | None) ->
         causes = "" if waits is None else _causes_in_words(waits, isinstance(outcome, Replications))
         yield f"Tasks waited {figures.text(WAIT_MEAN)} on average, {part} of their response{causes}."
     if isinstance(outcome, Result):
-        yield "This is one run: it tells nothing about chance. Replications add intervals."
+        yield "One run gives no confidence intervals; use --replications 10."
     else:
         yield from outcome.remarks
 
@@ -94,7 +94,7 @@ def summary(outcome: Outcome, figures: Figures, to: Markup) -> str:
             for one in STATISTICS
         ]
         spread.setdefault(tuple(cells), [metric_name(family), *cells, f"{family}_…"])
-    note = "Without those that are 0, undefined, or equal to one above: hetsim run --json has all."
+    note = "Metrics that are 0, undefined, or equal to one above are left out: hetsim run --json has all."
     return to.folded(
         to.table(["", *STATISTICS, "name"], spread.values())
         + to.table(["metric", "value", "name"], rows, note), "all figures",
@@ -108,16 +108,16 @@ def pictures(first: Result, to: Markup) -> str:
 
     parts = []
     if len(first.steps):
-        caption = "What replicas of language models held, had to do, and did in a step; and the times between tokens."
+        caption = "KV blocks, waiting requests, tokens per step, and times between tokens of language models."
         parts.append(to.picture(lambda: plots.serving(first), "language models over time", caption))
     if first.metric(ENERGY) > 0:
-        parts.append(to.picture(lambda: plots.power(first), "power over time", "The area is the energy."))
+        parts.append(to.picture(lambda: plots.power(first), "power over time", "The area under it is the energy."))
     if has_pipelines(first):
         caption = "A step of the job with the most GPU time, alone on the links: a row a stage, a bar a micro-batch."
         alt = "the schedule of a pipeline"
         parts.append(to.picture(lambda: plots.pipeline(first), alt, caption, optional=True))
     if len(first.links):
-        caption = "How busy each link was; red where two jobs or more shared it."
+        caption = "The share of each link's rate in use; red where two or more jobs shared the link."
         parts.append(to.picture(lambda: plots.links(first), "the links of the network over time", caption))
     return "".join(parts)
 
@@ -130,7 +130,7 @@ def _texts(name: str, values: list[float]) -> list[Cell]:
 
 def _by_stage(first: Result) -> str:
     rows = stage_rows(first)
-    note = "Each item is counted at every stage; all other figures but the queue length count a request once."
+    note = "The queue length counts each item at every stage; all other figures count a request once."
     return elements.table(list(STAGE_COLUMNS), rows, note) if rows else ""
 
 
@@ -139,6 +139,6 @@ def _energy(first: Result) -> str:
     table = first.devices[first.devices[ENERGY].notna()].nlargest(MAX_DEVICES, ENERGY, keep="first")
     energies = _texts(ENERGY, table[ENERGY].tolist())
     cells = zip(table["device"].astype(str), table["type"].astype(str), energies, strict=True)
-    more = f"The {len(table)} with most of {len(first.devices):,}" if len(table) < len(first.devices) else ""
+    more = f"The top {len(table)} of {len(first.devices):,} devices" if len(table) < len(first.devices) else ""
     made = elements.table(["device", "type", "energy"], map(list, cells), more) if len(table) else ""
     return elements.folded(made, f"{len(first.devices):,} devices") if len(table) > OPEN_ROWS else made

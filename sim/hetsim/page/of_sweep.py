@@ -80,9 +80,9 @@ def _swept_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
         if not room:
             break
     if found.table["replications"].max() > 1:
-        yield "The best of many estimates looks better than it is: run it again with another seed before relying on it."
+        yield "The best of many estimates is biased: repeat the run with another seed before relying on it."
     elif len(policies) > 1:
-        yield "One run of each policy at a point says nothing about chance; --replications 10 would."
+        yield "One run of each policy at a point gives no confidence intervals; use --replications 10."
 
 
 def _at(found: Sweep, point: int) -> str:
@@ -98,11 +98,11 @@ def _leads_in_words(led: Leads, metric: str) -> Iterator[str]:
     text = "; ".join([", ".join(alone), *ties] if alone else ties)
     yield f"Points at which each policy has the best {metric_name(metric)}, of {led.points}: {text}."
     if led.tested and not led.shown:
-        yield f"No policy is shown to be better than all others in {metric_name(metric)} at any of {led.points} points."
+        yield f"No policy is significantly better than all others in {metric_name(metric)} at any of the points."
     elif led.tested:
         clear = ", ".join(f"{policy} at {number} of {led.points} points" for policy, number in _by_number(led.shown))
         rest = led.points - sum(led.shown.values())
-        more = f"; at the other {rest} that is open" if rest else ""
+        more = f"; the other {rest} show no significant best" if rest else ""
         yield f"Clearly best in {metric_name(metric)}, better than all others: {clear}{more}."
 
 
@@ -234,7 +234,7 @@ def again(found: Sweep, folder: str) -> tuple[str, str, str]:
             each = zip(rows, policies, strict=True)
             rows = [[*row, common.policy_text(label)] for row, mine in each for label in mine]
         once = [list(row) for row in dict.fromkeys(map(tuple, rows))]
-        more = ", where what was drawn several times stands once" if len(once) < len(rows) else ""
+        more = ", without repeated points" if len(once) < len(rows) else ""
         table = _as_csv([titles, *once])
     if crossed:
         options += [common.policy_option(label) for label in policies[0]]
@@ -298,5 +298,5 @@ def _unknown(found: Sweep) -> str:
     names = [label for label in dict.fromkeys(found.table["policy"]) if written(label) is None]
     if not names:
         return ""
-    text = f"{', '.join(names)}: a name given in Python; write in its place the policy that it stands for."
+    text = f"{', '.join(names)}: a name given in Python; replace it by the policy that it names."
     return elements.warnings([text])

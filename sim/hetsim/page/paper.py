@@ -69,7 +69,7 @@ def write_paper(outcome: Outcome, source: Path, target: Path, *, style: str, aga
             "remarks": escape("; ".join(remarks) or "none"), "entries": entries, **versions, **flags,
         }  # fmt: skip
         if not keys:
-            filled["cited"] = filled["fitted"] = "Not known: the results hold no scenario"
+            filled["cited"] = filled["fitted"] = "Unknown: the results have no scenario"
         for name in ("main.tex", "methods.tex", "refs.bib"):
             template = re.sub(r"(?m)^(\w+)%(.*\n)", lambda match: match[2] * bool(flags[match[1]]), _file(name))
             write_text(folder / name, re.sub(r"@(\w+)@", lambda match: filled[match[1]], template))
@@ -96,7 +96,7 @@ def _check(target: Path) -> None:
         made = {f"main.{ending}" for ending in BY_LATEX.split()}
         others -= same | {LOCK} | (made - set(files))
     if others:
-        said = f'{target} holds other or changed files, such as "{min(others)}"; it was not touched'
+        said = f'{target} has other or changed files, such as "{min(others)}"; it was not changed'
         raise UsageError(f"{said}: name another folder with --out")
 
 

@@ -97,7 +97,7 @@ def _state(paths: Iterable[Path]) -> str:
 
 
 def _words(folder: Path, text: str) -> str:
-    waits = f"This page looks for results in {folder} every {PERIOD:g} s."
+    waits = f"This page checks {folder} for results every {PERIOD:g} s."
     return elements.page(folder.name or str(folder), [text, waits], [])
 
 

@@ -126,7 +126,7 @@ def pipeline_partition(
             needed = StageMemory(cuts, inference=False).min_bytes(total, True, replication)
             several = "" if len(levels) == 1 else " (and more in nested levels)"
             raise NothingMeets(_too_little(needed, f"each has {_size(memory)}{several}"))
-        raise UsageError(f"{len(cuts.sets)} cuts do not make {parts} stages without replication; use fewer devices")
+        raise UsageError(f"{len(cuts.sets)} cuts do not give {parts} stages without replication; use fewer devices")
     return PipelinePartition(tuple(_stages(solved, len(solved) - 1, 0, j=len(cuts.sets) - 1, replicas=1)), seconds)
 
 
@@ -136,8 +136,8 @@ def _size(size: float) -> str:
 
 
 def _too_little(least: float, there: str) -> str:
-    text = f"no pipeline fits the memory: even the best cut needs {_size(least)} on a device, and {there}"
-    return f"{text}; take smaller micro-batches, larger or more devices"
+    text = f"no pipeline fits the memory: the best cut needs {_size(least)} on a device, but {there}"
+    return f"{text}; use smaller micro-batches, larger devices or more devices"
 
 
 @dataclass(frozen=True)
@@ -266,8 +266,8 @@ def unlike_partition(
         raise NothingMeets(_too_little(needed, there))
     if chosen is None:
         raise NothingMeets(
-            f"no plan keeps the deadline of {deadline:.4g} s: the shortest latency is {shortest:.4g} s; "
-            "allow more, or give faster devices or links"
+            f"no plan meets the deadline of {deadline:.4g} s: the shortest latency is {shortest:.4g} s; "
+            "allow a longer latency, or give faster devices or links"
         )
     return chosen
 
@@ -427,4 +427,4 @@ def memory_of(cuts: Cuts, found: PipelinePartition, inference: bool) -> list[flo
 
 def _check_size(cuts: Cuts) -> None:
     if len(cuts.sets) > MAX_CUTS:
-        raise UsageError(f"{len(cuts.sets):,} places to cut are more than {MAX_CUTS:,}; join layers that stay together")
+        raise UsageError(f"a network must have at most {MAX_CUTS:,} cuts; got {len(cuts.sets):,}: join layers")

@@ -274,7 +274,7 @@ def step_schedule(pipeline: StepPipeline, seconds: Mapping[str, float], whole: f
     if chunks > 1:
         limit -= limit % stages  # an interleaved schedule goes in rounds of its stages
     if limit < 1:
-        raise UsageError(f"{stages:,} stages of {chunks} chunks are too many to be drawn")
+        raise UsageError(f"{stages:,} stages of {chunks} chunks are too many to draw")
     drawn = min(all_of_them, limit)
     schedule = pipeline_schedule([stage] * (stages - 1) + [last], drawn, pipeline.schedule, chunks)
     ends = (("gradients", seconds.get("data", 0.0)), ("update", pipeline.update))

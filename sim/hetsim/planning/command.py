@@ -37,11 +37,11 @@ MAX_UNLIKE = 32  # more unlike devices in all are refused: time grows with their
                    "groups), inside (rate between those of the group), memory (of each), as in "
                    "npu,speed=0.4,link=2GB/s")  # fmt: skip
 @click.option("--memory", metavar="SIZE", help="Memory of each device, such as 16GB. For --level.")
-@click.option("--inference", is_flag=True, help="Forward passes alone; activations are sent once. For --device.")
+@click.option("--inference", is_flag=True, help="Forward passes only; activations are sent once. For --device.")
 @click.option("--deadline", metavar="TIME", help="Longest latency of an item, such as 30ms. For --device.")
-@click.option("--keep-order", is_flag=True, help="The devices follow each other as given. For --device.")
-@click.option("--no-replication", is_flag=True, help="One device a stage.")
-@click.option("--ignore-activations", is_flag=True, help="Sending activations takes no time. For --level.")
+@click.option("--keep-order", is_flag=True, help="Keep the order of devices as given. For --device.")
+@click.option("--no-replication", is_flag=True, help="Use one device per stage.")
+@click.option("--ignore-activations", is_flag=True, help="Ignore the time of sending activations. For --level.")
 @click.option("--picture", type=PICTURE, metavar="PNG",
               help="Draw there how micro-batches go through the stages. For one --level, or --device.")
 @TELLING
@@ -63,15 +63,15 @@ def partition(
     from hetsim.workload import measurements
 
     if bool(levels) == bool(devices):
-        raise click.UsageError("give either --level (equal devices) or --device (unlike ones)")
+        raise click.UsageError("either --level (equal devices) or --device (devices of different types) must be given")
     others = {"--inference": inference, "--deadline": deadline is not None, "--keep-order": keep_order}
     wrong = [name for name, given in others.items() if given] if levels else []
     only_levels = {"--ignore-activations": ignore_activations, "--memory": memory is not None}
     wrong += [name for name, given in only_levels.items() if given] if devices else []
     if wrong:
-        raise click.UsageError(f"{wrong[0]} belongs to {'--device' if levels else '--level'}")
+        raise click.UsageError(f"{wrong[0]} needs {'--device' if levels else '--level'}")
     if picture is not None and len(levels) > 1:
-        raise click.UsageError("--picture draws the stages on one --level, or on --device")
+        raise click.UsageError("--picture needs one --level, or --device")
     limit = math.inf if deadline is None else _quantity("--deadline", deadline, "time")
     room = math.inf if memory is None else _quantity("--memory", memory, "size")
     joined = [_level(text) for text in levels]
@@ -120,9 +120,9 @@ def _parsed(option: str, text: str, read: Callable[[str], float]) -> float:
     try:
         value = read(text)
         if not math.isfinite(value):
-            raise ValueError(f'"{text}" is not a finite number')
+            raise ValueError(f'must be a finite number; got "{text}"')
         if value <= 0:
-            raise ValueError(f'"{text}" is not above 0')
+            raise ValueError(f'must be above 0; got "{text}"')
     except ValueError as error:
         raise click.UsageError(f"{option}: {error}") from None
     return value
@@ -139,7 +139,7 @@ def _quantity(option: str, text: str, kind: str) -> float:
 
 def _count(option: str, text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MAX_DEVICES:
-        raise click.UsageError(f'{option}: expected a whole number from 1 to {MAX_DEVICES}, not "{text}"')
+        raise click.UsageError(f'{option} must be a whole number from 1 to {MAX_DEVICES}; got "{text}"')
     return int(text)
 
 
@@ -148,7 +148,7 @@ def _level(text: str) -> NetworkLevel:
 
     count, _, rate = text.partition("@")
     if not rate:
-        raise click.UsageError(f'--level: expected COUNT@RATE such as 4@10GB/s, not "{text}"')
+        raise click.UsageError(f'--level must be COUNT@RATE such as 4@10GB/s; got "{text}"')
     return NetworkLevel(_count("--level", count.strip()), _quantity("--level", rate.strip(), "rate"))
 
 
@@ -173,11 +173,11 @@ def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
                 raise click.UsageError(f'--device {name}: unknown key "{key}"{keys}')
             values[key] = readers[key](where, value)
         if not name or any(one.name == name for one in groups):
-            raise click.UsageError(f'--device: "{name}" is given twice' if name else "--device: a name comes first")
+            raise click.UsageError(f'--device: "{name}" is given twice' if name else "--device must begin with a name")
         groups.append(EqualDevices(name, **values))
     devices = sum(one.count for one in groups)
     if devices > MAX_UNLIKE:
-        raise click.UsageError(f"--device: {devices} devices in all are more than {MAX_UNLIKE}; join some as one")
+        raise click.UsageError(f"--device must give at most {MAX_UNLIKE} devices in all; got {devices}: join some")
     return groups
 
 
@@ -189,7 +189,7 @@ def _known(cuts: Cuts, groups: list[EqualDevices], profile: Path) -> None:
     columns = f"there are columns for {', '.join(measured)}"
     problems = [f'no times for the device "{group.name}"; {columns}' for group in groups if group.name not in measured]
     if not groups:
-        problems = [f"no forward or backward times, which equal devices need; {columns}"]
+        problems = [f"no forward and backward times, which --level needs; {columns}"]
     if problems:
         raise ScenarioError([Problem(one, "", str(profile), 1) for one in problems])
 
@@ -241,11 +241,11 @@ MAX_GPUS = 1_000_000
 @click.command(short_help="Find the best degrees of parallel training for a cluster.")
 @SCENARIO
 @SET
-@click.option("--entry", metavar="NAME", help="The entry or class of the workload, where several train.")
+@click.option("--entry", metavar="NAME", help="The workload entry or class, if several have training.")
 @click.option("--gpus", metavar="N[,N...]",
               help="Numbers of GPUs to compare, such as 8,16,32; those of the entry unless given.")
 @click.option("--rank", type=click.Choice(["time", "gpu_hours"]), default="time", show_default=True,
-              help="By the time of a step, or by GPU-hours.")
+              help="Rank by the time of a step, or by GPU-hours.")
 @click.option("--top", type=Whole(min=1), default=10, show_default=True, metavar="N",
               help="Rows of the table, shared among the numbers of GPUs.")
 @click.option("--picture", type=PICTURE, metavar="PNG",
@@ -272,7 +272,7 @@ def training(
     console.notes(loaded.notes)
     staged = next((one for one in plans if one.fits and one.pipeline is not None), None)
     if picture is not None and staged is None:
-        raise UsageError("--picture: no candidate that fits has more than one stage, so that there is nothing to draw")
+        raise UsageError("--picture: no candidate that fits has more than one stage, so there is no pipeline to draw")
     if staged is not None:
         console.picture(picture, lambda: _drawn_training(loaded.name, staged), quiet)
 
@@ -281,7 +281,7 @@ def _numbers(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     wrong = next((part for part in parts if not part.isdecimal() or not 1 <= int(part) <= MAX_GPUS), None)
     if wrong is not None:
-        raise click.UsageError(f'--gpus: expected whole numbers from 1 to {MAX_GPUS:,}, not "{wrong}"')
+        raise click.UsageError(f'--gpus must be whole numbers from 1 to {MAX_GPUS:,}; got "{wrong}"')
     return [int(part) for part in parts]
 
 

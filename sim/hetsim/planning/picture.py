@@ -66,9 +66,9 @@ def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedul
     """
     record, exchanges = result.record, _exchanges(result)
     if not exchanges:
-        text = "no job here has a pipeline that ran; `training` with `pipeline` of 2 or more has one"
+        text = "no job of this run has a pipeline; give `training` a `pipeline` of 2 or more"
         if result.record.input.tasks.staged is not None:
-            text += "; what the stages of requests (`pipeline:` of an entry) did is in hetsim.plots.gantt"
+            text += "; hetsim.plots.gantt draws the stages of requests (`pipeline:` of an entry)"
         raise UsageError(text)
     if task is None:
         busy = result.modes.units[_codes(result)] * (np.nan_to_num(record.finish, nan=record.end) - record.start)
@@ -78,7 +78,7 @@ def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedul
         if row not in exchanges:
             names = [str(record.input.tasks.name(one)) for one in sorted(exchanges)]
             listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-            raise UsageError(f"task {task} has no pipeline that ran; those with one: {listed}")
+            raise UsageError(f"task {task} has no pipeline; tasks with one are {listed}")
     exchange = exchanges[row]
     devices, _ = record.places[record.place[row]]
     profile = exchange.profile_of([record.input.cluster.devices[one] for one in devices])

@@ -56,7 +56,7 @@ def plan(
     record = loaded.begin(seed).input
     made = record.scheduler.made if isinstance(record.scheduler, PlannedScheduler) else None
     if made is None:
-        text = f"{record.policy} makes no plan; as_planned plans what it does on the estimates"
+        text = f"{record.policy} makes no plan; the policy as_planned records its decisions on the estimates as a plan"
         with loaded.addresses():
             raise ScenarioError(Problem(text, key="policy.scheduler"))
     return Planned(made, record.tasks, loaded.name, record.policy)

@@ -53,7 +53,7 @@ def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.nd
     tries = 1 if entry.clients is None else entry.clients.attempts
     rows = len(arrival) * spec.items * sum(tries ** (k + 1) for k in range(len(stages)))
     if rows > MAX_TASKS:
-        raise context.fail(where, f"{rows:.3g} stages of items are more than the {MAX_TASKS:,} tasks of a stream")
+        raise context.fail(where, f"a stream must have at most {MAX_TASKS:,} tasks; got {rows:.3g} stages of items")
     by_name = {one.group.name: one for one in places}
     used: dict[str, int] = {}
     shapes, seconds = [], []
@@ -127,7 +127,7 @@ def _stream(
         alone=np.repeat(alone, each * count),
     )
     if any(sent[:-1]) and any(context.modes.shapes[shape].modes[0].type.streams < 2 for shape in shapes):
-        text = "with one stream a device sends and computes in turn; streams: 2 lets transfers pass behind computing"
+        text = "with one stream a device cannot transfer while it computes; streams: 2 overlaps both"
         context.notes.append(f"{name}: {text}")
     return stream
 
@@ -168,7 +168,7 @@ def _plan(
     """Return the best stages on these devices; ScenarioError without a solution."""
     devices = sum(place.group.count for place in places)
     if devices > MAX_DEVICES:
-        text = f"{devices} devices are more than the {MAX_DEVICES} of a pipeline; name some of their types (devices)"
+        text = f"a pipeline must have at most {MAX_DEVICES} devices; got {devices}: select types with devices"
         raise context.fail(where, text)
     limit = entry.limit
     due = math.inf if limit is None or isinstance(limit, Factor) or spec.training else float(limit)
@@ -190,8 +190,8 @@ def _plan(
         try:
             plan = planned(due - (spec.items - 1) * plan.seconds)
         except (NothingMeets, UsageError):
-            each = f"with an item every {plan.seconds:.4g} s they take {_promised(plan, spec.items):.4g} s"
-            text = f"no plan has {spec.items:,} items done within {due:.4g} s: {each}; allow more, or send fewer items"
+            each = f"with an item every {plan.seconds:.4g} s all take {_promised(plan, spec.items):.4g} s"
+            text = f"no plan completes {spec.items:,} items within {due:.4g} s: {each}; allow more time or fewer items"
             raise context.fail(where, text) from None
     return plan
 
@@ -225,7 +225,7 @@ def _places(spec: PipelineSpec, cuts: Cuts, where: Path_, context: Context) -> l
     missing = [one.name for one in types if one not in timed]
     if missing and (spec.devices is not None or not timed):
         columns = f"there are columns for {', '.join(sorted(measured))}"
-        raise context.fail((*where, "profile"), f"it has no times for {' and '.join(missing)}; {columns}")
+        raise context.fail((*where, "profile"), f"the profile has no times for {' and '.join(missing)}; {columns}")
     places = [place for one in timed for place in _groups(one, one.name in measured, context.cluster)]
     if not places:
         raise context.fail(where, "the cluster has no accelerators, on which the stages of a pipeline run")

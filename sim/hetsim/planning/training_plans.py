@@ -26,7 +26,7 @@ from hetsim.scenario.schema.demand import Demand
 from hetsim.scenario.schema.training import TrainingSpec
 
 Rank = Literal["time", "gpu_hours"]
-ONE_TYPE = "a job is on one type of GPU (hetsim plan partition cuts a measured network over unlike devices)"
+ONE_TYPE = "a job uses one type of GPU (hetsim plan partition cuts a measured network over several types)"
 
 MAX_CHUNKS = 8  # maximum number of chunks tried for an interleaved pipeline
 
@@ -61,7 +61,7 @@ class PlanCandidate:
     def schedule(self) -> PipelineSchedule:
         """Return the schedule of a step's micro-batches; UsageError for one stage."""
         if self.pipeline is None:
-            raise UsageError("the plan has one stage; a pipeline needs at least two")
+            raise UsageError("the plan must have at least two stages to be drawn; got one")
         seconds = {name: getattr(self.step, name) for name in self.pipeline.phases}
         return step_schedule(self.pipeline, seconds, self.step.seconds)
 
@@ -102,7 +102,7 @@ def training_plans(
             layers = training.transformer().layers
             text = f"no degrees divide {wanted * each} GPUs, {layers} layers and a batch of {training.batch}"
             refused.update(dict.fromkeys(problems or [text]))
-            several = len(problems) > 1 and not any("nothing is known" in one for one in problems)
+            several = len(problems) > 1 and not any("is unknown" in one for one in problems)
             refused.update(dict.fromkeys([ONE_TYPE] if several else []))
     if refused:
         raise ScenarioError(document.problem(where, "; ".join(refused)))
@@ -111,7 +111,7 @@ def training_plans(
         smallest = min(candidates, key=lambda one: one.state + one.kept)
         plan = smallest.plan
         degrees = f"with tensor {plan.tensor}, pipeline {plan.pipeline}, data {plan.data}"
-        text = f"nothing fits: {degrees}, which needs the least memory, {smallest.refusal}"
+        text = f"no candidate fits: {degrees}, which needs the least memory, {smallest.refusal}"
         raise ScenarioError(document.problem(where, text))
     return candidates
 
@@ -128,7 +128,7 @@ def _widths(entry: Demand, gpus: Sequence[int] | None) -> list[tuple[int, int]]:
         return [(nodes, each) for nodes in entry.training.widths or [entry.used("nodes")]]
     wrong = [number for number in gpus if number > each and number % each]
     if wrong:
-        raise UsageError(f"{wrong[0]} GPUs are not a multiple of the {each} that the job takes of each node")
+        raise UsageError(f"the number of GPUs must be a multiple of {each}, those of each node; got {wrong[0]}")
     return [(max(1, number // each), min(number, each)) for number in dict.fromkeys(gpus)]
 
 
@@ -137,7 +137,7 @@ def _allowed(cluster: Cluster, entry: Demand, path: Path_, document: Document) -
     if (given := entry.partition) is None:
         default = default_of(cluster)
     elif not isinstance(given, str) or given not in cluster.partitions:
-        text = unknown_partition(given, cluster) if isinstance(given, str) else "name a partition; no rows tell it"
+        text = unknown_partition(given, cluster) if isinstance(given, str) else "must be a name here"
         raise ScenarioError(document.problem((*path, "partition"), text))
     else:
         default = cluster.partitions[given]
@@ -149,7 +149,7 @@ def _on(
 ) -> tuple[list[PlanCandidate], str | None]:
     """Return the plans on `wanted` nodes with a type of GPU, or why there are none."""
     if (peak := peak_of(device)) is None:
-        return [], f"nothing is known of how fast {device.name} is; give it a peak under cluster"
+        return [], f"the speed of {device.name} is unknown; give it a peak under cluster"
     racks: dict[str | None, list[Node]] = {}
     for node in allowed:
         if sum(one.type is device for one in node.accelerators) >= each:
@@ -158,7 +158,7 @@ def _on(
     if len(nodes) < wanted:
         needed = f"{wanted} node{'s' * (wanted > 1)} with {each} × {device.name} each"
         there = "the cluster" if len(allowed) == len(cluster.nodes) else "its partition"
-        return [], f"{needed} are more than the {len(nodes)} of {there}"
+        return [], f"{needed} exceed the {len(nodes)} of {there}"
     specs = dict.fromkeys(node.spec for node in nodes[:wanted])
     across = _across(cluster, nodes[:wanted])
     model = training.transformer()
@@ -196,7 +196,7 @@ def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
     """Return the entry or class that trains, by name if there are several."""
     trains = {own: (where, one) for own, where, one in _trains(scenario)}
     if not trains:
-        text = "no entry of the workload has training:"
+        text = "no workload entry has training:"
         if any(one.pipeline is not None for one in scenario.model.workload):
             text += "; the stages of an entry with pipeline: are those of its plan (hetsim plan partition, run -v)"
         raise ScenarioError(scenario.document.problem(("workload",), text))
@@ -204,7 +204,7 @@ def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
         text = f'no entry with training: is called "{name}"{suggestion(name, trains)}; there are {", ".join(trains)}'
         raise ScenarioError(Problem(text, key="workload", file=scenario.file))
     if name is None and len(trains) > 1:
-        text = f"several entries train: choose one of {', '.join(trains)} with --entry"
+        text = f"several workload entries have training: choose one of {', '.join(trains)} with --entry"
         raise ScenarioError(scenario.document.problem(("workload",), text))
     return next(iter(trains.values())) if name is None else trains[name]
 

@@ -46,7 +46,7 @@ def shares(runs: Mapping[str, Result], column: str, *, small: bool = False) -> P
     x_axis, many = _x_axis(everything, column), len(lines) > FEW_LINES
     title = marks[-1].label if len(lines) == 1 else ""
     if not everything.any():
-        reason = f"{column.replace('_', ' ')} is 0 for all" if len(everything) else "none has come to its end"
+        reason = f"{column.replace('_', ' ')} is 0 for all" if len(everything) else "no task has ended"
         marks.append(Texts([0.5], [0.5], [reason], MUTED, size=9, align="center", inside="xy"))
         x_axis.ticks = []  # there is nothing to read off
     legend = "" if title else "right" if many else "lower right"
@@ -63,7 +63,7 @@ def labeled(results: Any) -> dict[str, Result]:
         again = f"{label} · seed {result.seed} · replication {result.replication}"
         by_label[again if label in by_label else label] = result
     if not by_label:
-        raise UsageError("there is no run to draw")
+        raise UsageError("runs must have at least one run to draw")
     return by_label
 
 
@@ -72,7 +72,7 @@ def _values(result: Result, column: str) -> tuple[np.ndarray, int]:
     if column not in table.columns:
         raise UsageError(f'tasks have no column "{column}"{suggestion(column, table.columns)}')
     if table[column].dtype.kind not in "fiub":
-        raise UsageError(f'the column "{column}" does not hold numbers')
+        raise UsageError(f'the column "{column}" must have numbers')
     values = table[column].to_numpy(dtype=float)
     missing = np.isnan(values)
     pending = missing & (table["status"].cat.codes.to_numpy() == UNFINISHED)

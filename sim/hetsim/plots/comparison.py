@@ -37,7 +37,7 @@ def comparison(found: Comparison) -> Picture:
     panels: list[Any] = [_metric(found, table, name, is_first=n % columns == 0) for n, name in enumerate(found.metrics)]
     panels += [None] * (-count % columns)
     note = f"means, with {found.confidence * 100:g} % intervals" if (found.pairs["n"] > 1).any() else "one run of each"
-    note += "; orange: shown to be better than all others" if any(found.winners.values()) else ""
+    note += "; orange: significantly better than all others" if any(found.winners.values()) else ""
     if len(table) < len(ranks):
         note += f"; the best {MAX_POLICIES} of {len(ranks)} policies in {metric_name(first)}"
     grid = [panels[at : at + columns] for at in range(0, count, columns)]
@@ -101,7 +101,7 @@ def groups(table: pd.DataFrame, metrics: Iterable[str] | None = None) -> Picture
     Raises: UsageError: the table has no groups.
     """
     if "policy" not in table.index.names or table.empty:
-        raise UsageError("there are no groups to draw: this takes the table of Comparison.by, with two groups or more")
+        raise UsageError("the table must be one of Comparison.by with two or more groups")
     usual = [name for name in in_set("group_rows") if name.endswith("_mean") and name in table]
     chosen = usual if metrics is None else list(metrics)
     names = list(dict.fromkeys(table.index.get_level_values(0)))

@@ -53,7 +53,7 @@ class Drawing(Figure):
         missing = {chr(int(match[1])) for one in raised if (match := re.match(r"Glyph (\d+)", str(one.message)))}
         if missing:
             some = " ".join(sorted(missing)[:8]) + (" …" if len(missing) > 8 else "")
-            message = f"the font of pictures lacks {some}: name one that has them as font.family in a matplotlibrc"
+            message = f"the font of pictures lacks {some}: set a font that has them as font.family in a matplotlibrc"
             warnings.warn(message, PictureWarning, stacklevel=2)
 
     def _repr_png_(self) -> bytes:

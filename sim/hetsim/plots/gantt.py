@@ -202,7 +202,7 @@ def shelves(result: Result, *, guess: float | None = None) -> Picture:
     guess = result.notes.get("guess") if guess is None else guess
     if not isinstance(guess, int | float) or isinstance(guess, bool):
         policy = result.policy or "this policy"
-        raise UsageError(f"shelves are drawn of a run that dual_approximation planned; {policy} tells no guess")
+        raise UsageError(f"shelves need a run of the policy dual_approximation; {policy} has no guess of the makespan")
     if not (guess > 0 and math.isfinite(guess)):
         raise UsageError(f"guess must be above 0 s; got {guess:g}")
     bars = device_bars(result)

@@ -113,7 +113,7 @@ def _batch_lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
     """Return each quantity of a run as means between the edges; NaN without events."""
     tasks, rows = run.tasks[run.tasks["batch"].notna()], run.launches
     if not len(tasks):
-        raise UsageError("there is a run without batches, which only services have")
+        raise UsageError("all runs must have batches, which only services have")
     rows, done = rows[rows["launch"].isin(tasks["batch"])], tasks[tasks["finish"].notna()]
     means = {
         "requests a batch": (rows["upload_start"], rows["members"]),
@@ -161,13 +161,13 @@ def fragmentation(result: Result) -> Picture:
     Raises: UsageError: the cluster has no GPUs.
     """
     if not any(device.type.kind != "cpu" for device in result.record.input.cluster.devices):
-        raise UsageError("there are no GPUs here, so none of them can be left over")
+        raise UsageError("the cluster has no GPUs, so there is no fragmentation to draw")
     table, end = result.fragmentation_over_time, result.end
     up = (table["allocated_gpus"] + table["unallocated_gpus"]).to_numpy().clip(min=1e-12)
     shares = 100 * table["allocation"].fillna(0.0).to_numpy(), 100 * table["fragmented_gpus"].to_numpy() / up
     time, low, high = until(end, table["time"].to_numpy(), shares[0], shares[0] + shares[1])
     marks = [Band(time, 0.0, low, "allocated", alpha=0.25, steps=True),
-             Band(time, low, high, "free, but of no use to the mix", color=VERMILION, alpha=0.45,
+             Band(time, low, high, "free, but unusable by the task mix", color=VERMILION, alpha=0.45,
                   steps=True)]  # fmt: skip
     panel = Panel(list(marks), time_axis(0.0, end if end > 0 else 1.0), Axis("GPUs (%)", 0, 105), describe(result),
                   legend="above", means=True)  # fmt: skip
@@ -184,7 +184,7 @@ def links(result: Result, *, bins: int = 160) -> Picture:
     Raises: UsageError: no job sends data between nodes.
     """
     if not (columns := series(result.record)):
-        raise UsageError("no job here sends anything between nodes; `training` or `communication` would tell what")
+        raise UsageError("no job of this run sends data between nodes; give jobs `training` or `communication`")
     end = result.end or 1.0
     edges = np.linspace(0.0, end, bins + 1)
     names, table = link_names(result.record.input.cluster), result.links.set_index("link")

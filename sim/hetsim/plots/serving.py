@@ -28,7 +28,7 @@ def serving(result: Result) -> Picture:
     """
     rows = result.steps
     if not len(rows):
-        raise UsageError("there are no language models here, so no steps to draw")
+        raise UsageError("the run has no language model, so there are no steps to draw")
     edges = np.linspace(0.0, result.end or 1.0, STRETCHES + 1)
     limited = rows[rows["kv_blocks"].notna()]
     panels = [*([_memory(limited, edges)] if len(limited) else []), *_load(rows, edges)]

@@ -97,12 +97,12 @@ def _rows(sweep: Sweep, metric: str, where: Any, columns: tuple[str, str]) -> pd
         sweep._column(column)
     frame = sweep.table[sweep.table["status"] == "done"]
     if frame.empty:
-        raise UsageError("no row of the sweep is left to draw: all have failed")
+        raise UsageError("the sweep has no row to draw: all have failed")
     frame = rows_where(sweep, frame, where)
     if frame.duplicated(list(columns)).any():
         free = [name for name in [*sweep.keys, "policy"] if name not in columns and frame[name].nunique() > 1]
         more = f': fix {", ".join(free)} with where={{"{free[0]}": ...}}' if free else ""
-        raise UsageError(f"several rows fall on one value of {' and '.join(columns)}{more}")
+        raise UsageError(f"several rows have the same value of {' and '.join(columns)}{more}")
     return frame
 
 

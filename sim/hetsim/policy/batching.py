@@ -153,7 +153,7 @@ def ask(counter: Counter, placement: Placement, view: View) -> Start | Reject | 
         return Reject(_which(queue, answer.which), answer.reason, answer.expired)
     if not isinstance(answer, Delay):
         name = type(counter.batching).__name__
-        raise PolicyError(f"{name}.next_batch answered {answer!r}; Take, Discard or Delay is expected")
+        raise PolicyError(f"{name}.next_batch must answer Take, Discard or Delay; got {answer!r}")
     counter.until, counter.count, counter.released = answer.until, answer.count, answer.released
     return None
 

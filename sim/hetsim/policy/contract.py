@@ -188,7 +188,7 @@ class Defer:
 
 
 def _no_engine(_: Any) -> Any:
-    raise UsageError("this planning problem was made without an engine: nothing can be simulated in it")
+    raise UsageError("this planning problem has no engine, so nothing can be simulated")
 
 
 # What policies are ----------------------------------------------------------------------------------------

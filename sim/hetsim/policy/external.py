@@ -43,7 +43,7 @@ class ExternalProgram:
         try:
             words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(map(str, command or ()))
         except (TypeError, ValueError) as error:
-            text = f"external: {error}, in {command!r}; a command is a text, or a list of its parts"
+            text = f"external must be a command, a text or a list of its parts; got {command!r} ({error})"
             raise UsageError(text) from None
         if command is not None and not (words and shutil.which(words[0])):
             raise UsageError(f'external: there is no program "{"".join(words[:1])}" that can be run')
@@ -60,7 +60,7 @@ class ExternalProgram:
         texts["command"] = "\0".join(self.command).encode()
         digests = {f"external {name}": hashlib.sha256(text).hexdigest() for name, text in texts.items()}
         if self.command and (first is None or "-m" in words or any(map(os.path.isdir, words))):
-            digests[f"{unknown}external"] = f"{shlex.join(self.command)} runs code that is in none of its files"
+            digests[f"{unknown}external"] = f"{shlex.join(self.command)} runs code that is not in its files"
         return digests
 
 
@@ -100,7 +100,7 @@ class Exchange:
         line = message.encode() + b"\n"
         if self._process is None:
             if self._log.readline() != line:
-                raise self._wrong(f"cannot be replayed: the exchange {self._path} goes on in another way")
+                raise self._wrong(f"cannot be replayed: this run differs from the recorded exchange {self._path}")
             return bytes(self._log.readline())
         answer = self._talk(line)
         if self._log is not None:

@@ -62,7 +62,7 @@ class PlannedScheduler(Scheduler):
 
     def prepare(self, problem: PlanProblem) -> None:
         if unknown := int((~np.isfinite(problem.tasks.arrival)).sum()):
-            text = f"a plan needs every arrival before the clock starts; {unknown} tasks come when others have ended"
+            text = f"a static plan needs all arrival times in advance; {unknown} tasks arrive after others have ended"
             raise ScenarioError(Problem(text, key="policy.scheduler"))
         plan = self.plan(problem)
         if impossible := plan.problems(problem.tasks, problem.cluster):

@@ -31,11 +31,11 @@ class Predictor:
     def observe(self, time: float, value: float) -> None:
         """Add an observation of the series."""
         if not (math.isfinite(time) and math.isfinite(value)):
-            raise UsageError(f"a predictor observes finite numbers, not {value} at t = {time}")
+            raise UsageError(f"a predictor must observe finite numbers; got {value} at t = {time}")
         if time < 0:
-            raise UsageError(f"a predictor observes from time 0 on, not at t = {time:g} s")
+            raise UsageError(f"a predictor must observe at a time of at least 0; got {time:g} s")
         if not time > self.time:
-            raise UsageError(f"a predictor observes in the order of time: t = {time:g} s came after {self.time:g} s")
+            raise UsageError(f"a predictor must observe in the order of time; got t = {time:g} s after {self.time:g} s")
         if self.seen:
             self.gap = time - self.time
         self.time, self.last = time, float(value)
@@ -45,7 +45,7 @@ class Predictor:
     def forecast(self, horizon: float) -> float:
         """Return the value expected `horizon` seconds after the last observation, or 0."""
         if not horizon >= 0 or horizon == math.inf:
-            raise UsageError(f"horizon must be a time from now on; got {horizon} s")
+            raise UsageError(f"horizon must be at least 0 s; got {horizon} s")
         return self._expect(horizon) if self.seen else 0.0
 
     def ceiling(self) -> float:

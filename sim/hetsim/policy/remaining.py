@@ -286,13 +286,13 @@ def rows_of(tasks: Tasks, rows: Sequence[int] | np.ndarray, arrival: np.ndarray 
 
 
 def _not_in_mid_run(_: Any) -> Any:
-    raise UsageError("this is a part of a run, and nothing can be simulated in it")
+    raise UsageError("a planning problem within a run cannot be simulated")
 
 
 def _not_with_foresight(_: Any) -> Any:
-    raise UsageError("tasks that are still to come are in no fork of the run, so with foresight no plan can be tried "
+    raise UsageError("with foresight no plan can be simulated: a fork of the run has no future tasks "
                      "out")  # fmt: skip
 
 
 def _not_rehearsed(_: Any) -> Any:
-    raise UsageError("it begins with what a scheduler does in all of a run")
+    raise UsageError("its scheduler must plan a whole run from the start")

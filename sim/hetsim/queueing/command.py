@@ -122,10 +122,10 @@ def _headline(scenario: Any, found: Match) -> str:
     if load is not None and sum(not one.soft for one in found.failed) == 1:
         return (
             f"{scenario.name} has no steady state: its load is {load.value}, not below 1, and the queue grows without "
-            f"bound. No figure can be given; lower the rate ({load.key}), add devices, or limit admission."
+            f"bound. There is no prediction; lower the rate ({load.key}), add devices, or limit admission."
         )
     hard = [f"{one.text} ({one.key}: {one.value})" for one in found.failed if not one.soft]
-    first = f"{scenario.name} matches no exact model. The nearest is {found.model}, and of its assumptions fail: "
+    first = f"{scenario.name} matches no exact model. The nearest is {found.model}, whose failing assumptions are: "
     more = [f"{len(hard) - MAX_NAMED} more"] if len(hard) > MAX_NAMED else []
     return first + "; ".join(hard[:MAX_NAMED] + more)
 

@@ -247,7 +247,7 @@ class Facts:
             place = ":".join(str(part) for part in (one.file, one.line, one.column) if part is not None)
             self.suppose(one.message, False, one.key, place)
         if self.recognized:
-            self.suppose("each key that is set is part of the model, or changes nothing in it", True)
+            self.suppose("the model covers each key that is set, or the key has no effect on it", True)
 
     # Customers
 
@@ -483,7 +483,7 @@ class Facts:
         self.suppose(text, holds, "cluster.nodes.gpus.count", f"{self.servers}")
         room = max(self.slots(node, mode, mode.type.streams) for node in self.cluster.nodes)
         key = "cluster.nodes.gpus.streams" if room == mode.type.streams else self.customers[0].key
-        text = "there is room and a stream for each task in the system"
+        text = "GPU memory and streams are enough for all tasks in the system"
         self.suppose(text, load ** (room + 1) < 1e-6, key, f"for {room}", soft=soft)
 
     def order(self, blind: bool = True) -> str:
@@ -492,7 +492,7 @@ class Facts:
         single = len({one.priority for one in self.customers}) == 1
         level = order == PRIORITIES and single and not self.parameter("scheduler", "preemptive", False)
         alike = order == ORDER or level
-        text = "first come, first served" + (", or an order that does not look at sizes" if blind else "")
+        text = "first come, first served" + (", or an order independent of sizes" if blind else "")
         self.suppose(text, alike or (blind and order == BLIND), "policy.scheduler", name)
         self.free_taken()
         return "fcfs" if alike else "blind" if order == BLIND else "other"
@@ -500,7 +500,7 @@ class Facts:
     def free_taken(self) -> None:
         named = getattr(self.parameter("scheduler", "placement", None), "name", None)
         if named is not None and self.declared("placement", named) not in (CONSERVING, RESERVE):
-            self.suppose("a free device is always taken", False, "policy.scheduler.placement", named)
+            self.suppose("no device idles while a task waits", False, "policy.scheduler.placement", named)
 
     @staticmethod
     def declared(kind: str, name: str) -> str:
@@ -542,13 +542,13 @@ class Facts:
         warm, lasts = self.warmup, self.lasts
         is_finite = not math.isnan(warm)
         self.suppose(
-            "the start is forgotten: warm-up of 3 relaxation times", not is_finite or warm >= 3 * relaxation, "warmup",
+            "the warm-up is 3 or more relaxation times", not is_finite or warm >= 3 * relaxation, "warmup",
             f"{seconds(warm) if is_finite else 'auto'}, relaxation time {seconds(relaxation)}", soft=True,
             error=self.transient(relaxation),
         )  # fmt: skip
         warm = warm if is_finite else 0.0
         self.suppose(
-            "the run is long: 30 relaxation times", lasts - warm >= 30 * relaxation, "horizon", seconds(lasts - warm),
+            "the run is 30 or more relaxation times", lasts - warm >= 30 * relaxation, "horizon", seconds(lasts - warm),
             soft=True, error=self.transient(relaxation),
         )  # fmt: skip
         return True
@@ -607,6 +607,6 @@ class Facts:
             half = any(link is not None and link.duplex == "half" for link in links)
             if switch or half:
                 key = f"cluster.nodes.{number}.pcie.{'switch' if switch else 'duplex'}"
-                self.suppose("each GPU has a link of its own, both ways", False, key, "shared")
+                self.suppose("each GPU has its own link, separate in both directions", False, key, "shared")
                 return
-        self.suppose("each GPU has a link of its own, both ways", True)
+        self.suppose("each GPU has its own link, separate in both directions", True)

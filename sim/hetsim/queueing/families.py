@@ -39,14 +39,14 @@ def own_lines(facts: Facts) -> bool:
     facts.order(blind=False)
     facts.alone()
     discipline = getattr(facts.policies.scheduler.make(), "discipline", "")
-    facts.suppose("a task waits only for those that need the same device", discipline == "skip", "policy.scheduler",
+    facts.suppose("a task waits only for tasks that need the same device", discipline == "skip", "policy.scheduler",
                   facts.policies.scheduler.name)  # fmt: skip
     modes, nodes = facts.modes, facts.cluster.nodes
     slots = [[facts.slots(node, mode) for mode in modes] for node in nodes]
     counts = [sum(column) for column in zip(*slots, strict=True)]
     single = len({mode.type.name for mode in modes}) == len(modes) and counts == [1] * len(modes)
     facts.suppose("each server is the one device of its type", single, "cluster.nodes", facts.shown_modes)
-    facts.suppose("servers of a node do not wait for its cores or memory", facts.side_by_side(slots), "cluster.nodes")
+    facts.suppose("servers never wait for cores or memory of their node", facts.side_by_side(slots), "cluster.nodes")
     return understood and single
 
 

@@ -76,11 +76,11 @@ def tries_again(facts: Facts, model: str) -> Match:
     require(facts.steady(load, servers, law, memory=(mean + law.mean) / max(1e-9, 1 - load / servers) ** 2))
     prediction = retrials(facts.rate, law.mean, servers, retry_mean=mean, patience_mean=patience)
     between = prediction.wait_mean / max(1e-9, facts.lasts - (0.0 if math.isnan(facts.warmup) else facts.warmup))
-    facts.suppose("hardly any call is between its tries as the run ends", between < 1e-3, "horizon",
-                  f"{between:.2g} of the calls", soft=True, error=between)  # fmt: skip
+    facts.suppose("few calls are between two tries at the end of the run", between < 1e-3, "horizon",
+                  f"a share of {between:.2g} of the calls", soft=True, error=between)  # fmt: skip
     in_vain = retries_in_vain(facts.rate, law.mean, servers, retry_mean=mean, times=times, patience_mean=patience)
-    require(facts.suppose("no call runs out of retries (one in a million at most)", in_vain < MAX_IN_VAIN,
-                          f"{key}.times", f"{times}, too few for {in_vain:.2g} of the calls"))  # fmt: skip
+    require(facts.suppose("at most one call in a million runs out of retries", in_vain < MAX_IN_VAIN,
+                          f"{key}.times", f"{times}, too few for a share of {in_vain:.2g} of the calls"))  # fmt: skip
     attempts = 1 / (1 - prediction.loss) if patience else 1 + prediction.wait_mean / mean
     own = {QUEUE_LENGTH: prediction.queue_length_mean, JOBS_IN_SYSTEM: prediction.jobs_in_system_mean}
     rows = {"attempts_per_call": attempts, facts.busy_metric: facts.busy_share(load),
@@ -102,12 +102,12 @@ def copies(facts: Facts, _: str) -> Match:
         facts.open_door()
         facts.one_by_one(blind=False)
     at_once = hedge is not None and hedge.after == 0 and (apart or hedge.times >= servers - 1)
-    text = "all copies are sent at once" if apart else "each server has a copy of a task at once"
+    text = "all copies are sent at once" if apart else "each server has a copy of each task at once"
     facts.suppose(text, at_once, f"{key}.{'after' if apart else 'times'}", f"{servers} servers")
     require(understood, at_once)
-    facts.suppose("copies have times of their own", hedge.size == "new", f"{key}.size", hedge.size)
+    facts.suppose("copies have independent service times", hedge.size == "new", f"{key}.size", hedge.size)
     canceled = first is not None and first.at_timeout != "leave"
-    facts.suppose("copies are canceled as one ends", canceled, "workload.0.clients.at_timeout")
+    facts.suppose("all copies are canceled when one ends", canceled, "workload.0.clients.at_timeout")
     law = equal_service(facts, product(facts.modes, facts.customers)) if apart else facts.law
     if not apart:
         facts.exponential()
@@ -126,12 +126,12 @@ def token_bucket(facts: Facts, model: str) -> Match:
     """Match the scenario to a token bucket, whose loss is independent of the servers."""
     understood = facts.arrivals() & facts.recognized
     facts.order()
-    for text, key, wanted in (("a task that finds no token is refused", "excess", "reject"),
-                              ("one bucket for all", "per", "all")):  # fmt: skip
+    for text, key, wanted in (("a task without a token is rejected", "excess", "reject"),
+                              ("all tasks share one bucket", "per", "all")):  # fmt: skip
         facts.suppose(text, facts.parameter("admission", key, wanted) == wanted, f"policy.admission.{key}")
     refill, depth = facts.parameter("admission", "rate", None), float(facts.parameter("admission", "burst", 1))
     warm = 3 * depth / refill
-    facts.suppose("the full bucket at the start is forgotten", not facts.warmup < warm, "warmup",
+    facts.suppose("the warm-up outlasts the initially full bucket", not facts.warmup < warm, "warmup",
                   f"{facts.warmup:g} s, wanted {warm:.4g} s", soft=True, error=facts.transient(warm / 3))  # fmt: skip
     require(understood)
     return matched(facts, model, rows=[PredictedRow("loss", admission.token_bucket(facts.rate, refill, depth))])
@@ -144,9 +144,9 @@ def trunk_reservation(facts: Facts, model: str) -> Match:
     servers, given = facts.servers, facts.parameter("admission", "servers", None)
     if given is None and (mode := facts.mode) is not None and mode.width:  # as the policy counts them
         given = int(facts.cluster.count(mode.type.name) / mode.width + 1e-9)
-    facts.suppose("all servers are counted", given in (None, servers), "policy.admission.servers", f"{given}")
+    facts.suppose("the policy counts all servers", given in (None, servers), "policy.admission.servers", f"{given}")
     labels = [one.label for one in facts.customers]
-    apart = facts.suppose("classes have names of their own", len(set(labels)) == len(labels), "workload")
+    apart = facts.suppose("classes have different names", len(set(labels)) == len(labels), "workload")
     require(understood, apart)
     reserve = facts.parameter("admission", "reserve", {})
     for one in facts.customers:
@@ -202,7 +202,7 @@ def impatient(facts: Facts, _: str) -> Match:
     facts.one_by_one(blind=False)
     given = [one.demand.patience for one in facts.customers]
     alike = all(one == given[0] for one in given)
-    facts.suppose("one patience for all", alike, f"{facts.customers[0].key}.patience")
+    facts.suppose("all tasks have the same patience", alike, f"{facts.customers[0].key}.patience")
     require(understood, alike)
     law, servers, patience = facts.law, facts.servers, law_of(given[0])
     facts.steady(facts.rate * law.mean, servers, law, bounded=True)
@@ -235,7 +235,7 @@ def _gangs(facts: Facts, blind: bool) -> tuple[bool, int]:
                and mode.millicores * servers <= nodes[0].cpus * 1000 * mode.gpus
                and (nodes[0].memory is None or mode.memory * servers <= nodes[0].memory * mode.gpus)
                for mode in modes)  # fmt: skip
-    facts.suppose("there are cores and memory for all GPUs at once", room, "cluster.nodes")
+    facts.suppose("cores and memory are enough for all GPUs at once", room, "cluster.nodes")
     return understood & alike, servers
 
 
@@ -245,7 +245,7 @@ def gangs_with_loss(facts: Facts) -> Match:
     plain = {*cast(Any, facts.policies.admission).parameters} <= {"limit"}
     facts.suppose("one limit for all waiting tasks", plain, "policy.admission", "limit: 0")
     labels = [one.label for one in facts.customers]
-    apart = facts.suppose("classes have names of their own", len(set(labels)) == len(labels), "workload")
+    apart = facts.suppose("classes have different names", len(set(labels)) == len(labels), "workload")
     require(understood, apart)
     laws = [(one, one.law) for one in facts.customers if one.law is not None]
     facts.steady(0, servers, facts.law, bounded=True)
@@ -259,22 +259,22 @@ def gangs_in_line(facts: Facts, _: str) -> Match:
     """Match the scenario to gangs in one queue, stable or saturated."""
     understood, servers = _gangs(facts, blind=False)
     discipline = getattr(facts.policies.scheduler.make(), "discipline", "")
-    facts.suppose("no gang overtakes one that does not fit", discipline == "block", "policy.scheduler", discipline)
+    facts.suppose("gangs start in order, without overtaking", discipline == "block", "policy.scheduler", discipline)
     facts.open_door()
     require(understood)
     laws = [(one, one.law) for one in facts.customers if one.law is not None]
     for one, law in laws:
         facts.exponential(law, f"service of {one.label} is exponential", f"{one.key}.gpu_time")
     gangs = multiserver_jobs(servers, [(one.rate, law.mean, one.demand.gpus or 1) for one, law in laws])
-    name, limit = f"gangs in one line on {servers} GPUs", f"{gangs.throughput:.4g}/s"
+    name, limit = f"gangs in one queue on {servers} GPUs", f"{gangs.throughput:.4g}/s"
     share = min(1.0, gangs.load)  # of the time in which as many come as when saturated
     facts.steady(share * servers, servers, facts.law, bounded=share == 1)
     if share == 1:
         warm = 0.0 if math.isnan(facts.warmup) else facts.warmup
         more = (facts.rate - gangs.throughput) * warm
         lasting = more > 6 * math.sqrt((facts.rate + gangs.throughput) * warm) + servers
-        facts.suppose("the line is so long after the warm-up that it never ends", lasting, "warmup",
-                      f"{more:.3g} gangs more come than end", soft=True)  # fmt: skip
+        facts.suppose("the queue after the warm-up never becomes empty", lasting, "warmup",
+                      f"{more:.3g} more gangs arrive than end", soft=True)  # fmt: skip
     rows = {THROUGHPUT: share * gangs.throughput, facts.busy_metric: share * gangs.utilization}
     return matched(facts, f"{name}, {'stable below' if share < 1 else 'saturated at'} {limit}", None,
                    predicted_rows(rows))  # fmt: skip

@@ -98,7 +98,7 @@ FAMILIES: dict[str, tuple[str, Solve]] = {
     "returns": ("M/M/c+M with retrials", losses.tries_again),
     "copies": ("redundant copies", losses.copies),
     "forks": ("fork-join of M/M/1", orders_and_devices.forks),
-    "gangs": ("gangs in one line", losses.gangs_in_line),
+    "gangs": ("gangs in one queue", losses.gangs_in_line),
     "bucket": ("token bucket with Poisson arrivals (M/D/1/b): loss only", losses.token_bucket),
     "trunks": ("trunk reservation, M/M/c/c of several classes", losses.trunk_reservation),
     "naor": ("M/M/1 with Naor's threshold", losses.naor),
@@ -108,5 +108,5 @@ FAMILIES: dict[str, tuple[str, Solve]] = {
     "faults": ("M/M/c with breakdowns", orders_and_devices.faults),
     "setup": ("M/G/1 with set-up", orders_and_devices.setup),
     "batches": ("greedy batches, M/D^[1,b]/1", stations.greedy_services),
-    "choices": ("the shorter of two lines", stations.shorter_lines),
+    "choices": ("the shorter of two queues", stations.shorter_lines),
 }

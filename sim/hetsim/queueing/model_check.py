@@ -49,7 +49,7 @@ def simulate(
         options["workers"] = 1  # the runs themselves are kept
     runs = replicate(scenario, metrics=metrics, keep=by_class, **options)
     if len(runs) < 2:
-        raise UsageError("an interval needs at least two replications; ask for more (--replications 10)")
+        raise UsageError("a confidence interval needs at least two replications; give --replications 10")
     of_classes = [row.metric for row in rows if row.class_ and row.metric != "loss"]
     wanted = list(dict.fromkeys([*of_classes, COMPLETED_COUNT, *LOST, TASK_COUNT]))
     tables = [one.by("class", wanted) for one in runs] if by_class else []

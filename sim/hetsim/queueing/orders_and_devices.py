@@ -50,7 +50,7 @@ def priority_classes(facts: Facts, model: str) -> Match:
     ranks = sorted({one.priority for one in facts.customers}, reverse=True)
     labels = [one.label for one in facts.customers]
     apart = len(ranks) == len(labels) == len(set(labels))
-    facts.suppose("each class has a priority of its own", apart, "workload", ", ".join(map(str, ranks)))
+    facts.suppose("classes have different priorities", apart, "workload", ", ".join(map(str, ranks)))
     require(understood, apart)
     servers = facts.servers
     ordered = sorted(facts.customers, key=lambda one: -one.priority)
@@ -59,7 +59,7 @@ def priority_classes(facts: Facts, model: str) -> Match:
         kinds = {one.law for one in ordered}
         common = all(law is not None and law.kind == "exponential" for law in kinds)
         common = common and len(kinds) <= (2 if len(ordered) == 2 else 1)
-        text = "at several servers: exponential service, the same for all or of two classes"
+        text = "with several servers: exponential service, equal for all classes or for two classes"
         require(facts.suppose(text, common, facts.time_key, facts.law.shown))
     require(facts.steady(facts.rate * facts.law.mean, servers, facts.law))
     if servers > 1 and len(kinds) > 1:
@@ -80,12 +80,12 @@ def by_size(facts: Facts, _: str) -> Match:
     """Match the scenario to M/G/1 ordered by size, remaining time or attained service."""
     understood = own_order(facts)
     discipline = str(facts.parameter("scheduler", "discipline", "block"))
-    facts.suppose("the first of the order is next", "keep" not in discipline, "policy.scheduler.discipline", discipline)
+    facts.suppose("the first in order is the next", "keep" not in discipline, "policy.scheduler.discipline", discipline)
     require(understood)
     text = f"{facts.servers} servers" if facts.servers != 1 else facts.policies.scheduler.name
-    single = facts.suppose("one server has this order", facts.servers == 1, "policy.scheduler", text)
+    single = facts.suppose("there is one server", facts.servers == 1, "policy.scheduler", text)
     densities = [density_of(*one.timing) if one.timing else None for one in facts.customers]
-    smooth = facts.suppose("times have a density that is known", None not in densities, facts.time_key, facts.law.shown)
+    smooth = facts.suppose("service times have a known density", None not in densities, facts.time_key, facts.law.shown)
     law, rate = facts.law, facts.rate
     require(single, smooth)
     require(facts.steady(rate * law.mean, 1, law))
@@ -118,21 +118,21 @@ def unlike(facts: Facts, model: str) -> Match:
     devices = len({(mode.on_cpu, mode.gpus, mode.millicores, mode.memory) for mode in modes}) == 1
     devices = devices and all(len(shape.modes) == len(types) == len(modes) for shape in facts.input.tasks.shapes)
     devices = devices and (first.on_cpu or all(mode.whole_devices for mode in modes))
-    facts.suppose("a server is whole devices, as many of each type", devices, facts.customers[0].key, facts.shown_modes)
+    facts.suppose("a server is a fixed number of whole devices", devices, facts.customers[0].key, facts.shown_modes)
     facts.alone()
     slots = [[facts.slots(node, mode) for mode in modes] for node in facts.cluster.nodes]
     room = facts.side_by_side(slots)
-    facts.suppose("servers of a node do not wait for its cores or memory", room, "cluster.nodes")
+    facts.suppose("servers never wait for cores or memory of their node", room, "cluster.nodes")
     placement = facts.parameter("scheduler", "placement", None)
     name = getattr(placement, "name", "")
     reserve = placement is not None and facts.declared("placement", name) == declared.RESERVE
     text = "the fastest free server is taken"
-    facts.suppose(text + ", a slower one if many wait" * reserve, reserve or placement is None,
+    facts.suppose(text + ", a slower one if many tasks wait" * reserve, reserve or placement is None,
                   "policy.scheduler.placement", name)  # fmt: skip
     drawn = [one.demand.cpu_time if first.on_cpu else one.demand.gpu_time for one in facts.customers]
     own = any(one.demand.modes or one.demand.typed_gpu_time or one.demand.scaling for one in facts.customers)
     timed = all(hasattr(one, "scv") for one in drawn) and not own and any(one.mean > 0 for one in drawn)
-    facts.suppose("times are drawn, and differ by the speeds of types only", timed, facts.time_key)
+    facts.suppose("times are random, and differ only by the speeds of types", timed, facts.time_key)
     require(understood, devices, timed)
     law = mixed((one.rate, law_of(each)) for one, each in zip(facts.customers, drawn, strict=True))
     facts.exponential(law)
@@ -160,7 +160,7 @@ def forks(facts: Facts, _: str) -> Match:
     require(facts.suppose("there is one stream of jobs", one, "workload"), understood)
     shapes = [tasks.shapes[number] for number in tasks.shape[: len(facts.customers)]]  # of the parts of the first job
     apart = len({id(shape.modes[0]) for shape in shapes}) == len(shapes) == sum(len(one.modes) for one in shapes)
-    require(facts.suppose("each part has a server of its own", apart, "workload.0.classes", facts.shown_modes))
+    require(facts.suppose("each part has its own server", apart, "workload.0.classes", facts.shown_modes))
     law = equal_service(facts, zip((shape.modes[0] for shape in shapes), facts.customers, strict=True))
     rate = facts.customers[0].rate
     require(facts.steady(rate * law.mean, 1, law))
@@ -181,30 +181,30 @@ def faults(facts: Facts, model: str) -> Match:
     facts.suppose("a server is one whole GPU", alone, f"{facts.customers[0].key}.gpus", str(mode))
     process = built[0] if len(built) == 1 and fault.on is not None else None
     fails = isinstance(process, FaultProcess) and sorted(process.devices) == gpus
-    facts.suppose("each GPU fails by itself, and nothing else does", fails, "faults")
+    facts.suppose("GPUs fail independently, and nothing else fails", fails, "faults")
     require(alone, fails)
     between, repair = law_of(fault.every), law_of(fault.repair)
-    require(facts.suppose("times to a fault are exponential", between.kind == "exponential", "faults.0.every"))
+    require(facts.suppose("times between faults are exponential", between.kind == "exponential", "faults.0.every"))
     interval = {shape.stopping.interval for shape in facts.input.tasks.shapes}
     lost = interval == {math.inf}
     key, share = f"{facts.customers[0].key}.stopping.interval", between.mean / (between.mean + repair.mean)
     load, memory = facts.rate * law.mean / share, 1 / (1 / between.mean + 1 / repair.mean)
     if lost and servers == 1:
         service = law.mean if law.kind == "constant" else facts.phases
-        require(facts.suppose("service has phases, or is constant", service is not None, facts.time_key, law.shown))
+        require(facts.suppose("service is phase-type or constant", service is not None, facts.time_key, law.shown))
         given = cast(Any, service), between.mean, repair.mean
         try:
             prediction = breakdowns.mg1_breakdowns(facts.rate, *given, repair.scv)
             mean, square = breakdowns.completion(*given, repair.scv)
         except UsageError as error:
-            require(facts.suppose("there is a mean response", False, "faults.0.every", str(error)))
+            require(facts.suppose("the mean response is finite", False, "faults.0.every", str(error)))
         varies = breakdowns.varies_finitely(*given[:2])
-        facts.suppose("waits have a variance", varies, "faults.0.every", between.shown, soft=True)
+        facts.suppose("the variance of waits is finite", varies, "faults.0.every", between.shown, soft=True)
         completes = law._replace(mean=mean, scv=square / mean**2 - 1)
         require(facts.steady(prediction.load, 1, completes, memory=memory))
         rows = predicted_rows({WAIT_MEAN: prediction.wait_mean})
     else:
-        require(facts.suppose("work is kept at a fault, but for one interval", not lost, key, "all is lost"))
+        require(facts.suppose("a fault loses at most an interval of work", not lost, key, "all work is lost"))
         facts.exponential()
         require(facts.suppose("repairs are exponential", repair.kind == "exponential", "faults.0.repair", repair.shown))
         require(facts.steady(load, servers, law, memory=memory))
@@ -229,19 +229,19 @@ def setup(facts: Facts, model: str) -> Match:
     # What is asked for within the memory, less and less, and 6 deviations of it: a GPU is kept awake from 0.5 on.
     wanted = power.wake * (rate + 6 * math.sqrt(rate / 2 / memory) + 1 / memory)
     never = facts.parameter("scheduler", "safety", 1.0) == 0 and wanted < 0.5
-    facts.suppose("the forecast keeps no GPU awake", never, "policy.scheduler.safety", f"wants up to {wanted:.2g}")
-    require(facts.suppose("the GPU saves energy asleep", power.sleep < power.idle, "cluster.nodes.gpus.power"), alone)
+    facts.suppose("the forecast wakes no additional GPU", never, "policy.scheduler.safety", f"wants up to {wanted:.2g}")
+    require(facts.suppose("sleep saves energy", power.sleep < power.idle, "cluster.nodes.gpus.power"), alone)
     patience = facts.parameter("scheduler", "patience", None)
     after = power.wake * power.idle / (power.idle - power.sleep) if patience is None else patience
     simple = servers == 1 or min(after, power.wake) == 0  # else their places say which is taken, and so which sleeps
-    require(facts.suppose("there is one GPU, or those that are idle sleep at once", simple, "cluster.nodes.gpus.count",
+    require(facts.suppose("there is one GPU, or idle GPUs sleep at once", simple, "cluster.nodes.gpus.count",
                           f"{servers}, after {after:g} s"))  # fmt: skip
     require(facts.steady(rate * law.mean, servers, law, memory=power.wake + after))
     if servers == 1:
         prediction = breakdowns.mg1_setup(rate, law.mean, law.scv, power.wake, sleep_after=after)
         return matched(facts, prediction.model, prediction, rows_inside(prediction))
     service: Any = facts.phases
-    require(facts.suppose("service has phases", service is not None, facts.time_key, law.shown))
+    require(facts.suppose("service is phase-type", service is not None, facts.time_key, law.shown))
     quick = breakdowns.quick_setup(service, servers)
     require(facts.suppose(SMALL, quick, "cluster.nodes", f"{servers} servers"))
     prediction = breakdowns.mphc_setup(rate, service, servers, power.wake)

@@ -19,7 +19,7 @@ def theory_and_simulation(scenario: Any, key: str, values: list[Any], metric: st
     `policies`.
     """
     if "policies" in options:
-        raise UsageError("theory is of one policy: set it with overrides, as in {'policy': 'fcfs'}")
+        raise UsageError("a picture needs one policy: set it with overrides, as in {'policy': 'fcfs'}")
     scenario = hs.load(scenario, options.pop("overrides", ()))
     swept = hs.sweep(scenario, {key: values}, metrics=[metric], **options)
     picture = hs.plots.against(swept, key, metric)

@@ -41,7 +41,7 @@ def delay(facts: Facts, _: str) -> Match:
     varied, memory, phases = law, 0.0, None if moves else facts.phases
     if getattr(arrivals, "process", None) == "mmpp":
         if law.kind != "exponential" and _phases_fit(len(arrivals.rates), phases, servers):
-            facts.suppose("service has phases", True, facts.time_key, law.shown)
+            facts.suppose("service is phase-type", True, facts.time_key, law.shown)
         else:
             facts.exponential(law)
         more, memory = levels.modulation(arrivals.rates, arrivals.switching_rates)
@@ -96,7 +96,7 @@ def _periodic(facts: Facts, arrivals: Any, law: Law) -> Match:
     require(facts.steady(facts.rate * law.mean, servers, law, memory=period))
     cycles = (facts.lasts - (0.0 if math.isnan(facts.warmup) else facts.warmup)) / period
     uncut = abs(cycles - round(cycles)) < 1e-6 and not math.isnan(facts.warmup)
-    facts.suppose("the run without its warm-up is whole cycles", uncut, "horizon", f"{cycles:.4g}", soft=True,
+    facts.suppose("the run after its warm-up is whole cycles", uncut, "horizon", f"{cycles:.4g}", soft=True,
                   error=1 / cycles)  # fmt: skip
     times, rates = zip(*arrivals.rate, strict=True)
     pieces = [(end - begin, rate) for begin, end, rate in zip(times, [*times[1:], period], rates, strict=True)]
@@ -128,7 +128,7 @@ def closed(facts: Facts, _: str) -> Match:
     loops: list[Any] = [entry.arrivals for entry in entries if getattr(entry.arrivals, "closed", False)]
     labels = [one.label for one in facts.customers]
     one = len(loops) == len(entries) and (len(loops) == 1 or len(labels) == len(set(labels)) == len(loops))
-    facts.suppose("closed loops and nothing else, each of one class if several", one, "workload")
+    facts.suppose("all arrivals are closed loops, each of one class if several", one, "workload")
     changing = next((n for n, loop in enumerate(loops) if len(loop.changes) > 1), None)
     one = one and facts.suppose("the number of clients does not change", changing is None,
                                 f"workload.{changing or 0}.arrivals.clients")  # fmt: skip
@@ -143,7 +143,7 @@ def closed(facts: Facts, _: str) -> Match:
     facts.steady(0, servers, law, bounded=True)
     if len(loops) > 1:
         states = math.prod(count + 1 for count in clients)
-        require(facts.suppose("every loop has clients", min(clients) > 0, "workload"),
+        require(facts.suppose("every loop has at least one client", min(clients) > 0, "workload"),
               facts.suppose(SMALL, states <= MAX_CLIENTS, "workload", f"{states:,} states"))  # fmt: skip
         solved = networks.closed_classes(clients, think, [law.mean] * len(loops), servers)
         throughputs, model = solved.throughput, f"closed loops of {len(loops)} classes, M/M/{servers}"
@@ -172,14 +172,14 @@ def shorter_lines(facts: Facts, _: str) -> Match:
     facts.order(blind=False)
     key, kinds = "workload.0", facts.customers
     tokens: Any = kinds[0].demand.tokens if len(kinds) == 1 else None
-    alike = facts.suppose("there is one kind of requests", hasattr(getattr(tokens, "output", None), "scv"), "workload")
+    alike = facts.suppose("all requests are of one class", hasattr(getattr(tokens, "output", None), "scv"), "workload")
     require(facts.recognized, facts.one_way(), alike)
     service: Any = facts.model.workload[0].service
     model, given = facts.input.language[0], facts.policies.routing_of.get(0, facts.policies.routing)
     name = "least_outstanding" if given is None else given.name
     lines, routing = model.kinds[0].replicas, facts.declared("routing", name)
     pair = routing == declared.SHORTER
-    routed = facts.suppose(f"the shorter of two lines is joined, or the shortest of {MAX_CHAIN}",
+    routed = facts.suppose(f"requests join the shorter of two queues, or the shortest of {MAX_CHAIN}",
                            pair or (routing == declared.SHORTEST_LINE and lines <= MAX_CHAIN),
                            f"{key}.service.routing" if service.routing else "policy.routing", name)  # fmt: skip
     require(routed, facts.suppose("a replica serves one request after the other", model.max_sequences == 1,
@@ -189,7 +189,7 @@ def shorter_lines(facts: Facts, _: str) -> Match:
     facts.exponential(law, "answers are exponential", f"{key}.tokens.output")
     load = facts.rate * law.mean
     require(facts.steady(load / lines, 1, law))
-    facts.suppose("answers of any length, not of whole tokens", False, f"{key}.tokens.output",
+    facts.suppose("answers are not rounded to whole tokens", False, f"{key}.tokens.output",
                   f"mean {output.mean:g}", soft=True, error=2 / output.mean**2 / (1 - load / lines))  # fmt: skip
     prediction = power_of_choices(facts.rate, law.mean, lines, min(2, lines) if pair else lines)
     return matched(facts, prediction.model, prediction, rows_of(facts, prediction, load, False))
@@ -198,21 +198,21 @@ def shorter_lines(facts: Facts, _: str) -> Match:
 def greedy_services(facts: Facts, model: str) -> Match:
     """Match the scenario to greedy batch service on one device."""
     one = len(facts.model.workload) == 1
-    facts.suppose("one service and nothing else", one, "workload", f"{len(facts.model.workload)} entries")
+    facts.suppose("one service is the whole workload", one, "workload", f"{len(facts.model.workload)} entries")
     facts.suppose("requests are served in batches", not facts.input.language, "workload.0.service.kind",
                   "a language model" if facts.input.language else "batches")  # fmt: skip
     facts.arrivals()
     batching = facts.policies.of_service.get(0, facts.policies.batching)
     name = "serial_greedy" if batching is None else batching.name
     greedy = facts.declared("batching", name) == declared.GREEDY
-    facts.suppose("an idle device takes all waiting requests", greedy, "policy.batching", name)
+    facts.suppose("an idle device starts all waiting requests as one batch", greedy, "policy.batching", name)
     facts.open_door()
     facts.order()
     require(facts.recognized, not facts.input.language, len(facts.input.services) == 1, one)
     mode, service = facts.only_mode, facts.input.services[0]
     facts.suppose("there is one device", facts.cluster.count(mode.type.name) == 1, "cluster.nodes",
                   facts.cluster.describe())  # fmt: skip
-    facts.suppose("all requests take the same", service.alike, "workload.0.service.compute.per_item",
+    facts.suppose("all requests have the same service time", service.alike, "workload.0.service.compute.per_item",
                   "" if service.alike else "drawn", soft=True)  # fmt: skip
     facts.suppose("stage times have no noise", not service.noise, "workload.0.service.noise", f"{service.noise:g}",
                   soft=True)  # fmt: skip
@@ -246,7 +246,7 @@ def _line_of_batches(facts: Facts, mode: Mode, own: float) -> tuple[float, float
     fixed = mode.upload.fixed + mode.fixed + mode.download.fixed
     sizes = range(1, min(mode.batch_limit, SIZES) + 1)
     off = [n for n in sizes if not math.isclose(mode.stages(n, n * own).total, n * per_item + fixed, rel_tol=1e-9)]
-    text = "measured by size" if measured else f"a batch of {off[0]} takes another time" if off else ""
+    text = "measured by size" if measured else f"the time of a batch of {off[0]} is off the line" if off else ""
     require(facts.suppose("batch time is linear in batch size", not text, "workload.0.service.compute", text))
     return per_item, fixed
 

@@ -24,7 +24,7 @@ def groups_lines(
     lines, further = [], list(further)
     for name in checked(by):
         if name not in tables:
-            lines += ["", f"By {TITLES[name]}: there is one group only."]
+            lines += ["", f"By {TITLES[name]}: there is only one group."]
             continue
         wanted = in_set("group_rows")
         wanted += [one for one in further if of_groups(one) and one not in wanted]
@@ -81,7 +81,7 @@ def _differences(comparison: Comparison, by: str, shown: Sequence[str]) -> list[
     note = difference_note(differences, comparison.confidence, comparison.identical, comparison.single)
     notes = [note] if columns else []
     if same:
-        notes.insert(0, f"The same under all policies in every run: {', '.join(same)}.")
+        notes.insert(0, f"Equal under all policies in every run: {', '.join(same)}.")
     head = f"Differences to {comparison.base}, by {called}:"
     table = beside(terminal.table(labels), columns) if columns else []
     return ["", head, *table, *terminal.paragraphs(notes)]

@@ -23,8 +23,8 @@ from hetsim.results.one_run.steps import SECONDS_COLUMNS
 Outcome = Result | Replications
 
 INFINITE = "∞: unfinished tasks count as +∞"
-OF_MEANS = "of means and shares of tasks: over all tasks of all replications"
-OF_PERCENTILES = "of p95: of a replication's 95th percentile"
+OF_MEANS = "for means and shares of tasks: over all tasks of all replications"
+OF_PERCENTILES = "for p95: of the 95th percentile of a replication"
 STATISTICS = ("mean", "p50", "p95", "p99", "max")
 
 
@@ -211,7 +211,7 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
         total, idle = map(figures.text, COMMON_END)
         rows.append(["energy", f"{total} (idle {idle})"])
     if figures.is_shown(COST):
-        rows.append([COST, f"{figures.text(COST)}, of which {figures.text('cost_held')} held by tasks"])
+        rows.append([COST, f"{figures.text(COST)}, {figures.text('cost_held')} of it for devices occupied by tasks"])
     return rows
 
 
@@ -309,8 +309,8 @@ def _untold(warnings: Iterable[str]) -> list[str]:
 
 
 REPLAYED = (
-    "a trace is replayed as it is in every replication: intervals tell only of what else is drawn; "
-    "resample: {block: 1 week} or {by: user} at its entry draws the trace too"
+    "every replication replays the same trace: intervals cover only other random inputs; "
+    "resample: {block: 1 week} or {by: user} at the workload entry varies the trace too"
 )
 
 _REPLICATION = re.compile(r"^replication (\d+): ")
@@ -387,7 +387,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     columns = [_marked([terminal.metric_name(m), *comparison.cells(m)]) for m in comparison.metrics]
     names = [f"{name} *" if name in comparison.planners else name for name in comparison.table.index]
     usual = beside(["policy", *names], columns, LONGEST_LABEL)
-    usual += ["* knows all arrivals from the start"] if comparison.planners else []
+    usual += ["* knows all arrival times from the start"] if comparison.planners else []
     return [*usual, *_refused(comparison), *_notes(comparison), "", *_plans(comparison), *_said(comparison)]
 
 
@@ -468,12 +468,12 @@ def _said(comparison: Comparison) -> list[str]:
     if selected:
         return [*selected, "", *_said(replace(comparison, selection=None))]
     if comparison.identical:
-        return ["Nothing here is random: every replication is the same, so these are differences without intervals."]
+        return ["The scenario is not random: all replications are equal, so differences have no intervals."]
     if (comparison.pairs["n"] < 2).all() and not any(row.left_out for row in comparison.findings):
         if not comparison.pairs["n"].any():
             return terminal.wrapped(_undefined(comparison), indent=2)
         if comparison.single:
-            return ["One run of each policy says nothing about chance; --replications 10 would."]
+            return ["One run of each policy gives no confidence intervals; use --replications 10."]
     groups: dict[tuple[str, str], list[Finding]] = {}
     for row in comparison.findings:
         if has_direction(row.metric):
@@ -485,7 +485,7 @@ def _said(comparison: Comparison) -> list[str]:
     runs = " to ".join(f"{number}" for number in dict.fromkeys((numbers[0], numbers[-1])))
     level = f"{comparison.confidence * 100:g} %"
     method = (
-        f"± are {level} intervals: above of each policy's expectation, here of paired differences "
+        f"± are {level} intervals: above for the mean of each policy, here for paired differences "
         f"(Holm over the pairs of a metric, {runs} replications)."
     )
     return [*lines, "", *terminal.wrapped(method)]
@@ -493,7 +493,7 @@ def _said(comparison: Comparison) -> list[str]:
 
 def _undefined(comparison: Comparison) -> str:
     if len(comparison.table) == 1:
-        return f"Nothing can be compared: all policies but {comparison.table.index[0]} refuse the scenario."
+        return f"Nothing can be compared: only {comparison.table.index[0]} can run the scenario."
     names = [terminal.metric_name(name) for name in comparison.metrics]
     where = "in the run of any policy" if comparison.single else "in any run of any policy"
     return f"Nothing can be compared: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not defined {where}."
@@ -516,7 +516,7 @@ def _sentence(rows: list[Finding]) -> str:
     if "open" in by_kind:
         parts.append(f"no significant difference to {others['open']}")
     if "one run" in by_kind:
-        parts.append(f"one run says nothing about the difference to {others['one run']}")
+        parts.append(f"one run gives no confidence interval for the difference to {others['one run']}")
     if "undefined" in by_kind:
         parts.append(f"not comparable with {others['undefined']}: infinite or undefined in some runs")
     return f"{rows[0].policy}: {name} {'; '.join(parts)}"

@@ -65,10 +65,10 @@ def check_trace_file(path: str | Path) -> Path:
     """Check that a trace can be written to a path later; else raise UsageError."""
     target = Path(path)
     if target.is_dir():
-        raise UsageError(f"{shown(str(target))} is a folder: give the trace a file name, such as run.json.gz")
+        raise UsageError(f"the trace must be a file, such as run.json.gz; got {shown(str(target))}, a folder")
     parent = target.absolute().parent
     if not parent.is_dir():
-        raise UsageError(f"{shown(str(target))} cannot be written: there is no folder {parent}")
+        raise UsageError(f"{shown(str(target))} cannot be written: the folder {parent} does not exist")
     if not os.access(parent, os.W_OK):
         raise UsageError(f"{shown(str(target))} cannot be written: no permission in {parent}")
     return target
@@ -82,11 +82,11 @@ def write_trace(result: Result, path: str | Path) -> Path:
     target = check_trace_file(path)
     if isinstance(result, Replications):
         raise UsageError(
-            f"a trace is of one run, and these are {len(result)} replications: "
-            "write that of one of their `results`, such as write_trace(runs.results[0], path)"
+            f"write_trace needs one run; got {len(result)} replications: "
+            "give one of their `results`, such as write_trace(runs.results[0], path)"
         )
     if not isinstance(result, Result):
-        raise UsageError(f"a trace is of the result of a run, not of a {type(result).__name__}")
+        raise UsageError(f"write_trace needs the result of a run; got a {type(result).__name__}")
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as raw:

@@ -95,7 +95,7 @@ def metric(
         checks: list[tuple[str, str, Any]] = [("unit", unit, Unit), ("better", better, Better), ("of", of, Of)]
         for what, value, allowed in [*checks, *(("a set", one, Set) for one in places)]:
             if value not in get_args(allowed):
-                raise UsageError(f'metric {called}: {what} is one of {", ".join(get_args(allowed))}, not "{value}"')
+                raise UsageError(f'metric {called}: {what} must be {" or ".join(get_args(allowed))}; got "{value}"')
         words = title or called.removesuffix("_j").replace("_", " ")
         home = module or function.__module__
         is_ours = home.removeprefix(_PACKAGE) in MODULES
@@ -110,7 +110,7 @@ def metric(
         if is_ours:
             _ours[called] = declared
         elif called in _all_of_ours():
-            raise UsageError(f'there is a metric "{called}" already; give yours another name')
+            raise UsageError(f'the name "{called}" is taken by another metric; give yours another name')
         else:
             registry.register(called, declared, "metric")
         return function

@@ -46,7 +46,7 @@ def load_input(folder: Path) -> RunInput:
     document = read_json(folder / OBJECTS)
     version = document.get("version", 0)
     if type(version) is not int or not 0 <= version <= VERSION:
-        text = f"it has version {shown(version)}, and this hetsim reads 0 to {VERSION} (run.json: its hetsim)"
+        text = f"it has version {shown(version)}; this hetsim reads 0 to {VERSION} (run.json: the writer's hetsim)"
         raise UsageError(f"{folder / OBJECTS} cannot be read: {text}")
     check_parquet(folder / ARRAYS)
     rows = pq.read_table(folder / ARRAYS).to_pylist()
@@ -120,7 +120,7 @@ class _Reader:
             return tuple(self.decode(one) for one in value["tuple"])
         if "same" in value:
             if value["same"] not in self._read:
-                raise ValueError(f"it refers to the object {shown(value['same'])}, which does not come before")
+                raise ValueError(f"it refers to the object {shown(value['same'])}, which is not defined before")
             return self._read[value["same"]]
         self._read[value["number"]] = decoded = self._object(value)
         return decoded
@@ -134,13 +134,13 @@ class _Reader:
             return np.fromiter((self.decode(one) for one in value["objects"]), object)
         tag, fields = (value["tag"], value["fields"]) if self.version else _tagged(value)
         if tag not in CLASSES:
-            raise ValueError(f"it names the class {shown(tag)}, which no run has")
+            raise ValueError(f"it names the class {shown(tag)}, which does not exist")
         decoded = {name: self.decode(one) for name, one in fields.items()}
         for version in range(self.version, VERSION):
             decoded = READERS[version](tag, decoded) if version in READERS else decoded
         kind, names = CLASSES[tag]
         for name in decoded.keys() - names.keys():
-            raise ValueError(f"its {tag} has the field {shown(name)}, which none has")
+            raise ValueError(f"its {tag} has the field {shown(name)}, which does not exist")
         make = getattr(kind, "model_construct", kind)  # of pydantic: was validated with the scenario
         return make(**{names[name]: one for name, one in decoded.items()})
 

@@ -39,13 +39,13 @@ def open_stored(path: Path) -> io.BufferedReader:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise DamagedFile(path, "its symbolic links lead in a circle") from None
+        raise DamagedFile(path, "its symbolic links form a cycle") from None
     about = os.fstat(handle)
     is_file = stat.S_ISREG(about.st_mode)
     if is_file and about.st_size <= max(MAX_HOLES, 100 * 512 * getattr(about, "st_blocks", about.st_size)):
         return open(handle, "rb")
     os.close(handle)
-    raise DamagedFile(path, "almost all of it is holes" if is_file else "it is not a regular file")
+    raise DamagedFile(path, "almost all of the file is holes without data" if is_file else "it is not a regular file")
 
 
 def read_stored(path: Path) -> bytes:
@@ -80,7 +80,7 @@ def parse_yaml(of: str, text: str) -> Any:
         for event in yaml.parse(text, loader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if isinstance(event, yaml.AliasEvent) or depth > DEPTH:  # a few lines could stand for gigabytes
-                raise DamagedFile(f"scenario.yaml of {of}", "it is not what hetsim writes")
+                raise DamagedFile(f"scenario.yaml of {of}", "it is not a file as hetsim writes it")
         return yaml.load(text, loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DamagedFile(f"scenario.yaml of {of}", f"it is not YAML ({error})") from None
@@ -187,7 +187,7 @@ def unsealed_text(path: Path, text: bytes) -> dict[str, Any]:
     digest = hashlib.sha256(memoryview(text)[: -len(seal)] if compact else _dumps(content).encode())
     digest.update(b"}" if compact else b"")
     if stated != digest.hexdigest() or not (compact or text.decode() == sealed(content, 1)):
-        raise DamagedFile(path, f"its checksum does not fit{other and f' ({other})'}")
+        raise DamagedFile(path, f"its checksum does not match{other and f' ({other})'}")
     if other:
         raise UsageError(f"{path} cannot be read: {other}")
     del content["format"]
@@ -233,5 +233,5 @@ def verify(path: Path, digest: str | None) -> Path:
     except FileNotFoundError:
         raise DamagedFile(path, "it is missing") from None
     if actual != digest:
-        raise DamagedFile(path, "its checksum does not fit")
+        raise DamagedFile(path, "its checksum does not match")
     return path

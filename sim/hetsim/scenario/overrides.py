@@ -16,7 +16,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     """Parse `key.path=value` into (path, value); UsageError if it is invalid."""
     path, sign, value = text.partition("=")
     if not sign or not all(part.strip() for part in path.split(".")):
-        raise UsageError(f'--set needs key.path=value, not "{text}"')
+        raise UsageError(f'--set must be key.path=value; got "{text}"')
     try:
         return path.strip(), documents.parse_value(value.strip())
     except ScenarioError as error:
@@ -89,7 +89,7 @@ def _set(data: Any, text: str, value: Any, dry: bool = False) -> Path_:
             key, parts = _entry(here, parts, ".".join(map(str, path)))
         else:
             at = ".".join(map(str, path))
-            raise LookupError(f"{at} is a single value ({here!r}) and has nothing inside")
+            raise LookupError(f"{at} is a single value ({here!r}) without keys")
         path.append(key)
         new = isinstance(here, dict) and here.get(key) is None
         if dry and (new or not parts):

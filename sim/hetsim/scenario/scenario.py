@@ -229,7 +229,7 @@ def load(
         path = _path(source)
         document, folder = documents.read(path), path.parent
     else:
-        raise UsageError(f"a scenario is a file, the name of a shipped one, a mapping or a Scenario, not {source!r}")
+        raise UsageError(f"scenario must be a file, the name of a shipped one, a mapping or a Scenario; got {source!r}")
     return from_document(document, folder if base is None else Path(base), overrides)
 
 

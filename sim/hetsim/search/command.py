@@ -23,19 +23,19 @@ VERDICTS = {
 @click.command(short_help="Find the smallest or cheapest cluster that meets targets.")
 @SCENARIO
 @click.option("--target", "targets", required=True, multiple=True, metavar="TEXT",
-              help="What to reach: 'response_p99 < 200 ms' (repeatable: all of them).")  # fmt: skip
+              help="A target, such as 'response_p99 < 200 ms' (repeatable; all must be met).")  # fmt: skip
 @click.option("--over", required=True, multiple=True, metavar="KEY.PATH[=VALUES]",
               help="The whole number to find: cluster.nodes.0.count; or with values, 1..16 or 2,4,8, one of several "
               "(repeatable: all combinations).")  # fmt: skip
 @click.option("--from", "least", type=Whole(min=1), metavar="N",
-              help="The least tried.  [default: 1, or where queues of services do not grow too long]")  # fmt: skip
+              help="The smallest size tried.  [default: 1, or where queues of services stay short]")  # fmt: skip
 @click.option("--to", "most", type=Whole(min=1), metavar="N",
-              help="The most tried; without it sizes are doubled until one meets the target, up to 4096.")  # fmt: skip
+              help="The largest size tried; by default sizes double until one meets the target, to 4096.")  # fmt: skip
 @click.option("--minimize", metavar="WHAT",
-              help="Of what meets the targets: price (of the cluster for an hour), total (of the numbers), or a metric "
+              help="What to minimize: price (of the cluster for an hour), total (of the numbers), or a metric "
               "such as cost.  [default: price where there are prices, else total]")  # fmt: skip
 @click.option("--confidence", type=Share(), default="95%", show_default=True, metavar="SHARE",
-              help="That all verdicts are right.")  # fmt: skip
+              help="Probability that all verdicts are right.")  # fmt: skip
 @click.option("--delta", type=Share(), default="1%", show_default=True, metavar="SHARE",
               help="With --minimize METRIC: the difference that is worth no further replication.")  # fmt: skip
 @click.option("--policy", "policies", multiple=True, metavar="NAME",
@@ -46,7 +46,7 @@ VERDICTS = {
     SearchKeywords,
     replications={
         "type": Whole(min=2, max=10_000), "default": 10, "show_default": True,
-        "help": "Of each size; 3 or a third where these settle it, four times as many where all leave it open.",
+        "help": "Replications of each size; a third if these decide, four times as many if the verdict stays open.",
     },
 )  # fmt: skip
 @TELLING
@@ -104,7 +104,7 @@ def _write(found: Any, out: Path, quiet: bool) -> None:
     from hetsim.results.stored_files import sealed
 
     if not hasattr(found, "candidates"):
-        raise UsageError("--out is of combinations: give values (--over KEY=1..16), or several targets or policies")
+        raise UsageError("--out needs combinations: give values (--over KEY=1..16), or several targets or policies")
 
     def write(folder: Path) -> None:
         write_csv(found.table, folder / "candidates.csv", index=False)
@@ -138,13 +138,13 @@ def _lines(found: Any) -> list[str]:
 @click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy: sjf, or fcfs+codel.")
 @click.option("--over", multiple=True, required=True, metavar="PARAMETER=VALUES",
               help="A parameter and what to try: 8,16,32 or a range: '10 s..10 min log' (repeatable).")  # fmt: skip
-@click.option("--metric", default=DEFAULT_METRIC, show_default=True, metavar="NAME", help="By which.")
+@click.option("--metric", default=DEFAULT_METRIC, show_default=True, metavar="NAME", help="Metric to optimize.")
 @click.option("--sample", type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]),
               help="All combinations, or --n settings drawn.  [default: grid of lists, sobol of ranges]")  # fmt: skip
-@click.option("--n", type=Whole(min=1, max=100_000), metavar="N", help="Settings drawn.  [default: 27]")
-@click.option("--sample-seed", type=Whole(min=0), default=0, show_default=True, help="Of the sample.")
+@click.option("--n", type=Whole(min=1, max=100_000), metavar="N", help="Number of sampled settings.  [default: 27]")
+@click.option("--sample-seed", type=Whole(min=0), default=0, show_default=True, help="Seed of the sample.")
 @click.option("--first", type=Whole(min=2, max=100_000), default=3, show_default=True, metavar="N",
-              help="Replications of every setting before any leaves.")  # fmt: skip
+              help="Replications of every setting before any is eliminated.")  # fmt: skip
 @click.option("--final", type=Whole(min=3, max=100_000), default=20, show_default=True, metavar="N",
               help="Replications for the winner's interval, none of them used for the choice.")  # fmt: skip
 @study_options(SearchKeywords)
@@ -173,6 +173,6 @@ def _settings_lines(found: Any) -> list[str]:
     rows += [[str(cell) for cell in row] for row in shown.itertuples(index=False)]
     lines = terminal.table(rows, right=range(len(rows[0]) - 1, len(rows[0])))
     if len(found.settings) > len(shown):
-        lines.append(f"... {len(found.settings) - len(shown):,} more settings, which left earlier")
+        lines.append(f"... {len(found.settings) - len(shown):,} more settings, eliminated earlier")
     policy = dump({"policy": dict(found.policy)}).splitlines()
     return [*lines, "", *terminal.paragraphs(found.sentences), "", *policy]

@@ -137,12 +137,12 @@ class Decision:
             for target, finding in zip(self.targets, self.best.trial.findings, strict=True)
         ]
         said = [
-            f"{self.best.label} meets {texts} with the least {self._objective(self.best)}: {', '.join(figures)}, "
+            f"{self.best.label} meets {texts} with the lowest {self._objective(self.best)}: {', '.join(figures)}, "
             f"n = {self.best.trial.replications} ({level} confidence in all verdicts; {share})."
         ]
         if self.tied:
             tied = "; ".join(one.label for one in self.tied)
-            said.append(f"Not told from it after {MAX_REPLICATIONS:,} replications: {tied}.")
+            said.append(f"No significant difference to it after {MAX_REPLICATIONS:,} replications: {tied}.")
         elif not self.needs_no_runs:
             said.append(f"It is the best of those that meet the targets, or within {100 * self.delta:g} % of the best.")
         return [*said, *sentences(self.sensitivity), *self._open()]
@@ -154,7 +154,7 @@ class Decision:
         if not open_ones:
             return []
         few = "; ".join(one.label for one in open_ones[:3]) + ("; …" if len(open_ones) > 3 else "")
-        return [f"Neither shown to meet nor to miss a target: {few}. More replications would tell."]
+        return [f"Undecided whether a target is met: {few}. Use more replications."]
 
     def _objective(self, one: Candidate) -> str:
         if self.objective == PRICE:
@@ -223,7 +223,7 @@ def decide(
     base = scenario.moved()
     values = {key: _numbers(key, given) for key, given in over.items()}
     if math.prod(map(len, values.values())) > MAX_CANDIDATES:
-        raise UsageError(f"there are more than the {MAX_CANDIDATES:,} combinations that one search takes")
+        raise UsageError(f"a search must have at most {MAX_CANDIDATES:,} combinations; got more")
     points = [dict(zip(values, one, strict=True)) for one in product(*values.values())]
     _, given = rows(base, points=points, policies=policies)
     cases, labels, prices = _cases(base, given, options.seed)
@@ -269,22 +269,22 @@ def _known(objective: str, prices: list[float], given: Sequence[PointRow]) -> li
     """Return the costs known before any run; empty if the objective is a metric."""
     if objective == PRICE:
         if not any(prices):
-            raise UsageError("the cluster has no prices (cluster.prices): nothing to minimize by price")
+            raise UsageError("minimizing the price needs prices of the cluster (cluster.prices)")
         return prices
     if objective == TOTAL:
         return [float(sum(row.values.values())) for row in given]
     metric(objective)
     if not has_direction(objective):
-        raise UsageError(f"neither more nor less {metric_name(objective)} is better: minimize another metric")
+        raise UsageError(f"{metric_name(objective)} has no better direction: minimize another metric")
     return []
 
 
 def _numbers(key: str, given: Any) -> list[int]:
     """Parse the whole numbers of a key: a list, or a range such as 1..8."""
     if key in NO_SIZES:
-        raise UsageError(f"{key}: {NO_SIZES[key]}, not how large anything is; name one such as cluster.nodes.0.count")
+        raise UsageError(f"{key}: {NO_SIZES[key]}, not a size; give a key such as cluster.nodes.0.count")
     if given is None:
-        raise UsageError(f"{key}: give the numbers to try: {key}=1..8, or {key}=2,4,8")
+        raise UsageError(f"{key} needs numbers to try: {key}=1..8, or {key}=2,4,8")
     if not isinstance(given, Range) and is_range(given):
         try:
             given = read_range(given)
@@ -294,7 +294,7 @@ def _numbers(key: str, given: Any) -> list[int]:
         given = given.grid() if given.steps is not None else range(math.ceil(given.low), math.floor(given.high) + 1)
     values = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     if not values or not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in values):
-        raise UsageError(f"{key}: expected whole numbers, such as 1..8 or 2,4,8")
+        raise UsageError(f"{key} must be whole numbers, such as 1..8 or 2,4,8")
     return list(dict.fromkeys(values))
 
 

@@ -89,7 +89,7 @@ class Sizing:
             said = [f"No {self.key} from {self.min_size} to {self.max_size} is shown to meet {self.target.text}: "
                     f"with {last.size} the {self._said(last)}."]  # fmt: skip
             if first.mean < last.mean if self.target.below else first.mean > last.mean:
-                said.append(f"With {first.size} it is closer, {self._said(first)}: more is not better here.")
+                said.append(f"With {first.size} it is closer, {self._said(first)}: larger is not better here.")
             return said
         by_size = {trial.size: trial for trial in self.trials}
         chosen = by_size[self.size]
@@ -100,22 +100,22 @@ class Sizing:
         below = by_size.get(self.size - 1)
         if below is None and self.overload:
             fewer = f"{self.size - 1}{' and fewer' if self.size > 2 else ''}"
-            said.append(f"{fewer} were not run ({self.overload}); --from {self.size - 1} runs them all the same.")
+            said.append(f"{fewer} were not run ({self.overload}); --from {self.size - 1} runs them, too.")
         elif below is None:
-            said.append(f"{self.size} is the least that was allowed.")
+            said.append(f"{self.size} is the smallest size allowed.")
         elif below.verdict == UNDEFINED:
             said.append(f"With {below.size} it is not defined in every replication.")
         elif below.verdict == MISSED:
             said.append(f"{below.size} does not: {self._said(below)}.")
         else:
             said.append(
-                f"{below.size} is neither shown to meet it nor to miss it: {self._said(below)}; "
-                "more replications would tell."
+                f"It is undecided whether {below.size} meets the target: {self._said(below)}; "
+                "use more replications."
             )
         odd = [trial.size for trial in self.trials if trial.size > self.size and trial.verdict == MISSED]
         if odd:
             larger = ", ".join(map(str, odd))
-            said.append(f"Beware: {larger} miss it although they are larger; more is not better here.")
+            said.append(f"Warning: {larger} miss the target although they are larger; larger is not better here.")
         return [*said, *sentences(self.sensitivity), *self.remarks]
 
     def _said(self, trial: SizeTrial) -> str:
@@ -196,7 +196,7 @@ def size(
     loaded = prepare(scenario, policy, study_options.overrides)
     top, bottom = MAX_SIZE if most is None else most, 1 if least is None else least
     if not 1 <= bottom <= top:
-        raise UsageError(f"sizes are looked for from {bottom} to {top}: that is no range of whole numbers from 1 on")
+        raise UsageError(f"sizes must be a range of whole numbers of at least 1; got {bottom} to {top}")
     if not isinstance(over, str) or len(targets) != 1 or minimize is not None or policies is not None:
         values = {over: range(bottom, top + 1) if most is not None else None} if isinstance(over, str) else over
         return decide(
@@ -206,11 +206,11 @@ def size(
     aim = targets[0]
     check_key(loaded, over, bottom)
     if study_options.shard is not None:
-        raise UsageError("a bisection has no parts: each size follows from those before; give values (KEY=1..64)")
+        raise UsageError("a bisection cannot be sharded: sizes depend on earlier ones; give values (KEY=1..64)")
     overload, seed = "", study_options.seed
     remarks: tuple[str, ...] = ()
     if least is None and aim.below and any(entry.service is not None for entry in loaded.model.workload):
-        remarks = tuple(f"{one}; no number is ruled out by its load" for one in not_understood(loaded, SIZE))
+        remarks = tuple(f"{one}; no size is excluded by its load" for one in not_understood(loaded, SIZE))
         if not remarks:
             bottom, overload = _first_sustained(loaded, aim, over, most=top, seed=seed)
     with begun(study_options, Setup((loaded,), (aim.metric,), study_options.check, study_options.audit)) as study:
@@ -258,7 +258,7 @@ def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed
 def check_key(scenario: Scenario, over: str, least: int) -> None:
     if over in NO_SIZES:
         raise UsageError(
-            f"--over {over}: {NO_SIZES[over]}, not how large anything is; name a size, such as cluster.nodes.0.count"
+            f"--over {over}: {NO_SIZES[over]}, not a size; give a size, such as cluster.nodes.0.count"
         )
     try:
         scenario.with_overrides({over: max(least, 1)})
@@ -266,7 +266,7 @@ def check_key(scenario: Scenario, over: str, least: int) -> None:
         raise ScenarioError([replace(p, file=f"--over {over}") if p.file else p for p in error.problems]) from None
     value = value_at(scenario.raw, over)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise UsageError(f"--over {over}: it is {shown(value)}, not a whole number that can be searched over")
+        raise UsageError(f"--over must be a key with a whole number; {over} is {shown(value)}")
 
 
 class _Search:

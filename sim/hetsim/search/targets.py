@@ -35,9 +35,9 @@ _TARGET = re.compile(r"\s*([a-z][\w.]*)\s*(<=|>=|<|>|≤|≥)\s*(.+?)\s*$")
 
 # whole numbers of a scenario that are not sizes, and why
 NO_SIZES = {
-    "seed": "it says which random numbers are drawn",
-    "replications": "it says how often the scenario is run",
-    "replications.max": "it says how often the scenario is run",
+    "seed": "it selects the random numbers",
+    "replications": "it is the number of runs",
+    "replications.max": "it is the number of runs",
 }
 
 
@@ -55,7 +55,7 @@ class Target:
     def parse(cls, text: str) -> "Target":
         """Parse a target such as `response_p99 < 200 ms`; raise UsageError if invalid."""
         if not (match := _TARGET.match(text)):
-            raise UsageError(f"a target is written METRIC < VALUE (or with >, <= or >=), not {shown(text)}")
+            raise UsageError(f"a target must be METRIC < VALUE (or with >, <= or >=); got {shown(text)}")
         name, sign, written = match.groups()
         metric(name)
         try:
@@ -113,9 +113,9 @@ def _value(text: str, name: str) -> float:
         value = float(text)
     except ValueError:
         example = "95% or 0.95" if units == PERCENT else "3.5"
-        raise ValueError(f"{shown(text)} is not a number such as {example}") from None
+        raise ValueError(f"must be a number such as {example}; got {shown(text)}") from None
     if not is_number(value):
-        raise ValueError(f"{shown(text)} is not a finite number")
+        raise ValueError(f"must be a finite number; got {shown(text)}")
     return value
 
 

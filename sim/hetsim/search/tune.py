@@ -156,8 +156,8 @@ class Tuning:
             said = [f"Best of {len(self.settings)} settings: {self.settings[self.best].label}."]
             said.append(f"{what}: {self._text(self.interval)}, {self._before()}.")
         said.append(
-            f"From {len(self.ours)} replications that had no part in the choice ({level} intervals). The {self.used} "
-            f"by which it was chosen say {seen(self.flattered)}, which chance may have made too good."
+            f"From {len(self.ours)} replications not used for the choice ({level} intervals). The {self.used} "
+            f"used for the choice give {seen(self.flattered)}, which is biased by the selection."
         )
         return [*said, *self.remarks]
 
@@ -176,7 +176,7 @@ class Tuning:
     def _gain(self, found: PairedDifference) -> str:
         amount = gap(self.metric, found.mean, found.half_width)
         if not found.significant:
-            return f"a difference of {amount}, which may be chance"
+            return f"a difference of {amount}, not significant"
         better = (found.mean > 0) == (higher_is_better(self.metric))
         return f"{'better' if better else 'worse'} by {amount} (paired)"
 
@@ -246,13 +246,13 @@ def tune(
     """
     known(metric)
     if not has_direction(metric):
-        raise UsageError(f"neither more nor less {metric} is better: choose another metric")
+        raise UsageError(f"{metric} has no better direction: choose another metric")
     if first < 2 or final < 3:
         raise UsageError(f"first must be at least 2 and final at least 3 replications; got {first} and {final}")
     if not 0 < confidence < 1:
         raise UsageError(f"confidence must be between 0 and 1 (for example 0.95); got {confidence:g}")
     if not over:
-        raise UsageError("nothing to tune: name parameters and their values (over, --over)")
+        raise UsageError("there is nothing to tune: give parameters and their values (over, --over)")
     study_options = StudyOptions(**options)
     base = prepare(scenario, policy, study_options.overrides).moved()
     names = {parameter_path(base, key): key for key in over}
@@ -410,6 +410,6 @@ def parameter_path(base: Scenario, key: str) -> str:
     if len(having) == 1:
         return having[0]
     if having:
-        raise UsageError(f'"{key}" is a parameter of several parts of the policy: name it {" or ".join(having)}')
+        raise UsageError(f'several parts of the policy have the parameter "{key}": write {" or ".join(having)}')
     listed = f"; there are {', '.join(dict.fromkeys(parameters))}" if parameters else "; it has no parameters"
     raise UsageError(f'{base.policies.label} has no parameter "{key}"{suggestion(key, parameters) or listed}')

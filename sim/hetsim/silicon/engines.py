@@ -39,12 +39,12 @@ def engine_of(text: str) -> tuple[str, dict[str, Any]]:
     name, _, version = text.partition("-")
     if name not in engines or not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})+", version):
         said = ", ".join(f"{one}-{figures['to']}" for one, figures in engines.items())
-        raise ValueError(f"{text} cannot be read as an engine and its version; give one such as {said}")
+        raise ValueError(f"engine must be an engine and its version, such as {said}; got {text}")
     first, last = engines[name]["from"], engines[name]["to"]
     low, number, high = (tuple(map(int, one.split(".")))[:2] for one in (first, version, last))
     for bound, outside in ((first, number < low[: len(number)]), (last, number > high)):
         if outside:
-            text = f"{name} was measured from {first} to {last}, not {version}"
+            text = f"{name} was measured from {first} to {last}; got {version}"
             raise ValueError(f"{text}; the nearest is {name}-{bound}")
     return name, engines[name]
 
@@ -72,7 +72,7 @@ def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSte
     """Return step times with an engine on GPUs of a node; ValueError if not known."""
     (engine, figures), gpu, family = engine_of(text), gpu_of(peak), family_of(model)
     if peak.matrix_flops is None:
-        raise ValueError("the peak of its matrix units is not known")
+        raise ValueError("the peak of the GPU's matrix units is unknown")
     if gpu is None:
         return roofline_kernels(model, peak, gpus).steps(figures["unknown"], family)
     try:

@@ -243,7 +243,7 @@ class Builder:
         latent = model.latent
         assert latent is not None
         if (latent.kv_lora_rank, latent.qk_rope_head_dim) != (512, 64):
-            raise NotMeasured("latent attention was measured with 512 + 64 numbers of a token only")
+            raise NotMeasured("latent attention was measured only with 512 + 64 numbers per token")
         heads = max(1, model.heads // tensor)
         kept = (min(self.formats(model.number_format.kv)), "bfloat16")
         weights = self.formats(model.number_format.weights)

@@ -81,7 +81,7 @@ def _placements(record: Record, launches: list[Occupation]) -> Iterator[str]:
         wanted = mode.gpus or (mode.node_count if mode.node_count > 1 or mode.unit is None else len(launch.devices))
         label = f"task {name} at t = {launch.start:g} s"
         if len(launch.devices) != wanted or len(set(launch.devices)) != wanted:
-            yield f"{label}: mode {mode} needs {wanted} different devices and ran on {launch.devices}"
+            yield f"{label}: mode {mode} needs {wanted} different devices, but ran on {launch.devices}"
         outside = [device for device in launch.devices if not mode.allows(device.node)]
         if outside:
             yield f"{label}: ran on {outside[0]}, which is not in partition {mode.partition}"
@@ -91,9 +91,9 @@ def _placements(record: Record, launches: list[Occupation]) -> Iterator[str]:
         if mode.node_count > 1:
             counts = Counter(device.node for device in launch.devices)
             if len(counts) != mode.node_count or len(set(counts.values())) > 1:
-                yield f"{label}: mode {mode} needs equal parts of {mode.node_count} nodes and ran on {launch.devices}"
+                yield f"{label}: mode {mode} needs equal parts of {mode.node_count} nodes, but ran on {launch.devices}"
         if len({device.node for device in launch.devices}) > 1 and not mode.span_any:
-            yield f"{label}: mode {mode} may not span nodes and ran on {launch.devices}"
+            yield f"{label}: mode {mode} must not span nodes, but ran on {launch.devices}"
 
 
 def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
@@ -134,7 +134,7 @@ def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
         for time, amount, task in sorted(changes):
             total += amount
             if total > limit[what, where]:
-                used = f"{what} of {where} in use {total:,.0f}, there are {limit[what, where]:,.0f}"
+                used = f"{what} in use of {where}: {total:,.0f}; capacity {limit[what, where]:,.0f}"
                 yield f"task {record.input.tasks.name(task)} at t = {time:g} s: {used}"
                 break
 
@@ -161,7 +161,7 @@ def _lives(record: Record, launches: list[Occupation]) -> Iterator[str]:
         mine = sorted(occupations[row], key=lambda launch: (launch.start, launch.end))
         ready = record.ready[row]
         if mine and not mine[0].start >= max(ready, tasks.arrival[row]):
-            yield f"task {name} started at t = {mine[0].start:g} s and was not ready before t = {ready:g} s"
+            yield f"task {name} started at t = {mine[0].start:g} s, but was ready only at t = {ready:g} s"
         for first, second in zip(mine, mine[1:], strict=False):
             if second.start < first.end:
                 yield f"task {name} at t = {second.start:g} s: started while it was running"
@@ -177,13 +177,13 @@ def _end(record: Record, row: int, mine: list[Occupation], back: float) -> Itera
     if status == COMPLETED:
         ended = len(complete) == 1 and finish == complete[0].end + back
         if not ended and record.batch is None:
-            yield f"task {name} is completed at t = {finish:g} s, and {len(complete)} of its launches ended well"
+            yield f"task {name} is completed at t = {finish:g} s, but {len(complete)} of its launches completed, not 1"
         if any(launch.outcome not in (LAUNCH_STOPPED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_COMPLETED) for launch in mine):
-            yield f"task {name} is completed and still runs"
+            yield f"task {name} is completed, but still runs"
         for before in (tasks.predecessors or {row: ()})[row]:
             if mine and before not in mine[0].fused and not record.finish[before] <= mine[0].start:
                 yield f"task {name} at t = {mine[0].start:g} s: started before task {tasks.name(before)} had finished"
     elif complete and (status != ABORTED or record.attempt_of is None):  # a server works on when its client has left
-        yield f"task {name} ran to its end and is {STATUS_NAMES.get(status, 'nowhere')}"
+        yield f"task {name} ran to its end, but has the status {STATUS_NAMES.get(status, 'nowhere')}"
     if status not in (UNFINISHED, NOT_ARRIVED) and math.isnan(finish):
         yield f"task {name} has ended without a finish time"

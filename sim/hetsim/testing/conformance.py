@@ -101,7 +101,7 @@ class PolicyTestCase:
 
     def make(self) -> Any:
         """Return a new policy; every subclass must define this method."""
-        raise NotImplementedError("give your test class a method `make` that returns a fresh policy")
+        raise NotImplementedError("the test class must have a method `make` that returns a new policy")
 
     def make_for(self, system: System) -> Any:
         """Return a policy for one system (default: `make()`)."""
@@ -193,7 +193,7 @@ def _unrepeated(record: Record, inputs: Callable[[], Any]) -> list[str]:
         try:
             again = Simulation(inputs()).run()
         except RunError as error:
-            return [f"a second run of the same failed: {error}"]
+            return [f"a second run of the same system failed: {error}"]
         if fingerprint(again) != fingerprint(record):
             return [_difference(record, again)]
     return []
@@ -226,7 +226,7 @@ def _difference(one: Record, two: Record) -> str:
         first, second = getattr(one, column), getattr(two, column)
         for row in order:
             if not (first[row] == second[row] or (first[row] != first[row] and second[row] != second[row])):
-                values = f"{first[row]:g} in one and {second[row]:g} in the other"
+                values = f"{first[row]:g} in one run and {second[row]:g} in the other"
                 return f"two equal runs differ: task {name(row)} {verb} {values}"
     return "two equal runs differ in their launches"
 
@@ -334,7 +334,7 @@ class WatchedScheduler(Relay):
     def schedule(self, view: View) -> Iterator[Decision]:
         self._rounds += 1
         if self._rounds > ROUND_LIMIT:
-            raise RuntimeError(f"after {ROUND_LIMIT:,} rounds tasks have still not ended; do stops undo all progress?")
+            raise RuntimeError(f"after {ROUND_LIMIT:,} rounds tasks have still not ended; stops may undo all progress")
         decisions = iter(self.inner.schedule(view))
         while True:
             with self._untouched("schedule"):
@@ -430,8 +430,8 @@ def differing_elsewhere(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[Co
     job = pickle.dumps(sys.path) + pickle.dumps([(factory, list(systems)) for factory, systems in jobs])
     done = subprocess.run([sys.executable, "-c", _CHILD], input=job, capture_output=True, env=environment, check=False)
     if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-        return [ContractBreach("hash seed", "all", f"the run in a process of its own failed: {lines[-1]}")]
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
+        return [ContractBreach("hash seed", "all", f"the run in a separate process failed: {lines[-1]}")]
     return [
         ContractBreach("hash seed", name, f"{getattr(factory, '__name__', None) or repr(factory)} decides differently "
                        "under another PYTHONHASHSEED")  # fmt: skip

@@ -22,5 +22,5 @@ def check_predictor(make: Callable[[], Predictor]) -> None:
         first, again = ([one.forecast(horizon) for horizon in (0.0, 60.0, 7200.0)] for _ in range(2))
         two.observe(60.0 * step, value)
         assert all(map(math.isfinite, first)), f"forecasts {first} after {step + 1} observations are not finite"
-        assert first == again, "to be asked changes what is forecast"
-        assert first == [two.forecast(horizon) for horizon in (0.0, 60.0, 7200.0)], "two that saw the same differ"
+        assert first == again, "a forecast changes later forecasts"
+        assert first == [two.forecast(horizon) for horizon in (0.0, 60.0, 7200.0)], "two equal predictors differ"

@@ -51,12 +51,12 @@ def trunk_reservation(servers: int, classes: Sequence[Stream | tuple]) -> Losses
     servers = int(servers)
     given = [Stream(*one) for one in classes]
     if not given:
-        raise UsageError("trunk reservation needs at least one class: (rate, service_mean, reserved)")
+        raise UsageError("trunk reservation must have at least one class: (rate, service_mean, reserved)")
     for one in given:
         positive(rate=one.rate, service_mean=one.service_mean)
         whole_number(0, reserved=one.reserved)
         if one.reserved >= servers:
-            raise UsageError(f"a class that leaves {one.reserved} of {servers} servers free never gets in")
+            raise UsageError(f"reserved must be below the number of servers ({servers}); got {one.reserved}")
     given = [one._replace(reserved=int(one.reserved)) for one in given]
     if all(one.service_mean == given[0].service_mean for one in given):
         busy = np.arange(servers)
@@ -85,7 +85,7 @@ def kaufman_roberts(servers: int, classes: Sequence[tuple[float, float, int]]) -
         positive(rate=rate, service_mean=service_mean)
         whole_number(1, width=width)
     if not classes or max(width for _, _, width in classes) > servers:
-        raise UsageError(f"gangs with loss need classes (rate, service_mean, width), none wider than {servers} servers")
+        raise UsageError(f"gangs with loss need classes (rate, service_mean, width), of width up to {servers} servers")
     chance = np.zeros(int(servers) + 1)
     chance[0] = 1.0
     for busy in range(1, len(chance)):
@@ -164,7 +164,7 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
         return rate * x if slope == 0 else rate * -math.expm1(-slope * x) / slope
 
     if -slope * limit > 600:
-        raise UsageError("a workload limit so high, at a load above 1, is as good as none; the limit is in seconds")
+        raise UsageError("at a load above 1 this workload limit is practically infinite; the limit must be in seconds")
     beyond = rate * math.exp(-slope * limit) / mu
     empty = 1 / (1 + mass(limit) + beyond)
     accepted = empty * (1 + mass(limit))
@@ -216,7 +216,7 @@ def token_bucket(rate: float, refill: float, depth: float) -> float:
     positive(rate=rate, refill=refill)
     not_negative(depth=depth)
     if depth < 1:
-        raise UsageError(f"a bucket must hold at least one token, not {depth!r}; otherwise no arrival is ever admitted")
+        raise UsageError(f"a bucket must have room for at least one token, or no arrival is admitted; got {depth!r}")
     load = rate / refill
     below = ConstantJumps(load).below(depth - 1)
     if below < 1e12 or load < 1:

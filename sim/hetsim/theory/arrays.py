@@ -30,7 +30,7 @@ def each(model: Callable[..., Any], *arguments: Any, **named: Any) -> dict[str, 
         shape = np.broadcast_shapes(*(one.shape for one in varied.values()))
     except ValueError:
         sizes = ", ".join(f"{name} {one.shape}" for name, one in varied.items())
-        raise UsageError(f"these arrays do not broadcast: {sizes}") from None
+        raise UsageError(f"arrays must broadcast; got the shapes {sizes}") from None
     rows = []
     for values in np.broadcast(*varied.values()) if varied else [()]:
         result = model(**bound.arguments | dict(zip(varied, (one.item() for one in values), strict=True)))

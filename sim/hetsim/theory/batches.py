@@ -137,7 +137,7 @@ def _waiting_at_ends(rate: float, per_item: float, fixed: float, max_batch: int 
     while True:
         cells = size * size if max_batch is None else size * (4 * max_batch + 60)
         if cells > MAX_CELLS or (max_batch is None and size > MAX_DENSE):
-            text = "too near to saturation, or batches too large, for the exact chain; see inoue_bounds"
+            text = "the load is too near to 1, or batches are too large, for the exact chain; use inoue_bounds"
             raise UsageError(f"{name}: {text}")
         chance = _solve(rate, per_item, fixed, max_batch=max_batch, size=size)
         if chance[-max(1, size // 50) :].sum() < NEGLIGIBLE:

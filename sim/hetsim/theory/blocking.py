@@ -46,7 +46,7 @@ def multiserver_jobs(servers: int, classes: Sequence[tuple[float, float, int]]) 
         positive(rate=rate, service_mean=service_mean)
         whole_number(1, width=width)
     if not classes or max(width for _, _, width in classes) > servers:
-        raise UsageError(f"gangs need classes (rate, service_mean, width), none wider than {servers} servers")
+        raise UsageError(f"gangs need classes (rate, service_mean, width) with widths of at most {servers} servers")
     rates, means, widths = (np.array(one, dtype=float) for one in zip(*classes, strict=True))
     shares = rates / rates.sum()
 
@@ -164,7 +164,7 @@ def _between_tries(
         else:
             up[-1, -1] = rate
         if longest * room * (room / 40 if patience_mean else 1) > MAX_RETRYING:
-            raise UsageError(f"{name}: the calls between tries are too many to follow; shorter retry times are needed")
+            raise UsageError(f"{name}: too many calls are between tries to compute; use shorter retry times")
         levels = [Level(up, within, number * succeeds) for number in range(longest)]
         levels.append(Level(np.zeros_like(up), within, longest * succeeds))
         chances, _ = _solved(levels, levels[-1])

@@ -66,7 +66,7 @@ def servers_for_wait(rate: float, service_mean: float, longest: float, share: fl
         return _first_delay_system(load, lambda c, delayed: delayed * service_mean / (c - load) <= longest)
     proportion(share=share)
     if not 0 <= longest < math.inf:
-        raise UsageError(f"the longest wait must be a number of seconds not below 0, not {longest!r}")
+        raise UsageError(f"the longest wait must be at least 0 s; got {longest!r}")
 
     def met(servers: int, delayed: float) -> bool:
         return delayed * math.exp(-(servers - load) * longest / service_mean) <= 1 - share
@@ -86,7 +86,7 @@ def _losses(load: float) -> Iterator[tuple[int, float]]:
         lost *= load
         lost /= servers + lost
         yield servers, lost
-    raise UsageError(f"more than {MAX_SERVERS:,} servers would be needed; give rate and service_mean in seconds")
+    raise UsageError(f"more than {MAX_SERVERS:,} servers are needed; check that rate and service_mean are in seconds")
 
 
 def load_for_loss(servers: int, most: float) -> float:

@@ -66,11 +66,11 @@ def phase_type(start: Sequence[float], onward: Sequence[Sequence[float]], ends: 
     first, moves, exits = (np.array(one, dtype=float) for one in (start, onward, ends))
     size = len(first)
     if moves.shape != (size, size) or exits.shape != (size,) or not size:
-        raise UsageError(f"phases: {size} in start need {size} rows of {size} rates onward, and {size} rates of ending")
+        raise UsageError(f"phases: for {size} in start, onward needs {size} rows of {size} rates, and ending {size}")
     if not all(np.isfinite(one).all() and (one >= 0).all() for one in (first, moves, exits)) or moves.diagonal().any():
-        raise UsageError("phases: probabilities and rates are numbers not below 0, and onward has 0 on its diagonal")
+        raise UsageError("phases: probabilities and rates must be at least 0, and the diagonal of onward must be 0")
     if not math.isclose(first.sum(), 1.0, rel_tol=1e-9):
-        raise UsageError(f"phases: the probabilities of the first one have the sum {first.sum():g}, not 1")
+        raise UsageError(f"phases: the probabilities of start must sum to 1; got {first.sum():g}")
     reaches = exits > 0
     for _ in range(size):
         reaches = reaches | ((moves > 0) & reaches).any(axis=1)
@@ -113,7 +113,7 @@ def mmpp_mc(
     arrive, switch, servers = np.array(rates, dtype=float), np.array(switching, dtype=float), int(servers)
     not_negative(**{f"rate_{number + 1}": float(one) for number, one in enumerate(arrive)})
     if switch.shape != (len(arrive), len(arrive)):
-        raise UsageError(f"{len(arrive)} rates need {len(arrive)} rows of {len(arrive)} rates of switching")
+        raise UsageError(f"switching must have {len(arrive)} rows of {len(arrive)} rates, for {len(arrive)} rates")
     service = phase_type([1], [[0]], [1 / service_mean])
     return _map_phc(f"MMPP/M/{servers}", switch, np.diag(arrive), service=service, servers=servers)
 
@@ -138,10 +138,10 @@ def map_phc(
     whole_number(1, servers=servers)
     switch, arrive = np.array(switching, dtype=float), np.array(arriving, dtype=float)
     if switch.ndim != 2 or switch.shape != arrive.shape or switch.shape[0] != switch.shape[1]:
-        raise UsageError("a Markovian arrival process is given by two square matrices of one size")
+        raise UsageError("a Markovian arrival process must be two square matrices of the same size")
     switch = switch - np.diag(switch.diagonal())
     if not all(np.isfinite(one).all() and (one >= 0).all() for one in (switch, arrive)):
-        raise UsageError("rates of a Markovian arrival process are numbers not below 0")
+        raise UsageError("rates of a Markovian arrival process must be at least 0")
     return _map_phc(f"MAP/PH/{int(servers)}", switch, arrive, service=service, servers=int(servers))
 
 
@@ -149,7 +149,7 @@ def _map_phc(name: str, switch: Floats, arrive: Floats, service: PhaseType, serv
     levels, alike = _map_levels(name, switch, arrive, service=service, servers=servers)
     shares = stationary(switch + arrive)
     if not shares.all():
-        raise UsageError(f"{name}: state {int(np.argmin(shares)) + 1} is never returned to; leave it out")
+        raise UsageError(f"{name}: state {int(np.argmin(shares)) + 1} is transient; leave it out")
     rate = float((shares @ arrive).sum())
     positive(mean_rate=rate)
     stable(rate * service.mean, servers, name)
@@ -204,7 +204,7 @@ def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Predictio
     """
     positive(rate=rate)
     if not kinds:
-        raise UsageError("kinds of servers: at least one is needed, as (mean service, number)")
+        raise UsageError("servers must have at least one type, as (mean service, number)")
     for mean, count in kinds:
         positive(service_mean=mean)
         whole_number(1, servers=count)
@@ -337,7 +337,7 @@ def modulation(rates: Sequence[float], switching: Sequence[Sequence[float]]) -> 
 
 def _bounded(name: str, states: int) -> None:
     if states > MAX_PHASES:
-        raise UsageError(f"{name} has {states:,} states a level, more than the {MAX_PHASES:,} that are solved")
+        raise UsageError(f"{name} must have at most {MAX_PHASES:,} states per level; got {states:,}")
 
 
 def _generator(within: Floats, leaving: Floats) -> Floats:

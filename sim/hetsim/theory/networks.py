@@ -63,15 +63,15 @@ def jackson(
     shares = np.asarray(routing, dtype=np.float64)
     count = len(given)
     if not count or outside.shape != (count,) or shares.shape != (count, count):
-        raise UsageError(f"{count} stations need {count} arrival rates and routing of {count} rows of {count} shares")
+        raise UsageError(f"{count} stations need {count} arrivals (rates) and {count} rows of {count} shares (routing)")
     for rate in outside:
         not_negative(arrival_rate=float(rate))
     if not outside.any():
-        raise UsageError("no arrivals: at least one arrival rate must be above 0")
+        raise UsageError("at least one arrival rate must be above 0")
     if not np.isfinite(shares).all() or (shares < 0).any() or (shares.sum(axis=1) > 1 + 1e-12).any():
-        raise UsageError("the routing from each station consists of shares that add up to at most 1")
+        raise UsageError("the routing from each station must be shares that sum to at most 1")
     if abs(np.linalg.eigvals(shares)).max() > 1 - 1e-12:
-        raise UsageError("customers can never leave: some stations route everything to one another")
+        raise UsageError("customers must be able to leave: some stations route all customers to one another")
     rates = np.linalg.solve((np.eye(count) - shares).T, outside)
     rated = enumerate(zip(given, rates.tolist(), strict=True))
     queues_of = tuple(_station(one, rate, number) for number, (one, rate) in rated)
@@ -85,7 +85,7 @@ def _station(one: Station, rate: float, number: int) -> Prediction:
     name = one.name or f"station {number}"
     if rate <= 0:
         return Prediction(
-            f"{name}: no arrivals", 0, 0, wait_mean=0, response_mean=one.service_mean, queue_length_mean=0,
+            f"{name} has no arrivals", 0, 0, wait_mean=0, response_mean=one.service_mean, queue_length_mean=0,
             jobs_in_system_mean=0, throughput=0, delayed=0
         )
     try:
@@ -106,7 +106,7 @@ def tandem(rate: float, stations: Sequence[Station | tuple[Any, ...]]) -> Networ
     positive(rate=rate)
     given = [Station(*one) for one in stations]
     if not given:
-        raise UsageError("a tandem needs at least one station")
+        raise UsageError("a tandem must have at least one station")
     queues_of = tuple(_station(one, rate, number) for number, one in enumerate(given))
     response = sum(one.response_mean for one in queues_of)
     tail = _sum_above([1 / one.response_mean for one in queues_of]) if all(s.servers == 1 for s in given) else None
@@ -153,9 +153,9 @@ def closed_classes(
         whole_number(1, clients=count)
         positive(think_mean=idle, service_mean=each)
     if servers > 1 and len({*service_means}) > 1:
-        raise UsageError("classes at several servers have a product form only with one service mean for all")
+        raise UsageError("classes at several servers must have the same service mean for a product form")
     if math.prod(count + 1 for count in clients) > MAX_STATES:
-        raise UsageError(f"the states of {clients} clients are more than {MAX_STATES:,}")
+        raise UsageError(f"{clients} clients have more than {MAX_STATES:,} states, too many to compute")
     present = np.indices([int(count) + 1 for count in clients])
     total, logs = present.sum(axis=0), 0.0
     for number, count, idle, each in zip(present, clients, think, service_means, strict=True):

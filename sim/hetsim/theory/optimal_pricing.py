@@ -40,7 +40,7 @@ def naor(rate: float, service_mean: float, reward: float, cost: float) -> Thresh
     individual = math.floor(ratio * (1 + 1e-12))
     if individual < 1:
         raise UsageError(
-            f"no customer ever joins: a service costs {cost * service_mean:.4g} of waiting even in an empty system, "
+            f"no customer ever joins: the waiting cost of a service in an empty system is {cost * service_mean:.4g}, "
             f"and its reward is {reward:.4g}"
         )
     load = rate * service_mean

@@ -74,7 +74,7 @@ class Prediction:
 
     def _tail(self, what: str, tail: Tail | None) -> Tail:
         if tail is None:
-            raise UsageError(f"of {self.model} the mean {what} is known here, its distribution is not")
+            raise UsageError(f"{self.model}: only the mean {what} is known, not its distribution")
         return tail
 
 
@@ -132,25 +132,25 @@ def positive(**values: float) -> None:
     """Raise UsageError unless each value is a finite number above 0."""
     for name, value in values.items():
         if not (_number(value) and 0 < value < math.inf):
-            raise UsageError(f"{name.replace('_', ' ')} must be a number above 0, not {value!r}")
+            raise UsageError(f"{name.replace('_', ' ')} must be a number above 0; got {value!r}")
 
 
 def not_negative(**values: float) -> None:
     for name, value in values.items():
         if not (_number(value) and 0 <= value < math.inf):
-            raise UsageError(f"{name.replace('_', ' ')} must be a number not below 0, not {value!r}")
+            raise UsageError(f"{name.replace('_', ' ')} must be a number of at least 0; got {value!r}")
 
 
 def whole_number(least: int = 1, **values: int) -> None:
     for name, value in values.items():
         if not (_number(value) and math.isfinite(value) and value == int(value) and value >= least):
-            raise UsageError(f"{name.replace('_', ' ')} must be a whole number of at least {least}, not {value!r}")
+            raise UsageError(f"{name.replace('_', ' ')} must be a whole number of at least {least}; got {value!r}")
 
 
 def proportion(**values: float) -> None:
     for name, value in values.items():
         if not (_number(value) and 0 < value < 1):
-            raise UsageError(f"{name.replace('_', ' ')} must be a share between 0 and 1, not {value!r}")
+            raise UsageError(f"{name.replace('_', ' ')} must be a share between 0 and 1; got {value!r}")
 
 
 def _number(value: Any) -> bool:
@@ -162,9 +162,9 @@ def stable(load: float, servers: int, what: str) -> None:
     if load >= servers:
         min_servers = math.floor(load) + 1
         remedy = (
-            f"at least {min_servers} servers, a lower rate or a limit on admission are needed"
+            f"use at least {min_servers} servers, a lower rate or a limit on admission"
             if servers > 1 or load < 1e6
-            else "a lower rate or a limit on admission is needed"
+            else "use a lower rate or a limit on admission"
         )
         raise UsageError(
             f"{what} has no steady state: the load of a server is {load / servers:.4g}, not below 1, and the queue "

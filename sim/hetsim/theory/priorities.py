@@ -92,7 +92,7 @@ def _checked(classes: Sequence[Class | tuple[float, ...]], servers: int) -> list
     whole_number(1, servers=servers)
     given = [Class(*one) for one in classes]
     if not given:
-        raise UsageError("priorities need at least one class: (rate, service_mean, service_scv), the highest first")
+        raise UsageError("priorities need at least one class (rate, service_mean, service_scv), the highest first")
     for one in given:
         positive(rate=one.rate, service_mean=one.service_mean)
         not_negative(service_scv=one.service_scv)

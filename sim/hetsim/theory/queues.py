@@ -64,9 +64,9 @@ def mmck(rate: float, service_mean: float, servers: int, room: int) -> Predictio
     whole_number(1, servers=servers, room=room)
     servers, room = int(servers), int(room)
     if room < servers:
-        raise UsageError(f"a room for {room} cannot hold {servers} servers' customers; room is at least servers")
+        raise UsageError(f"room must be at least the number of servers ({servers}); got {room}")
     if room > MAX_STATES:
-        raise UsageError(f"a room for {room:,} is too large to follow; at most {MAX_STATES:,}")
+        raise UsageError(f"room must be at most {MAX_STATES:,}; got {room:,}")
     busy = np.minimum(np.arange(1, room + 1), servers)
     chance = birth_death(np.full(room, rate), busy / service_mean)
     numbers = np.arange(room + 1)
@@ -142,8 +142,8 @@ def _longest_queue(rate: float, capacity: float, leaving: float) -> int:
     center = max(0.0, (rate - capacity) / leaving)
     if center > MAX_STATES:
         raise UsageError(
-            f"about {center:.3g} customers would wait before they give up, too many to follow; "
-            "is the patience in seconds?"
+            f"about {center:.3g} customers wait before they renege, too many to compute; "
+            "check that the patience is in seconds"
         )
     length = int(center) + 16
     while True:
@@ -153,7 +153,7 @@ def _longest_queue(rate: float, capacity: float, leaving: float) -> int:
             return length
         length = int(center) + 2 * (length - int(center))
         if length > MAX_STATES:
-            raise UsageError("almost no customer reneges at a load of 1 or more: the queue is too long to follow")
+            raise UsageError("almost no customer reneges at a load of 1 or more: the queue is too long to compute")
 
 
 def closed_loop(clients: int, think_mean: float, service_mean: float, servers: int = 1) -> Prediction:
@@ -167,7 +167,7 @@ def closed_loop(clients: int, think_mean: float, service_mean: float, servers: i
     whole_number(1, clients=clients, servers=servers)
     positive(think_mean=think_mean, service_mean=service_mean)
     if clients > MAX_STATES:
-        raise UsageError(f"{int(clients):,} clients are too many to follow one by one; at most {MAX_STATES:,}")
+        raise UsageError(f"clients must be at most {MAX_STATES:,}; got {int(clients):,}")
     clients = int(clients)
     numbers = np.arange(clients + 1)
     chance = birth_death((clients - numbers[:-1]) / think_mean, np.minimum(numbers[1:], servers) / service_mean)
@@ -202,7 +202,7 @@ def birth_death(births: Sequence[float] | Floats, deaths: Sequence[float] | Floa
     with np.errstate(over="ignore", under="ignore"):
         ratio = up[:reach] / down[:reach]
     if not (np.isfinite(ratio).all() and (ratio > 0).all()):
-        raise UsageError("births and deaths are too far apart for a computer's numbers")
+        raise UsageError("births and deaths differ too much for floating-point numbers")
     likely = int(np.argmax(np.concatenate([[0.0], np.cumsum(np.log(ratio))])))
     with np.errstate(under="ignore"):
         above = np.cumprod(ratio[likely:])
@@ -220,10 +220,10 @@ def stationary(matrix: Sequence[Sequence[float]] | Floats) -> Floats:
     """
     work = np.array(matrix, dtype=np.float64)
     if work.ndim != 2 or work.shape[0] != work.shape[1] or not len(work):
-        raise UsageError("a chain is given by a square matrix")
+        raise UsageError("a chain must be a square matrix")
     np.fill_diagonal(work, 0.0)
     if not np.isfinite(work).all() or (work < 0).any():
-        raise UsageError("rates and probabilities of a chain are finite and not negative")
+        raise UsageError("rates and probabilities of a chain must be finite and at least 0")
     size = len(work)
     for last in range(size - 1, 0, -1):
         out = work[last, :last].sum()

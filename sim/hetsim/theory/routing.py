@@ -32,7 +32,7 @@ def redundancy(rate: float, service_mean: float, servers: int, copies: int) -> P
     positive(rate=rate, service_mean=service_mean)
     whole_number(1, servers=servers, copies=copies)
     if not copies <= servers <= MAX_STATES:
-        raise UsageError(f"{copies} copies need as many servers, {MAX_STATES:,} at most; there are {servers}")
+        raise UsageError(f"copies ({copies}) must be at most servers ({servers}), and servers at most {MAX_STATES:,}")
     name = f"redundancy-{int(copies)} at {int(servers)} servers"
     stable(rate * service_mean, int(servers), name)
     capacity, share, response = servers / service_mean, 1.0, 0.0
@@ -60,7 +60,7 @@ def slow_server(rate: float, fast_mean: float, slow_mean: float, threshold: int)
     name = f"M/M/2, the slow server from {size} waiting on"
     stable(rate / (fast + slow) * 2, 2, name)
     if size > MAX_STATES:
-        raise UsageError(f"a threshold of {size:,} is more than the {MAX_STATES:,} that are solved")
+        raise UsageError(f"the threshold must be at most {MAX_STATES:,}; got {size:,}")
     states = [[*([0] if number <= size else []), *([1] if number else [])] for number in range(size + 3)]
     levels = []
     for number, here in enumerate(states[:-1]):  # of a level; a state is if the slow server is busy
@@ -99,7 +99,7 @@ def best_threshold(rate: float, fast_mean: float, slow_mean: float) -> int:
     above 2,000.
     """
     if slow_mean < fast_mean:
-        raise UsageError(f"the slow server has a mean service of {slow_mean:g} s, below the fast one's {fast_mean:g} s")
+        raise UsageError(f"slow_mean must be at least fast_mean ({fast_mean:g} s); got {slow_mean:g} s")
 
     def falls(threshold: int) -> bool:
         here, after = (slow_server(rate, fast_mean, slow_mean, threshold + more).response_mean for more in (0, 1))
@@ -109,7 +109,7 @@ def best_threshold(rate: float, fast_mean: float, slow_mean: float) -> int:
     while falls(high):
         low, high = high, 2 * high
         if high > MAX_BEST:
-            raise UsageError(f"the best threshold is above {MAX_BEST // 2:,}: the slow server is hardly of use")
+            raise UsageError(f"the best threshold is above {MAX_BEST // 2:,}: the slow server is almost useless")
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if falls(middle) else (low, middle)
@@ -136,13 +136,13 @@ def power_of_choices(rate: float, service_mean: float, servers: int, choices: in
     positive(rate=rate, service_mean=service_mean)
     whole_number(1, servers=servers, choices=choices)
     servers, choices = int(servers), int(choices)
-    name = f"the shortest of {choices} lines drawn, {servers} servers"
+    name = f"the shortest of {choices} sampled queues, {servers} servers"
     if choices > (servers if servers <= MAX_CHAIN else 2):
-        raise UsageError(f"{choices} choices of {servers} servers: at most 2, and of up to {MAX_CHAIN} servers all")
+        raise UsageError(f"choices must be at most 2, or all of up to {MAX_CHAIN} servers; got {choices} of {servers}")
     load, error = rate * service_mean / servers, 0.0
     stable(load * servers, servers, name)
     if choices > 1 and load < CHOICES_FROM:
-        raise UsageError(f"a load of {load:.3g} is below {CHOICES_FROM:g}, from which on the chain can be solved")
+        raise UsageError(f"the load must be at least {CHOICES_FROM:g} for the chain to be solved; got {load:.3g}")
     if choices == 1:
         present = load / (1 - load)
     elif servers <= MAX_CHAIN:

@@ -80,7 +80,7 @@ def las(
     - λ E[min(S, a)]); without any, a = b = x.  Exact.  Reference: Kleinrock, Queueing Systems II (1976), §4.6 and §4.7.
     """
     if any(not 0 < one < math.inf for one in thresholds):
-        raise UsageError("thresholds of attained service are numbers of seconds above 0")
+        raise UsageError("thresholds of attained service must be numbers of seconds above 0")
     law = _Sizes(rate, sizes, [*edges, *thresholds], at)
     free = 1 - rate * (law.below(law.x) + law.ends * law.above())
     ahead = rate * law.second_up_to() / 2 / free
@@ -119,7 +119,7 @@ class _Sizes:
         self.total, self.mean, self.second = (self.expected(self.x**power) for power in range(3))
         # A density that is unbounded at 0 may have some weight below the smallest size: those take no time.
         if not (abs(self.total - 1) < 1e-9 or 0.99 < self.total < 1):
-            raise UsageError(f"the density of sizes has an integral of {self.total:.10g}, not of 1")
+            raise UsageError(f"the density of sizes must have the integral 1; got {self.total:.10g}")
         stable(rate * self.mean, 1, "M/G/1")
 
     def _refined(self, bounds: np.ndarray, unit: np.ndarray) -> np.ndarray:

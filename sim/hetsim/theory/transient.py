@@ -84,7 +84,7 @@ def mmc_periodic(pieces: Sequence[tuple[float, float]], service_mean: float, ser
     name, events = f"M(t)/M/{int(servers)}", cycle * (rate + servers / service_mean)
     stable(rate * service_mean, servers, name)
     if events > MAX_STEPS:
-        raise UsageError(f"{name}: a cycle has about {events:,.0f} arrivals and ends, more than {MAX_STEPS:,}")
+        raise UsageError(f"{name}: a cycle must have at most {MAX_STEPS:,} arrivals and ends; got about {events:,.0f}")
     size, highest = 2 * int(servers) + 64, np.ones(1)
     while highest[-1] > EDGE:
         _bounded(size)
@@ -102,4 +102,4 @@ def mmc_periodic(pieces: Sequence[tuple[float, float]], service_mean: float, ser
 
 def _bounded(size: int) -> None:
     if size > MAX_STATES:
-        raise UsageError(f"more than {MAX_STATES:,} customers would have to be followed; is the load close to 1?")
+        raise UsageError(f"more than {MAX_STATES:,} customers are too many to compute; the load may be close to 1")

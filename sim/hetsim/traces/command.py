@@ -57,7 +57,7 @@ def inspect(
 
     table = read(file, form, options)
     if picture is not None and table.requests:
-        raise UsageError("--picture draws the tasks of a trace; this one has requests")
+        raise UsageError("--picture needs a trace of tasks; this trace has requests")
     shown = contents(table)
     console.result(as_json, lambda: shown, lambda: text_of(shown))
     console.notes(table.notes)
@@ -89,15 +89,15 @@ def map_(
 
     path = Path(file)
     if not path.is_file():
-        raise ScenarioError(Problem("there is no such file", file=file))
+        raise ScenarioError(Problem("the file does not exist", file=file))
     console.check_replaceable(mapping, force)
     if (nodes := node_list(path)) is not None:
-        text = f"looks like a list of nodes, which cluster: {{trace: {{format: {nodes}, path: ...}}}} reads"
-        raise ScenarioError(Problem(f"{text}; a log has a row for each job", file=file))
+        text = f"seems to be a list of nodes; read it by cluster: {{trace: {{format: {nodes}, path: ...}}}}"
+        raise ScenarioError(Problem(f"{text}; a log must have a row for each job", file=file))
     known_format = recognize(path)
     known_format = None if known_format == "tasks" else known_format
     if known_format is not None:
-        console.note(f"{file}: looks like {known_format}, which format: {known_format} reads without a mapping")
+        console.note(f"{file} seems to be {known_format}: read it by format: {known_format}, without a mapping")
     proposal = proposal_of(path, form, {"tab": "\t", "space": " "}.get(separator or "", separator), known_format)
     if separator is not None:
         proposal.keys["separator"] = separator
@@ -166,7 +166,7 @@ def validate(
             output, file, subject, policy=policy, simulate=simulate, scenario=scenario, page=page, quiet=as_json
         )
     elif scenario is not None or page is not None:
-        raise UsageError("--scenario and --page are for one log of jobs; this is none")
+        raise UsageError("--scenario and --page need one log of jobs; the file is not a log of jobs")
     output.print(as_json)
 
 
@@ -239,7 +239,7 @@ def _tell_waits(
     if page is None:
         return
     if explained is None:
-        raise UsageError(f"--page: nothing is to be said of waits in {file}: no job has a recorded one")
+        raise UsageError(f"--page needs recorded waits, but no job of {file} has one")
     write_waits(page, Path(file).name, explained, compared=compared, simulated=simulate, notes=output.remarks)
     console.note(f"page: {page}")
 
@@ -254,13 +254,13 @@ def _source(file: str, form: str | None, options: tuple[str, ...], cluster: str 
 
     if _in_yaml(file):
         if cluster is not None:
-            raise UsageError(f"{file} is a scenario; --cluster is for logs")
+            raise UsageError(f"--cluster needs a log; {file} is a scenario")
         return dict(document.read(Path(file)).data)
     if cluster is None:
         return None
     nodes, sign, listed = cluster.partition(":")
     if not sign:
-        raise UsageError(f'--cluster needs FORMAT:FILE, not "{cluster}" (hetsim list clusters)')
+        raise UsageError(f'--cluster must be FORMAT:FILE (hetsim list clusters); got "{cluster}"')
     return {
         "name": Path(file).name,
         "cluster": {"trace": {"format": nodes, "path": listed}},
@@ -347,7 +347,7 @@ def convert(
         convert_nodes(file, nodes, options, target)
         return
     if target is None or target.suffix.lower() in YAML.suffixes:
-        text = "a trace is written as a table: give TARGET as a name that ends in .csv or .parquet"
+        text = "TARGET must end in .csv or .parquet, since a trace is written as a table"
         raise click.UsageError(f"{text} (hetsim trace map proposes a mapping, as YAML)")
     console.check_replaceable(target, force)
     _write_table(file, form, options, target)
@@ -360,7 +360,7 @@ def _write_table(file: str, form: str | None, options: tuple[str, ...], target: 
     from hetsim.workload.rows.text_rows import PARQUET
 
     if not target.parent.is_dir():
-        raise UsageError(f'there is no folder "{target.parent}" for {target.name}')
+        raise UsageError(f'{target.name} cannot be written: the folder "{target.parent}" does not exist')
     spec = _spec(file, form, options)
     in_parts = getattr(registry.entry("traces", spec.format), "parts", None)
     parts = None
@@ -375,7 +375,7 @@ def _write_table(file: str, form: str | None, options: tuple[str, ...], target: 
         table = spec.read()
         if table.requests and target.suffix.lower() in PARQUET:
             name = target.with_suffix(".csv").name
-            raise UsageError(f"{target}: a table of requests is written as CSV; name it {name}")
+            raise UsageError(f"a table of requests must be CSV, such as {name}; got {target}")
         write(table, target)
         console.note(f"{target}: {len(table):,} {rows_word(table)}")
         remarks = table.notes
@@ -395,7 +395,7 @@ def format_of(file: str, form: str | None) -> str:
         text = f"its format is not recognized; give --format NAME (hetsim list traces): {formats}"
         raise UsageError(f"{file}: {text}; {way}")
     if name not in (None, "tasks"):
-        console.note(f"{file}: looks like {name} (--format names another)")
+        console.note(f"{file} seems to have the format {name} (--format sets another)")
     return name or "tasks"
 
 
@@ -416,13 +416,13 @@ def _spec(file: str, form: str | None, options: tuple[str, ...]) -> "TraceSpec":
             raise ScenarioError([replace(problem, key=problem.key.removeprefix(prefix)) for problem in problems])
         return specs[0]
     if form is not None or options:
-        raise UsageError(f"{file} says how its trace is read; --format and --option are for traces themselves")
+        raise UsageError(f"--format and --option need a trace; {file} is a scenario with the format of its trace")
     specs, problems = check_traces(document.read(Path(file)), Path(file).parent)
     if problems:
         raise ScenarioError(problems)
     if len(specs) != 1:
         what = "no trace" if not specs else f"{len(specs)} traces"
-        raise ScenarioError(Problem(f"has {what} in its workload; expected is one", file=file))
+        raise ScenarioError(Problem(f"has {what} in its workload; there must be one", file=file))
     (spec,) = specs.values()
     return spec
 
@@ -434,7 +434,7 @@ def _given(options: tuple[str, ...]) -> dict[str, Any]:
     for text in options:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
-            raise UsageError(f'--option needs KEY=VALUE, not "{text}"')
+            raise UsageError(f'--option must be KEY=VALUE; got "{text}"')
         try:
             given[key.strip()] = document.parse_value(value.strip())
         except ScenarioError as error:

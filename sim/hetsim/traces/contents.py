@@ -75,7 +75,7 @@ def text_of(found: dict[str, Any]) -> list[str]:
         facts.append(["users", terminal.count(found["users"])])
     if found["edges"]:
         facts.append(["predecessors", f"{found['edges']:,} edges"])
-    facts.append(["columns", ", ".join(found["columns"]) or "none besides arrival and times"])
+    facts.append(["columns", ", ".join(found["columns"]) or "only arrival and times"])
     if found["kept_columns"]:
         facts.append(["kept columns", ", ".join(found["kept_columns"])])
     if "blocks" in found:

@@ -185,14 +185,14 @@ def variants(
     if _down(explained, cluster_nodes, 0.0):
         compared.steps.append(("with the nodes that were down", go_down))
     elif len(explained.curve) > 1:
-        text = "less capacity at times is not simulated: the cluster is one pool, of which no part can be down"
+        text = "times with less capacity are not simulated: the cluster is one pool, so no part can be down"
         compared.notes.append(text)
     limits = explained.limits
     if limits is not None and pooled and not (first.get("site") or {}).get("partitions"):
         name = f"with the limits by {limits.kind}"
         compared.steps.append((name, lambda last: take_in_limits(last, limits.kind, limits.max_held, explained.jobs)))
     elif limits is not None:
-        compared.notes.append("the limits are not simulated: the cluster has partitions of its own")
+        compared.notes.append("the limits are not simulated: the cluster has its own partitions")
     return compared
 
 
@@ -202,13 +202,13 @@ def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> flo
     if explained.warm_end <= float(jobs.arrival[0]):
         return None
     if any(key in trace for key in CUTS):
-        found.notes.append("no warm start was made: the trace is cut or scaled already")
+        found.notes.append("there is no warm start: the trace is already cut or scaled")
         return None
     if "warm_start" not in inspect.signature(registry.entry("traces", trace["format"])).parameters:
-        found.notes.append(f"no warm start was made: format: {trace['format']} does not know it")
+        found.notes.append(f"there is no warm start: format: {trace['format']} does not support it")
         return None
     if (jobs.arrival >= explained.warm_end).sum() < FEW:
-        found.notes.append(f"no warm start was made: fewer than {FEW} jobs come after the head of the log")
+        found.notes.append(f"there is no warm start: fewer than {FEW} jobs are after the head of the log")
         return None
     return math.ceil(explained.warm_end)
 

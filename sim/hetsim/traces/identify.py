@@ -18,7 +18,7 @@ from hetsim.workload.logs.recorded_log import jobs_of
 
 SHOWN = 8
 DISCIPLINES = {
-    "block": "nothing passes the first that does not fit", "skip": "whatever fits passes",
+    "block": "no job starts before the first job that does not fit", "skip": "any job that fits starts",
     "easy": "EASY backfilling", "conservative": "conservative backfilling",
 }  # fmt: skip
 ORDERS = {
@@ -36,7 +36,7 @@ MULTIFACTOR = {"size": 0, "priority": 0, "service": 0, "calc_period": 0, "bf_int
 def identified_of(file: str, subject: Subject) -> Identified:
     """Judge all rules on a log; ScenarioError if its starts show nothing."""
     if (jobs := jobs_of(subject.table)) is None:
-        text = "has no recorded starts (column recorded_start), so nothing shows how they were decided"
+        text = "has no recorded starts (column recorded_start), from which a scheduler could be inferred"
         raise ScenarioError(Problem(text, file=file))
     run = load(subject.document).build()
     sizes = {node.name: float(node.cpus) for node in run.cluster.nodes}
@@ -46,7 +46,7 @@ def identified_of(file: str, subject: Subject) -> Identified:
     stated = None if subject.inferred else capacity_of_cluster(run, jobs.unit)
     identified = identify(subject.table, stated, sizes, "at_cut" in subject.table.extra)
     if identified is None:
-        text = "no scheduler can be told: hardly any of its jobs waited, or too few have a recorded start"
+        text = "no scheduler can be inferred: almost no job waited, or too few have a recorded start"
         raise ScenarioError(Problem(text, file=file))
     return identified
 
@@ -88,7 +88,7 @@ def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], li
         document["workload"][0].pop("span", None)
     if (document.get("site") or {}).get("partitions") or "partition" in document["workload"][0]:
         if best.rule.limits or best.rule.order == "class":
-            notes.append("limits and the order of classes are not in the scenario: it has partitions of its own")
+            notes.append("limits and the order of classes are not in the scenario: it has its own partitions")
     elif best.rule.order == "class" and half.order is not None:
         names = {name: _partition(found, name) for name in ranks_of(half.order)}
         rules: dict[str, Any] = {partition: {"nodes": "*"} for partition in names.values()}
@@ -149,28 +149,28 @@ def conclusion(found: Identified) -> list[str]:
     best = found.rules[0]
     texts = [explained(best, found)]
     if others := [name_of(one, found) for one in found.rules[1:] if one.alike]:
-        texts.append(f"cannot be told from it by this log: {', '.join(others)}")
+        texts.append(f"indistinguishable from it by this log: {', '.join(others)}")
     texts.append(
-        f"unexplained stay {_percent(1 - best.explained)}: {_percent(best.early)} of the jobs started later "
-        f"than it says (held back for reasons that it does not know), {_percent(best.late)} earlier"
+        f"unexplained: {_percent(1 - best.explained)} of the starts; {_percent(best.early)} of the jobs started later "
+        f"than the scheduler predicts (for unknown reasons), {_percent(best.late)} earlier"
     )
     if not best.of_waiting >= 0.5:
-        texts.append("most jobs that waited started at other times than any scheduler here says: do not take it for it")
+        texts.append("most waiting jobs started at other times than any scheduler predicts: do not rely on the result")
     return texts
 
 
 def places_text(found: Identified) -> str:
     """Return the sentence on the placement that explains the recorded nodes."""
     if found.assumed is not None:
-        return f"placement: nodes are not named; the starts are explained best where jobs lie by {found.assumed}"
+        return f"placement: the log has no nodes; the placement {found.assumed} explains the starts best"
     if not found.places:
-        return "placement: cannot be told, since the log does not name nodes, or jobs had no choice of them"
+        return "placement: unknown, since the log has no nodes, or jobs had no choice of nodes"
     shares = [f"{one.name} {_percent(one.explained)}" for one in found.places]
     alike = [one.name for one in found.places[1:] if one.alike]
     count = len(found.places[0].right)
     text = f"placement: {', '.join(shares)} of {count:,} places where a job had a choice"
     text += f" ({_percent(found.by_chance)} by chance)"
-    return text + (f"; cannot be told from {found.places[0].name}: {', '.join(alike)}" if alike else "")
+    return text + (f"; indistinguishable from {found.places[0].name}: {', '.join(alike)}" if alike else "")
 
 
 def fitted(found: Identified) -> list[str]:
@@ -207,7 +207,7 @@ def write_page(path: Path, name: str, found: Identified, notes: Iterable[str]) -
     from hetsim.page import elements
     from hetsim.page.elements import Section, items, table, warnings
 
-    under = "Judged on the half of the jobs that nothing was fitted on."
+    under = "Validated on the half of the jobs that was not used for fitting."
     places = [[one.name, _percent(one.explained), "alike" if one.alike else ""] for one in found.places]
     chance = [["at random", _percent(found.by_chance), ""]]
     sections = [

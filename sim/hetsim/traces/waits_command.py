@@ -58,7 +58,7 @@ def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[st
 def not_explained(file: str, subject: Subject) -> list[str]:
     """Return remarks on keys of a scenario that recorded waits do not use."""
     unknown = not_understood(load(subject.document), VALIDATE)
-    return [f"{read(Path(file)).addressed(one)}; recorded waits are explained without it" for one in unknown]
+    return [f"{read(Path(file)).addressed(one)}; recorded waits are explained without this key" for one in unknown]
 
 
 def _single(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -74,7 +74,7 @@ def explained_waits(
     """Explain a log's recorded waits; simulate and write a scenario if requested."""
     jobs = jobs_of(subject.table)
     if jobs is not None and len(jobs) > MAX_JOBS:
-        console.note(f"{len(jobs):,} jobs are too many to explain their waits; choose a window (since, until)")
+        console.note(f"waits of {len(jobs):,} jobs are too many to explain; choose a window (since, until)")
         jobs = None
     run = load(subject.document).build()
     names = [node.name for node in run.cluster.nodes]
@@ -135,7 +135,7 @@ def against_record(result: Run) -> pd.DataFrame:
         raise UsageError("the tasks of this run have no recorded starts to compare with (column recorded_start)")
     chosen = tasks["recorded_start"].notna() & (tasks["status"] == "completed")
     if not chosen.any():
-        raise UsageError("none of the completed tasks of this run has a recorded start to compare with")
+        raise UsageError("no completed task of this run has a recorded start to compare with")
     table = tasks[chosen]
     arrival, began = table["arrival"].to_numpy(), table["recorded_start"].to_numpy()
     took = table["compute"].to_numpy(dtype=float)

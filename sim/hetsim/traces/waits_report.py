@@ -17,14 +17,14 @@ from hetsim.workload.logs.recorded_log import FULL, HeldOverTime
 from hetsim.workload.logs.waits import REASONS, Explained
 
 MEANING = {
-    "no room": "did not fit into what was free of the cluster",
-    "nodes down": "did not fit into what was free of the nodes that were up",
-    "before the log": "the head of the log: jobs ran that it does not know",
-    "limit": "its {kind} held as much as it ever does",
-    "priority": "a job that goes before it waited for room",
-    "order": "a job that came earlier waited for room",
-    "fragmented": "fitted on no single node, though into what was free of the cluster",
-    "held back": "it fitted; nothing in the log says why it did not start",
+    "no room": "did not fit into the free part of the cluster",
+    "nodes down": "did not fit into the free part of the nodes that were up",
+    "before the log": "the head of the log: running jobs are missing in the log",
+    "limit": "its {kind} occupied its inferred limit",
+    "priority": "a job with precedence waited for devices",
+    "order": "an earlier job waited for devices",
+    "fragmented": "fitted into the free part of the cluster, but on no single node",
+    "held back": "it fitted; the log does not show why it did not start",
 }
 MAX_SHOWN = 8
 
@@ -59,7 +59,7 @@ def inferred(explained: Explained) -> list[str]:
         texts.append(f"capacity: at times only {min(lacking):,.6g} of {explained.capacity:,.6g} {jobs.unit} were up")
     if explained.warm_end > jobs.arrival[0]:
         at = terminal.several([explained.warm_end - float(jobs.arrival[0])], terminal.SECONDS)[0]
-        texts.append(f"head: the log holds its usual {jobs.unit} {at} after its first submission")
+        texts.append(f"head: the log reaches its usual number of {jobs.unit} {at} after its first submission")
     if explained.limits is not None:
         limits = sorted(explained.limits.max_held.items(), key=lambda one: -one[1])
         shown = ", ".join(f"{name} {limit:,.6g}" for name, limit in limits[:MAX_SHOWN])
@@ -78,13 +78,13 @@ def _site(explained: Explained) -> list[str]:
     if not site.stated:
         bound = "at least " if site.full < FULL else ""
         by = f", the sum of {len(site.by_node):,} nodes" if site.by_node else ""
-        share = f"all of them are held for {100 * site.full:.1f} % of the time with jobs"
+        share = f"all of them are occupied for {100 * site.full:.1f} % of the time with jobs"
         sentences.append(f"capacity: {bound}{site.amount:,.6g} {unit}{by}; {share}")
     for name, first, seconds, level, jobs in sorted(site.beyond, key=lambda one: -one[2])[:MAX_SHOWN]:
         at, long = terminal.several([first, seconds], terminal.SECONDS)
         lines = [str(explained.jobs.line(job)) for job in jobs[:MAX_SHOWN]] + ["..."] * (len(jobs) > MAX_SHOWN)
         whose = f"node {name} has" if name else f"the {site.amount:,.6g} {unit} of the cluster"
-        text = f"the log holds more than {whose}: up to {level:,.6g} {unit} for {long} in all, first at {at}"
+        text = f"the log uses more than {whose}: up to {level:,.6g} {unit} for {long} in total, first at {at}"
         sentences.append(f"{text}, by the rows {', '.join(lines)}")
     return sentences
 
@@ -97,7 +97,7 @@ def variant_rows(compared: Compared) -> list[list[str]]:
     for variant in compared.variants:
         times = [next(written), next(written)] if variant.jobs else ["–", "–"]
         pair = (variant.correlation, variant.rank_correlation)
-        name = variant.name if variant.kept else f"{variant.name}: no better, left out"
+        name = variant.name if variant.kept else f"{variant.name}: no improvement, left out"
         rows.append([name, f"{variant.jobs:,}", *times, *("–" if math.isnan(r) else f"{r:.2f}" for r in pair)])
     return rows
 
@@ -110,7 +110,7 @@ def conclusion(compared: Compared) -> str:
     times = terminal.several([last.simulated, last.recorded], terminal.SECONDS)
     ranks = f"{first.correlation:.2f} to {last.correlation:.2f}"
     verb = "rises" if last.correlation > first.correlation else "goes"
-    average = f"the mean wait is {times[0]} against {times[1]} on record"
+    average = f"the mean wait is {times[0]}, recorded {times[1]}"
     return f"With what was inferred the correlation {verb} from {ranks}, and {average}."
 
 
@@ -190,7 +190,7 @@ def _variants(compared: Compared) -> str:
         values = (one.jobs, one.recorded, one.simulated, one.correlation, one.rank_correlation)
         rows.append([Cell(str(number), number), texts[0], *map(Cell, texts[1:], values)])
     titles = ["Step", "Scenario", "Jobs", "Recorded mean", "Simulated mean", "Correlation", "Of ranks"]
-    under = f"Waits under {policy_of(compared)}, with one thing after the other taken in."
+    under = f"Waits under {policy_of(compared)}, with the inferred properties added one by one."
     return table(titles, rows, under)
 
 

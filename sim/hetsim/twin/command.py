@@ -97,12 +97,12 @@ def twin(
     if kueue is not None:
         if nodes is None or any((squeue, history, policy, site, judge, page, shadow, overrides, rules)):
             text = "--nodes, --now, --hours, --samples, --seed, --job, --what-if and --fair-sharing"
-            raise click.UsageError(f"--kueue goes with {text}, of which --nodes is needed")
+            raise click.UsageError(f"--kueue needs --nodes, and allows only {text}")
         _kueue(kueue, nodes, now, fair_sharing, hours=hours, samples=samples, seed=seed, changes=changes, only=only,
                as_json=as_json, quiet=quiet)  # fmt: skip
         return
     if history is None:
-        raise click.UsageError("a forecast needs --history (or --kueue)")
+        raise click.UsageError("a forecast needs --history or --kueue")
     if judge is None and (squeue is None or nodes is None):
         raise click.UsageError("a forecast needs --squeue and --nodes; --judge N judges forecasts on the history")
     past = ShadowLog(shadow)
@@ -116,7 +116,7 @@ def twin(
     if judge is not None:
         if page is not None or changes or only or now is not None or squeue is not None or shadow or rules == "learned":
             text = "--squeue, --now, --job, --what-if, --shadow, --page and --rules learned are for forecasts"
-            raise click.UsageError(f"--judge looks at the history alone; {text}")
+            raise click.UsageError(f"--judge uses only the history; {text}")
         _judge(log, table, nodes, more=more, instants=judge, horizon=hours * 3600, samples=samples, seed=seed,
                policy=policy or "easy_backfill", overrides=overrides, as_json=as_json, quiet=quiet)  # fmt: skip
         return
@@ -162,16 +162,16 @@ def _kueue(
     policies = [cluster.policy, cluster.changed(changes)][: 1 + bool(changes)]
     made = [cluster.forecast(policy, hours, samples, seed) for policy in policies]
     _report(made, facts, changes, only=only, notes=[], page=None, as_json=as_json, past=ShadowLog(None), beside=cluster)
-    notes = [*cluster.objects.notes, *made[0].notes, "intervals hold only what is random in run times and arrivals"]
+    notes = [*cluster.objects.notes, *made[0].notes, "intervals cover only the randomness of run times and arrivals"]
     console.notes(notes, quiet)
 
 
 def _waiting(only: tuple[str, ...], jobs: list[SnapshotJob], instant: float, path: Path) -> None:
     """Raise UsageError for named jobs that do not wait, and starts after `instant`."""
     if unknown := [name for name in only if name not in {job.id for job in jobs if not job.runs}]:
-        raise UsageError(f"--job {unknown[0]}: no job of that id waits in {path}")
+        raise UsageError(f"--job must be the id of a waiting job of {path}; got {unknown[0]}")
     if late := sum(job.runs and job.start > instant for job in jobs):
-        raise UsageError(f"--now lies before the start of {late:,} jobs that run: it is when the snapshot was made")
+        raise UsageError(f"--now must be the time of the snapshot, but it is before the start of {late:,} running jobs")
 
 
 def _snapshot(squeue: Path, nodes: str) -> tuple[list[dict[str, Any]], Snapshot]:
@@ -255,9 +255,9 @@ class _Known:
         if (wider := widening(pasts, self.now)) is not None:
             return wider, []
         starts = sum(len(past.actual) for past in pasts)
-        evidence = f"of earlier snapshots {starts} starts are known {self.hours:g} h ahead"
-        text = f"and errors are learned from {ENOUGH_STARTS} or more (a longer log, or fewer --hours)"
-        return None, [f"intervals hold only what is random: {evidence}, {text}"]
+        evidence = f"earlier snapshots have {starts} known starts {self.hours:g} h ahead"
+        text = f"but errors need {ENOUGH_STARTS} or more (use a longer log, or fewer --hours)"
+        return None, [f"intervals cover only run times and arrivals: {evidence}, {text}"]
 
 
 def _policy(text: str) -> Any:
@@ -268,7 +268,7 @@ def _policy(text: str) -> Any:
 
 def _there(path: Path) -> Path:
     if not path.is_file():
-        raise UsageError(f"there is no file {path}")
+        raise UsageError(f"the file {path} does not exist")
     return path
 
 
@@ -302,7 +302,7 @@ def _identified(table: Any, source: str, quiet: bool) -> str:
     from hetsim.workload.logs.identified import identify
 
     if (identified := identify(table)) is None:
-        text = "does not show how the cluster schedules: hardly any of its jobs waited; name a --policy"
+        text = "does not show how the cluster schedules, since almost no job waited; give --policy"
         raise ScenarioError(Problem(text, file=source))
     best = next(one for one in identified.rules if one.rule.order != "class")  # whose partitions a forecast lacks
     console.note(explained(best, identified), quiet)
@@ -318,7 +318,7 @@ def _site_rules(
 
     site = Rules() if rules == "none" else learned(jobs, now, log, earlier)
     if policy is None and site.cycle and not (site.caps or site.weights):
-        text = "cycle of backfilling not taken: easy_backfill runs, as neither caps nor weights are learned"
+        text = "cycle of backfilling not used: without learned caps or weights the policy is easy_backfill"
         site = replace(site, cycle=None, evidence=[*site.evidence[:-1], f"{text} ({site.evidence[-1]})"])
     return site
 
@@ -331,7 +331,7 @@ def _ruled(policy: str | None, site: Rules, jobs: list[SnapshotJob], source: str
     ruled = with_policy(scheduler, site) if site else None
     if ruled is None:
         own = replace(Rules() if site else site, given=tiers_of(scheduler)).for_jobs(jobs)
-        return (str(policy), own), [f"{source}{policy} takes no rules of the site"] if site else []
+        return (str(policy), own), [f"{source}{policy} has no parameters for rules of the site"] if site else []
     texts = [text.replace("--policy", source.strip()) for text in ruled[1].evidence if text not in site.evidence]
     return (json.dumps(ruled[0]), ruled[1].for_jobs(jobs)), texts
 
@@ -375,7 +375,7 @@ def _instant(text: str) -> float:
     try:
         return seconds_of(text)
     except (ValueError, OverflowError):
-        raise UsageError(f'--now: "{text}" is not a date such as 2026-06-09T18:41:01') from None
+        raise UsageError(f'--now must be a date such as 2026-06-09T18:41:01; got "{text}"') from None
 
 
 def _changed(
@@ -388,10 +388,10 @@ def _changed(
     for change in changes:
         key, sign, value = change.partition("=")
         if not sign:
-            raise UsageError(f'--what-if needs KEY=VALUE, not "{change}"')
+            raise UsageError(f'--what-if must be KEY=VALUE; got "{change}"')
         if key == "without":
             if not (gone := hosts(value)):
-                raise UsageError("--what-if without= names no node; it takes a list such as n[1-4],n7")
+                raise UsageError("--what-if without= must have at least one node, such as n[1-4],n7")
             unknown = [name for name in gone if name not in {str(node.get("name", "")) for node in listed}]
             if unknown:
                 raise UsageError(f"--what-if without: the cluster has no node {unknown[0]}")

@@ -122,7 +122,7 @@ class Twin:
         self.arrivals = ArrivalTimes(self.history, horizon, now)
         names = {str(node.get("name", "")) for node in cluster.nodes}
         gone = sum(job.runs and not names.issuperset(job.nodes) for job in jobs)
-        self._again = [f"{gone:,} jobs run on nodes that are not there; they begin again"] if gone else []
+        self._again = [f"{gone:,} jobs run on nodes that the cluster lacks; these jobs start again"] if gone else []
         jobs = [replace(job, start=math.nan, nodes=()) if job.runs and not names.issuperset(job.nodes) else job
                 for job in jobs]  # fmt: skip
         self.running = [job for job in jobs if job.runs]
@@ -147,12 +147,12 @@ class Twin:
             _pin(described, pinned)  # after all that may replace the site
             loaded = from_document(described, Path())
             if unknown := not_understood(loaded, TWIN):
-                text = "a forecast has its own jobs, times, arrivals and horizon"
+                text = "a forecast defines jobs, times, arrivals and horizon; leave this key out"
                 raise ScenarioError([replace(one, message=f"{one.message}; {text}") for one in unknown])
             self.run: RunInput = loaded.build()
             self._policy = loaded.policies.scheduler
         if type(self.run.scheduler).prepare is not Scheduler.prepare:
-            text = f"{self._policy.name} is told of all tasks beforehand, the drawn ones too; name a dynamic policy"
+            text = f"{self._policy.name} plans all tasks in advance, the sampled ones too; choose a dynamic policy"
             raise ScenarioError(Problem(text, key="policy.scheduler"))
         row = {name: number for number, name in enumerate(map(str, self.run.tasks.id))}  # type: ignore[arg-type]
         self._rows = {kind: [row.get(f"{kind}:{k}", -1) for k in range(count)] for kind, count in
@@ -187,7 +187,7 @@ class Twin:
         for ids, what in ((missing, "wait and"), (lost, "run and yet")):
             if ids:
                 shown = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
-                notes.append(f"{len(ids):,} jobs that {what} fit on no node of the model are left out: {shown}")
+                notes.append(f"{len(ids):,} jobs that {what} fit on no node are left out: {shown}")
         for kind, jobs in (("w", self.waiting), ("r", self.running)):
             kept = [(job, row) for job, row in zip(jobs, self._rows[kind], strict=True) if row >= 0]
             self._rows[kind] = [row for _, row in kept]
@@ -220,7 +220,7 @@ class Twin:
             modes = [replace(mode, partition=partition, pinned=mode.nodes) for mode in shape.modes]
             shapes[code] = Shape(modes, shape.stopping, shape.preemptible)
         self.run = replace(self.run, tasks=replace(tasks, shapes=shapes))
-        self.notes += [f"more runs in partition {name} than its limits allow: {count:,} jobs are beyond them"
+        self.notes += [f"partition {name} runs more than its limits allow: {count:,} jobs exceed the limits"
                        for name, count in beyond.items()]  # fmt: skip
 
     def _write(self, path: Path, pinned: set[str]) -> None:

@@ -67,11 +67,11 @@ class KueueCluster:
             key, _, value = change.partition("=")
             match = CHANGE.fullmatch(key)
             if match is None or match[5] not in SHORT or not re.fullmatch(r"\d+(\.\d+)?", value):
-                text = "takes clusterqueues.NAME.nominalQuota.gpu=64, or borrowingLimit, lendingLimit; cohorts.NAME"
-                raise UsageError(f'--what-if {text}; not "{change}"')
+                text = "must be as clusterqueues.NAME.nominalQuota.gpu=64 (borrowingLimit, lendingLimit; cohorts.NAME)"
+                raise UsageError(f'--what-if {text}; got "{change}"')
             group = policy["queues" if match[1] == "clusterqueues" else "cohorts"]
             if match[2] not in group:
-                raise UsageError(f"--what-if: there is no {match[2]} in {match[1]}{suggestion(match[2], list(group))}")
+                raise UsageError(f"--what-if: {match[1]} has no {match[2]}{suggestion(match[2], list(group))}")
             quotas, resource = group[match[2]].get("quotas", {}), SHORT[match[5]]
             having = [name for name, limits in quotas.items() if resource in limits and match[4] in (None, name)]
             if len(having) != 1:

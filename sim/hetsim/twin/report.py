@@ -60,13 +60,13 @@ def error_lines(errors: Mapping[str, float]) -> list[str]:
     if not math.isnan(errors["arrivals_error"]):
         off, inside = 100 * errors["arrivals_error"], 100 * errors["arrivals_inside_90"]
         text_lines.append(f"jobs that came: off by {off:.0f} % in the mean; {inside:.0f} % lay inside 90 % intervals")
-    return text_lines or ["the log is too short to say how good its models are"]
+    return text_lines or ["the log is too short to validate its models"]
 
 
 def rule_lines(told: TwinForecast) -> list[str]:
     """Return the site's rules with evidence, and counts of jobs under other limits."""
     limits = ", ".join(f"{name} {count:,}" for name, count in told.rules.limits.items())
-    kept = f"{sum(told.rules.limits.values()):,} waiting jobs are kept by limits that no rule has ({limits})"
+    kept = f"{sum(told.rules.limits.values()):,} waiting jobs are held back by limits that are not modeled ({limits})"
     return [f"learned: {text}" for text in told.rules.evidence] + ([f"{kept}: they may start later"] if limits else [])
 
 
@@ -97,12 +97,12 @@ def summary(told: TwinForecast, now: float) -> list[str]:
     lines = [f"{len(told.jobs):,} jobs wait on {of_capacity}; {samples:,} samples of the next {hours:g} h"]
     if told.widening is not None:
         wide = told.widening
-        lines.append(f"intervals are widened by the errors of {wide.starts:,} starts told at {wide.snapshots} earlier "
+        lines.append(f"intervals are widened by errors of {wide.starts:,} starts forecast at {wide.snapshots} earlier "
                      "instants")  # fmt: skip
     started = np.isfinite(told.starts).mean(axis=1) if len(told.jobs) else np.ones(samples)
     lines.append(f"of the waiting jobs {100 * np.median(started):.0f} % start within {hours:g} h; "
                  f"{np.median(told.came):,.0f} more come")  # fmt: skip
-    lines.append(f"held in the median: {half[-1]:,.6g} {told.unit} at the end, {half.max():,.6g} at most")
+    lines.append(f"median occupancy: {half[-1]:,.6g} {told.unit} at the end, maximum {half.max():,.6g}")
     return lines
 
 

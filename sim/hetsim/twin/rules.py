@@ -163,7 +163,7 @@ def with_policy(policy: Any, rules: Rules) -> tuple[dict[str, Any], Rules] | Non
             for tier, one in rules.caps.items()}  # fmt: skip
     other = [_cap_name(key, tier) for tier, one in rules.caps.items() for key in one if key not in caps[tier]]
     ranked = bool(PRIORITY & own.keys()) or any("priority" in tier for tier in given.values())
-    timed, instead = "bf_interval" in own, "not taken: --policy gives its own"
+    timed, instead = "bf_interval" in own, "not used: --policy sets it"
     other += ["weights of priority"] * ranked + ["cycle of backfilling"] * timed
     evidence = [next((f"{it} {instead}" for it in other if one.startswith(f"{it}:")), one) for one in rules.evidence]
     rules = replace(rules, caps={tier: one for tier, one in caps.items() if one}, evidence=evidence, given=given,
@@ -201,7 +201,7 @@ def _cap(
     """Return the cap that blocked jobs imply, or None, and a text."""
     each, gpus = key.endswith("user"), "gpus" in key
     if not qos:
-        return None, " not taken: squeue has no column QOS (%q) to tell whose cap it is"
+        return None, " not used: squeue has no column QOS (%q), by which caps are assigned"
     occupied = defaultdict[str, float](float)
     for job in jobs:
         if job.runs and job.qos == qos:
@@ -211,12 +211,12 @@ def _cap(
     if len(capped) < MIN_CAPPED:
         largest = max((job.gpus for job in jobs if job.qos == qos), default=0.0)  # it could never start under less
         if each and users >= MIN_CAPPED and max(low, largest) <= ever < above - SLACK:
-            return ever, f": {ever:g}, never more held, and by {users:,} users whose next job waited"
-        return None, f" not taken: thin evidence, {MIN_CAPPED} are enough"
+            return ever, f": {ever:g}, never exceeded, and reached by {users:,} users whose next job waited"
+        return None, f" not used: little evidence, {MIN_CAPPED} are needed"
     if not 0 < low < above - SLACK:
-        return None, f" not taken: {low:g} are held now, and with jobs that wait for it {above:g}; so it is not one cap"
+        return None, f" not used: {low:g} are occupied, and jobs wait to reach {above:g}: not one cap"
     value = ever if low <= ever < above - SLACK else low
-    return value, f": {value:g}, {f'held now, though {ever:g} before' if ever > value else 'never more held'}"
+    return value, f": {value:g}, {f'occupied now, though {ever:g} before' if ever > value else 'never exceeded'}"
 
 
 def _ever_held(qos: str, each: bool, gpus: bool, jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[float, int]:
@@ -270,10 +270,10 @@ def _weights(
     what = f"PRIORITY of {len(ranked):,} jobs of {len(users):,} users"
     enough = max(MIN_USERS, len(partitions) + 1)
     if len(ranked) < MIN_RANKED or len(users) < enough:
-        thin = f"thin evidence, {MIN_RANKED} jobs of {enough} users are enough"
+        thin = f"little evidence, {MIN_RANKED} jobs of {enough} users are needed"
         if earlier is not None:
             return earlier, [f"weights of priority: those of an earlier forecast; now {thin} ({what})"]
-        return None, [f"weights of priority not taken: {thin} ({what})"] if ranked else []
+        return None, [f"weights of priority not used: {thin} ({what})"] if ranked else []
     priority = np.array([job.priority for job in ranked])
     marks = [(f"partition {job.partition}", f"qos {job.qos}") for job in ranked]
     labels = sorted({name for pair in marks for name in pair})
@@ -294,9 +294,9 @@ def _weights(
                     amounts[0], amounts[1], amounts[2], amounts[3], half_life=half_life, max_age=max_age, tree=tree,
                     labels=dict(zip(labels, amounts[4:], strict=False)),
                 )  # fmt: skip
-    share = f"{100 * ordered:.0f} % of the pairs of one half in order, from the other"
+    share = f"{100 * ordered:.0f} % of the pairs of one half are in the order predicted from the other"
     if weights is None or ordered < MIN_ORDERED:
-        return None, [f"weights of priority not taken: {share}, {100 * MIN_ORDERED:.0f} % are enough ({what})"]
+        return None, [f"weights of priority not used: {share}, {100 * MIN_ORDERED:.0f} % are needed ({what})"]
     kind = f"{'Fair Tree' if weights.tree else 'classic'}, half-life {weights.half_life / DAY:.2g} d"
     text = f"age {weights.age:.4g} at {weights.max_age / DAY:g} d, fair share {weights.fair:.4g} ({kind})"
     more = {"a GPU": weights.size, **weights.labels}
@@ -323,7 +323,7 @@ def _cycle(past: JobHistory) -> tuple[float | None, list[str]]:
         within = np.searchsorted(np.append(phase, phase + period), phase + 2.0 + SLACK) - np.arange(len(phase))
         share = float(within.max()) / len(phase)
         if share >= MIN_ORDERED and share > 6.0 / period:
-            text = f"{100 * share:.0f} % of {len(late):,} starts that follow no arrival and no end"
+            text = f"{100 * share:.0f} % of {len(late):,} starts not after an arrival or an end"
             return float(period), [f"cycle of backfilling: every {period} s ({text})"]
-    text = f"thin evidence, {len(late):,} starts that follow no arrival and no end" if len(late) < MIN_TIMED else ""
-    return None, [f"cycle of backfilling not taken: {text or 'starts show no period'}"]
+    text = f"little evidence, {len(late):,} starts not after an arrival or an end" if len(late) < MIN_TIMED else ""
+    return None, [f"cycle of backfilling not used: {text or 'starts show no period'}"]

@@ -70,7 +70,7 @@ class ShadowLog:
         self.folder = folder
         place = next((one for one in (folder, *folder.parents) if one.exists()), folder) if folder else None
         if place is not None and not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
-            raise ScenarioError(Problem("is not a folder that can be written, as --shadow needs one", file=str(place)))
+            raise ScenarioError(Problem("must be a folder that can be written (--shadow)", file=str(place)))
         files = [] if folder is None else sorted(folder.glob("forecast-*.json"))
         self.forecasts = sorted(map(_read, files), key=lambda one: one.now)
 
@@ -133,14 +133,14 @@ class ShadowLog:
         if self.folder is None:
             return []
         done = self.judged
-        head = f"shadow log: of {len(done):,} of {len(self.forecasts):,} earlier forecasts it is known what came"
+        head = f"shadow log: the outcome is known for {len(done):,} of {len(self.forecasts):,} earlier forecasts"
         if not done:
             return ["", head]
         rows = [["forecast of", "starts", "inside 50 %", "inside 90 %", "width", "error, mean", "by time limits"]]
         rows += [[moment(0.0, one.now), *_cells([one])] for one in done[-MAX_ROWS:]]
         rows += [[f"all {len(done):,}", *_cells(done)]] if len(done) > 1 else []
         limits = self.error_by_limit()
-        text = f"of the error {100 * sum(limits.values()):.0f} % is of jobs kept by limits that no rule has"
+        text = f"{100 * sum(limits.values()):.0f} % of the error is of jobs held back by limits that are not modeled"
         text += "".join(f"; {name} {100 * share:.0f} %" for name, share in limits.items())
         return ["", head, "", *terminal.table(rows, right=range(1, 7)), "", text]
 

@@ -47,7 +47,7 @@ class Deterministic(ArrivalProcess):
 
     def _check_keys(self) -> None:
         if (self.interval is None) == (self.rate is None):
-            raise ValueError("deterministic arrivals need either interval or rate")
+            raise ValueError("deterministic arrivals need exactly one of interval and rate")
 
     @property
     def rate_mean(self) -> float:
@@ -162,7 +162,7 @@ def _named(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationIn
         return value
     name = value.get("process") if isinstance(value, dict) else None
     if name is None:
-        raise ValueError(f"expected a mapping with process, one of {', '.join(BUILTIN)}")
+        raise ValueError(f"must be a mapping with process, one of {', '.join(BUILTIN)}")
     if name in BUILTIN:
         return handler(value)
 

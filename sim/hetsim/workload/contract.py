@@ -22,7 +22,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 def _number(value: Any) -> float:
     if not units.is_number(value):
-        raise ValueError(f"expected a number, not {units.shown(value)}")
+        raise ValueError(f"must be a number; got {units.shown(value)}")
     if value < 0:
         raise ValueError(f'"{value:g}" is negative')
     return float(value)
@@ -30,7 +30,7 @@ def _number(value: Any) -> float:
 
 def _positive(value: Any, info: ValidationInfo) -> Any:
     if value is not None and not (0 < value < math.inf):
-        raise ValueError(f"{info.field_name} must be above 0, not {value:g}")
+        raise ValueError(f"{info.field_name} must be above 0; got {value:g}")
     return value
 
 
@@ -91,7 +91,7 @@ class Distribution(OverQuantity):
 
 def require_order(low: float, high: float) -> None:
     if high <= low:
-        raise ValueError(f"high must be above low, but {high:g} ≤ {low:g} (in base units)")
+        raise ValueError(f"high must be above low; got {high:g} and {low:g} (in base units)")
 
 
 def require_weights(weights: Iterable[float]) -> None:
@@ -183,10 +183,10 @@ class ArrivalProcess(Frozen):
 def in_order(pairs: list[tuple[float, Any]]) -> list[tuple[float, Any]]:
     """Return the pairs; ValueError unless their times begin at 0 s and increase."""
     if pairs and pairs[0][0] != 0:
-        raise ValueError(f"the first entry must start at 0 s, not {pairs[0][0]:g} s")
+        raise ValueError(f"the first entry must start at 0 s; got {pairs[0][0]:g} s")
     for (before, _), (after, _) in zip(pairs, pairs[1:], strict=False):
         if after <= before:
-            raise ValueError(f"the instants must increase, but {after:g} s follows {before:g} s")
+            raise ValueError(f"times must increase; {after:g} s follows {before:g} s")
     return pairs
 
 

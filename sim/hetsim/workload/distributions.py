@@ -117,7 +117,7 @@ class _OrBareQuantity:
                 # The mapping that a bare quantity stands for is not in the file, so nor is its address.
                 raise ValueError(str(error.errors()[0].get("ctx", {}).get("error", error))) from None
         if (name := value.get("distribution")) is None:
-            raise ValueError(f"which distribution? one of {', '.join(NAMES)}")
+            raise ValueError(f"must name a distribution: one of {', '.join(NAMES)}")
         if name not in NAMES:
             hint = f"; one of {', '.join(NAMES)}"
             raise ValueError(f'unknown distribution "{name}"{suggestion(name, NAMES) or hint}')
@@ -140,12 +140,12 @@ else:
     NumberDistribution = distribution_of(Number)
 
 
-_BROKEN_STEPS = "expected a whole number of steps, 1 or more, not {0.mean:g}"
+_BROKEN_STEPS = "must be a whole number of steps, 1 or more; got {0.mean:g}"
 # Steps of a task: a whole number, or a distribution whose values are rounded, to 1 at least
 StepCount = Annotated[
     NumberDistribution,
     units.forbid(lambda n: isinstance(n, Constant) and (n.mean < 1 or n.mean % 1), _BROKEN_STEPS),
-    units.forbid(lambda steps: steps.mean < 1, "a task has at least one step; these are {0.mean:g} on average"),
+    units.forbid(lambda steps: steps.mean < 1, "must be at least one step; got {0.mean:g} on average"),
 ]
 
 

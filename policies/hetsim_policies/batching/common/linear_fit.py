@@ -95,5 +95,5 @@ def line_remarks(modes: Sequence[Mode]) -> list[str]:
             if isinstance(stage, StageTable) and (line := stage.line()).worst > OFF:
                 fitted = f"{1e3 * line.per_item:.4g} ms · n + {1e3 * line.fixed:.4g} ms"
                 off = f"off by up to {line.worst:.1%} (batches of {line.at})"
-                remarks.append(f"takes stage times for lines; the one nearest to {name} on {mode} is {fitted}, {off}")
+                remarks.append(f"uses linear stage times; the line nearest to {name} on {mode} is {fitted}, {off}")
     return remarks

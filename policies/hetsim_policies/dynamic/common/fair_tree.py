@@ -41,11 +41,11 @@ class FairTree:
         self.shares = shares
         for name, account in accounts.items():
             if account.parent is not None and account.parent not in accounts:
-                raise ValueError(f'account {name} has the parent "{account.parent}", which is none of the accounts')
+                raise ValueError(f'the parent of account {name} must be one of the accounts; got "{account.parent}"')
             above, seen = account.parent, [name]
             while above is not None:
                 if above in seen:
-                    raise ValueError(f"accounts are their own parents: {' → '.join([*seen, above])}")
+                    raise ValueError(f"the parents of accounts form a cycle: {' → '.join([*seen, above])}")
                 seen.append(above)
                 above = accounts[above].parent
 

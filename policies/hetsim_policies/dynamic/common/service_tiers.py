@@ -47,7 +47,7 @@ class Tiers:
     def __init__(self, tiers: dict[str, Tier]):
         for name, tier in tiers.items():
             if unknown := [other for other in tier.preempts if other not in tiers]:
-                raise ValueError(f'qos {name} preempts "{unknown[0]}", which is none of {", ".join(tiers)}')
+                raise ValueError(f'qos {name} must preempt one of {", ".join(tiers)}; got "{unknown[0]}"')
         self.tiers = tiers
         self._jobs: dict[tuple[str, str | None], int] = {}  # running jobs by tier and user; by tier and None in all
         self._gpus: dict[tuple[str, str | None], float] = {}

@@ -188,8 +188,8 @@ class SideBySideScheduler(RoundScheduler):
     def check(self, problem: PlanProblem) -> None:
         if self.pairs and not any(takes_pairs(kind) for kind in problem.cluster.types.values()):
             raise refusal(
-                "pairs: true, and no type of GPU here has measured pairs; give one streams: 2 and sharing: {kind: "
-                "timeslice, pairs: {...}}, or take the nodes from a table of throughputs (gavel_gpus)"
+                "pairs: true needs a GPU type with measured pairs; give one streams: 2 and sharing: {kind: "
+                "timeslice, pairs: {...}}, or read the nodes from a table of throughputs (gavel_gpus)"
             )
 
     def job_of(self, task: Task) -> RoundJob:

@@ -212,7 +212,7 @@ def make_groups(cluster: Cluster, grouping: Grouping) -> list[DeviceGroup]:
             key = node.index // grouping
         parts.setdefault(key, []).append(node)
     if grouping == "rack" and list(parts) == [None]:
-        text = 'groups: rack, but no node has a rack; give the nodes `rack: NAME`, or take "type", "node" or a number'
+        text = 'groups: rack needs racks; give the nodes `rack: NAME`, or use "type", "node" or a number'
         raise refusal(text)
     groups: list[DeviceGroup] = []
     for key, nodes in parts.items():

@@ -20,7 +20,7 @@ def check_nested(inner: Scheduler, outer: str, key: str, lines: bool) -> None:
     if (listing and type(inner).__name__ not in ALONE) or (lines and isinstance(inner, AssigningScheduler)):
         return
     more = ", or eft, dmda, dmdas, er_ls" if lines else ""
-    text = f"{outer} cannot nest {type(inner).__name__}; it takes a list order (fcfs, sjf, edf, fcfs_skip, ...){more}"
+    text = f"{outer} cannot nest {type(inner).__name__}; it needs a list order (fcfs, sjf, edf, fcfs_skip, ...){more}"
     raise refusal(text, f"policy.scheduler.{key}")
 
 
@@ -45,7 +45,7 @@ def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight:
             refused = refused or error
             answers[shape] = False
         except UsageError as error:
-            text = f"{type(planner).__name__} cannot plan in mid-run: {error}; dual_approximation, heft and mct can"
+            text = f"{type(planner).__name__} cannot plan during a run: {error}; dual_approximation, heft and mct can"
             raise refusal(text, "policy.scheduler.planner") from None
     if refused is not None and planner is not None and not any(answers.values()):
         raise refused

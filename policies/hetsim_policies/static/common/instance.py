@@ -222,8 +222,8 @@ def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[Devi
     mode = sequential[0]
     outside = [node for node in hosts[mode.type] if not mode.allows(node.index)]
     if outside and len(outside) < len(hosts[mode.type]):
-        alike = f"{planner} takes all devices of a type for alike"
-        return f"{planner}: task {first} is bound to partition {mode.partition}, which {outside[0]} is not in; {alike}"
+        alike = f"{planner} treats all devices of a type as equal"
+        return f"{planner}: task {first} is bound to partition {mode.partition}, but {outside[0]} is not in it; {alike}"
     named = f"task {first}" + (f" (and {count - 1} more like it)" if count > 1 else "")
     largest = max((node.memory for node in hosts[mode.type] if node.memory is not None), default=0)
     if mode.type.memory is not None and mode.gpu_memory > mode.type.memory:
@@ -231,9 +231,9 @@ def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[Devi
     elif any(node.memory is not None and mode.memory > node.memory for node in hosts[mode.type]):
         wants, has = mode.memory, f"the largest node with a {mode.type.name} has {largest / 1e9:.6g} GB"
         if largest >= mode.memory:
-            has = f"not every node with a {mode.type.name} has that, and {planner} takes all of a type for alike"
+            has = f"not every node with a {mode.type.name} has that, but {planner} treats all of a type as equal"
     else:
-        return f"{planner}: {named} needs {mode.cpus:g} cores next to a {mode.type.name}; not every node has them"
+        return f"{planner}: {named} needs {mode.cpus:g} cores next to a {mode.type.name}; some nodes lack these cores"
     return f"{planner}: {named} needs {wants / 1e9:.6g} GB of memory in mode {mode.name}; {has}"
 
 

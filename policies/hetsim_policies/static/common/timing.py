@@ -180,7 +180,7 @@ class Pipeline:
             self._serve(touched, now)
             touched.clear()
         start, finish = np.array(self.start, dtype=float), np.array(self.finish, dtype=float)
-        assert not np.isnan(finish).any(), "the orders of the plan and the predecessors contradict each other"
+        assert not np.isnan(finish).any(), "the orders of the plan contradict the predecessors"
         exact = not self.contended and undisturbed(self.instance) and not np.isnan(start).any()
         return Timing(start, finish, exact)
 

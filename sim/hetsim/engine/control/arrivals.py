@@ -61,7 +61,7 @@ class Arrivals:
                 self._defer(task, answer.until)
                 return
             else:
-                what = f"admission answered {answer!r} for {task}; Accept, Reject or Defer is expected"
+                what = f"must answer Accept, Reject or Defer for {task} in admission; got {answer!r}"
                 raise illegal(state, what)
         self._admitted(task)
 
@@ -98,7 +98,7 @@ class Arrivals:
     def _defer(self, task: Task, until: float) -> None:
         """Defer a task; it does not count as progress, so that deadlocks are detected."""
         if not self.state.clock._now < until < math.inf:
-            what = f"admission defers {task} until t = {until:g} s; a later, finite time is expected"
+            what = f"must defer {task} to a later, finite time; got t = {until:g} s"
             raise illegal(self.state, what)
         task.state = FUTURE
         self.state.deferred += 1
@@ -122,11 +122,11 @@ class Arrivals:
         self.rounds.wake()  # it may be the head of a queue in order of arrival
 
     def _redirect(self, task: Task, positions: tuple[int, ...]) -> None:
-        to = f"admission redirects {task} to modes {positions}"
+        to = f"redirects {task} to modes {positions} in admission"
         if not positions or any(not 0 <= p < len(task.shape.modes) for p in positions):
-            raise illegal(self.state, f"{to}, which it does not have")
+            raise illegal(self.state, f"{to}, which the task does not have")
         if task.shape in self.state.queue_of or task.shape in self.serving.fleets:
-            what = "but it is a request, and all requests of a batch run in one mode"
+            what = "but requests cannot be redirected: all of a batch run in one mode"
             raise illegal(self.state, f"{to}, {what}; answer Accept() or Reject")
         task.allowed = positions  # `Starts` refuses any other mode from now on
 

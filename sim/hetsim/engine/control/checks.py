@@ -29,7 +29,7 @@ class Checker:
     def check(self) -> None:
         """Raise InvariantError for the first invariant that does not hold."""
         if not __debug__:
-            raise InvariantError("python -O leaves out assertions, and checks are made of them: run without it")
+            raise InvariantError("checks need assertions, which python -O leaves out: run without -O")
         self.checks += 1
         now = self.state.clock._now
         try:

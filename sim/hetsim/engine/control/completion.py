@@ -245,7 +245,7 @@ class Completion:
     def stop(self, launch: Launch, keep: bool) -> None:
         """Stop a launch on a policy's decision; its tasks wait again."""
         if not all(task.shape.preemptible for task in launch.tasks):
-            raise illegal(self.state, f"stopped {launch.task}, which is not preemptible")
+            raise illegal(self.state, f"stopped {launch.task}, but it is not preemptible")
         self._stop(launch, keep)
 
     def _stop(self, launch: Launch, keep: bool, fault: bool = False) -> None:

@@ -96,7 +96,7 @@ class Decisions:
         if answer is None:
             return False
         if not isinstance(answer, Reject):
-            raise illegal(self.state, f"admission answered {answer!r} for {task}, which leaves; Reject or None is due")
+            raise illegal(self.state, f"must answer Reject or None for {task}, which leaves the queue; got {answer!r}")
         self.completion.end_task(task, EXPIRED if answer.expired else REJECTED, str(answer.reason))
         return True
 
@@ -110,10 +110,10 @@ class Decisions:
         task, placement = decision.task, decision.placement
         launch = self._running_launch(task, "moved")
         if len(launch.tasks) > 1:
-            raise illegal(self.state, f"moved {task}, which runs in a batch of {len(launch.tasks)}")
+            raise illegal(self.state, f"moved {task}, but it runs in a batch of {len(launch.tasks)}")
         position_in(self.state, task, placement.mode, "moved")
         if not task.shape.preemptible:
-            raise illegal(self.state, f"moved {task}, which is not preemptible")
+            raise illegal(self.state, f"moved {task}, but it is not preemptible")
         # Before the start: it may move to devices that it occupies now.
         self.completion.end_early(launch, keep=True, outcome=LAUNCH_MOVED)
         self.starts.launch((task,), placement, "moved")
@@ -124,7 +124,7 @@ class Decisions:
             raise illegal(self.state, f"{verb} {task}, but it {STATES[task.state]}")
         if isinstance(task._launch, Resident):
             hint = "; Stop(device) stops a replica" if verb == "stopped" else ""
-            raise illegal(self.state, f"{verb} {task}, but {task._launch.holder} serves it among others{hint}")
+            raise illegal(self.state, f"{verb} {task}, but {task._launch.holder} serves it with other requests{hint}")
         return task._launch
 
     def _reject(self, decision: Reject) -> None:
@@ -135,7 +135,7 @@ class Decisions:
             self._discard(task, status, reason)
             return
         if task is None or task.state not in (WAITING, BLOCKED):
-            state = "names no task" if task is None else f"names {task}, which {STATES[task.state]}"
+            state = "does not name a task" if task is None else f"names {task}, which {STATES[task.state]}"
             raise illegal(self.state, f"yielded a Reject that {state}")
         self.completion.end_task(task, status, reason)
 
@@ -143,7 +143,7 @@ class Decisions:
         state, queue = self.state, requests.queue
         waiting = len(queue)
         if state.queues[queue.number] is not queue or not 1 <= requests.count <= waiting:
-            raise illegal(self.state, f"discards {requests}, of which {waiting} wait")
+            raise illegal(self.state, f"discards {requests}, but only {waiting} of them wait")
         if requests.tasks is not None or queue.column is None or queue.apart:
             for task in requests.tasks or queue.look(requests.count):  # some are objects: ended one by one
                 if task.state != WAITING:
@@ -161,8 +161,8 @@ class Decisions:
     def _annotate(self, decision: Annotate) -> None:
         task, cause = decision.task, decision.cause
         if task.state != WAITING or cause not in ("quota", "reservation", "choice"):
-            meant = "a waiting task, and quota, reservation or choice, are meant"
-            raise illegal(self.state, f"holds {task} for {cause!r}; {meant}")
+            meant = "the task must wait, and the cause must be quota, reservation or choice"
+            raise illegal(self.state, f"annotates {task} with the cause {cause!r}; {meant}")
         if self.state.wait_causes.get(task.index) != cause:  # one row per change of the cause
             self.state.wait_causes[task.index] = cause
             self.state.recorder.holds.append((self.state.clock._now, task.index, cause))

@@ -46,9 +46,9 @@ class Devices:
         if wanted == "off":
             busy = launches_on(run, device)
             if isinstance(state, GpuState) and state.lane.fetching:
-                raise illegal(run, f"puts {device} to sleep while data are being brought there")
+                raise illegal(run, f"puts {device} to sleep while data are transferred to it")
             if busy:
-                holds = f"{busy[0].holder} holds it" if isinstance(busy[0], Resident) else f"{busy[0].task} runs there"
+                holds = f"{busy[0].holder} is on it" if isinstance(busy[0], Resident) else f"{busy[0].task} is on it"
                 raise illegal(run, f"puts {device} to sleep while {holds}")
             if (waking := self.waking.pop(device.index, None)) is not None:
                 run.clock.cancel(waking)
@@ -75,7 +75,7 @@ class Devices:
                 self._set_asleep(device, False)
         else:
             if not isinstance(wanted, int | float) or not 0 < wanted < math.inf:
-                raise illegal(run, f"sets {device} to frequency {wanted!r}")
+                raise illegal(run, f"sets {device} to the frequency {wanted!r}")
             if wanted != state.frequency:
                 log.append((now, device.index, "frequency", float(wanted)))
                 self._set_pace(device, float(wanted), state.slowdown)
@@ -102,9 +102,9 @@ class Devices:
             new, into = slices.named(layout), f"partitions {device} into [{', '.join(map(str, layout))}]"
             if new is None:
                 there = " with the slices that are busy" if slices.busy else ""
-                raise illegal(run, f"{into}, which is none of its layouts{there}")
+                raise illegal(run, f"{into}, which is not one of the GPU's layouts{there}")
             if new != slices.layout and slices.busy and device.type.sharing.recut != "idle":
-                raise illegal(run, f"{into}, but it is not empty (recut: idle would allow it)")
+                raise illegal(run, f"{into}, but the GPU is not empty (recut: idle allows that)")
             slices.recut(new, run.clock._now)  # busy slices are part of the new layout
         slices.fixed = layout is not None
         run.capacity.changed(state)
@@ -115,10 +115,10 @@ class Devices:
         self.state(device)
         replica = next((one for one in launches_on(run, device) if isinstance(one, Resident)), None)
         if replica is None:
-            why = "which no replica of a language model holds; tasks are stopped by themselves"
-            raise illegal(run, f"stopped what keeps {device}, {why}")
+            why = "which no replica of a language model occupies; stop tasks by Stop(task)"
+            raise illegal(run, f"stopped the replica on {device}, {why}")
         if not replica.holder.service.shape.preemptible:
-            raise illegal(run, f"stopped {replica.holder}, which is not preemptible")
+            raise illegal(run, f"stopped {replica.holder}, but it is not preemptible")
         self.serving.lose([replica], LAUNCH_STOPPED)
         self.rounds.changed("release")
 

@@ -109,13 +109,13 @@ class Starts:
         """Raise PolicyError unless all tasks of a batch wait and may run in its mode."""
         mode = placement.mode
         if not batch or len({task.index for task in batch}) != len(batch):  # a task must not end twice
-            raise illegal(self.state, f"started a batch of {len(batch)} tasks on {placement}: empty, or one task twice")
+            raise illegal(self.state, f"started a batch of {len(batch)} tasks on {placement}, empty or one task twice")
         if len(batch) > limit:
-            raise illegal(self.state, f"started {len(batch)} tasks as one batch; mode {mode} takes {mode.batch_limit}")
+            raise illegal(self.state, f"started {len(batch)} tasks as one batch; mode {mode} allows {mode.batch_limit}")
         for task in batch:
             if task.shape in self._generated:
                 model = self._generated[task.shape]
-                text = f"but it is a request to {model}, a language model, whose replicas take them in by themselves"
+                text = f"but it is a request to {model}, a language model, whose replicas admit requests themselves"
                 raise illegal(self.state, f"started {task} on {placement}, {text}")
             if task.state != WAITING:
                 raise illegal(self.state, f"started {task} on {placement}, but it {STATES[task.state]}")
@@ -127,11 +127,11 @@ class Starts:
         """Launch tasks as one kernel; each may wait only for tasks of the same launch."""
         mode, names = placement.mode, ", ".join(str(task) for task in batch[:5])
         if len(mode.parts) != len(batch) or not _as_fused(mode):
-            raise illegal(self.state, f"started {names} in mode {mode}, which is not that of a launch of these as one")
+            raise illegal(self.state, f"started {names} in mode {mode}, which is not the mode of their fused launch")
         if together(self.state, [task.index for task in batch]) != batch:
             waits = next((task for task in batch if task.state not in (WAITING, BLOCKED)), None)
-            why = "they wait for others, or one is named twice" if waits is None else f"{waits} {STATES[waits.state]}"
-            raise illegal(self.state, f"started {names} as one on {placement}, but {why}")
+            why = "a task waits for others, or is named twice" if waits is None else f"{waits} {STATES[waits.state]}"
+            raise illegal(self.state, f"started {names} as one launch on {placement}, but {why}")
         for task, own in zip(batch, mode.parts, strict=True):
             position_in(self.state, task, own, "started")
         now, fusion = self.state.clock._now, self.launches.transfers.fusion(batch)
@@ -148,13 +148,13 @@ class Starts:
         queue, mode, count = requests.queue, placement.mode, requests.count
         position: int | None = queue.service.shape.position.get(mode)
         if self.state.queues[queue.number] is not queue or position is None:
-            raise illegal(self.state, f"started {requests} in mode {mode}, which is none of theirs")
+            raise illegal(self.state, f"started {requests} in mode {mode}, which is not one of their modes")
         waiting = len(queue)
         if not 1 <= count <= waiting:
-            raise illegal(self.state, f"started {requests}, of which {waiting} wait")
+            raise illegal(self.state, f"started {requests}, but only {waiting} of them wait")
         if not count <= requests.size <= mode.batch_limit:
             limit = mode.batch_limit
-            raise illegal(self.state, f"started {requests} as a batch of {requests.size}; mode {mode} takes {limit}")
+            raise illegal(self.state, f"started {requests} as a batch of {requests.size}; mode {mode} allows {limit}")
         if (tasks := requests.tasks) is not None:
             self._check(tasks, placement, len(tasks))
         padding = (requests.size - count) * queue.service.per_item[position]

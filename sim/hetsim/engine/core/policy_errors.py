@@ -60,8 +60,8 @@ def deadlock(run: RunState) -> RunError:
     """
     if not run.waiting and not any(len(queue) for queue in run.queues):
         return PolicyError(
-            f'policy "{run.input.policy}" starts nothing: at t = {run.clock._now:g} s nothing runs, '
-            f"{run.requests_left:,} requests have not been served, and it waits for none of them"
+            f'policy "{run.input.policy}" starts nothing: at t = {run.clock._now:g} s no task runs, '
+            f"{run.requests_left:,} requests are not served, and the policy waits for no event"
         )
     waiting = [*run.waiting.values(), *(task for queue in run.queues for task in queue.look())]
     modes = dict.fromkeys(mode for task in waiting for mode in task.shape.modes)
@@ -75,7 +75,7 @@ def deadlock(run: RunState) -> RunError:
         if possible and not fitting:
             why = f"fits nowhere: {_lack_of_memory(run, task, possible[0])}"
         if not fitting and not kept_from.isdisjoint(task.shape.modes):
-            why = "would fit if it were not for the replicas"
+            why = "would fit if replicas did not occupy the devices"
         else:
             by_policy = True
         if number < 5:
@@ -87,12 +87,12 @@ def deadlock(run: RunState) -> RunError:
     kept = _held_by_replicas(run, kept_from) if kept_from else ""
     if not by_policy:
         return RunError(
-            f"at {now} {count} for devices that replicas of language models keep to the end: {kept}.\n       {there}\n"
+            f"at {now} {count} for devices that replicas of language models occupy: {kept}.\n       {there}\n"
             "       Give the model fewer replicas (`replicas:`), put it or the tasks on another type of device, or "
             "keep devices for the tasks with a partition."
         )
     return PolicyError(
-        f'policy "{run.input.policy}" starts nothing: at {now} nothing runs, nothing is to come, and {count}'
+        f'policy "{run.input.policy}" starts nothing: at {now} no task runs, no task will arrive, and {count}'
         f"{f' ({kept})' if kept else ''}.\n       {there}{run.scheduler.said}"
     )
 
@@ -104,9 +104,9 @@ def _lack_of_memory(run: RunState, task: Task, mode: Mode) -> str | None:
     if not items or not mode.gpus or memory is None or size + mode.gpu_memory <= memory:
         return None
     largest = max(items, key=lambda item: item.size)
-    data = f"its item {largest.name} has {largest.size:,} bytes"
+    data = f"the item {largest.name} of the task has {largest.size:,} bytes"
     if largest.size + mode.gpu_memory <= memory:
-        data = f"its {len(items)} items have {size:,} bytes together"
+        data = f"the {len(items)} items of the task have {size:,} bytes in total"
     own = f", the task itself needs {mode.gpu_memory:,}" if mode.gpu_memory else ""
     return f"{data}{own}, and a GPU of type {mode.type.name} has {memory:,} (`memory`)"
 
@@ -132,7 +132,7 @@ def _held_by_replicas(run: RunState, modes: set[Mode]) -> str:
         for launch in run.residents.values() if any(mode.type is kind for mode in modes) else ():
             holders[launch.holder.service.name] += sum(device.type is kind for device in launch.placement.devices)
         total = sum(device.type is kind for device in run.input.cluster.devices)
-        parts += [f"the replicas of {name} hold {number} of {total} {kind.name}" for name, number in (+holders).items()]
+        parts += [f"replicas of {name} occupy {number} of {total} {kind.name}" for name, number in (+holders).items()]
     return " and ".join(parts)
 
 
@@ -151,7 +151,7 @@ class Questions:
         self._asked += 1
         if self._asked > ASKED_IN_VAIN:
             questions = f"{self._asked:,} times which tasks wait or run"
-            raise illegal(run, f"asked {questions}, decided nothing and goes on: it loops")
+            raise illegal(run, f"asked {questions} without deciding anything: it loops")
 
 
 def malformed(run: RunState, decision: Any) -> str | None:
@@ -172,9 +172,9 @@ def malformed(run: RunState, decision: Any) -> str | None:
     if isinstance(decision, Start):
         tasks = (decision.tasks,) if isinstance(decision.tasks, Task) else decision.tasks
         if not isinstance(tasks, list | tuple) or not all(isinstance(task, Task) for task in tasks):
-            return f"yields {decision!r}: {decision.tasks!r} is neither a task nor a list of tasks"
+            return f"yields {decision!r}: {decision.tasks!r} is not a task or a list of tasks"
     if isinstance(decision, Stop) and isinstance(decision.task, Device):
-        return None if is_own_device(run, decision.task) else f"yields {decision!r}: it is not a device of this cluster"
+        return None if is_own_device(run, decision.task) else f"yields {decision!r}, not a device of this cluster"
     if isinstance(decision, Stop | Move | Reject | Annotate) and not isinstance(decision.task, Task):
         what = "neither a task nor a device" if isinstance(decision, Stop) else "not a task"
         return f"yields {decision!r}: {decision.task!r} is {what}"

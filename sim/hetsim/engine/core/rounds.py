@@ -73,7 +73,7 @@ class Rounds:
                 self.clock.cancel(self._wake)
             return
         if not until > self.clock._now:  # not `<=`: NaN is refused, too
-            raise illegal(state, f"waits until t = {until:g} s, which is not later than now")
+            raise illegal(state, f"must wait until a time after now; got t = {until:g} s")
         # A run with a horizon lasts until then, and its devices draw power: a policy may still put them to sleep.
         if self._here() or state.sources.to_come or state.input.horizon < math.inf:
             self.clock.again(until, TIMER, self._wake)
@@ -100,7 +100,7 @@ class Rounds:
         made = state.decisions - state.settled
         # A policy may well decide several things about each task at one instant.
         if made > LOOP_LIMIT + 10 * (len(state.waiting) + len(state.running)):
-            raise illegal(state, f"made {made:,} decisions at one instant and no task came to an end: it loops")
+            raise illegal(state, f"made {made:,} decisions at one instant, and no task ended: it loops")
 
     def look_whether_drained(self) -> None:
         """End the run at this instant if the system is empty and no task is to arrive.

@@ -240,14 +240,14 @@ class Places:
     def drop(self, item: int, device: Device) -> str | None:
         """Carry out a policy's Drop; return the reason if it is refused, else None."""
         if not 0 <= item < len(self.items):
-            return "there is no such item"
+            return "the item does not exist"
         copies = self.where[item]
         if device.index not in copies:
-            return f"{device} holds no copy of {self.items[item].name}"
+            return f"{device} has no copy of {self.items[item].name}"
         if item in self.on(device).pins:
             return f"{self.items[item].name} is in use on {device}"
         if len(copies) == 1:
-            return f"{device} holds the only copy of {self.items[item].name}"
+            return f"{device} has the only copy of {self.items[item].name}"
         self._forget(item, device.index)
         del copies[device.index]
         return None

@@ -18,18 +18,18 @@ def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Ca
     `number` orders it among launches.  Return the reason if the fetch is impossible, else None.
     """
     if not 0 <= item < len(transfers.places.items):
-        return "there is no such item"
+        return "the item does not exist"
     state = transfers.capacity.of[device.index]
     if not isinstance(state, GpuState):
-        return "it is no accelerator"
+        return "it is not an accelerator"
     if not state.up or state.asleep or not state.node.up:
         return f"it is {'asleep' if state.asleep else 'down'}"
     if transfers.places.source(item, device) is None:
-        return "nothing has written it yet"
+        return "no task has written the item yet"
     if transfers.places.present(item, device):
         return None
     if transfers.places.claim([item], device) > state.room:
-        return f"it has room for {state.room:,} bytes only"
+        return f"it has only {state.room:,} bytes free"
     Fetching(transfers, item, state, number=number, done=then).begin()
     return None
 

@@ -69,7 +69,7 @@ class Transfers:
         for device in placement.devices:
             state = self.capacity.of[device.index]
             if (claim := self.places.claim(items, device) + private) > state.room:
-                return f"{device} has room for {state.room:,} bytes and the task's data need {claim:,}"
+                return f"{device} has {state.room:,} bytes free and the task's data need {claim:,}"
         return None
 
     def fusion(self, tasks: Sequence[Task]) -> Fusion:

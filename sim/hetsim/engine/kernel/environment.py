@@ -51,7 +51,7 @@ class SharedEnvironment(simpy.Environment):
         return min(heap[0][0], feed) if heap else feed
 
     def step(self) -> None:
-        raise UsageError("the simulation fires events: run it, in place of this environment")
+        raise UsageError("this environment cannot be run: run the simulation that it belongs to")
 
 
 def _fire(event: Any) -> None:

@@ -246,7 +246,7 @@ class Replica(Holder):
             elif self.changes and requests.head is not None:
                 steps: int = call(self.fleet.state, self.policy.steady, self, requests.head, count)
                 if steps < 1:
-                    raise self.fleet.illegal(f"wants to be asked after {steps} steps; at least one has to pass")
+                    raise self.fleet.illegal(f"must answer a number of steps of at least 1; got {steps}")
                 count = min(count, steps)
         self.stage.decodes = True
         self.stage.begin(count, self.times.decoding(count, sequences.count, sequences.context), lag)
@@ -257,7 +257,7 @@ class Replica(Holder):
         seen: dict[int, None] = {}
         for request, tokens in self.prefill:
             if request.replica is not self or request.state != PREFILLING or request.row in seen:
-                raise self.fleet.illegal(f"prefills {request}, which does not wait for that here")
+                raise self.fleet.illegal(f"prefills {request}, which does not wait for prefill here")
             if not 1 <= tokens <= request.to_prefill:
                 raise self.fleet.illegal(f"prefills {tokens} tokens of {request}, which has {request.to_prefill} left")
             seen[request.row] = None
@@ -266,9 +266,9 @@ class Replica(Holder):
         limit, decoding = self.service.max_num_batched_tokens, self.sequences.count if decodes else 0
         if limit is not None and total + decoding > limit:
             text = f"prefills {total} tokens and decodes {decoding} in one step"
-            raise self.fleet.illegal(f"{text}; a step takes {limit} (max_num_batched_tokens)")
+            raise self.fleet.illegal(f"{text}; a step has at most {limit} (max_num_batched_tokens)")
         if not total and not decodes:
-            raise self.fleet.illegal("answered with a step that does nothing")
+            raise self.fleet.illegal("answered with a step without tokens")
         return total
 
     def _settle(self) -> None:

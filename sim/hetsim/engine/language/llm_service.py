@@ -318,10 +318,10 @@ class Serving(Residents):
     def unanswered(self) -> RunError:
         """Return the error for requests that wait for ever."""
         missing = sum(len(fleet.replicas.missing) for fleet in self.fleets.values())
-        lack = "of their replicas have failed or were not started, and no devices come free"
+        lack = "of their replicas have failed or were not started, and no devices become free"
         why = f"; {missing} {lack}" if missing else ""
         count = self.state.iterating
-        return RunError(f"{count} requests to language models wait, and nothing will ever happen{why}")
+        return RunError(f"{count} requests to language models wait, and no event is left that could serve them{why}")
 
     def close(self, end: float) -> None:
         for fleet in self.fleets.values():

@@ -78,7 +78,7 @@ class Lines:
             fleet = self.replica.fleet
             self.chosen = client = call(fleet.state, self.replica.policy.turn, self.replica)
             if client not in heads:
-                raise fleet.illegal(f"says that it is the turn of {client!r}, a client without waiting requests")
+                raise fleet.illegal(f"chose the client {client!r}, which has no waiting requests")
         return heads[self.chosen]
 
     def pop(self) -> None:
@@ -352,7 +352,7 @@ class Members:
         service = self.service
         request: Generation = call(service.state, self.policy.victim, self.replica)
         if request not in self.inside.values():
-            raise service.illegal(f"lets {request} give way, which is no member")
+            raise service.illegal(f"preempts {request}, which is not in the replica")
         self._told_left(request, False)
         lag = 0.0
         # Only what decodes is worth a copy on the host: of a prompt that is half read nothing is kept.

@@ -174,7 +174,7 @@ class Loading:
         while sum(one.size for one in models.values()) + size > room:
             gone = call(state, state.input.eviction.victim, tuple(models.values()), now)
             if gone not in models.values():
-                raise illegal(state, f"evicts {gone!r}, which is none of the models there")
+                raise illegal(state, f"evicts {gone!r}, which is not a model there")
             del models[gone.name]
         models[name] = KeptModel(name, size, loaded=now, used=now)
 

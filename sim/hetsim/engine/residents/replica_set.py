@@ -80,7 +80,7 @@ class ReplicaSet:
             return
         chosen = open_[0] if len(open_) == 1 else call(self.state, fleet.routing.choose, request, open_, fleet.random)
         if chosen not in open_:
-            raise fleet.illegal(f"sends {request} to {chosen!r}, which is none of the replicas")
+            raise fleet.illegal(f"sends {request} to {chosen!r}, which is not one of the replicas")
         if sight is not None:
             chosen = chosen.replica
             sight.await_reading()
@@ -117,9 +117,9 @@ class ReplicaSet:
             return
         count = kind.prefillers if prefills_only else kind.replicas
         gpus = f"{kind.mode.gpus:g} × {kind.mode.type.name}"
-        text = f"replica {number + 1} of {count} of {self.service} finds no node with {gpus} free"
+        text = f"no node has {gpus} free for replica {number + 1} of {count} of {self.service}"
         others = self.state.input.language
-        taken = "; services that stand before it take theirs first" if self.service is not others[0] else ""
+        taken = "; services listed before it are placed first" if self.service is not others[0] else ""
         hint = "give the cluster more devices, or this service fewer replicas"
         raise ScenarioError(Problem(f"{text}{taken}; {hint}", key=f"{self.service.key}.{key}"))
 

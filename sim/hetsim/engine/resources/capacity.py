@@ -30,7 +30,7 @@ class Capacity(PlacementIndex):
         mode, devices = placement.mode, placement.devices
         wanted = mode.gpus or (len(devices) if mode.unit is not None and mode.node_count == 1 else mode.node_count)
         if len(set(devices)) != len(devices) or len(devices) != max(1, wanted):
-            return f"mode {mode.name} needs {max(1, wanted)} different devices, it names {len(devices)}"
+            return f"mode {mode.name} needs {max(1, wanted)} different devices; got {len(devices)}"
         by_node: dict[int, int] = {}
         for device in devices:
             if (refusal := self._device_refusal(device, mode)) is not None:
@@ -41,10 +41,10 @@ class Capacity(PlacementIndex):
         if len(by_node) > 1 and not mode.span_any:
             return f"mode {mode.name} does not span nodes"
         if mode.node_count > 1 and list(by_node.values()) != [max(1, mode.gpus // mode.node_count)] * mode.node_count:
-            return f"mode {mode.name} needs equal parts of {mode.node_count} nodes, it has {len(by_node)} nodes"
+            return f"mode {mode.name} needs equal parts of {mode.node_count} nodes; got {len(by_node)} nodes"
         if placement.parts is not None and sum(placement.parts) != mode.millicores:
             cores = sum(placement.parts) / 1000
-            return f"mode {mode.name} needs {mode.cpus:g} cores, the parts of its nodes are {cores:g}"
+            return f"mode {mode.name} needs {mode.cpus:g} cores; its nodes have {cores:g}"
         return self._host_refusal(placement)
 
     def _device_refusal(self, device: Device, mode: Mode) -> str | None:
@@ -75,9 +75,9 @@ class Capacity(PlacementIndex):
                 return f"node {node.node} has {node.mem_free:,} bytes of memory free and the mode needs {memory:,}"
             if placement.cores is not None:
                 if len(set(placement.cores)) * 1000 != mode.millicores:
-                    return f"mode {mode.name} needs {mode.cpus:g} cores, it names {len(set(placement.cores))}"
+                    return f"mode {mode.name} needs {mode.cpus:g} cores; got {len(set(placement.cores))}"
                 if any(not node.cores >> core & 1 for core in placement.cores):
-                    return f"a core it names on {node.node} is busy"
+                    return f"a named core of {node.node} is busy"
         return None
 
     def quick_take(self, placement: Placement) -> int:

@@ -67,9 +67,9 @@ class Budget:
                       (self.max_cpus, self.cpus, mode.millicores, MILLI, "cores"))  # fmt: skip
             for limit, used, more, unit, what in limits:
                 if limit is not None and used + more > limit:
-                    usage = f"jobs of partition {self.partition} hold {used / unit:g} of their {limit / unit:g} {what}"
+                    usage = f"jobs of partition {self.partition} occupy {used / unit:g} of {limit / unit:g} {what}"
                     return f"{usage}, and the mode needs {more / unit:g}"
         new = {device.node: None for device in devices if device.node not in self.on}
         if len(new) > self.new_nodes():
-            return f"jobs of partition {self.partition} are on {len(self.on)} nodes, of {self.max_nodes} allowed"
+            return f"jobs of partition {self.partition} are on {len(self.on)} of {self.max_nodes} allowed nodes"
         return None

@@ -156,14 +156,14 @@ class WaitingRequests:
         raise self._refused("takes requests")
 
     def stages(self, size: int, placement: Any) -> NoReturn:
-        raise self._refused("asks for the times of a batch")
+        raise self._refused("queries the batch times")
 
     def want(self, count: int) -> None:
         if count:
             raise self._refused("waits for a number of requests")
 
     def _refused(self, what: str) -> Exception:
-        text = f"{what} of {self.service}, a language model, whose replicas take requests in by themselves"
+        text = f"{what} of {self.service}, a language model, whose replicas admit requests themselves"
         return illegal(self.fleet.state, text)
 
 

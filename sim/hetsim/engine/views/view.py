@@ -327,10 +327,10 @@ class EngineView:
     def _known(self, kind: str | None, class_: str | None = None) -> None:
         types, classes = self.cluster.types, self._state.tasks.classes
         if kind is not None and kind not in KINDS and kind not in types:
-            text = f'asks for devices "{kind}", which are none here{suggestion(kind, [*KINDS, *types])}'
+            text = f'queries devices of type "{kind}", which the cluster lacks{suggestion(kind, [*KINDS, *types])}'
             raise illegal(self._state, text)
         if class_ is not None and class_ not in classes:
-            text = f'asks for tasks of the class "{class_}", which is none here{suggestion(class_, classes)}'
+            text = f'queries tasks of class "{class_}", which the workload lacks{suggestion(class_, classes)}'
             raise illegal(self._state, text)
 
     def request_mix(self) -> dict[Shape, int]:

@@ -101,7 +101,7 @@ def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
     wrong = partial(file_error, path)
     policy = _checked(_read_parts(path, wrong), wrong)
     if decides not in (None, policy.decides):
-        raise wrong(f"was learned for {policy.decides}, not for {decides}: name it under {PLACES[policy.decides]}")
+        raise wrong(f"was learned for {policy.decides}, not for {decides}: put it under {PLACES[policy.decides]}")
     return policy
 
 
@@ -126,7 +126,7 @@ def _read_parts(path: Path, wrong: Callable[[str], ScenarioError]) -> dict[str, 
     except Exception as error:  # zip, its compressions and NumPy's headers each complain in their own way
         raise wrong(f"is damaged or cut off: {' '.join(str(error).split()) or type(error).__name__}") from None
     if size > MAX_BYTES:
-        raise wrong(f"is not a learned policy: it holds {size:,} bytes")
+        raise wrong(f"is not a learned policy: it has {size:,} bytes")
     for name, array in parts.items():
         if not isinstance(array, np.ndarray):  # NumPy gives the bytes of what is not an array as they are
             raise wrong(f'is not a learned policy: "{name}" in it is not an array')
@@ -140,14 +140,14 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
     except (KeyError, ValueError, TypeError, RecursionError):
         recognized = False
     if not recognized:
-        raise wrong("is an .npz archive, but no learned policy (hetsim train)")
+        raise wrong("is an .npz archive, but not a learned policy (hetsim train)")
     try:
         _check_versions(about, wrong)
         layout = Layout(int(about["window"]), tuple(map(str, about["types"])), str(about["decides"]))
         scale = float(about["scale"])
         arrays = _numbered(parts, wrong)
         if not isinstance(about["agent"], str):
-            raise wrong(f"is damaged: its agent is a name, not {shown(about['agent'])}")
+            raise wrong(f"is damaged: its agent must be a name; got {shown(about['agent'])}")
         training = dict(about["training"])
         said = int(about["observation"]), int(about["actions"])
     except KeyError as error:
@@ -155,9 +155,9 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
     except (TypeError, ValueError, OverflowError):
         raise wrong("is damaged: numbers and names in its description have wrong types") from None
     if layout.decides not in DECIDES:
-        raise wrong(f'is damaged: it decides "{layout.decides}"; a policy decides {" or ".join(DECIDES)}')
+        raise wrong(f'is damaged: decides must be {" or ".join(DECIDES)}; got "{layout.decides}"')
     if not 1 <= layout.window <= MAX_WINDOW:
-        raise wrong(f"is damaged: its window is {layout.window:,} tasks, not 1 to {MAX_WINDOW:,}")
+        raise wrong(f"is damaged: its window must be from 1 to {MAX_WINDOW:,} tasks; got {layout.window:,}")
     if said != (layout.observation, layout.actions):
         raise wrong(
             f"is for observations of {said[0]} numbers and {said[1]} actions; a window of {layout.window} tasks on "
@@ -166,9 +166,9 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
     shapes = [array.shape for array in arrays]
     sound = all(array.dtype == np.float32 and np.isfinite(array).all() for array in arrays)
     if not SHORTEST <= scale < float("inf") or not sound or not _chained(shapes):
-        raise wrong("is damaged: its arrays are not a network")
+        raise wrong("is damaged: the shapes of its arrays do not form a network")
     if shapes[0][0] != layout.inputs:
-        raise wrong(f"is damaged: its network reads {shapes[0][0]} numbers an action, and there are {layout.inputs}")
+        raise wrong(f"is damaged: its network must read {layout.inputs} numbers an action; got {shapes[0][0]}")
     return LearnedPolicy(
         ScoreNetwork(arrays), layout.window, layout.types, scale=scale, agent=about["agent"], training=training,
         decides=layout.decides
@@ -182,12 +182,12 @@ def _check_versions(about: Mapping[str, Any], wrong: Any) -> None:
     )
     for theirs, ours, what in versions:
         if isinstance(theirs, bool) or not isinstance(theirs, int):
-            raise wrong(f"is damaged: the version of {what} is a whole number, not {shown(theirs)}")
+            raise wrong(f"is damaged: the version of {what} must be a whole number; got {shown(theirs)}")
         if theirs > ours:
-            text = f"was made by a newer hetsim: the version of {what} is {theirs}, and this one knows {ours}"
+            text = f"was made by a newer hetsim: the version of {what} is {theirs}, but this hetsim knows {ours}"
             raise wrong(f"{text}; update hetsim, or train it again")
         if theirs < ours:
-            text = f"was made by an older hetsim: the version of {what} is {theirs}, and this one has {ours}"
+            text = f"was made by an older hetsim: the version of {what} is {theirs}, but this hetsim has {ours}"
             raise wrong(f"{text}; train it again")
 
 
@@ -196,7 +196,7 @@ def _numbered(parts: Mapping[str, np.ndarray], wrong: Any) -> list[np.ndarray]:
     expected = [f"array{number}" for number in range(len(parts) - 1)]
     for name in parts:
         if name != "about" and name not in expected:
-            raise wrong(f'is damaged: its arrays are not array0, array1 and so on, for there is one named "{name}"')
+            raise wrong(f'is damaged: its arrays must be array0, array1 and so on; got "{name}"')
     return [parts[name] for name in expected]
 
 

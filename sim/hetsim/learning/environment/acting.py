@@ -67,7 +67,7 @@ class Actions:
         self.count = self.power + 2 * len(self.nodes) + 1
         if self.count > MAX_ACTIONS:
             raise UsageError(
-                f"there would be {self.count:,} actions, and {MAX_ACTIONS:,} are the maximum: show fewer tasks "
+                f"there must be at most {MAX_ACTIONS:,} actions; got {self.count:,}: show fewer tasks "
                 "(window), or leave the choice of nodes to the simulator"
             )
         self.node_names = [node.name for node in nodes]
@@ -131,10 +131,10 @@ class Acting(Window):
         assert self._choice is not None
         chosen = np.asarray(self._choice(observation, mask))
         if chosen.size != 1 or not np.issubdtype(chosen.dtype, np.integer):
-            raise UsageError(f"a trained model chooses the number of an action, not {chosen!r}")
+            raise UsageError(f"a trained model must return the number of an action; got {chosen!r}")
         action = int(chosen.reshape(()))
         if not 0 <= action < len(mask):
-            raise UsageError(f"the trained model chose action {action}, which is none of the {len(mask)}")
+            raise UsageError(f"the trained model must return an action from 0 to {len(mask) - 1}; got {action}")
         if mask[action]:
             return action
         return len(mask) - 1 if mask[-1] else int(mask.argmax())

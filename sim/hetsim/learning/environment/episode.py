@@ -30,7 +30,7 @@ from hetsim.scenario.scenario import Scenario, load
 
 WINDOW = 16
 NO_WATTS = (
-    "reward energy: no device of this cluster has watts, so its energy is not known; give them, such as "
+    "reward energy: no device of this cluster has watts, so its energy is unknown; give watts, such as "
     "power: {idle: 50 W, busy: 300 W} under gpus (or under cpu, of a core), or name another reward"
 )
 
@@ -103,11 +103,11 @@ class Episodes:
         self.order = order
         self.switches, self._make = check_actions(actions), make_observation(observation)
         if self.decides != SCHEDULING and (self.switches or self._make is not None):
-            raise UsageError("admission is decided by accepting or rejecting, from the usual vector")
+            raise UsageError("admission has fixed actions and observations: leave out actions and observation")
         if not isinstance(ahead, bool | np.bool_):
             raise UsageError(f"ahead must be true or false; got {ahead!r}")
         if normalize is not None and normalize not in NORMALIZE:
-            raise UsageError(f"rewards are normalized by {' or '.join(NORMALIZE)}, or not (None), not by {normalize!r}")
+            raise UsageError(f"normalize must be {' or '.join(NORMALIZE)}, or None; got {normalize!r}")
         self.window, self.ahead, self.normalize = int(window), bool(ahead), normalize
         first = self.build(self.scenario.model.seed, 0)
         if self.parts.get("energy") and not first.cluster.has_watts:
@@ -170,7 +170,7 @@ class Episodes:
         """Build the input of a run; ScenarioError if requests wait at services."""
         run = self.scenario.build(seed, replication, loads)
         if run.services or run.language:
-            text = "requests of services wait in queues of their own; an environment needs tasks without a `service`"
+            text = "an environment needs tasks without a `service`: requests of services wait in other queues"
             raise ScenarioError(self.scenario.document.problem(("workload",), text))
         return run
 
@@ -232,9 +232,9 @@ class Episodes:
     def move(self, action: int) -> float:
         """Carry out an action as `step`, without observing; the caller observes next."""
         if self.simulation is None or self.over:
-            raise UsageError("no episode is under way: reset() begins one")
+            raise UsageError("no episode is in progress: call reset() first")
         if not 0 <= action < self.actions:
-            raise UsageError(f"action {action} is none of the {self.actions} (0 to {self.actions - 1})")
+            raise UsageError(f"an action must be from 0 to {self.actions - 1}; got {action}")
         factor = self.factor if self.normalize else 1.0
         before = self.now
         self._take(self.simulation, action)
@@ -291,7 +291,7 @@ class Episodes:
     @property
     def result(self) -> Result:
         if self.record is None:
-            raise UsageError("the run is not over: there are no tables yet")
+            raise UsageError("the episode is not over, so it has no result yet")
         return Result(
             self.record, name=self.scenario.name, seed=self.seed, replication=self.replication, policy="environment",
             scenario=self.scenario.deferred_yaml(absolute_paths=True),
@@ -329,9 +329,9 @@ def root_mean_square(runs: list[list[float]]) -> float:
 def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> type[Acting]:
     """Make a scheduler class with this name, whose actions `choice` chooses."""
     if episodes.decides != SCHEDULING:
-        raise UsageError("a scheduler is made of an environment of scheduling, not of admission")
+        raise UsageError("as_scheduler needs an environment of scheduling; this one is of admission")
     if not callable(choice):
-        raise UsageError(f"a trained model is given as a function of observation and mask, not as {choice!r}")
+        raise UsageError(f"a trained model must be a function of observation and mask; got {choice!r}")
     layout, count = episodes.layout, episodes.actions
 
     class Trained(Acting):

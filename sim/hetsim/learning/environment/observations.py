@@ -53,7 +53,7 @@ class Observation:
         if self.shapes != first.shapes:
             raise ScenarioError(
                 f"observation {self.name} has the shape {self.shapes} on this load and {first.shapes} on the first; "
-                "it has to be the same on all"
+                "the shape must be the same on all loads"
             )
 
     def observe(self, acting: Acting, vector: np.ndarray | None) -> Any:
@@ -68,7 +68,7 @@ class Observation:
         if not isinstance(observed, Mapping) or set(observed) != set(self.shapes):
             given = ", ".join(map(str, observed)) if isinstance(observed, Mapping) else type(observed).__name__
             raise ScenarioError(
-                f"observation {self.name} returned {given or 'nothing'} at t = {now:g} s; its entries are "
+                f"observation {self.name} returned {given or 'nothing'} at t = {now:g} s; its entries must be "
                 f"{', '.join(self.shapes)}"
             )
         return {key: self._array(observed[key], shape, f" in {key}", now) for key, shape in self.shapes.items()}
@@ -90,14 +90,14 @@ class Observation:
             raise ScenarioError(f"observation {self.name} {text}") from None
         if array.shape != tuple(shape):
             raise ScenarioError(
-                f"observation {self.name} returned the shape {array.shape}{where} at t = {now:g} s; it has to be "
+                f"observation {self.name} returned the shape {array.shape}{where} at t = {now:g} s; it must be "
                 f"{tuple(shape)} each time"
             )
         if not np.isfinite(array).all():
             at = np.argwhere(~np.isfinite(array))[0].tolist()
             raise ScenarioError(
                 f"observation {self.name} returned {float(array[tuple(at)])}{where} at {at}, t = {now:g} s; "
-                "entries are finite numbers"
+                "entries must be finite numbers"
             )
         return array
 
@@ -119,7 +119,7 @@ class _Called(Observation):
             if isinstance(result, Mapping):
                 for key in result:
                     if not isinstance(key, str):
-                        raise ScenarioError(f"observation {self.name} returned an entry {key!r}; names are texts")
+                        raise ScenarioError(f"observation {self.name} returned an entry {key!r}; names must be texts")
                 self.shapes = {key: self._shape(value, f" in {key}", now) for key, value in result.items()}
             else:
                 self.shapes = self._shape(result, "", now)
@@ -347,8 +347,8 @@ def _made(kind: type[Observation], problem: PlanProblem, window: int, scale: flo
     are_whole = all(isinstance(size, int | np.integer) and size >= 0 for size in sizes)
     if not named or not are_whole or not all(isinstance(name, str) for name in named):
         raise UsageError(
-            f"observation {kind.__name__} has to have `shapes`: a tuple of whole numbers, or a mapping of names to "
-            f"such tuples, not {shapes!r}"
+            f"`shapes` of observation {kind.__name__} must be a tuple of whole numbers, or a mapping of names to "
+            f"such tuples; got {shapes!r}"
         )
     return observation
 
@@ -372,7 +372,7 @@ def make_observation(given: ObservationLike) -> Callable[[PlanProblem, int, floa
     if callable(item) and not isinstance(item, type):
         return partial(_Called, item)
     raise UsageError(
-        "an observation is a name, a class derived from hetsim.learning.environment.observations.Observation, or a "
+        "observation must be a name, a class derived from hetsim.learning.environment.observations.Observation, or a "
         "function of the window "
-        f"that returns an array, not {given!r}"
+        f"that returns an array; got {given!r}"
     )

@@ -415,14 +415,14 @@ def check_reward(reward: RewardLike) -> RewardParts:
     parts = {own: 1.0} if isinstance(own, str) else own
     if not isinstance(parts, Mapping) or not parts:
         raise UsageError(
-            f"a reward is a name ({', '.join(rewards)}), a mapping of names to weights, a class or a function, "
-            f"not {reward!r}"
+            f"a reward must be a name ({', '.join(rewards)}), a mapping of names to weights, a class or a function; "
+            f"got {reward!r}"
         )
     for name, weight in parts.items():
         if name not in rewards:
             raise UnknownName("reward", str(name), rewards, f"; the rewards are {', '.join(rewards)}")
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
-            raise UsageError(f"the weight of reward {name} is a number, not {weight!r}")
+            raise UsageError(f"the weight of reward {name} must be a number; got {weight!r}")
         reward_parts[name] = float(weight)
         if rewards[name] is not REWARDS.get(name):
             reward_parts.made[name] = _maker(rewards[name])
@@ -435,7 +435,7 @@ def _maker(item: Any) -> Callable[[Simulation], Reward]:
     if callable(item) and not isinstance(item, type):
         return partial(Called, function=item)
     base = f"{Reward.__module__}.{Reward.__name__}"
-    raise UsageError(f"a reward is a class derived from {base}, or a function, not {item!r}")
+    raise UsageError(f"a reward must be a class derived from {base}, or a function; got {item!r}")
 
 
 def metric_of(name: str, parts: RewardParts) -> str:
@@ -462,6 +462,6 @@ def checked(value: Any, parts: RewardParts, now: float) -> float:
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
         raise ScenarioError(
-            f"reward {' + '.join(parts)} returned {value!r:.60} at t = {now:g} s; a reward is a finite number"
+            f"reward {' + '.join(parts)} must return a finite number; got {value!r:.60} at t = {now:g} s"
         )
     return float(value)

@@ -74,8 +74,8 @@ class AdmissionWindow(Window):
 def refuse_others(problem: PlanProblem) -> None:
     """Raise ScenarioError for tasks that learned admission cannot handle."""
     if problem.tasks.predecessors is not None:
-        text = "a learned admission decides when a task may start, and of a task graph all tasks come at once"
-        raise ScenarioError(Problem(f"{text}; admission is learned for tasks without predecessors", key="workload"))
+        text = "a learned admission decides at arrivals, but all tasks of a task graph arrive at once"
+        raise ScenarioError(Problem(f"{text}; use tasks without predecessors", key="workload"))
     if any(mode.batch_limit != 1 for mode in problem.tasks.modes):
-        text = "a learned admission does not know batches; it decides about tasks without a `service`"
+        text = "a learned admission does not support batches; use tasks without a `service`"
         raise ScenarioError(Problem(text, key="workload"))

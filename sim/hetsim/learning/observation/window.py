@@ -386,7 +386,7 @@ class Window(Scheduler):
         position, kind = divmod(action, len(self.layout.types))
         task = self.shown()[position]
         placement = self.placement(task, kind)
-        assert placement is not None, "the mask allows only what fits"
+        assert placement is not None, "the mask allows only tasks that fit"
         self.follow(task, placement, self.view.now + self.view.duration(task, placement))
         return Start(task, placement)
 

@@ -82,7 +82,7 @@ class ActionScores(nn.Module):
         """
         episodes = env.episodes
         if episodes.switches or episodes.first is not None:
-            raise UsageError("a file has the usual vector and actions; register a scheduler instead")
+            raise UsageError("only the default observation and actions can be saved; register a scheduler instead")
         policy = LearnedPolicy(
             ScoreNetwork(self.arrays()), episodes.window, episodes.layout.types, scale=episodes.scale, agent="torch",
             training={"scenario": episodes.scenario.name, "reward": dict(episodes.parts)}, decides=episodes.decides,

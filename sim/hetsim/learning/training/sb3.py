@@ -96,7 +96,7 @@ class TimedRolloutBuffer(MaskableRolloutBuffer):
         self.episodes, self.horizon = clock.episodes, float(horizon)
         super().__init__(*arguments, **more)
         if self.n_envs != 1:
-            raise UsageError("TimedRolloutBuffer is for one environment, not for several side by side")
+            raise UsageError("TimedRolloutBuffer must have one environment (n_envs=1)")
 
     def reset(self) -> None:
         self.discounts = np.ones((self.buffer_size, self.n_envs), np.float32)

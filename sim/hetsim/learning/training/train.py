@@ -152,7 +152,7 @@ def train(
     if decides not in DECIDES:
         raise UnknownName("value of decides", str(decides), DECIDES, f"; choose {' or '.join(DECIDES)}")
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MAX_STEPS:
-        raise UsageError(f"steps must be a whole number from 1 to {MAX_STEPS:,}, not {steps!r}")
+        raise UsageError(f"steps must be a whole number from 1 to {MAX_STEPS:,}; got {steps!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SPAN:
         raise UsageError(f"seed must be a whole number from 0 to {SPAN - 1:,}; got {seed!r}")
     learner = make_agent(agent, {} if settings is None else settings)
@@ -169,7 +169,7 @@ def train(
     if not parts.is_sum:
         raise UsageError(
             f"the reward {' + '.join(parts)} is a function, which is called at each step; to train and compare, give a "
-            "class derived from hetsim.learning.environment.rewards.Reward: its sum is known for other policies, too"
+            "class derived from hetsim.learning.environment.rewards.Reward, which also scores other policies"
         )
     practice = Practice(loaded, window, parts, seed=seed, steps=steps, decides=decides)
     practice.sb3 = _for_sb3
@@ -232,7 +232,7 @@ def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         key, said = str(first["loc"][0]), first["msg"][0].lower() + first["msg"][1:]
-        raise UsageError(f"setting {key} of agent {name}: {said}, not {settings[key]!r}") from None
+        raise UsageError(f"setting {key} of agent {name}: {said}; got {settings[key]!r}") from None
     if (check := getattr(learner, "check", None)) is not None:
         check()
     return learner

@@ -46,7 +46,7 @@ class Difference:
 
     def __init__(self, a: Result, b: Result, column: str = "response"):
         if column not in COLUMNS:
-            raise UsageError(f'two runs are compared by {", ".join(COLUMNS)}, not by "{column}"')
+            raise UsageError(f'by must be one of {", ".join(COLUMNS)}; got "{column}"')
         self.a, self.b, self.column = a, b, column
         self.labels = _labels(a, b)
 
@@ -73,7 +73,7 @@ class Difference:
             frame = run.tasks.assign(key=run.tasks["id"].astype(str)).set_index("key")
             if frame.index.has_duplicates:
                 again = frame.index[frame.index.duplicated()][0]
-                raise UsageError(f'{run.name or "a run"} has several tasks "{again}": they cannot be told apart')
+                raise UsageError(f'{run.name or "a run"} has several tasks "{again}": ids must be unique here')
             sides.append(frame)
         return sides[0], sides[1]
 
@@ -243,8 +243,8 @@ def _sentences(found: Difference) -> Any:
         which = ", ".join(f"{number:,} with another {name}" for name, number in found.unlike.items())
         alike = all(key.startswith(("policy.", "seed")) for key in found.settings)
         seeds = alike and found.a.seed != found.b.seed
-        advice = f"; their seeds are {found.a.seed} and {found.b.seed}, and with one seed they would" if seeds else ""
-        yield f"of the common tasks {which}: the runs did not meet the same load{advice}"
+        advice = f"; their seeds are {found.a.seed} and {found.b.seed}: use the same seed" if seeds else ""
+        yield f"of the common tasks {which}: the runs did not have the same load{advice}"
     yield _change(found)
     for row in found.statuses.itertuples(index=False):
         tasks = f"{row.tasks:,} task{'s' if row.tasks != 1 else ''}"
@@ -273,7 +273,7 @@ def _change(found: Difference) -> str:
     way = f"{write(abs(mean))}{part} {less if mean < 0 else more} in {b} than in {a}"
     way = way if mean else f"the same in {b} as in {a}"
     same = len(change) - gained - lost
-    return f"mean {name} is {way}: of {len(change):,} tasks {gained:,} gained, {lost:,} lost, {same:,} are the same"
+    return f"mean {name} is {way}: of {len(change):,} tasks {gained:,} gained, {lost:,} lost, {same:,} did not change"
 
 
 def _first(found: Difference) -> str:
@@ -287,7 +287,7 @@ def _first(found: Difference) -> str:
 
 def _some(actions: tuple[str, ...]) -> str:
     if not actions:
-        return "does nothing else"
+        return "makes no further decision"
     rest = len(actions) - MAX_ACTIONS
     return ", ".join(actions[:MAX_ACTIONS]) + (f" and {rest} more" if rest > 0 else "")
 

@@ -68,8 +68,8 @@ class Finding:
         if self.shown == "one run":
             text = f"{name} {self.gap}" if self.difference else f"{name} the same as {self.other}"
             if self.identical:
-                return f"{self.policy}: {text} in every run; nothing here is random, so there is no interval"
-            return f"{self.policy}: {text} in the one run of each; one run says nothing about chance"
+                return f"{self.policy}: {text} in every run; the scenario is not random, so there is no interval"
+            return f"{self.policy}: {text} in one run of each; one run gives no confidence interval"
         if self.shown == "equal":
             return f"{both}: the same {name} in each of {self.n} runs"
         if self.shown == "open":

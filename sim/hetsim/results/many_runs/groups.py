@@ -47,7 +47,7 @@ def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np
         return {key: np.array([table.get(key, math.nan) for table in tables]) for key in keys}
     if outcome.results and not groupings(outcome.results[0].record.input, [by]):
         return {}
-    raise UsageError(f'of the replications no groups by "{by}" were kept: ask for by=["{by}"] (--by {by}) with the run')
+    raise UsageError(f'the replications have no groups by "{by}": run them with by=["{by}"] (--by {by})')
 
 
 def group_contributions(
@@ -237,14 +237,14 @@ def difference_cells(metric: str, differences: Sequence[float], halves: Sequence
 def difference_note(found: pd.DataFrame, confidence: float, identical: bool = False, single: bool = True) -> str:
     """Explain ± and marks of a table of differences to readers."""
     if identical:
-        return "Nothing here is random: every replication is the same, so these are differences without intervals."
+        return "The scenario is not random: all replications are equal, so differences have no intervals."
     numbers = sorted(set(found["n"]) - {0, 1})
     if not numbers and not found["n"].any():
         return "Nothing can be compared: these metrics are infinite, or not defined under both policies, in some run."
     if not numbers and not single:
-        return "What is defined in one run only says nothing about chance."
+        return "Metrics that are defined in only one run have no confidence intervals."
     if not numbers:
-        return "One run of each policy says nothing about chance; --replications 10 would."
+        return "One run of each policy gives no confidence intervals; use --replications 10."
     runs = " to ".join(f"{number}" for number in dict.fromkeys((numbers[0], numbers[-1])))
     return (
         f"± are {100 * confidence:g} % intervals of paired differences (Holm over all groups and policies of a metric, "

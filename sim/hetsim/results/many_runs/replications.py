@@ -83,7 +83,7 @@ class Replications:
         values = dict(row)
         number = int(values.pop("replication"))
         if number in self._rows:
-            raise UsageError(f"replication {number} is there twice")
+            raise UsageError(f"replication {number} is given twice")
         self._rows[number] = values
         if about is not None:
             if len(self._rows) == 1:
@@ -96,7 +96,7 @@ class Replications:
     def __iter__(self) -> Iterator[Result]:
         """Iterate over the complete runs, in order of replication."""
         if len(self.results) < len(self):
-            raise UsageError("the runs themselves were not kept, only their metrics; ask for keep=True")
+            raise UsageError("only the metrics of the runs were kept; use keep=True for whole runs")
         return iter(sorted(self.results, key=lambda result: result.replication))
 
     @property
@@ -214,7 +214,7 @@ class Replications:
         """Message: why identical replications have no intervals, and what to do."""
         if not any(row.get(TASK_COUNT, 1) for row in self._rows.values()):
             return "no task arrived in the window of any replication: between warm-up and horizon"
-        text = "all replications are identical: nothing in this scenario is random, so there are no intervals"
+        text = "all replications are equal: the scenario is not random, so there are no intervals"
         return f"{text}. {RESAMPLE}" if self.replays else text
 
     @property
@@ -265,7 +265,7 @@ class Replications:
         return drawn("default", self)
 
     def _title(self) -> str:
-        how = "no intervals: all identical" if self.identical else "95 % intervals"
+        how = "no intervals: all equal" if self.identical else "95 % intervals"
         parts = (self.name or "runs", self.policy, f"seed {self.seed}", f"{len(self)} replications, {how}")
         return " · ".join(part for part in parts if part)
 
@@ -287,7 +287,7 @@ class Replications:
 
 
 RESAMPLE = (
-    "Replaying one trace has no replications: give its entry resample: {block: 1 week} (blocks of time drawn from "
+    "Replays of one trace are all equal: give its entry resample: {block: 1 week} (blocks of time drawn from "
     "the trace) or resample: {by: user} (users drawn with replacement)"
 )
 

@@ -51,7 +51,7 @@ class Selection:
         within = gap(self.metric, self.delta)
         if self.best is None:
             first = (
-                f"No best policy in {name} after {runs:,} replications: {listed(self.remaining)} cannot be told apart "
+                f"No best policy in {name} after {runs:,} replications: {listed(self.remaining)} do not differ "
                 f"to {within} with a probability of {100 * self.probability:g} %; allow a larger delta, or longer runs."
             )
         else:
@@ -60,7 +60,7 @@ class Selection:
                 f"or within {within} of it (Kim and Nelson's selection; {sum(self.runs.values()):,} runs in all)."
             )
         out = [f"{policy} after {number:,}" for policy, number in self.dropped.items()]
-        second = [f"Out of the race: {', '.join(out)} replications."] if out else []
+        second = [f"Eliminated: {', '.join(out)} replications."] if out else []
         same = [f"{listed(self.tied)} had the same mean; the first of them is named."] if self.tied else []
         return [first, *second, *same]
 
@@ -71,12 +71,12 @@ class Race:
     def __init__(self, policies: Sequence[str], metric: str, probability: float = PROBABILITY, delta: float = DELTA):
         metrics.metric(metric)
         if not has_direction(metric):
-            raise UsageError(f"there is no best {metric}: neither more nor less of it is better")
+            raise UsageError(f"the metric {metric} has no better direction, so no policy can be selected by it")
         if len(policies) < 2:
-            raise UsageError("the best of fewer than two policies needs no selection")
+            raise UsageError("a selection needs at least two policies")
         if not 1 / len(policies) < probability < 1:
             raise UsageError(
-                f"the probability of selecting the best of {len(policies)} must be above chance (1/{len(policies)}) "
+                f"probability must be above chance (1/{len(policies)}, of {len(policies)} policies) "
                 f"and below 1; got {probability:g}"
             )
         if not 0 < delta < 1:
@@ -96,7 +96,7 @@ class Race:
         if not math.isfinite(value):
             number, what = len(self.values[policy]), "undefined" if math.isnan(value) else "infinite"
             raise UsageError(
-                f"{self.metric} is {what} in replication {number} of {policy}: no best can be selected by it"
+                f"{self.metric} is {what} in replication {number} of {policy}: select by another metric"
             )
         self.values[policy].append(value)
         self.counts[policy].append(count)
@@ -119,11 +119,11 @@ class Race:
         """End the first stage: fix δ and the variances of all differences."""
         first, count = len(next(iter(self.values.values()))), len(self.values)
         if first < 3:
-            raise UsageError(f"the first stage of a selection needs at least 3 replications; got {first}")
+            raise UsageError(f"the first stage of a selection must have at least 3 replications; got {first}")
         if all(np.ptp(values) == 0 for values in self.values.values()):
             raise UsageError(
-                f"{self.metric} is the same in all {first} replications of each policy: nothing here is random, "
-                "so there is nothing to select with a probability; one run of each says which is best"
+                f"{self.metric} is the same in all {first} replications of each policy: the scenario is not random, "
+                "so that no selection is needed; compare one run of each policy"
             )
         for policy, values in self.values.items():
             counts = np.array(self.counts[policy])
@@ -131,7 +131,7 @@ class Race:
         contributions = {policy: self._contributions(policy) for policy in self.values}
         self.delta = self.share * abs(max(self.sign * values.mean() for values in contributions.values()))
         if self.delta == 0:
-            raise UsageError(f"the best mean of {self.metric} is 0: a delta relative to it says nothing")
+            raise UsageError(f"the best mean of {self.metric} is 0, so delta is undefined: select by another metric")
         eta = ((2 * (1 - self.probability) / (count - 1)) ** (-2 / (first - 1)) - 1) / 2
         squared = 2 * eta * (first - 1)
         for i, one in enumerate(self.left):

@@ -111,7 +111,7 @@ class Sweep:
         """
         self._known(metric)
         if not has_direction(metric):
-            raise UsageError(f"neither more nor less {metric_name(metric)} is better: sort the table yourself")
+            raise UsageError(f"{metric_name(metric)} has no better direction: sort the table yourself")
         sound = self.table[self.table[metric].notna()]
         if sound.empty:
             raise UsageError(f"{metric} is not defined in any row")
@@ -138,11 +138,11 @@ class Sweep:
         for column in (x, y):
             self._column(column)
         if x == y:
-            raise UsageError(f"{x} cannot be both rows and columns")
+            raise UsageError(f"x and y must be different keys; got {x} twice")
         if frame.duplicated([x, y]).any():
             others = [name for name in [*self.keys, "policy"] if name not in (x, y) and frame[name].nunique() > 1]
             more = f': fix {", ".join(others)} with where={{"{others[0]}": ...}}' if others else ""
-            raise UsageError(f"several rows fall on one cell of {x} and {y}{more}")
+            raise UsageError(f"several rows have the same {x} and {y}{more}")
         return frame.pivot(index=y, columns=x, values=metric)
 
     def differences(self, metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
@@ -157,7 +157,7 @@ class Sweep:
         if metric not in self.table.columns or metric in (*FACTS, *self.keys):
             names = [name for name in self.table.columns if name not in (*FACTS, *self.keys)]
             kept = ", ".join(n for n in names if not n.startswith("_") and not n.endswith(("_ci_low", "_ci_high")))
-            raise UnknownName("metric", metric, names, f" among those of the sweep ({kept}); ask for it with metrics=")
+            raise UnknownName("metric", metric, names, f" of the sweep ({kept}); add it with metrics=")
 
     def _column(self, name: str) -> None:
         columns = [*self.keys, *(fact for fact in FACTS if fact in self.table)]
@@ -270,7 +270,7 @@ class Sweep:
         Raises: UsageError: it is not finished, is damaged, or is not a sweep.
         """
         folder = Path(directory)
-        again = "the same command with --resume goes on with it"
+        again = "the same command with --resume continues it"
         try:
             check_names(folder / MARK, [MARK, TABLES, TABLE, EACH])
             about = unsealed(folder / MARK)
@@ -288,7 +288,7 @@ class Sweep:
                 metrics=map(current_name, about["metrics"]), replications=about["replications"],
             )  # fmt: skip
         except DamagedFile as damage:
-            raise UsageError(f"{damage}; the same command with --resume makes it again") from None
+            raise UsageError(f"{damage}; the same command with --resume repeats it") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise UsageError(f"{folder} is not the directory of a sweep: {problem}") from None
         loaded.directory = folder

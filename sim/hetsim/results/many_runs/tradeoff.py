@@ -26,13 +26,13 @@ def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = Non
     the means: a policy whose interval reaches the front may belong to it.  Rows without a value are omitted.
     """
     if x == y:
-        raise UsageError(f"a front needs two metrics, not {x} twice")
+        raise UsageError(f"a front needs two different metrics; got {x} twice")
     keys = getattr(found, "keys", [])
     up = {name: more_is_better(name, better, keys) for name in (x, y)}
     table = _means(found, (x, y))
     table = table[np.isfinite(table[x]) & np.isfinite(table[y])].reset_index(drop=True)
     if table.empty:
-        raise UsageError(f"there is nothing for which both {x} and {y} are defined")
+        raise UsageError(f"{x} and {y} are not both defined in any row")
     cost = np.stack([table[name].to_numpy() * (-1.0 if up[name] else 1.0) for name in (x, y)])
     order = np.lexsort((cost[1], cost[0]))
     lowest, on_it = math.inf, np.zeros(len(table), dtype=bool)
@@ -49,11 +49,11 @@ def regrets(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> pd.DataF
     more = more_is_better(metric)
     wide = _by_row(found, metric)
     if wide.shape[1] < 2:
-        raise UsageError("regret is against the best of several policies, and there is only one")
+        raise UsageError("regret needs at least two policies; got one")
     best = wide.max(axis=1) if more else wide.min(axis=1)
     gap = wide.sub(best, axis=0).abs()
     if ((best == 0) & (gap.max(axis=1) > 0)).any():
-        raise UsageError(f"the best {metric} is 0 in some {wide.index.name}: a share of it says nothing")
+        raise UsageError(f"the best {metric} is 0 in some {wide.index.name}: a share of it is undefined")
     return gap.div(best.abs().where(best != 0, 1.0), axis=0)
 
 
@@ -61,12 +61,12 @@ def more_is_better(metric: str, better: Better | None = None, keys: Iterable[str
     """Return True if more of a metric or key is better; UsageError if unknown."""
     stated = (better or {}).get(metric)
     if stated not in (None, "more", "less"):
-        raise UsageError(f'better={{"{metric}": ...}} is "more" or "less", not {stated!r}')
+        raise UsageError(f'better={{"{metric}": ...}} must be "more" or "less"; got {stated!r}')
     if stated is not None or metric in keys:
         return stated == "more"
     if not has_direction(metric):
         raise UsageError(
-            f"neither more nor less {metric} is better in itself: choose a direction, "
+            f"{metric} has no better direction: choose one, "
             f'better={{"{metric}": "more"}} or "less"'
         )
     return higher_is_better(metric)
@@ -101,7 +101,7 @@ def _by_row(found: Comparison | Sweep, metric: str) -> pd.DataFrame:
     if isinstance(found, Sweep):
         _known((metric,), [str(name) for name in found.table.columns])
         if len(twice := found.table[found.table.duplicated(["point", "policy"])]):
-            raise UsageError(f"point {twice['point'].iloc[0]} is there twice under {twice['policy'].iloc[0]}")
+            raise UsageError(f"point {twice['point'].iloc[0]} is given twice under {twice['policy'].iloc[0]}")
         wide = found.table.pivot(index="point", columns="policy", values=metric)
         return wide[list(dict.fromkeys(found.table["policy"]))]
     columns = {}
@@ -117,7 +117,7 @@ def _by_row(found: Comparison | Sweep, metric: str) -> pd.DataFrame:
 def _known(names: tuple[str, ...], there: list[str]) -> None:
     for name in names:
         if name not in there:
-            raise UnknownName("metric", name, there, " among those kept; ask for it with metrics=")
+            raise UnknownName("metric", name, there, " of the sweep; add it with metrics=")
 
 
 NOUNS = {"cluster.nodes.count": ("nodes", "node"), "cluster.nodes.gpus.count": ("GPUs a node", "GPU")}

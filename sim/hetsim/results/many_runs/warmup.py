@@ -43,9 +43,9 @@ class WarmupCut:
     @property
     def sentence(self) -> str:
         if not self.seen:
-            return f"warm-up: nothing cut (in {self.runs} replications too few tasks completed for MSER-5)"
+            return f"warm-up: none (in {self.runs} replications too few tasks completed for MSER-5)"
         if not self.tasks:
-            return f"warm-up: nothing cut (MSER-5 on the mean of {self.runs} replications finds no transient)"
+            return f"warm-up: none (MSER-5 on the mean of {self.runs} replications finds no transient)"
         return (
             f"warm-up: the first {seconds(self.time)} cut, about {self.tasks:,} of {self.arrivals:,} tasks "
             f"(MSER-5 on the mean response of {self.runs} replications, by order of arrival)"
@@ -55,7 +55,7 @@ class WarmupCut:
     def warning(self) -> str:
         return (
             f"the warm-up found, {100 * self.tasks / self.arrivals:.0f} % of the tasks, is near the half that MSER-5 "
-            "may cut: the run is too short to become steady, or never does (a load of 1 or more, a burst); make it "
+            "may cut: the run is too short, or never becomes steady (a load of 1 or more, a burst); make it "
             "longer, or give warmup as a time"
         )
 
@@ -105,7 +105,7 @@ class WarmupSeries:
         if count < MIN_TASKS:
             number = f"{count} task{'s' if count != 1 else ''}" if count else "no task"
             raise UsageError(
-                f"warmup: auto takes at least {MIN_TASKS} tasks in every replication, and replication {self.fewest} "
+                f"warmup: auto needs at least {MIN_TASKS} tasks in every replication, but replication {self.fewest} "
                 f"has {number}: make the runs longer, or give the warm-up as a time (warmup: 1 h)"
             )
         defined = np.flatnonzero(self._known > 0)  # a task that completed nowhere tells nothing

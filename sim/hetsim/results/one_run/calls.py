@@ -131,7 +131,7 @@ def not_back(record: Record) -> list[str]:
     if not well.any() or after > 0.75 * PARTS or answered[after:].sum() >= 0.5 * decided[after:].sum():
         return []
     length = arrival.max() / PARTS
-    text = f"goodput has not come back {arrival.max() - after * length:.0f} s after the last arrival above capacity: "
+    text = f"goodput has not recovered {arrival.max() - after * length:.0f} s after the last arrival above capacity: "
     return [f"{text}{answered[after:].sum() / decided[after:].sum():.0%} of the calls are answered, at a rate of "
             f"{sent[after:].mean() / length:.3g}/s; {served / length:.3g}/s was served before"]  # fmt: skip
 

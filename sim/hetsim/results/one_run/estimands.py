@@ -126,10 +126,10 @@ def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, conf
     if len(values) < needed:
         raise UsageError(
             f"{metric}: {len(values):,} tasks are too few for {batches} batch means; {needed:,} are needed. "
-            "Make the run longer, or ask for replications"
+            "Make the run longer, or use --replications"
         )
     if not np.isfinite(values).all():
-        raise UsageError(f"{metric} is infinite for some task: there are no batch means of it")
+        raise UsageError(f"{metric} is infinite for some task, so it has no batch means")
     count = FINER * batches
     lag = lag_one(means_of(values, count))
     limit = normal_quantile(1 - LEVEL) * math.sqrt((count - 2) / (count**2 - 1))  # of independent normal values
@@ -137,7 +137,7 @@ def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, conf
         raise UsageError(
             f"{metric}: means of {len(values) // (FINER * batches):,} tasks are still correlated (lag 1: {lag:.2f}, "
             f"above {limit:.2f}), so {batches} batch means would give too narrow an interval. "
-            "Make the run longer, or ask for replications"
+            "Make the run longer, or use --replications"
         )
     student = student_interval(means_of(values, batches), confidence)
     return Interval(
@@ -178,8 +178,8 @@ def _values(result: Run, metric: str) -> np.ndarray:
         return values[~np.isnan(values)]
     others = ", ".join([f"{column}_mean" for column in columns[:4]] + list(filter(weight_of, in_set("deadlines"))))
     why = "the percentile of a short batch is biased" if metric.rpartition("_")[2] in QUANTILES else (
-        "it is no mean over tasks")  # fmt: skip
-    raise UsageError(f"there are no batch means of {metric}: {why}. There are of {others}; else ask for replications")
+        "it is not a mean over tasks")  # fmt: skip
+    raise UsageError(f"{metric} has no batch means: {why}. Use {others}, or --replications")
 
 
 def _met(tasks: Any, metric: str, later: np.ndarray) -> np.ndarray:

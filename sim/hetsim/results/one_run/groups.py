@@ -80,7 +80,7 @@ def checked(by: str | Iterable[str]) -> list[str]:
     for name in names:
         if name not in USUAL:
             near = suggestion(name, USUAL) or f"; it is one of {', '.join(USUAL)}"
-            raise UsageError(f'"{name}" is nothing to group tasks by{near}')
+            raise UsageError(f'tasks cannot be grouped by "{name}"{near}')
     return names
 
 
@@ -182,7 +182,7 @@ def by_group(result: Run, grouping: Grouping, weighted: bool = False) -> pd.Data
     for name in chosen:
         metrics.metric(name, result.bound)
         if not of_groups(name):
-            raise UsageError(f"{name} is a metric of the whole run, not of a group of tasks")
+            raise UsageError(f"{name} is a metric of the whole run; groups of tasks have no such metric")
     codes, values = _codes(result, grouping)
     codes = result.measured.chosen(codes)
     rows = np.arange(len(codes)) if result.measured.rows is None else result.measured.rows

@@ -85,7 +85,7 @@ def reservations(notes: Mapping[str, Any]) -> list[str]:
     if notes.get("optimal") is False:
         texts.append("not proven optimal" + (f", gap {share(gap)}" if gap >= 0 else ""))
     if notes.get("deterministic") is False:
-        texts.append("stopped by the clock: another run may plan otherwise")
+        texts.append("stopped by its time limit: another run may give another plan")
     late, by = number(notes, "deadlines_missed"), number(notes, "deadline_missed_by")
     if late > 0:
         texts.append(f"{late:,.0f} deadlines missed" + (f", by {seconds(by)} at most" if by >= 0 else ""))
@@ -93,7 +93,7 @@ def reservations(notes: Mapping[str, Any]) -> list[str]:
     if isinstance(covers, Mapping):
         open_ = [f"{what} {word}" for what, word in covers.items() if word in ("partly", "ignored")]
         if open_:
-            texts.append(f"the planner's bound and timetable do not cover all: {', '.join(open_)}")
+            texts.append(f"the planner's bound and timetable leave out: {', '.join(open_)}")
     return texts
 
 

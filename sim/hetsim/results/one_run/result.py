@@ -181,7 +181,7 @@ class Result:
         Raises: UsageError: another `by`.
         """
         if by not in ("type", "node"):
-            raise UsageError(f'a timeline is split by "type" or "node", not by "{by}"')
+            raise UsageError(f'by must be "type" or "node"; got "{by}"')
         return timeline_table(self.record, self.modes, by)
 
     @cached_property
@@ -293,8 +293,8 @@ class Result:
         """
         metrics.metric(metric, self.bound)
         raise UsageError(
-            f"one run gives no confidence interval for {metric}: its tasks depend on one another. "
-            "Ask for replications (hetsim.replicate, or --replications 10)."
+            f"one run gives no confidence interval for {metric}: its tasks are not independent. "
+            "Use replications (hetsim.replicate, or --replications 10)."
         )
 
     def batch_means(self, metric: str, batches: int = 20, confidence: float = 0.95) -> Interval:
@@ -313,19 +313,19 @@ class Result:
         """Warnings that a reader of the metrics should know."""
         texts = []
         if self.error:
-            texts.append(f"the run failed, these are its tables up to then: {self.error}")
+            texts.append(f"the run failed, so the tables end at the failure: {self.error}")
         texts += [*self.record.input.warnings, *([self.undeclared] if self.undeclared else [])]
         total, unfinished = len(self.measured.status), self.measured.count(UNFINISHED)
         if total and unfinished > UNFINISHED_WARNING * total:
             texts.append(
                 f"{unfinished} of {total} tasks ({unfinished / total:.1%}) were unfinished when the run ended: "
-                "means leave them out, so they are too good"
+                "means leave them out, so means are too low"
             )
         texts += not_back(self.record)
         later = self.measured.deadline_later
         if later.any() and not self.measured.series("met_deadline").notna().any():
             texts.append(
-                f"every deadline ({later.sum():,} tasks) lies after the end of the run: how many are met is undefined; "
+                f"every deadline ({later.sum():,} tasks) lies after the end of the run: the number met is undefined; "
                 "make the horizon longer than the deadlines"
             )
         if not total:

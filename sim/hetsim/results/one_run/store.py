@@ -73,7 +73,7 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
     if target.exists() or target.is_symlink():
         ours = target.is_dir() and not target.is_symlink() and ((target / mark).is_file() or not any(target.iterdir()))
         if not ours:
-            raise UsageError(f"{target} exists and is not a run directory; it was not touched")
+            raise UsageError(f"{target} exists and is not a run directory; it was not changed")
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = temporary_folder(target, "new")
     try:
@@ -150,7 +150,7 @@ def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
     about = unsealed(folder / MARK)
     files = about.get("files", {})
     if not isinstance(files, dict):
-        raise DamagedFile(folder / MARK, "its files are not names with digests")
+        raise DamagedFile(folder / MARK, "the entry `files` must map names to digests")
     check_names(folder / MARK, files)
     for name, digest in files.items():
         if not name.startswith(later):
@@ -287,7 +287,7 @@ def open_run(directory: Path) -> Saved:
             "horizon": math.inf if about["horizon"] is None else about["horizon"],
         }
         if not all(isinstance(text, str) for text in (named["name"], named["policy"], *facts["warnings"])):
-            raise TypeError(f"{MARK} has no texts as name, policy and warnings")
+            raise TypeError(f"the name, policy and warnings of {MARK} must be texts")
         values = {current_name(name): math.nan if value is None else value if isinstance(value, int) else float(value)
               for name, value in summary.items()}  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
@@ -343,7 +343,7 @@ def _record(saved: Saved, directory: Path) -> Record:
         verify(directory / "record" / name, saved.files.get(f"record/{name}"))
     run = load_input(directory / "record")
     if len(run.tasks) != len(tasks):
-        raise ValueError(f"it has {len(run.tasks):,} tasks and {len(tasks):,} rows of them")
+        raise ValueError(f"its input has {len(run.tasks):,} tasks, but its table has {len(tasks):,} rows")
     run.policy = about["policy"]
     run.tasks.arrival = columns.pop("arrival").copy()
     run.tasks.deadline = columns.pop("deadline", None)

@@ -28,8 +28,8 @@ def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
         merged = tuple((first_by_name[device.name][0], count) for device, count in spec.accelerators)
         spec = replace(spec, cpu_type=first_by_name[spec.cpu_type.name][0], accelerators=merged)
         if spec.drivers > spec.cpus:
-            text = f"{spec.driver_cores} for each of {spec.drivers // spec.driver_cores} accelerators are more than the"
-            text = f"{text} {spec.cpus} cores of a node; give it more cpus, or fewer driver cores"
+            text = f"{spec.driver_cores} for each of {spec.drivers // spec.driver_cores} accelerators exceed the"
+            text = f"{text} {spec.cpus} cores of a node; give nodes more cpus, or fewer driver cores"
             problems.append(document.problem((*path, "driver_cores"), text))
             spec = replace(spec, driver_cores=0)
         if spec.memory is not None and math.inf > spec.keep > spec.memory:
@@ -60,7 +60,7 @@ def _wrong_size(specs: list[NodeSpec]) -> Iterator[str]:
         yield "the cluster has no devices: no core and no GPU"
     devices = sum(spec.count * (1 + sum(count for _, count in spec.accelerators)) for spec in specs)
     if devices > MAX_DEVICES:
-        yield f"{devices:,} devices are more than the {MAX_DEVICES:,} that fit into memory"
+        yield f"the cluster must have at most {MAX_DEVICES:,} devices, for memory; got {devices:,}"
 
 
 def _in_racks(
@@ -69,7 +69,7 @@ def _in_racks(
     """Put the nodes into racks of equal size; append errors to `problems`."""
     if (size := racks.nodes) is None:
         if all(spec.rack is None for spec in specs):
-            text = "no node names its rack; give the number of nodes in each (nodes: 8), or a rack to the nodes"
+            text = "no node has a rack; give the number of nodes of each rack (nodes: 8), or a rack to each node"
             problems.append(document.problem(("cluster", "racks"), text))
         return specs
     in_racks: list[NodeSpec] = []
@@ -77,7 +77,7 @@ def _in_racks(
     for number, spec in enumerate(specs):
         if spec.rack is not None:
             path = ("cluster", "nodes", number, "rack")
-            problems.append(document.problem(path, "racks are counted (cluster.racks.nodes); leave one of the two out"))
+            problems.append(document.problem(path, "cluster.racks.nodes sets racks, too; leave one of both out"))
         first = 0
         while first < spec.count:
             rack, place = divmod(before, size)
@@ -98,10 +98,10 @@ def _uplinks(cluster: Cluster, racks: schema.Racks, document: Document) -> dict[
     for rack in racks.uplinks:
         if rack not in rates:
             near = suggestion(rack, rates) or f"; there are {', '.join(list(rates)[:8])}"
-            raise ScenarioError(document.problem(("cluster", "racks", "uplinks", rack), f'no rack "{rack}"{near}'))
+            raise ScenarioError(document.problem(("cluster", "racks", "uplinks", rack), f'unknown rack "{rack}"{near}'))
     if racks.oversubscription is not None:
         if math.inf in rates.values():
-            text = "an uplink is a part of the rates of its nodes' networks; give the nodes a network"
+            text = "an oversubscribed uplink needs the network rates of its nodes; give the nodes a network"
             raise ScenarioError(document.problem(("cluster", "racks", "oversubscription"), text))
         return {rack: racks.uplinks.get(rack, rate / racks.oversubscription) for rack, rate in rates.items()}
     return {rack: racks.uplinks.get(rack, racks.uplink or math.inf) for rack in rates}
@@ -120,7 +120,7 @@ def _prices_without_type(
         at_type += [("accelerators", one) for one in nodes.accelerators]
         for key, one in (*at_type, ("cpu", nodes.cpu)):
             if one.price is not None and one.type in cluster.prices:
-                text = f'the price of "{one.type}" is given under cluster.prices too; leave one of the two out'
+                text = f'the price of "{one.type}" must be given once: here or under cluster.prices'
                 yield document.problem(("cluster", "nodes", number, key), text)
 
 

@@ -28,7 +28,7 @@ def too_large(state: float, kept: float, room: float, device: str) -> str:
     """Explain why a training plan does not fit: needed and available memory."""
     parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
     total = f"{(state + kept) / 1e9:.4g} GB"
-    return f"{parts} ({total}) are more than the {room / GIB:.4g} GiB ({room / 1e9:.4g} GB) of one {device}"
+    return f"{parts} ({total}) exceed the {room / GIB:.4g} GiB ({room / 1e9:.4g} GB) of one {device}"
 
 
 def kinds_of(nodes: Iterable[Node]) -> list[NodeSpec]:
@@ -235,7 +235,7 @@ class DrawnModes:
         timed = [(one, peak) for one in devices if (peak := peak_of(one)) is not None]
         if devices and not timed:
             names = ", ".join(one.name for one in devices)
-            raise ValueError(f"nothing is known of how fast {names} is; give it a peak under cluster")
+            raise ValueError(f"the speed of {names} is unknown; give it a peak under cluster")
         shares = [one.sharing.share_of(way.slice) or gpus for one, _ in timed]
         ways = zip(timed, shares, strict=True)
         return [(one, _on(one, peak, seconds, gpus=share, cores=cores)) for (one, peak), share in ways]
@@ -271,7 +271,7 @@ class DrawnModes:
             wanted = " or ".join(self.demand.devices)
             text = f"the cluster has no accelerator {wanted}; there are {', '.join(there)}"
             raise self.context.fail((*self.path, "devices"), text)
-        raise self.context.fail(where, "the cluster has no GPUs, on which training runs")
+        raise self.context.fail(where, "training needs GPUs, but the cluster has none")
 
     def _trained(self, training: TrainingSpec, plan: formulas.ParallelPlan, nodes: int, steps: np.ndarray) -> list[str]:
         """Add the modes of one width; return the reasons against other GPU types."""
@@ -287,7 +287,7 @@ class DrawnModes:
             if not wanted or device.kind == "cpu" or not specs:
                 continue
             if peak is None:
-                refused.append(f"nothing is known of how fast {device.name} is; give it a peak under cluster")
+                refused.append(f"the speed of {device.name} is unknown; give it a peak under cluster")
                 continue
             if device.memory is not None and state + kept > device.memory:
                 refused.append(too_large(state, kept, device.memory, device.name))
@@ -299,11 +299,11 @@ class DrawnModes:
             slowest = exchange.nominal
             narrowest = min(spec.island_size or gpus for spec in specs)
             if plan.tensor > min(gpus, narrowest):
-                text = f"tensor {plan.tensor} is more than the {min(gpus, narrowest)} GPUs that NVLink joins"
+                text = f"tensor must be at most {min(gpus, narrowest)}, the GPUs that NVLink joins; got {plan.tensor}"
                 inside = plan.tensor <= gpus  # from island to island of one node
                 network = (min(spec.network.upload, spec.network.download) for spec in specs)
                 rates = [pcie_of(device)] if inside else list(network)
-                free = f"; {'pcie' if inside else 'network'} has no rate, so that the way beyond takes no time"
+                free = f"; {'pcie' if inside else 'network'} has no rate, so transfers over it take 0 s"
                 consequence = f"a step takes {slowest:.4g} s{free if max(rates) == math.inf else ''}"
                 self.context.warnings.append(f"{self.label[0]}: {text}: {consequence}")
             bytes_needed = math.ceil(state + kept) if device.memory is not None else 0

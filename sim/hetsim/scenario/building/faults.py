@@ -63,7 +63,7 @@ def _process(entry: Fault, number: int, cluster: Cluster, document: Document, pa
         if not (chosen := _devices(where, cluster)):
             possible = ["gpu", "node", "link", "uplink", *cluster.types, *(node.name for node in cluster.nodes)]
             possible += [*cluster.by_name, *link_names(cluster)]
-            near = suggestion(where, possible) or f"; {MEANT} is meant"
+            near = suggestion(where, possible) or f"; it must be {MEANT}"
             near = WITHOUT.get(where, near)
             raise ScenarioError(document.problem((*path, "on"), f'the cluster has no "{where}"{near}'))
         devices.update(dict.fromkeys(chosen))
@@ -118,15 +118,15 @@ def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon:
         return []
     worst = int(rare[np.argmax(shortest[rare])])
     many = f"e^{float(enough[rare].min()):g}"
-    needs = f"e^{shortest[worst]:.1f}" if shortest[worst] < FOR_EVER else "without end"
+    needs = f"e^{shortest[worst]:.1f}" if shortest[worst] < FOR_EVER else "infinitely many"
     summary = (
-        f"{len(rare):,} of {len(tasks):,} tasks need {many} attempts and more between two checkpoints, so often do "
-        f"devices fail (task {tasks.name(worst)}: {needs}; it wants {seconds(float(wanted[worst]))} "
+        f"{len(rare):,} of {len(tasks):,} tasks need {many} or more attempts between two checkpoints, because "
+        f"devices fail often (task {tasks.name(worst)}: {needs}; it takes {seconds(float(wanted[worst]))} "
         f"without a failure, and its devices fail every {seconds(float(between[worst]))})"
     )
     if shortest[worst] > NEVER:
         never = int((shortest > NEVER).sum())
-        text = f"{summary}: {never:,} cannot be expected to finish; give stopping: {{interval: ...}} or fewer faults"
+        text = f"{summary}: {never:,} will practically never finish; give stopping: {{interval: ...}} or fewer faults"
         if horizon < math.inf:
             return [text]
         raise ScenarioError(Problem(text, key="faults"))
@@ -192,7 +192,7 @@ def _maintenance(entry: Fault, cluster: Cluster, document: Document, path: Path_
     for name, nodes in nodes_by_name.items():
         if not nodes:
             near = suggestion(name, by_name) or f"; nodes are named {', '.join(list(by_name)[:5])}"
-            raise ScenarioError(document.problem((*path, "maintenance", "nodes"), f'no node "{name}"{near}'))
+            raise ScenarioError(document.problem((*path, "maintenance", "nodes"), f'there is no node "{name}"{near}'))
     devices = tuple(dict.fromkeys(node.cpu.index for nodes in nodes_by_name.values() for node in nodes))
     return window.made(devices=devices)
 
@@ -208,7 +208,7 @@ def read_events(file: Path, cluster: Cluster, source: str = "") -> list[FaultEve
         if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
             lacking = f"the column {missing[0]} is" if len(missing) == 1 else f"the columns {', '.join(missing)} are"
             meant = "time (seconds), device (or node), event (down, up, slow) and factor (of slow)"
-            raise ScenarioError(Problem(f"{lacking} missing; faults have {meant}", file=str(file), line=1))
+            raise ScenarioError(Problem(f"{lacking} missing; faults need {meant}", file=str(file), line=1))
         read = ((_event(row, names, events, source), rows.line_num) for row in rows)
         problems = [Problem(wrong, file=str(file), line=line) for wrong, line in read if wrong is not None]
     if problems:
@@ -222,13 +222,13 @@ def _event(row: dict[str, str], names: dict[str, int], events: list[FaultEvent],
     if device not in names:
         return f'the cluster has no device or node "{device}"{suggestion(device, names) or ""}'
     if what not in EVENTS:
-        return f'event is down, up or slow, not "{what}"'
+        return f'event must be down, up or slow; got "{what}"'
     try:
         time = float(row["time"])
         factor = float(row.get("factor") or 1.0)
     except ValueError:
-        return f'"{row["time"]}" or "{row.get("factor")}" is not a number'
+        return f'time and factor must be numbers; got "{row["time"]}" and "{row.get("factor")}"'
     if not 0 <= time < math.inf or not 1 <= factor < math.inf:
-        return f"a time of at least 0 and a factor of at least 1 are meant, not {time:g} and {factor:g}"
+        return f"time must be at least 0 and factor at least 1; got {time:g} and {factor:g}"
     events.append(FaultEvent(time, names[device], what, factor=factor, source=source))
     return None

@@ -26,8 +26,8 @@ UNLIMITED = 1 << 40  # KV blocks where memory sets no limit
 
 
 ESTIMATE = (
-    "steps are an estimate from published figures of model and GPU; held against five measured servers it made steps "
-    "that decode 1 to 72% too short (most where the host is slow) and steps that read prompts up to 35%; a measurement "
+    "steps are estimated from published figures of model and GPU; compared with five measured servers the estimate is "
+    "1 to 72% too short for decode steps (most for slow hosts) and up to 35% for prompt steps; a measurement "
     "replaces it: hetsim calibrate"
 )
 """With the figures of docs/llm.md."""
@@ -63,8 +63,8 @@ class DrawnRequests(Generic[S]):
         """A warning of a rate above these, as the service is or with a limit."""
         text = f"{self.name}: {rate:.4g} requests/s arrive"
         if rate > max_rate:
-            return f"{text} and its {servers} serve at most {max_rate:.4g}/s: the queue grows without bound", max_rate
-        text = f"{text}, and {why} its {servers} serve at most {limited_rate:.4g}/s: the load cannot be sustained"
+            return f"{text}, but its {servers} serve at most {max_rate:.4g}/s: the queue grows without bound", max_rate
+        text = f"{text}, but {why} its {servers} serve at most {limited_rate:.4g}/s: the queue grows without bound"
         return (f"{text}; {otherwise}", limited_rate) if rate > limited_rate else None
 
 
@@ -84,7 +84,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         device = devices[0]
         if device.streams > 1 or device.sharing.kind != "exclusive":
             text = f"{device.name} must not be shared (sharing: exclusive, streams: 1)"
-            raise self._fail(key, f"a replica keeps its devices to itself; {text}")
+            raise self._fail(key, f"a replica does not share devices; {text}")
         name = self.name if not number else f"{self.name} on {device.name}"
         occupied = Demand.model_construct(gpus=service.gpus, gpu_memory=device.memory)
         mode = self.context.modes.mode(device, occupied, name=name)
@@ -97,13 +97,13 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
     def _which(self, devices: list[DeviceType], named: str) -> str:
         if devices:
             names = ", ".join(one.name for one in devices)
-            return f"step times are of one type of device, and {named} may be {names}; name one of them"
+            return f"step times are for one type of device, but {named} can be {names}; name one type"
         return f"the cluster has no accelerator {named}"
 
     def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
         """Mode and times of n requests, each alone; fills `extra`."""
         if demand.tokens is None:
-            text = "how long are prompts and answers?  Give tokens: {prompt: ..., output: ...}"
+            text = "the lengths of prompts and answers are missing; give tokens: {prompt: ..., output: ...}"
             raise self.context.fail(self.path, text)
         self.extra = self._within(self._tokens_of(demand, n, label))
         return self._alone()
@@ -111,7 +111,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
     def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
         """Mode and times of n requests of a trace, each alone."""
         if missing := [name for name in TOKENS if name not in extra]:
-            text = f"this trace does not say how long requests are: it has no {' and no '.join(missing)}"
+            text = f"this trace lacks the lengths of requests: it has no {' and no '.join(missing)}"
             raise self.context.fail((*self.path, "trace"), text)
         self.extra = self._within({name: whole_tokens(extra[name]) for name in TOKENS})
         return self._alone()
@@ -142,7 +142,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
             stream.step_factor *= self.service.drift.factor(self.context.random.stream("drift", self.name))
         stream.time = stream.time * stream.step_factor
         if self.service.prefix_cache is not None and stream.hash_ids is None:
-            text = "prefix_cache finds nothing: no request says what its prompt begins with (hash_ids of a trace)"
+            text = "prefix_cache has no effect: no request has prefixes of prompts (hash_ids of a trace)"
             self.context.warnings.append(f"{self.name}: {text}")
         prompt, output = stream.extra["prompt_tokens"], stream.extra["output_tokens"]
         block = 16 if self.service.kv is None else self.service.kv.block
@@ -208,7 +208,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
                 self.context.warnings += [text for text in sentences if text not in self.context.warnings]
         named = DEVICES.get(mode.type.name.lower())
         if service.figures is not None and named is not None and named != service.gpu:
-            what = f"its steps have the figures of another GPU (gpu:) than {mode.type.name}, on which it runs"
+            what = f"gpu names another GPU than {mode.type.name}, on which the service runs"
             self.context.warnings.append(f"{self.name}: {what}")
 
 
@@ -229,7 +229,7 @@ def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
             continue
         rows = np.sort(kept[~(table.extra[name][kept] >= 1)])
         for row in rows[:MAX_PROBLEMS].tolist():
-            text = f"{name} is {table.extra[name][row]:g}, but a language model reads and answers at least one token"
+            text = f"{name} must be at least 1 token; got {table.extra[name][row]:g}"
             problems.append(Problem(text, file=table.source, line=table.line(row)))
         if len(rows) > MAX_PROBLEMS:
             more = f"and {len(rows) - MAX_PROBLEMS:,} more requests with {name} below 1"
@@ -270,7 +270,7 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
     assert service.kv.per_token is not None
     blocks = room // (service.kv.per_token * service.kv.block)
     if blocks < 1 and served is not None:
-        raise served._fail("kv", f"not even one block fits next to the model into the {memory / 1e9:g} GB of {what}")
+        raise served._fail("kv", f"the model and one KV block do not fit into the {memory / 1e9:g} GB of {what}")
     return int(blocks)
 
 
@@ -279,12 +279,12 @@ def joining_problem(stream: TaskStream, batching: IterationPolicy) -> tuple[str,
     service = stream.language
     assert service is not None
     if batching.by_client and stream.weight is not None and not (stream.weight > 0).all():
-        text = f"what a client is served is divided by its weight, and {stream.weight.min():g} is not above 0"
+        text = f"the weight of a client must be above 0; got {stream.weight.min():g}"
         return "batching", text
     if not batching.reserves:
         return None
     if service.max_output_tokens is None:
-        text = "it reserves room for the longest answer of a request, and none is announced"
+        text = "the policy reserves memory for the longest answer of a request, which is unknown"
         return "batching", f"{text}; give max_output_tokens: a number, or exact"
     block = 16 if service.kv is None else service.kv.block
     room = max(blocks_of(kind, mode.type) for kind, mode in stream.replica_modes) * block
@@ -292,9 +292,9 @@ def joining_problem(stream: TaskStream, batching: IterationPolicy) -> tuple[str,
     longest = output if service.max_output_tokens == "exact" else service.max_output_tokens
     need = int((prompt + longest).min()) + block - 2
     if need > room:
-        text = f"even the smallest request reserves {need:,} tokens, prompt and longest answer"
+        text = f"the smallest request reserves {need:,} tokens, prompt and longest answer"
         key = "kv" if service.max_output_tokens == "exact" else "max_output_tokens"
-        return key, f"{text}; a replica holds {room:,}"
+        return key, f"{text}; a replica has room for {room:,}"
     return None
 
 

@@ -141,12 +141,12 @@ class ModeBook:
         if bound is not None:
             for needed, limit, unit in ((mode.gpu_share, bound.max_gpus, "GPUs"), (mode.cpus, bound.max_cpus, "cores")):
                 if limit is not None and needed > limit:
-                    return f"{needed:g} {unit} are more than the {limit:g} that jobs{within} may hold"
+                    return f"{needed:g} {unit} exceed the {limit:g} that jobs{within} may use"
         if memory is not None and mode.gpu_memory > memory:
             max_memory = _size(memory)
-            return f"{_size(mode.gpu_memory)} of GPU memory are more than the {max_memory} of a {mode.type.name}"
+            return f"{_size(mode.gpu_memory)} of GPU memory exceed the {max_memory} of a {mode.type.name}"
         if bound is not None and bound.max_nodes is not None and mode.node_count > bound.max_nodes:
-            return f"{mode.node_count} nodes are more than the {bound.max_nodes} that jobs{within} may use"
+            return f"{mode.node_count} nodes exceed the {bound.max_nodes} that jobs{within} may use"
         return ""
 
     def _over_slices(self, mode: Mode) -> str:
@@ -160,7 +160,7 @@ class ModeBook:
             return ""
         if not kind.slices_for(mode.share):
             return f"{share} is larger than {within}"
-        return f"{_size(mode.gpu_memory)} of GPU memory for {mode.slice or share} are more than {within} has"
+        return f"{_size(mode.gpu_memory)} of GPU memory for {mode.slice or share} exceed the memory of {within}"
 
     def _parts(self, node: Node, mode: Mode) -> int:
         """Number of a gang's nodes (1 or 0) or cores that one empty node offers."""
@@ -202,12 +202,12 @@ class ModeBook:
         kinds = [(node, count) for node, count in self._kinds_for(mode).values() if node.cpu.type is device]
         cores = max((node.cpus for node, _ in kinds), default=0)
         if mode.millicores <= cores * 1000:
-            return f"{_size(mode.memory)} of memory are more than any node with enough cores has"
-        rest = " besides those that drive accelerators" if any(node.spec.drivers for node, _ in kinds) else ""
+            return f"{_size(mode.memory)} of memory exceed the memory of every node with enough cores"
+        rest = " that do not drive accelerators" if any(node.spec.drivers for node, _ in kinds) else ""
         limit_text = f"the {cores} of any node{_within(mode.partition)}{rest}"
         spread = mode.millicores <= sum(count * node.cpus for node, count in kinds) * 1000
         way_out = f" ({nodes_by} would use several nodes)" if spread and nodes_by else ""
-        return f"{mode.millicores / 1000:g} cores are more than {limit_text}{way_out}"
+        return f"{mode.millicores / 1000:g} cores exceed {limit_text}{way_out}"
 
     def _why_no_gpus(self, mode: Mode, nodes_by: str) -> str:
         device, kinds = mode.type, self._kinds_for(mode).values()
@@ -217,9 +217,9 @@ class ModeBook:
         total = sum(there * count for there, count in present)
         if not mode.span_any and mode.gpus > max_there:
             way_out = f" ({nodes_by} would use several nodes)" if nodes_by and mode.gpus <= total else ""
-            return f"{wanted} are more than the {max_there} of any node{within}{way_out}"
+            return f"{wanted} exceed the {max_there} of any node{within}{way_out}"
         if mode.gpus > total:
-            return f"{wanted} are more than the {total} of {within[4:] or 'the cluster'}"
+            return f"{wanted} exceed the {total} of {within[4:] or 'the cluster'}"
         if too_large := self._over_slices(mode):
             return too_large
         needs = [f"{mode.millicores / 1000:g} cores"] if mode.millicores else []
@@ -231,14 +231,14 @@ class ModeBook:
         where = _within(mode.partition)[4:] or "the cluster"
         if mode.node_count == 1:
             memory = f" with {_size(unit.memory)} of memory each" if unit.memory else ""
-            return f"{mode.cpus:g} cores{memory} are more than the {there} of {where}"
+            return f"{mode.cpus:g} cores{memory} exceed the {there} of {where}"
         needs = [f"{unit.cpus:g} cores"] if unit.millicores else []
         needs += [f"{unit.gpus} × {unit.type.name}"] if unit.gpus else []
         needs += [f"{_size(unit.memory)} of memory"] if unit.memory else []
         listed = " and ".join(filter(None, [", ".join(needs[:-1]), needs[-1]]))
         if not there:
-            return f"no node of {where} has the {listed} that the job takes on each of {mode.node_count} nodes"
-        return f"{mode.node_count} nodes with {listed} each are more than the {there} of {where}"
+            return f"no node of {where} has the {listed} that the job needs on each of {mode.node_count} nodes"
+        return f"{mode.node_count} nodes with {listed} each exceed the {there} of {where}"
 
 
 def _within(bound: Partition | None) -> str:

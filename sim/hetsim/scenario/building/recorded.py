@@ -80,10 +80,10 @@ def _check_estimates(entry: WorkloadEntry, path: Path_, table: TaskTable, contex
     if entry.estimates is None:
         return
     if table.estimates:
-        text = "the table has estimates of its own; give them once (a cluster's log leaves its own out with"
+        text = "estimates must be given once: here or in the table (a cluster's log omits them with"
         raise context.fail((*path, "estimates"), f"{text} trace: {{estimates: perfect}})")
     if entry.estimates.basis == "mean":
-        text = "means are of times that are drawn by class; a table has estimates in columns such as gpu_time_estimate"
+        text = "basis: mean needs times drawn by class; a table has estimates in columns such as gpu_time_estimate"
         raise context.fail((*path, "estimates", "basis"), text)
 
 
@@ -183,10 +183,10 @@ def _served(
     entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, context: Context
 ) -> DrawnService | ServedLanguage | None:
     if table.requests and entry.service is None:
-        text = "says when requests came, not what they take: add a service: to this entry"
+        text = "has arrival times of requests, but no times of work: add a service: to this entry"
         raise context.fail((*path, "trace"), f"the trace {table.source} {text}")
     if not table.requests and entry.service is not None:
-        text = "are tasks with times of their own; a service serves the requests of arrivals, or of a trace of requests"
+        text = "are tasks with run times; a service needs arrivals, or a trace of requests"
         raise context.fail((*path, "service"), f"the rows of {table.source} {text} (hetsim list traces)")
     return serving_of(entry, name, path, context)
 
@@ -214,11 +214,11 @@ def _kept_rows(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Con
     if table.predecessors is not None:
         for key in ("skip", "count", "until"):
             if getattr(entry, key) is not None:
-                raise context.fail((*path, key), "would cut a task graph apart: this table has predecessors")
+                raise context.fail((*path, key), "would divide a task graph: this table has predecessors")
         return np.arange(len(table))
     skip = entry.used("skip")
     if skip >= len(table) and skip:
-        raise context.fail((*path, "skip"), f"leaves nothing of the {len(table):,} rows of {table.source}")
+        raise context.fail((*path, "skip"), f"leaves no row of the {len(table):,} rows of {table.source}")
     if entry.arrivals is not None:
         return np.arange(len(table))[skip:][: entry.count]
     order = np.argsort(table.arrival, kind="stable")[skip:]
@@ -235,7 +235,7 @@ def _resampled(
     if entry.resample is None:
         return _Chosen(kept)
     if table.predecessors is not None:
-        raise context.fail((*path, "resample"), "would tear a task graph apart: this table has predecessors")
+        raise context.fail((*path, "resample"), "would divide a task graph: this table has predecessors")
     if not len(kept):
         return _Chosen(kept)
     random, scale = context.random.stream("resample", name), entry.used("time_scale")
@@ -251,14 +251,14 @@ def _resampled(
             return _Chosen(kept[positions], times * scale)
         else:
             if table.user is None:
-                raise context.fail((*path, "resample", "by"), f"{table.source} has no column of users")
+                raise context.fail((*path, "resample", "by"), f"{table.source} must have a column of users")
             positions, copies, units = by_user(table.user[kept], random)
             times, what = recorded[positions], "users"
     except ValueError as error:
         raise context.fail((*path, "resample"), str(error)) from None
     if units < FEW:
-        few = f"{name}: the trace has only {units} {what} to draw from"
-        context.warnings.append(f"{few}: replications are alike, and intervals too narrow")
+        few = f"{name}: the trace has only {units} {what} to resample"
+        context.warnings.append(f"{few}: replications are similar, and intervals too narrow")
     return _Chosen(kept[positions], times * scale, copies)
 
 
@@ -317,11 +317,11 @@ def loaded(
     from hetsim.results.one_run.modes import ModeTable
 
     if len(arrival) == 0 or arrival.max() <= arrival.min():
-        raise context.fail((*path, "load"), "the tasks of this trace all come at one instant")
+        raise context.fail((*path, "load"), "all tasks of the trace arrive at once, which cannot be scaled")
     tasks = Tasks(arrival, shape, context.modes.shapes, time=time, estimate=time)
     offered = offered_load(tasks, ModeTable(tasks, context.cluster))
     if not offered:
-        raise context.fail((*path, "load"), "the tasks of this trace are no work for the cluster")
+        raise context.fail((*path, "load"), "the tasks of this trace have no work for the cluster")
     first = float(arrival.min())
     return first + (arrival - first) * (offered / load)
 

@@ -206,8 +206,8 @@ def with_computed_times(entry: WorkloadEntry, table: TaskTable, path: Path_, con
         times[COMPUTED + device.name] = np.where(np.isnan(seconds), np.inf, seconds)
     if not times and not timed:
         names = ", ".join(device.name for device in context.cluster.types.values())
-        text = f"of how fast {names} are nothing is known; give them a peak under cluster"
-        raise context.fail((*path, "trace"), f"the rows of {table.source} only say what they do, and {text}")
+        text = f"the speed of {names} is unknown; give them a peak under cluster"
+        raise context.fail((*path, "trace"), f"the rows of {table.source} give operations instead of times, and {text}")
     return replace(table, times={**table.times, **times})
 
 
@@ -334,8 +334,8 @@ def _lost(rows: TraceRows, lost: list[_Group], context: Context) -> list[Problem
         )
     way_out = "unfit: reject counts such tasks as rejected, leave_out leaves them out"
     if rows.entry.unfit in LEAVE_OUT:
-        graph = "a task graph cannot do without some of its tasks" if table.predecessors is not None else ""
-        way_out = graph or "nothing would be left of this trace"
+        graph = "a task graph needs all of its tasks" if table.predecessors is not None else ""
+        way_out = graph or "no task of this trace would remain"
     return [replace(problem, message=f"{problem.message} ({way_out})")]
 
 
@@ -353,7 +353,7 @@ def _left_out(rows: TraceRows, lost: list[_Group], context: Context) -> str:
     parts = []
     for reason, (count, row) in ranked[:MAX_REASONS]:
         one = f"task {table.name(row)} ({_where(table, row)})"
-        parts.append(f"{one}: {reason}" if count == 1 else f"{count:,}, the first of them {one}: {reason}")
+        parts.append(f"{one}: {reason}" if count == 1 else f"{count:,} (the first is {one}): {reason}")
     if len(ranked) > MAX_REASONS:
         more = sum(count for _, (count, _) in ranked[MAX_REASONS:])
         parts.append(f"and {more:,} for other reasons")

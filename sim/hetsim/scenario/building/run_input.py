@@ -48,11 +48,11 @@ def batching_policies(
     policies = scenario.policies
     served = [stream for stream in streams if stream.service is not None and len(stream)]
     if policies.batching is not None and all(entry.service is None for entry in scenario.model.workload):
-        text = "batching is for services, and no entry of the workload has a service"
+        text = "batching needs a service, but no workload entry has one"
         problems.append(scenario.document.problem(("policy", "batching"), text))
     common = policies.batching if policies.batching is not None and not iterates(policies.batching) else None
     if policies.batching is not None and common is None and served and not any(stream.language for stream in streams):
-        text = f"{policies.batching.name} is for language models (service: {{kind: llm}}), and there is none"
+        text = f"{policies.batching.name} needs a language model (service: {{kind: llm}}); the workload has none"
         problems.append(scenario.document.problem(("policy", "batching"), text))
     made = []
     for stream in served:
@@ -100,11 +100,11 @@ def iteration_policies(
     replicas = any(hasattr(entry.service, "kind") for entry in scenario.model.workload)
     for part in ("routing", "eviction"):
         if getattr(policies, part) is not None and not replicas:
-            text = f"{part} is among the replicas of language models, and no entry of the workload has one"
+            text = f"{part} needs a language model with replicas, but no workload entry has one"
             problems.append(document.problem(("policy", part), text))
     common = policies.batching if policies.batching is not None and iterates(policies.batching) else None
     if policies.batching is not None and common is None and served and not any(stream.service for stream in streams):
-        text = f"{policies.batching.name} forms whole batches, which language models do not; continuous suits them"
+        text = f"{policies.batching.name} forms whole batches, which language models cannot use; use continuous"
         problems.append(document.problem(("policy", "batching"), text))
     made = []
     for stream in served:
@@ -116,7 +116,7 @@ def iteration_policies(
             own = PolicySpec("batching", preset["name"], {key: preset[key] for key in preset if key != "name"})
         spec = policies.of_service.get(number, common or own)
         if not iterates(spec):
-            text = f"{spec.name} forms whole batches, which a language model does not; continuous suits it"
+            text = f"{spec.name} forms whole batches, which a language model cannot use; use continuous"
             problems.append(document.problem((*stream.path, "service", "batching"), text))
         routing = policies.routing_of.get(number, policies.routing or DEFAULT_ROUTING)
         policy = make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service))
@@ -172,9 +172,9 @@ def make_policy(spec: PolicySpec, scenario: "ScenarioSource", problems: list[Pro
         problems.append(scenario.document.problem(path, f"{spec.name}: {error}"))
         return None
     except Exception as error:
-        raise PolicyError(f'policy "{spec.name}" cannot be made: {type(error).__name__}: {error}') from error
+        raise PolicyError(f'policy "{spec.name}" cannot be created: {type(error).__name__}: {error}') from error
     if spec.kind == "scheduler" and not isinstance(policy, Scheduler):
-        message = f"{spec.name} is no scheduler: a class of your own derives from hetsim.policy.Scheduler"
+        message = f"{spec.name} is not a scheduler: the class must derive from hetsim.policy.Scheduler"
         problems.append(scenario.document.problem(path, message))
     return policy
 
@@ -227,7 +227,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         apply_rules(tasks, model.site, context)
     _check_refused(tasks, scheduler, policies.scheduler.name)
     if (sending := [stream.path for stream in streams if stream.calls is not None]) and _plans(scheduler):
-        text = f"{policies.scheduler.name} plans all tasks beforehand, and none knows what is sent again; name another"
+        text = f"{policies.scheduler.name} plans all tasks in advance, but retries are unknown then; choose another"
         raise ScenarioError(scenario.document.problem((*sending[0], "clients"), f"{text} policy"))
     if calls is not None:
         rejecting = [] if admission is None else [admission]
@@ -246,12 +246,12 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     if isinstance(admission, Admission):
         admission.check(problem)
     if policies.decisions is not None and scheduler.at_own_times:
-        text = f"{policies.scheduler.name} decides at exact times of its own, which nothing may delay; leave this out"
+        text = f"{policies.scheduler.name} decides at fixed times, which must not be delayed; leave decisions out"
         raise ScenarioError(scenario.document.problem(("policy", "decisions"), text))
     context.warnings += _short_tasks(tasks, policies.decisions)
     context.warnings += may_take_long(scheduler, policies.scheduler.name, problem)
     unplanned = not_understood(scenario, PLAN) if _plans(scheduler) else []
-    context.notes += [f"{one}; the plans of {policies.scheduler.name} do without it" for one in unplanned]
+    context.notes += [f"{one}; the plans of {policies.scheduler.name} ignore it" for one in unplanned]
     scenario.notes += [note for note in context.notes if note not in scenario.notes]
     return RunInput(
         name=model.name, cluster=cluster, tasks=tasks, scheduler=scheduler, admission=admission, random=random,
@@ -273,8 +273,8 @@ def _short_tasks(tasks: Tasks, decisions: DecisionTime | None) -> list[str]:
     short = int((fastest < SHORT_CYCLES * decisions.shortest_cycle).sum())
     if 2 * short <= len(tasks):
         return []
-    text = f"{short:,} of {len(tasks):,} tasks compute less than {SHORT_CYCLES} cycles of the scheduler "
-    return [f"{text}({decisions.shortest_cycle:g} s each): it decides how long they take"]
+    text = f"{short:,} of {len(tasks):,} tasks compute for less than {SHORT_CYCLES} scheduling cycles "
+    return [f"{text}({decisions.shortest_cycle:g} s each): the cycle dominates their response times"]
 
 
 def _faults(given: Any, cluster: Cluster, scenario: ScenarioSource, problems: list[Problem]) -> list[Faults]:
@@ -297,7 +297,7 @@ def _check_refused(tasks: Tasks, scheduler: Any, name: str) -> None:
     """Raise ScenarioError for rejected tasks if the scheduler plans all beforehand."""
     if tasks.refused and type(scheduler).prepare is not Scheduler.prepare:
         first = next(iter(tasks.refused))
-        text = f"{name} plans all tasks beforehand, and {tasks.name(first)} "
+        text = f"{name} plans all tasks in advance, but {tasks.name(first)} "
         raise ScenarioError(Problem(f"{text}{tasks.refused[first]}; leave such tasks out", key="workload"))
 
 
@@ -325,7 +325,7 @@ def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
     if not late.any():
         return [], False
     number, latest = f"{int(late.sum()):,} of {tasks.request_count:,} tasks", f"{lacking[late].max():.4g} s at most"
-    text = f"no schedule meets the deadlines of {number}: they take longer on any device, by {latest}"
+    text = f"no schedule meets the deadlines of {number}: they take longer on every device, by {latest}"
     return [text], float(late.sum() / tasks.request_count) > HOPELESS
 
 
@@ -341,7 +341,7 @@ def true_rates(
         key = "trace" if entry.trace is not None else "pipeline" if entry.pipeline is not None else "arrivals"
         if key != "arrivals" or arrivals.rate_at(0.0) is None:
             what = f"{arrivals.process} arrivals have" if key == "arrivals" else f"a {key} has"
-            text = f"{what} no certain rate, and the predictor of {name} must know it; poisson, piecewise_poisson, "
+            text = f"{what} no known rate, which the predictor of {name} needs; poisson, piecewise_poisson, "
             text += "diurnal, renewal and deterministic arrivals have one"
             problems.append(scenario.document.problem(("workload", number, key), text))
             continue
@@ -370,9 +370,9 @@ def may_take_long(scheduler: Scheduler, name: str, problem: PlanProblem) -> list
     if expected < LONG:
         return []
     return [
-        f"{name} looks at all waiting tasks in each round, and at a load of {load:.3g} the queue grows: with "
+        f"{name} examines all waiting tasks in each round, and at a load of {load:.3g} the queue grows: with "
         f"{count:,} tasks a run may take {expected / 60:,.0f} minutes (see docs/speed.md); fewer tasks, more devices, "
-        "or a policy that looks at a bounded number of them take less"
+        "or a policy that examines a bounded number of tasks are faster"
     ]
 
 

@@ -78,7 +78,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
             limit = min(limit, int(room // (batches * way.gpu_memory_per_item)))
             if limit < 1:
                 memory_there = f"the {there / 1e9:g} GB of a {device.name}"
-                text = f"not even one request a stream fits into {memory_there} next to the model"
+                text = f"one request per stream and the model do not fit into {memory_there}"
                 raise self.context.fail((*self.path, "service"), text)
         return limit
 
@@ -111,7 +111,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
     def _tokens(self, key: str) -> np.ndarray:
         """Tokens of each request; ScenarioError if they are unknown."""
         if key not in self.extra:
-            text = f"per_{key.removesuffix('s')} needs to know how long requests are: "
+            text = f"per_{key.removesuffix('s')} needs the lengths of requests: "
             text += "give the entry tokens: {prompt: ..., output: ...}, or a trace that has them"
             raise self.context.fail((*self.path, "service"), text)
         return self.extra[key]

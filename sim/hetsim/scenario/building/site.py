@@ -37,9 +37,9 @@ def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Clu
             if not _matching(pattern, cluster):
                 names = [node.name for node in cluster.nodes]
                 near = suggestion(pattern, names) or f"; nodes are named {', '.join(names[:5])}"
-                problems.append(document.problem((*path, "nodes"), f'no node "{pattern}"{near}'))
+                problems.append(document.problem((*path, "nodes"), f'there is no node "{pattern}"{near}'))
         if not mask and not problems:
-            where = "name it at them (cluster.nodes: [{partitions: [...]}]), or list nodes here"
+            where = "give the partition to nodes (cluster.nodes: [{partitions: [...]}]), or list nodes here"
             problems.append(document.problem(path, f'partition "{name}" has no nodes; {where}'))
         cluster.partitions[name] = replace(before, mask=mask, **rules.given)
     if problems:
@@ -86,7 +86,7 @@ def drawn_partition(demand: Demand, path: Path_, context: "Context") -> Partitio
     if (given := demand.partition) is None:
         return default_of(context.cluster)
     if isinstance(given, PartitionColumn):
-        raise context.fail((*path, "partition"), "these tasks are drawn and have no columns; name a partition")
+        raise context.fail((*path, "partition"), "must be the name of a partition: drawn tasks have no columns")
     return _named_partition(given, path, context)
 
 
@@ -113,7 +113,7 @@ def recorded_partitions(
         raise context.fail((*path, "partition", "others"), unknown_partition(column.others, context.cluster))
     cells = {"user": table.user, "class": table.class_}.get(column.column, table.extra.get(column.column))
     if given is column and cells is None:
-        near = suggestion(column.column, table.extra) or f"; it has {', '.join(table.extra) or 'none of the kind'}"
+        near = suggestion(column.column, table.extra) or f"; it has {', '.join(table.extra) or 'no such columns'}"
         raise context.fail((*path, "partition", "column"), f'{table.source} has no column "{column.column}"{near}')
     if cells is None or not existing:
         return np.zeros(len(kept), dtype=np.int32), [fallback], {}
@@ -219,4 +219,4 @@ def refusals(tasks: Tasks) -> str:
     reasons = "; ".join(f"{number:,}: {reason}" for reason, number in common[:SHOWN])
     others = len(common) - SHOWN
     rest = f"; and {others} other reason{'s' * (others > 1)}" if others > 0 else ""
-    return f"{len(tasks.refused):,} of {len(tasks):,} tasks are rejected as they come ({reasons}{rest})"
+    return f"{len(tasks.refused):,} of {len(tasks):,} tasks are rejected at arrival ({reasons}{rest})"

@@ -184,8 +184,8 @@ def why_unfit(context: Context, refused: list[Mode], types: Iterable[str] = (), 
         return "; ".join(dict.fromkeys(context.modes.why_not(mode, nodes_by) for mode in refused))
     kinds = [kind.name for kind in context.cluster.types.values() if context.modes.of_kind(kind.name)]
     if named := " or ".join(types):
-        return f"no node has {named}; the cluster offers {', '.join(kinds)}"
-    return f"the cluster offers {', '.join(kinds)}, for which there is no time"
+        return f"no node has {named}; the cluster has {', '.join(kinds)}"
+    return f"the tasks have no time on any type of the cluster ({', '.join(kinds)})"
 
 
 def closed_rows(entry: WorkloadEntry, until: float, fastest_mean: float) -> int:
@@ -195,7 +195,7 @@ def closed_rows(entry: WorkloadEntry, until: float, fastest_mean: float) -> int:
     arrivals: Any = entry.arrivals
     cycle = arrivals.think.mean + fastest_mean
     if cycle <= 0:
-        raise ValueError("a closed loop that neither thinks nor computes never ends; give count")
+        raise ValueError("a closed loop without thinking or computing time never ends; give count")
     expected = until / cycle
     # Each client renews at most about expected times; 10 standard deviations of a Poisson count are above that.
     return int(max(clients for _, clients in arrivals.changes) * (expected * 1.2 + 10 * math.sqrt(expected) + 50))
@@ -237,7 +237,7 @@ def with_attempts(stream: TaskStream, context: Context) -> TaskStream:
         extra |= {key: own[again] for key, own in stream.extra.items() if key in OF_SIZE}
     if clients.hedge is not None and clients.hedge.apart:
         if stream.language is not None or stream.service is not None or depth > 1:
-            text = "copies that are apart are plain tasks, not those of a service, a language model or a pipeline"
+            text = "apart needs plain tasks, without a service, a language model or a pipeline"
             raise context.fail((*stream.path, "clients", "hedge", "apart"), text)
         _bind_apart(stream, sized.shape, changes, context)
     return replace(stream, **changes, refused=refused, extra=extra)
@@ -252,7 +252,7 @@ def _bind_apart(stream: TaskStream, attempts: tuple[int, ...], changes: dict[str
     for number in np.unique(shapes).tolist():
         shape, rows = context.modes.shapes[number], np.flatnonzero(shapes == number)
         if len(shape.modes) < copies:
-            text = f"{copies} copies need as many types of device to be apart; these tasks run on {len(shape.modes)}"
+            text = f"apart needs {copies} types of device for {copies} copies; these tasks run on {len(shape.modes)}"
             raise context.fail((*stream.path, "clients", "hedge", "apart"), text)
         drawn = random.random((tries, len(shape.modes), len(rows) // (tries * copies))).argsort(axis=1)
         mode = drawn[:, :copies].reshape(-1)
@@ -358,6 +358,6 @@ def check_retries(
         if not any(possible[cause] for cause in clients.retry.on):
             whys = "; ".join(why for cause, why in REACTIONS.items() if cause in clients.retry.on)
             path = (*stream.path, "clients", "retry", "on")
-            problems.append(context.problem(path, f"it has nothing to react to: {whys}"))
+            problems.append(context.problem(path, f"retries have no cause: {whys}"))
     if problems:
         raise ScenarioError(problems)

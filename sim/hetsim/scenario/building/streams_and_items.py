@@ -111,14 +111,14 @@ def build_parts(
         except ScenarioError as error:
             problems += error.problems
         except ArithmeticError:
-            problems.append(context.problem(path, "the numbers here are too large or too small to compute with"))
+            problems.append(context.problem(path, "the numbers are too large or too small to compute with"))
         except ValueError as error:  # what only the cost model or a distribution can tell when it is used
             problems.append(context.problem(path, str(error)))
     for stream in streams:
         problems += _absurd(stream, context)
         stream.calls = entries[int(stream.path[1])].clients
         if stream.calls is not None and (stream.predecessors or stream.reads or stream.writes):
-            text = "an attempt is sent again by itself; tasks with predecessors or data items have no clients"
+            text = "clients resend single attempts, so tasks with predecessors or data items cannot have clients"
             problems.append(context.problem((*stream.path, "clients"), text))
     items, wrong_items = _items(data, context)
     models = {f"{one.name}:model": one.service.model for one in streams if one.service is not None}
@@ -133,14 +133,14 @@ def _absurd(stream: TaskStream, context: Context) -> list[Problem]:
     """Problems with values that no column can hold, such as sizes of 1e300 B."""
     sizes = ((key, getattr(stream, key)) for key in ("bytes_in", "bytes_out"))
     problems = [
-        context.problem((*stream.path, key), f"{column.max():.3g} bytes are beyond any memory")
+        context.problem((*stream.path, key), f"must be at most what a memory can have; got {column.max():.3g} bytes")
         for key, column in sizes if column is not None and len(column) and not column.max() < MAX_BYTES
     ]  # fmt: skip
     times = stream.time if stream.estimate is None else stream.estimate
     columns = [stream.arrival, stream.time, times]
     beyond = any(np.isnan(values).any() or (values[np.isfinite(values)] > MAX_NUMBER).any() for values in columns)
     if beyond or not np.isfinite(stream.time).any(axis=1).all():
-        message = "the numbers here are too large or too small to compute with: a time is not finite"
+        message = "the numbers are too large or too small to compute with: a time is not finite"
         problems.append(context.problem(stream.path, message))
     return problems
 
@@ -154,7 +154,7 @@ def _items(data: list[DataItem], context: Context) -> tuple[list[Item], list[Pro
         path: Path_ = ("data", number)
         if item.home is not None and item.home not in homes:
             near = suggestion(item.home, homes) or f"; nodes are named {', '.join(list(homes)[:5])}"
-            problems.append(context.problem((*path, "home"), f'no node "{item.home}"{near}'))
+            problems.append(context.problem((*path, "home"), f'there is no node "{item.home}"{near}'))
         if item.name in names:
             problems.append(context.problem((*path, "name"), f'the item "{item.name}" is listed twice'))
         names.add(item.name)

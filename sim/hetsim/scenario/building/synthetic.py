@@ -53,7 +53,7 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
     classes = entry.whole_demands
     parts = len(classes) if entry.together else 1
     if (n := len(arrival) * parts) > MAX_TASKS:
-        raise context.fail(path, f"{n:.3g} tasks of classes together are more than the {MAX_TASKS:,} of a stream")
+        raise context.fail(path, f"a stream must have at most {MAX_TASKS:,} tasks; got {n:.3g} of classes together")
     arrival = np.repeat(arrival, parts) if entry.together else arrival
     labels = [one.class_ or name for one in classes]
     where = [(*path, "classes", k) if entry.classes else path for k in range(len(classes))]
@@ -151,7 +151,7 @@ def _arrivals(
     except ValueError as error:
         raise context.fail(path, str(error)) from None
     if rows > MAX_TASKS:
-        raise context.fail(path, f"the loop may send {rows:.3g} tasks, more than the {MAX_TASKS:,} of a stream")
+        raise context.fail(path, f"a stream must have at most {MAX_TASKS:,} tasks; the loop may send {rows:.3g}")
     first = arrivals.times(rng, None, rows)
     return np.concatenate([first, np.full(rows - len(first), np.inf)]), [(0.0, len(first)), *arrivals.changes[1:]]
 
@@ -163,9 +163,9 @@ def _check_amount(arrivals: Any, until: float, count: int | None, path: Path_, c
     lasts = until if count is None or not rate else min(until, max(count, BLOCK) / rate)
     events = arrivals.events(lasts)
     if count is None and events > MAX_TASKS:
-        raise context.fail(path, f"about {events:.3g} tasks arrive, more than the {MAX_TASKS:,} of a stream")
+        raise context.fail(path, f"a stream must have at most {MAX_TASKS:,} tasks; about {events:.3g} arrive")
     if events > 2 * MAX_TASKS:
-        raise context.fail(path, f"the arrivals change about {events:.3g} times until then, too often to follow")
+        raise context.fail(path, f"the arrival rate changes about {events:.3g} times until then, too often to simulate")
 
 
 def _probe(entry: WorkloadEntry, name: str, context: Context) -> float:

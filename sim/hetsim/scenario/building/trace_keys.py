@@ -33,14 +33,14 @@ def check_effect(entry: WorkloadEntry, path: Path_, table: TaskTable, context: C
     on_gpus = "flops" in table.numbers or any(name.startswith("gpu_time") for name in table.times)
     for key, column in _given(entry):
         if _filled(table, column):
-            refuse(key, f"every row of {table.source} says its own {column}, so that this has no effect; leave it out")
+            refuse(key, f"every row of {table.source} has its {column}, so this key has no effect; leave it out")
         elif column in ON_GPUS and not on_gpus:
-            refuse(key, f"no row of {table.source} has a time on a GPU, so that this has no effect; leave it out")
+            refuse(key, f"no row of {table.source} has a time on a GPU, so this key has no effect; leave it out")
     if entry.nodes is not None and entry.nodes > 1 and "nodes" not in table.numbers:
         kinds = [key for key in ("cpus", "gpus") if key in table.numbers]
         if kinds:
-            text = f"the rows of {table.source} say what a job has in all, and this would give each {entry.nodes} times"
-            refuse("nodes", f"{text} its {' and '.join(kinds)}; {nodes_by(entry)} tells on how many nodes each job is")
+            text = f"the rows of {table.source} have the totals of a job, and this key would give {entry.nodes} times"
+            refuse("nodes", f"{text} the {' and '.join(kinds)}; {nodes_by(entry)} gives the nodes of each job")
     line = None if table.line(0) is None else 1  # where columns are named; Parquet has no lines
     for name in table.unknown:
         for kind in context.cluster.types:

@@ -133,11 +133,11 @@ def read(path: Path) -> Document:
     shown = str(path)
     try:
         if not path.exists():
-            raise ScenarioError(Problem("there is no such file", file=shown))
+            raise ScenarioError(Problem("the file does not exist", file=shown))
         if path.is_dir():
-            raise ScenarioError(Problem("is a folder; a scenario is a file", file=shown))
+            raise ScenarioError(Problem("must be a scenario file; got a folder", file=shown))
         if not path.is_file():
-            raise ScenarioError(Problem("is a device or a pipe; a scenario is a file", file=shown))
+            raise ScenarioError(Problem("must be a scenario file; got a device or a pipe", file=shown))
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise ScenarioError(Problem(_too_large(size), file=shown))
@@ -146,7 +146,7 @@ def read(path: Path) -> Document:
     except OSError as error:
         raise ScenarioError(Problem(f"cannot be read: {error.strerror}", file=shown)) from None
     except ValueError:  # a NUL in its name
-        raise ScenarioError(Problem("there is no such file", file=shown)) from None
+        raise ScenarioError(Problem("the file does not exist", file=shown)) from None
     return parse(content, shown)
 
 
@@ -160,7 +160,7 @@ def parse(content: str | bytes, file: str | None = None) -> Document:
     if not isinstance(document.data, dict):
         what = "empty" if document.data is None else "a list" if isinstance(document.data, list) else "a single value"
         raise ScenarioError(
-            Problem(f"a scenario is a mapping of keys to values; this is {what}", "", file, line=1, column=1)
+            Problem(f"a scenario must be a mapping of keys to values; got {what}", "", file, line=1, column=1)
         )
     return document
 
@@ -192,7 +192,7 @@ def with_full_paths(value: Any, named: Mapping[tuple[str, str], Path], keys: tup
 
 def _too_large(size: int) -> str:
     return (
-        f"is {size / 1e6:,.1f} MB; a scenario file may have {MAX_BYTES / 1e6:g} MB. "
+        f"must be at most {MAX_BYTES / 1e6:g} MB; got {size / 1e6:,.1f} MB. "
         "Put large data into a file of its own (trace: {format: tasks, path: ...})"
     )
 
@@ -263,7 +263,7 @@ class _Builder:
                 if isinstance(event, yaml.DocumentStartEvent):
                     documents += 1
                     if documents > 1:
-                        self._fail(event, "a second document starts here; one scenario a file")
+                        self._fail(event, "a second document starts here; a file must have one scenario")
                 else:
                     self._take(event)
         except yaml.MarkedYAMLError as error:
@@ -328,7 +328,7 @@ class _Builder:
 
     def _alias(self, event: Any) -> None:
         if event.anchor not in self.anchors:
-            self._fail(event, f'the alias "*{event.anchor}" stands for nothing finished before it')
+            self._fail(event, f'the alias "*{event.anchor}" needs an anchor "&{event.anchor}" that ends before it')
         value, size = self.anchors[event.anchor]
         self._count(event, size)  # before copying: a bomb is refused while it is small
         self._place(event, deepcopy(value))
@@ -338,7 +338,7 @@ class _Builder:
         if event.value in top.keys:
             path = (*top.path, event.value)
             first = self.positions.get(path)
-            where = f"; it stands already at line {first[0]}" if first else ""
+            where = f"; the first is at line {first[0]}" if first else ""
             line, column = event.start_mark.line + 1, event.start_mark.column + 1
             key = key_of(path)
             self.problems.append(Problem(f"this key is given twice{where}", key, self.file, line=line, column=column))
@@ -367,7 +367,7 @@ class _Builder:
     def _count(self, event: Any, nodes: int) -> None:
         self.nodes += nodes
         if self.nodes > MAX_NODES:
-            self._fail(event, f"holds more than {MAX_NODES:,} values (aliases counted each time)")
+            self._fail(event, f"has more than {MAX_NODES:,} values (aliases counted each time)")
 
     def _fail(self, event: Any, message: str) -> None:
         mark = event.start_mark

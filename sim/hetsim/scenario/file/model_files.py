@@ -35,7 +35,7 @@ ATTENTION = re.compile(r"attn(\*|\.\*|\$|$|\.[qkvo]\w*proj)")
 def architecture(folder: str, named: Any, formats: bool = True) -> dict[str, Any]:
     """Read an architecture from a config.json; ValueError with the key if that fails."""
     if not isinstance(named, str) or not named:
-        raise ValueError(f"config: expected the name of a file, not {shown(named)}")
+        raise ValueError(f"config: must be the name of a file; got {shown(named)}")
     path = record_input(Path(folder) / named, "config", named)
     beside = path.with_name("hf_quant_config.json")
     try:
@@ -68,7 +68,7 @@ class _Config:
         if value is None and default is not None:
             return default
         if value is None or not is_number(value) or int(value) != value or not (default != 0) <= value <= 10**9:
-            self.refuse(key, "this is missing" if value is None else f"expected a whole number, not {shown(value)}")
+            self.refuse(key, "the key is missing" if value is None else f"must be a whole number; got {shown(value)}")
         return int(value)
 
     def part(self, name: str) -> dict[str, int]:
@@ -77,10 +77,10 @@ class _Config:
     def figures(self, beside: Any, formats: bool) -> dict[str, Any]:
         kind = self.value("model_type")
         if not isinstance(kind, str) or kind not in KINDS.split():
-            self.refuse("model_type", f"{shown(kind)} is not known")
+            self.refuse("model_type", f"{shown(kind)} is not supported")
         layers = self.number("num_hidden_layers")
         if layers > MAX_LAYERS:
-            self.refuse("num_hidden_layers", f"expected at most {MAX_LAYERS:,} layers, not {layers:,}")
+            self.refuse("num_hidden_layers", f"must be at most {MAX_LAYERS:,} layers; got {layers:,}")
         figures: dict[str, Any] = {
             "layers": layers, "hidden": self.number("hidden_size"),
             "heads": self.number("num_attention_heads"), "vocabulary": self.number("vocab_size"),
@@ -103,7 +103,7 @@ class _Config:
         types = self.value("layer_types") or self.types(layers, kind)
         allowed = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
         if not isinstance(types, list) or len(types) != layers or any(one not in allowed for one in types):
-            self.refuse("layer_types", f"expected a list of {layers} of {', '.join(allowed)}")
+            self.refuse("layer_types", f"must be a list of {layers} of {', '.join(allowed)}")
         full, sliding, chunked, linear = map(types.count, allowed)
         if linear:
             figures["linear"] = {"layers": linear, **self.part("linear")}
@@ -133,7 +133,7 @@ class _Config:
             return {"intermediate": self.number("intermediate_size")}
         for key in ("moe_layer_freq", "decoder_sparse_step", "mlp_only_layers"):
             if self.value(key) not in (None, 1, []):
-                self.refuse(key, f"only layers with experts in every layer are known, not {shown(self.value(key))}")
+                self.refuse(key, f"only models with experts in every layer are supported; got {shown(self.value(key))}")
         size = self.number("moe_intermediate_size", "intermediate_size")
         shared = self.number("shared_expert_intermediate_size", "shared_intermediate_size", default=0)
         shared += size * self.number("n_shared_experts", default=1 if kind.startswith("llama4") else 0)
@@ -160,7 +160,7 @@ class _Config:
         kv = self.width(given.get("kv_cache_scheme", given.get("kv_cache_quant_algo")))
         width = self.width(scheme.get("weights")) if isinstance(scheme, dict) else None
         if width in (None, "bf16") or kv is None:
-            what = f"{shown(method)} with {shown(named)} is not known"
+            what = f"{shown(method)} with {shown(named)} is not supported"
             self.refuse("quantization_config", what, "number_format: ... next to config")
         inputs = self.width(scheme["input_activations"]) if "input_activations" in scheme else width
         arithmetic = "fp4" if inputs == "nvfp4" else inputs if inputs in ("fp8", "int8") else "bf16"

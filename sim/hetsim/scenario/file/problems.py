@@ -84,9 +84,9 @@ def _or_word(detail: Any, word: Any, model: type[BaseModel]) -> str:
     sentence = _sentence(detail, model)
     if kind in LIMITS:
         limit = f"a number that is {LIMITS[kind][0]} {_count(context[LIMITS[kind][1]])}"
-        return f"expected {', '.join(allowed)} or {limit}, not {_count(value)}"
-    if sentence.startswith("expected ") and sentence.endswith(f", not {shown(value)}"):
-        return f"expected {', '.join(allowed)} or {sentence.removeprefix('expected ')}{hint}"
+        return f"must be {', '.join(allowed)} or {limit}; got {_count(value)}"
+    if sentence.startswith("must be ") and sentence.endswith(f"; got {shown(value)}"):
+        return f"must be {', '.join(allowed)} or {sentence.removeprefix('must be ')}{hint}"
     return f"{sentence}; or give {' or '.join(allowed)}{hint}"
 
 
@@ -134,15 +134,15 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
         possible = _words(context)
         got = context.get("tag", value)
         if not isinstance(got, str):
-            return f"expected one of {', '.join(possible)}, not {shown(got)}"
+            return f"must be one of {', '.join(possible)}; got {shown(got)}"
         hint = suggestion(got, possible) or _listed(possible, "one of")
         return f"unknown {_noun(detail, context)} {shown(got)}{hint}"
     if kind == "union_tag_not_found":
         key = str(context.get("discriminator", "")).strip("'")
         if isinstance(value, dict):
-            return f'the key "{key}" is missing' if key.isidentifier() else "this is none of the forms known here"
-        return f"expected a mapping, not {shown(value)}"
-    return _type_sentence(kind, value, context) or f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, not {shown(value)}"
+            return f'the key "{key}" is missing' if key.isidentifier() else "the mapping has none of the accepted forms"
+        return f"must be a mapping; got {shown(value)}"
+    return _type_sentence(kind, value, context) or f"{detail['msg'][:1].lower()}{detail['msg'][1:]}; got {shown(value)}"
 
 
 def _place_of(
@@ -169,13 +169,13 @@ def _place_of(
 def _type_sentence(kind: str, value: Any, context: dict[str, Any]) -> str | None:
     if kind in LIMITS:
         word, name = LIMITS[kind]
-        return f"must be {word} {_count(context[name])}, not {_count(value)}"
+        return f"must be {word} {_count(context[name])}; got {_count(value)}"
     expected = {"string": "a text", "int": "a whole number", "float": "a number", "bool": "true or false",
                 "list": "a list", "tuple": "a list", "dict": "a mapping", "model": "a mapping",
                 "finite": "a finite number", "mapping": "a mapping"}  # fmt: skip
     what = expected.get(kind.split("_")[0])
     if what and ("type" in kind or "parsing" in kind or "from" in kind or kind == "finite_number"):
-        return f"expected {what}, not {shown(value)}"
+        return f"must be {what}; got {shown(value)}"
     if kind == "too_short":
         min_length = context.get("min_length", 1)
         return f"needs at least {min_length} {'entry' if min_length == 1 else 'entries'}"

@@ -37,7 +37,7 @@ def included(value: Any, section: str, model: type[BaseModel], info: ValidationI
         return value
     named = value["profile"]
     if not isinstance(named, str) or not named:
-        raise KeyProblem("profile", f"expected the name of a file, not {shown(named)}")
+        raise KeyProblem("profile", f"must be the name of a file; got {shown(named)}")
     path = record_input(Path((info.context or {}).get("base", ".")) / named, "profile", named)
     try:
         read = document.read(path)
@@ -45,9 +45,9 @@ def included(value: Any, section: str, model: type[BaseModel], info: ValidationI
         raise KeyProblem("profile", str(error.problems[0])) from None
     content = read.data.get(section)
     if not isinstance(content, dict):
-        raise KeyProblem("profile", f"{path} has no section {section}:, as profiles of hetsim calibrate have")
+        raise KeyProblem("profile", f"{path} has no section {section}:; profiles of hetsim calibrate have one")
     if "profile" in content:
-        raise KeyProblem("profile", f"{path} includes another profile; only scenarios do")
+        raise KeyProblem("profile", f"{path} includes another profile; only scenarios may include profiles")
     try:
         model.model_validate(content, context={"base": str(path.parent), "profile": True})
     except ValidationError as error:

@@ -49,7 +49,7 @@ def _is_size(key: Any) -> bool:
 
 def _ranks(value: Any) -> Any:
     if not isinstance(value, dict) or not value:
-        raise ValueError("expected columns by percentile, such as {p50: p50_ms, p99: p99_ms}")
+        raise ValueError("must be columns by percentile, such as {p50: p50_ms, p99: p99_ms}")
     return {_rank(key): name for key, name in value.items()}
 
 
@@ -97,17 +97,17 @@ class MeasuredSpec(Model):
         if self.table is None:
             for key in ABOUT:
                 if key in self.model_fields_set:
-                    raise KeyProblem(key, "this belongs to a table of measured times, and there is none here")
+                    raise KeyProblem(key, "the key needs a table of measured times")
             return self
         if isinstance(self.table, dict):
             for key in OF_FILES:
                 if key in self.model_fields_set:
-                    raise KeyProblem(key, "this belongs to a table in a file, and this one is written here")
+                    raise KeyProblem(key, "the key needs a table in a file; this table is in the scenario")
             self._built = _inline(self.table, self.between)
         elif isinstance(self.table, str) and self.table:
             self._built = self._file(Path((info.context or {}).get("base", ".")))
         else:
-            raise KeyProblem("table", f"expected sizes with their times, or a file, not {shown(self.table)}")
+            raise KeyProblem("table", f"must be sizes with their times, or a file; got {shown(self.table)}")
         return self
 
     @property
@@ -122,7 +122,7 @@ class MeasuredSpec(Model):
             )
         record_input(path, "table", self.table)
         if self.quantiles and self.samples:
-            raise KeyProblem("samples", "the quantiles tell already how times scatter; leave one out")
+            raise KeyProblem("samples", "quantiles and samples exclude each other; leave one out")
         time = self.time if self.quantiles else self.used("time")
         try:
             sizes, seconds, spread = measurements.reader("latencies")(
@@ -139,11 +139,11 @@ def _inline(table: Mapping[Any, Any], between: Literal["linear", "step", "power"
     keys = list(table)
     for place in range(1, len(sizes)):
         if sizes[place] <= sizes[place - 1]:
-            what = "twice" if sizes[place] == sizes[place - 1] else f"behind {sizes[place - 1]}"
-            raise KeyProblem("table", f"batch sizes increase, and {sizes[place]} stands {what}", keys[place])
+            text = f"batch sizes must increase; {sizes[place]} follows {sizes[place - 1]}"
+            raise KeyProblem("table", text, keys[place])
     if len(sizes) > MAX_MEASURED:
         raise KeyProblem(
-            "table", f"{len(sizes):,} sizes are more than the {MAX_MEASURED:,} that are held; put it in a file"
+            "table", f"must have at most {MAX_MEASURED:,} sizes; got {len(sizes):,}: put the table in a file"
         )
     spreads: list[TimeSpread | None] = []
     seconds = []
@@ -159,7 +159,7 @@ def _inline(table: Mapping[Any, Any], between: Literal["linear", "step", "power"
         one = sizes[spreads.index(None)]
         raise KeyProblem(
             "table",
-            f"batches of {one} have one time, and others samples or percentiles; give them all alike",
+            f"batches of {one} have one time, others samples or percentiles; use one form for all",
             keys[spreads.index(None)],
         )
     return StageTable(tuple(sizes), tuple(seconds), between, scattered)
@@ -175,13 +175,13 @@ def _size(key: Any) -> int:
 def _seconds(value: Any) -> float:
     seconds = parse(value, TIME, "5 ms")
     if seconds <= 0:
-        raise ValueError(f"{shown(value)} is no time that a batch takes; it must be above 0")
+        raise ValueError(f"the time of a batch must be above 0; got {shown(value)}")
     return seconds
 
 
 def _spread(value: Any) -> TimeSpread | None:
     if value in ([], {}):
-        raise ValueError("there are no samples")
+        raise ValueError("must have at least one sample")
     if isinstance(value, list):
         return TimeSpread(tuple(sorted(_seconds(one) for one in value)))
     if not isinstance(value, dict):
@@ -201,8 +201,8 @@ def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batc
         one = "a batch of" if sizes == "batches of" else sizes
         first, second = (f"{1e3 * table.seconds_for(count):.4g} ms" for count in fallen)
         pair = f"{first}, and one of {slower} takes {second}"
-        texts.append(f"{what}: {one} {size} takes {pair}: times fall by more than noise ({FALL:.0%})")
+        texts.append(f"{what}: {one} {size} takes {pair}: times fall by more than {FALL:.0%}")
     if extrapolated:
         largest = table.sizes[-1]
-        texts.append(f"{what}: {sizes} more than {largest}, the largest measured size, take what the last two predict")
+        texts.append(f"{what}: {sizes} more than {largest}, the largest measured size, are extrapolated")
     return texts

@@ -34,7 +34,7 @@ Family = Annotated[Literal["A100-40", "A100-80", "H100-80"], Upper]
 def _slice(value: Any) -> Any:
     if isinstance(value, str) or (is_number(value) and value > 0):
         return value
-    raise ValueError(f"expected a share of the GPU or the name of a profile, not {shown(value)}")
+    raise ValueError(f"must be a share of the GPU or the name of a profile; got {shown(value)}")
 
 
 class MigLayout(Model):
@@ -52,18 +52,18 @@ class MigLayout(Model):
         shapes, slices = PROFILES.get(family or "", {}), self.slices
         for key, values in (("memory", self.memory), ("positions", self.positions)):
             if values is not None and (key == "memory") == bool(family):
-                raise KeyProblem(key, "profiles have their own memory, and shares no positions; leave this out")
+                raise KeyProblem(key, "memory is for shares, positions are for profiles; leave this key out")
             if values is not None and len(values) != len(slices):
-                raise KeyProblem(key, f"{len(values)} values for {len(slices)} slices; give one for each")
+                raise KeyProblem(key, f"must have a value for each of {len(slices)} slices; got {len(values)}")
         for one in slices:
             if family is None and isinstance(one, str):
-                text = f"{one} is not a share; for profiles by name say of which GPU (profiles: {', '.join(PROFILES)})"
+                text = f"{one} is not a share; profiles by name need the GPU (profiles: {', '.join(PROFILES)})"
                 raise KeyProblem("slices", text)
             if family is not None and one not in shapes:
                 raise KeyProblem("slices", unknown(UnknownName(f"profile of an {family}", str(one), shapes)))
         if family is None:
             if sum(map(float, slices)) > 1 + 1e-6:
-                text = f"the slices of a layout are shares of one GPU and sum to at most 1, not {slices}"
+                text = f"the slices of a layout must be shares with a sum of at most 1; got {slices}"
                 raise KeyProblem("slices", text)
             return [tuple(map(Slice, map(float, slices), self.memory or [0] * len(slices)))]
         wanted = Counter(slices if self.positions is None else zip(slices, self.positions, strict=True))
@@ -72,8 +72,8 @@ class MigLayout(Model):
                 one.profile if self.positions is None else (one.profile, one.position) for one in layout)
         ]  # fmt: skip
         if not layouts:
-            starts = (f"{one} may begin at {', '.join(map(str, shapes[str(one)][2]))}" for one in dict.fromkeys(slices))
-            text = f"these slices overlap, or begin where they may not ({'; '.join(starts)})"
+            starts = (f"{one} may start at {', '.join(map(str, shapes[str(one)][2]))}" for one in dict.fromkeys(slices))
+            text = f"slices must not overlap and must start at allowed positions ({'; '.join(starts)})"
             raise KeyProblem("slices" if self.positions is None else "positions", text)
         return layouts
 
@@ -89,7 +89,7 @@ def cuts_of(layouts: list[MigLayout] | None, family: Family | None, memory: int 
             every += [] if layout is None else layout.cuts(family)
             total = max(sum(one.bytes_of(memory) for one in cut) for cut in every)
             if memory is not None and total > memory + 9:  # rounded
-                text = f"the slices have {total / 1e9:g} GB in all, and the GPU has {memory / 1e9:g} GB"
+                text = f"the slices have {total / 1e9:g} GB in all, but the GPU has {memory / 1e9:g} GB"
                 raise KeyProblem("memory" if layout and layout.memory else "slices", text)
         except KeyProblem as problem:
             inside = ("profiles",) if layout is None else ("layouts", number, problem.key)
@@ -129,7 +129,7 @@ class SharingSpec(Mirror):
 
     def _check_keys(self) -> None:
         if self.pairs and self.kind not in ("timeslice", "mps"):
-            raise KeyProblem("pairs", f"they go with timeslice or mps, not with {self.kind}")
+            raise KeyProblem("pairs", f"pairs need sharing timeslice or mps; got {self.kind}")
 
     def cut(self) -> Sharing:
         """Build the sharing, with layouts as slices and one row per pair."""
@@ -167,7 +167,7 @@ Curve = Annotated[list[CurveRow], Field(min_length=1, max_length=1000)]
 def _check_curve(curve: list[tuple[int, float]] | None) -> None:
     for number, ((size, rate), (larger, faster)) in enumerate(itertools.pairwise(curve or []), 1):
         if larger <= size:
-            text = f"sizes rise from row to row; {larger:,} B come after {size:,} B"
+            text = f"sizes must increase; {larger:,} B follows {size:,} B"
             raise KeyProblem("curve", text, number)
         if faster < rate:
             text = f"the curve falls from {rate / 1e9:.4g} GB/s at {size:,} B to {faster / 1e9:.4g} GB/s"
@@ -192,7 +192,7 @@ class GpuLink(Profiled):
 
     def _check_keys(self) -> None:
         if (self.rate is None) == (self.curve is None):
-            text = "give a rate or a curve" if self.rate is None else "the curve tells it; leave one of the two out"
+            text = "give a rate or a curve" if self.rate is None else "rate and curve exclude each other; give one"
             raise KeyProblem("rate", text)
         if self.curve is not None and self.latency:
             raise KeyProblem("latency", "the curve contains latencies; leave this out")
@@ -230,13 +230,13 @@ class NodeNetworkSpec(Profiled):
             (self.into, self.download, "in and download"),
         ):
             if first is not None and second is not None:
-                raise ValueError(f"{words} mean the same; give one of them")
+                raise ValueError(f"{words} are the same key; give one of them")
         if 0 in (self.out, self.into, self.upload, self.download):
             raise ValueError("a bandwidth must be above 0")
         if self.curve is not None:
             if given := [key for key in ("out", "into", "upload", "download", "latency") if getattr(self, key)]:
                 key = "in" if given[0] == "into" else given[0]
-                raise KeyProblem(key, "the curve tells rates and latencies; leave one of the two out")
+                raise KeyProblem(key, "a curve has rates and latencies; leave one of the two out")
             _check_curve(self.curve)
 
     def link(self) -> Link:
@@ -309,7 +309,7 @@ class Nodes(Mirror):
     def _of_a_kind(cls, value: list[Accelerator]) -> list[Accelerator]:
         for accelerator in value:
             if accelerator.kind is None:
-                raise ValueError(f'say of which kind "{accelerator.type}" is (kind: npu); GPUs stand under gpus')
+                raise ValueError(f'the accelerator "{accelerator.type}" needs a kind (kind: npu); list GPUs under gpus')
         return value
 
 
@@ -336,7 +336,7 @@ class Racks(Model):
 
     def _check_keys(self) -> None:
         if self.uplink is not None and self.oversubscription is not None:
-            raise KeyProblem("oversubscription", "uplink tells the same; give one of them")
+            raise KeyProblem("oversubscription", "oversubscription and uplink are the same; give one of them")
 
 
 class NodeList(Model):
@@ -373,7 +373,7 @@ class ClusterSpec(Model):
         if not isinstance(value, dict) or "trace" not in value:
             return value
         if "nodes" in value:
-            raise KeyProblem("trace", "the machines are listed under nodes already; leave one of the two out")
+            raise KeyProblem("trace", "nodes and trace both list machines; leave one of the two out")
         return {**value, "nodes": listed(value["trace"], (info.context or {}).get("base", "."))}
 
     @classmethod
@@ -390,7 +390,7 @@ def listed(trace: Any, base: str) -> list[dict[str, Any]]:
     from hetsim.scenario.schema.policy import parameter_model
 
     if not isinstance(trace, dict) or not isinstance(trace.get("format"), str):
-        raise KeyProblem("trace", "expected a mapping with format and path")
+        raise KeyProblem("trace", "must be a mapping with format and path")
     given = {key: value for key, value in trace.items() if key != "format"}
     try:
         reader = registry.entry("clusters", trace["format"])

@@ -29,7 +29,7 @@ from hetsim.workload.costs import profiles
 from hetsim.workload.costs.roofline import Work
 from hetsim.workload.distributions import BytesDistribution, NumberDistribution, StepCount, TimeDistribution
 
-_FEW_TOKENS = "a request has at least one token of each; these are {0.mean:g} on average"
+_FEW_TOKENS = "a request must have at least one token; got {0.mean:g} on average"
 Amount = Annotated[NumberDistribution, forbid(lambda tokens: tokens.mean < 1, _FEW_TOKENS)]
 
 
@@ -60,7 +60,7 @@ Time = Annotated[
 ]
 
 
-_BROKEN_GPUS = "{:g} GPUs: a fraction is below 1 (of one GPU), more GPUs are whole"
+_BROKEN_GPUS = "must be a share of one GPU below 1, or whole GPUs; got {:g}"
 
 
 class Factor(Model):
@@ -77,8 +77,8 @@ def seconds_of(limit: float | Factor | None, fastest: np.ndarray) -> np.ndarray 
     return limit.factor * fastest if isinstance(limit, Factor) else np.full(len(fastest), float(limit))
 
 
-_NO_LIMIT = "a time limit is above 0; leave it out where there is none"
-_NO_TYPE = "gpu_time. needs the name of a GPU type after the dot"
+_NO_LIMIT = "a time limit must be above 0; leave it out if there is none"
+_NO_TYPE = "gpu_time. must have the name of a GPU type after the dot"
 Limit = Annotated[Annotated[Seconds, VALUE] | Annotated[Factor, MAPPING], VALUE_OR_MAPPING]
 
 
@@ -229,7 +229,7 @@ class TaskMode(Held):
             raise ValueError(f"a mode needs one of time, work and profile{both}")
         for first, second in (("span_speed", "span_speeds"), ("gpus", "slice")):
             if getattr(self, first) is not None and getattr(self, second) is not None:
-                raise ValueError(f"{first} and {second} cannot stand together; give one of them")
+                raise ValueError(f"{first} and {second} exclude each other; give one of them")
         _check_profile_keys(self)
         _check_share(self.work, self.gpus)
         check_nodes(self, self.device == "cpu")
@@ -251,22 +251,22 @@ def check_nodes(demand: TaskMode | Demand, on_cores: bool) -> None:
     if nodes is None or nodes == 1:
         return
     if demand.span is not None:
-        text = f"the job is on {nodes} nodes exactly, and span: {demand.span} says how many it may use; leave one out"
+        text = f"nodes: {nodes} and span: {demand.span} both state the number of nodes; leave one out"
         raise KeyProblem("span", text)
     if demand.gpus is not None and demand.gpus < 1:
-        raise KeyProblem("gpus", f"{demand.gpus:g} of a GPU on each of {nodes} nodes: a gang takes whole GPUs")
+        raise KeyProblem("gpus", f"a gang over {nodes} nodes must use whole GPUs; got {demand.gpus:g} of a GPU")
     if demand.slice is not None:
-        raise KeyProblem("slice", f"a slice on each of {nodes} nodes: a gang takes whole GPUs")
+        raise KeyProblem("slice", f"a gang over {nodes} nodes must use whole GPUs; got a slice")
     if getattr(demand, "scaling", None) is not None:
-        raise KeyProblem("scaling", f"it tells the number of GPUs of one node, and the job is on {nodes}; use modes")
+        raise KeyProblem("scaling", f"scaling is for GPUs of one node, but the job is on {nodes} nodes; use modes")
     if on_cores and demand.cpus is not None and demand.cpus != int(demand.cpus):
-        raise KeyProblem("cpus", f"{demand.cpus:g} cores on each of {nodes} nodes: a gang takes whole cores")
+        raise KeyProblem("cpus", f"a gang over {nodes} nodes must use whole cores; got {demand.cpus:g} on each")
 
 
 def _check_profile_keys(demand: TaskMode | Demand, elsewhere: bool = False) -> None:
     for name in ("batch", "steps", "efficiency"):
         if getattr(demand, name) is not None and demand.profile is None and not elsewhere:
-            raise KeyProblem(name, "this belongs to a profile, and there is none here")
+            raise KeyProblem(name, "the key needs a profile")
 
 
 def demanded_share(work: Work | None) -> float | None:
@@ -277,9 +277,9 @@ def demanded_share(work: Work | None) -> float | None:
 def _check_share(work: Work | None, gpus: float | None, scaling: Any = None) -> None:
     share = demanded_share(work)
     if share is not None and scaling is not None:
-        raise KeyProblem("scaling", "work that demands a share of one GPU does not scale over several")
+        raise KeyProblem("scaling", "work with a share of one GPU cannot have scaling")
     if share is not None and gpus is not None and share != gpus:
-        raise KeyProblem("gpus", f"{gpus:g} contradicts the share of {share:g} that the work demands; give one of them")
+        raise KeyProblem("gpus", f"gpus must equal share ({share:g}) of the work, or be left out; got {gpus:g}")
 
 
 class Demand(Held):
@@ -368,24 +368,24 @@ class Demand(Held):
         for key in value or {}:
             if not key.isdigit() or int(key) < 1:
                 raise ValueError(
-                    f'scaling maps whole numbers of GPUs to speed-ups, as in {{1: 1, 2: 1.9}}; "{key}" is none'
+                    f'scaling must map whole numbers of GPUs to speed-ups, as in {{1: 1, 2: 1.9}}; got "{key}"'
                 )
         if value is not None and not value:
-            raise ValueError("scaling needs at least one number of GPUs")
+            raise ValueError("scaling must have at least one number of GPUs")
         return value
 
     def _check_keys(self) -> None:
         for first, second in (("deadline", "slo"), ("user", "users"), ("scaling", "gpus"), ("profile", "work"),
                               ("span_speed", "span_speeds"), ("gpus", "slice"), ("scaling", "slice")):  # fmt: skip
             if getattr(self, first) is not None and getattr(self, second) is not None:
-                raise ValueError(f"{first} and {second} cannot stand together; give one of them")
+                raise ValueError(f"{first} and {second} exclude each other; give one of them")
         given = [name for name in ("gpu_time", "cpu_time", "typed_gpu_time", "scaling") if getattr(self, name)]
         if self.modes is not None and given:
             raise ValueError("modes is the full form of gpu_time, cpu_time and scaling; give one of the two")
         if self.modes is not None and (self.work or self.profile):
             raise ValueError("modes is the full form of work and profile; give each mode its own")
         if self.modes is not None and isinstance(self.modes[0].time, Speedup):
-            raise ValueError("the first of the modes has nothing to be a speedup of; give it a time")
+            raise ValueError("the first mode needs a time, since a speedup is relative to it")
         _check_profile_keys(self, elsewhere=any(mode.profile for mode in self.modes or ()))
         _check_share(self.work, self.gpus, self.scaling)
         check_nodes(self, self.cpu_time is not None)
@@ -394,19 +394,19 @@ class Demand(Held):
     def _check_training(self) -> None:
         for name in ("modes", "scaling", "training", "span"):
             if self.communication is not None and getattr(self, name):
-                text = f"it is among the GPUs or nodes of a job of one width; {name} cannot be given with it"
+                text = f"communication needs a fixed number of GPUs and nodes; leave out {name}"
                 raise KeyProblem("communication", text)
         if self.training is None:
             return
         if self.gpus is not None and self.gpus < 1:
-            raise KeyProblem("gpus", f"{self.gpus:g} of a GPU: training takes whole GPUs")
+            raise KeyProblem("gpus", f"training must use whole GPUs; got {self.gpus:g} of a GPU")
         if self.training.widths is not None and self.nodes is not None:
-            raise KeyProblem("nodes", "training.widths tells the numbers of nodes; leave one of the two out")
+            raise KeyProblem("nodes", "training.widths defines the numbers of nodes; leave one of the two out")
         others = ("cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "gpu_memory", "span", "slice")
         for name in ("gpu_time", *others):
             if getattr(self, name):
                 key = "gpu_time.TYPE" if name == "typed_gpu_time" else name
-                raise KeyProblem("training", f"it tells times, memory and nodes; {key} cannot be given with it")
+                raise KeyProblem("training", f"training defines times, memory and nodes; leave out {key}")
 
     def check_whole(self) -> None:
         """Raise KeyProblem if class and entry contradict each other."""
@@ -414,10 +414,10 @@ class Demand(Held):
         check_nodes(self, self.cpu_time is not None)
         self._check_training()
         if self.devices is not None and not (self.work or self.profile or self.training):
-            raise KeyProblem("devices", "this belongs to work, a profile or training, and there is none here")
+            raise KeyProblem("devices", "the key needs work, a profile or training")
         others = self.gpu_time or self.typed_gpu_time or self.work or self.profile
         if isinstance(self.cpu_time, Speedup) and not others:
-            raise ValueError("cpu_time: a speedup is relative to a gpu_time, work or profile, and there is none")
+            raise ValueError("cpu_time: a speedup is relative to gpu_time, work or a profile; give one of them")
 
     @property
     def limit(self) -> float | Factor | None:

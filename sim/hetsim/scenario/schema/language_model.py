@@ -177,10 +177,10 @@ class LanguageModel(Profiled, Replicas):
     def _on(self, other: AlsoOn, number: int) -> LanguageModel:
         key = f"also_on.{number}"
         if other.tensor_parallel is not None and other.gpus not in (None, other.tensor_parallel):
-            raise KeyProblem(f"{key}.gpus", "tensor_parallel says on how many GPUs a replica is; give one of the two")
+            raise KeyProblem(f"{key}.gpus", "gpus and tensor_parallel are the same; give one of the two")
         step = other.step
         if step is None and (self.step.roofline is None or other.gpu is None):
-            text = "how long does a step take there?  Give step, or the figures of the GPU (gpu:) where model is an "
+            text = "the step time is missing; give step, or gpu (a known GPU) if model is an "
             raise KeyProblem(f"{key}.step", text + "architecture and the service's own steps are estimated")
         gpus = other.tensor_parallel or other.gpus or self.gpus
         kv = self.kv
@@ -240,7 +240,7 @@ class LanguageModel(Profiled, Replicas):
 
     def _check_estimate(self) -> None:
         if self.uncertain and self.engine is None:
-            raise KeyProblem("uncertain", "errors are known of a named engine only; give engine, such as vllm-0.15")
+            raise KeyProblem("uncertain", "uncertain needs a measured engine; give engine, such as vllm-0.15")
         if self.step.roofline is None:
             return
         if not isinstance(self.model, Architecture):
@@ -264,7 +264,7 @@ class LanguageModel(Profiled, Replicas):
         step = self.step
         is_complete = (step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)
         if not (step.roofline or step.fixed or is_complete):
-            raise KeyProblem("step", "every step needs some time; give fixed, or per_prompt_token and per_sequence")
+            raise KeyProblem("step", "every step must take time; give fixed, or per_prompt_token and per_sequence")
         self._check_slo()
         self._check_roles()
         self._unlike()
@@ -298,8 +298,8 @@ class LanguageModel(Profiled, Replicas):
                 raise KeyProblem("slo", what)
 
     def _check_blocks(self) -> None:
-        moved = "keys and values are moved; give kv: {per_token: ...}"
-        kept = "prefixes are kept in KV blocks; give kv: {per_token: ...}"
+        moved = "keys and values are transferred, so their size is needed; give kv: {per_token: ...}"
+        kept = "prefixes are stored in KV blocks, whose size is needed; give kv: {per_token: ...}"
         needs = (
             ("prefix_cache", self.prefix_cache is not None, kept),
             ("disaggregated", self.disaggregated is not None, moved),
@@ -309,7 +309,7 @@ class LanguageModel(Profiled, Replicas):
             if needed and self.kv is None:
                 raise KeyProblem(key, why)
         if self.prefix_cache is not None and self.kv is not None and self.prefix_cache.tokens % self.kv.block:
-            raise KeyProblem("prefix_cache", f"must be a multiple of kv.block ({self.kv.block}), not "
+            raise KeyProblem("prefix_cache", f"must be a multiple of kv.block ({self.kv.block}); got "
                              f"{self.prefix_cache.tokens}")  # fmt: skip
 
     @property
@@ -328,16 +328,16 @@ class LanguageModel(Profiled, Replicas):
     def _batch_limits(self) -> None:
         limit, kv = self.max_num_batched_tokens, self.kv
         if limit is not None and "max_num_seqs" in self.model_fields_set and limit < self.max_num_seqs:
-            text = f"a step of {limit:,} tokens cannot decode {self.max_num_seqs:,} sequences (max_num_seqs), one each"
-            raise KeyProblem("max_num_batched_tokens", f"{text}; let it be at least {self.max_num_seqs:,}")
+            text = f"a step of {limit:,} tokens cannot decode {self.max_num_seqs:,} sequences (max_num_seqs)"
+            raise KeyProblem("max_num_batched_tokens", f"{text}; it must be at least {self.max_num_seqs:,}")
         if kv is None:
             return
         if kv.per_token is None and kv.tokens is None:
-            raise KeyProblem("kv", "how much fits?  Give per_token (bytes), or tokens (of a replica)")
+            raise KeyProblem("kv", "the size of the cache is missing; give per_token (bytes) or tokens (of a replica)")
         if kv.tokens is not None and kv.tokens < kv.block:
-            raise KeyProblem("kv", f"{kv.tokens:,} tokens do not fill one block of {kv.block}")
+            raise KeyProblem("kv", f"tokens must be at least one block ({kv.block}); got {kv.tokens:,}")
         if kv.per_token is None and (self.preemption == "swap" or self.disaggregated is not None):
-            raise KeyProblem("kv", "keys and values are moved; give per_token, their bytes")
+            raise KeyProblem("kv", "keys and values are transferred; give per_token, their bytes")
 
     def _unlike(self) -> None:
         names = [kind.device for kind in self.kinds]
@@ -347,16 +347,16 @@ class LanguageModel(Profiled, Replicas):
         for number, other in enumerate(self.also_on):
             if other.replicas is not None and (apart is not None or self.scale is not None):
                 said = "disaggregated" if apart is not None else "scale"
-                raise KeyProblem(f"also_on.{number}.replicas", f"{said} says how many replicas there are")
+                raise KeyProblem(f"also_on.{number}.replicas", f"{said} defines the number of replicas")
         if apart is None:
             return
         for key in ("prefill_on", "decode_on"):
             if getattr(apart, key) not in (None, *names):
-                text = f"{getattr(apart, key)} is neither the service's device nor one of also_on"
+                text = f"must be the service's device or one of also_on; got {getattr(apart, key)}"
                 raise KeyProblem(f"disaggregated.{key}", text)
         few, many = sorted(kind.gpus for kind in (self.prefills_on, self.decodes_on))
         if many % few:
-            raise KeyProblem("also_on", f"keys and values move between {few} and {many} GPUs; let one be a multiple")
+            raise KeyProblem("also_on", f"between {few} and {many} GPUs: one number must be a multiple of the other")
 
     @property
     def prefills_on(self) -> LanguageModel:
@@ -386,14 +386,14 @@ class LanguageModel(Profiled, Replicas):
         if decode is not None and decode.measured is not None and not decode.extrapolate:
             low, high = decode.measured.sizes[0], decode.measured.sizes[-1]
             if "max_num_seqs" in self.model_fields_set and self.max_num_seqs > high:
-                text = f"step.decode was measured from {low} to {high} sequences; extrapolate: true goes beyond"
+                text = f"step.decode was measured from {low} to {high} sequences; extrapolate: true allows more"
                 raise KeyProblem("max_num_seqs", text)
         if prefill is not None and prefill.measured is not None and not prefill.extrapolate:
             sizes = prefill.measured.sizes
             if self.max_num_batched_tokens is None or self.max_num_batched_tokens > sizes[-1]:
                 range_ = f"from {sizes[0]:,} to {sizes[-1]:,} tokens"
-                text = f"step.prefill was measured {range_}; extrapolate: true goes beyond"
-                raise KeyProblem("max_num_batched_tokens", f"{text}, or let a step read no more than that")
+                text = f"step.prefill was measured {range_}; extrapolate: true allows more"
+                raise KeyProblem("max_num_batched_tokens", f"{text}, or limit the tokens of a step")
 
 
 def _estimated(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
@@ -401,11 +401,11 @@ def _estimated(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
     keys = dict(value)
     if keys.get("engine") is not None:
         if "step" in keys:
-            raise KeyProblem("engine", "the steps of an engine and step cannot stand together; give one of the two")
+            raise KeyProblem("engine", "engine and step exclude each other; give one of the two")
         keys = {**_defaults_of(keys["engine"]), **keys}
     if (parallel := keys.get("tensor_parallel")) is not None:
         if "gpus" in keys and keys["gpus"] != parallel:
-            raise KeyProblem("gpus", "tensor_parallel says on how many GPUs a replica is; give one of the two")
+            raise KeyProblem("gpus", "gpus and tensor_parallel are the same; give one of the two")
         keys["gpus"] = parallel
     try:
         model = _WEIGHTS.validate_python(keys.get("model", 0), context=info.context)
@@ -422,7 +422,7 @@ def _estimated(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
             keys["kv"] = {**kv, "per_token": f"{model.stored(devices)} B"}
     if "step" not in keys:
         if "gpu" not in keys:
-            raise KeyProblem("gpu", "the steps of a model on which GPU?  Name it, as in gpu: h100, or give step")
+            raise KeyProblem("gpu", "the GPU of the steps is missing; give gpu, as in gpu: h100, or step")
         keys["step"] = {"roofline": {}}
     return keys
 

@@ -120,12 +120,12 @@ def check_policies(document: Document, base: Path) -> tuple[Policies | None, lis
     here: Path_ = ("policy",)
     policy = long_form(document.data.get("policy"))
     if not isinstance(policy, dict):
-        return None, [document.problem(here, "expected the name of a scheduler, or a mapping")]
+        return None, [document.problem(here, "must be the name of a scheduler, or a mapping")]
     specs: dict[str, PolicySpec | None] = {}
     decisions: DecisionTime | None = None
     for part, value in policy.items():
         if part == "placement":
-            problems.append(document.problem((*here, part), "the scheduler has a placement of its own; give it once"))
+            problems.append(document.problem((*here, part), "placement must be given once: in the scheduler or here"))
         elif part == "decisions":
             try:
                 decisions = DecisionsSpec.model_validate(value).made()
@@ -178,7 +178,7 @@ def _check(
         value = {"name": value}
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         article = "an" if kind[0] in "aeiou" else "a"
-        return None, [document.problem(path, f"expected the name of {article} {kind}, or a mapping with its name")]
+        return None, [document.problem(path, f"must be the name of {article} {kind}, or a mapping with its name")]
     name = value["name"]
     try:
         item = registry.policy(kind, name)
@@ -265,7 +265,7 @@ def _check_inner(
         return spec, problems
     what = "a static policy, one that makes a plan" if wanted is PlannedScheduler else f"a {wanted.__name__}"
     named = path if isinstance(value, str) else (*path, "name")
-    return None, [*problems, document.problem(named, f'{outer} wants {what}, which "{spec.name}" is not')]
+    return None, [*problems, document.problem(named, f'{outer} needs {what}; got "{spec.name}"')]
 
 
 def _parameter_problems(

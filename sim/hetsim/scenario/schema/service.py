@@ -65,7 +65,7 @@ class Replicas(Model):
         """Raise KeyProblem where several keys say how many replicas there are."""
         for other in others:
             if self.replicas is not None and getattr(self, other) is not None:
-                raise KeyProblem("replicas", f"{other} says how many replicas there are; give one of the two")
+                raise KeyProblem("replicas", f"{other} defines the number of replicas; give one of the two")
 
 
 Kept = Annotated[Count, Field(le=10_000_000)]
@@ -98,7 +98,7 @@ class ComputeStage(MeasuredSpec, Mirror):
         return self.per_prompt_token > 0 or self.per_output_token > 0
 
 
-_NOT_NOISE = f"noise is a relative standard deviation from 0 to {MAX_NOISE:.0%}, not {{:g}}"
+_NOT_NOISE = f"noise must be a relative standard deviation from 0 to {MAX_NOISE:.0%}; got {{:g}}"
 BOTH_WAYS = Short(lambda value: {"request": value, "response": value} if isinstance(value, str) else value,
                   {"type": "string"})  # fmt: skip
 FIXED_ONLY = Short(short, {"anyOf": [{"type": "string"}, TABLE]})
@@ -136,13 +136,13 @@ def check_whole(way: VariantSpec) -> None:
     if way.compute.measured is not None or (way.compute.by_tokens and (each is None or each.mean > 0)):
         pass  # every batch, or every request, takes time of its own
     elif each is None and not fixed:
-        raise KeyProblem("compute", "a batch needs some time; give per_item, fixed or both")
+        raise KeyProblem("compute", "a batch must take time; give per_item, fixed or both")
     elif each is not None and each.mean == 0:
         raise KeyProblem("compute", "per_item must be above 0; leave it out if a batch of any size takes the same")
     elif each is None and way.max_batch is None:
-        raise KeyProblem("compute", "without per_item a batch of any size takes the same; give max_batch besides")
+        raise KeyProblem("compute", "without per_item a batch of any size takes the same time, so max_batch is needed")
     if way.device == "cpu" and (way.upload != StageSpec() or way.download != StageSpec()):
-        raise KeyProblem("upload", "a CPU computes where the data are; upload and download belong to accelerators")
+        raise KeyProblem("upload", "upload and download need an accelerator; leave them out for a CPU")
 
 
 def _check_table(way: VariantSpec, name: str) -> None:
@@ -152,10 +152,10 @@ def _check_table(way: VariantSpec, name: str) -> None:
         return
     for key in dict.fromkeys(("per_item", *stage.KEYS)):
         if key in stage.model_fields_set:
-            raise KeyProblem(name, f"a table and {key} cannot stand together; the table is the time of the whole batch")
+            raise KeyProblem(name, f"a table and {key} exclude each other: the table gives the time of the whole batch")
     largest = table.sizes[-1]
     if way.max_batch is not None and way.max_batch > largest and not stage.extrapolate:
-        text = f"the largest measured size of {name} is {largest}; extrapolate: true there goes beyond"
+        text = f"the largest measured size of {name} is {largest}; extrapolate: true there allows more"
         raise KeyProblem("max_batch", f"{text}, or measure batches of {way.max_batch}")
 
 
@@ -205,9 +205,9 @@ class ServiceSpec(Profiled):
     def _check_keys(self) -> None:
         inline = [key for key in INLINE if getattr(self, key) is not None]
         if self.variants is not None and inline:
-            raise KeyProblem(inline[0], "this belongs to a variant, where there are variants")
+            raise KeyProblem(inline[0], "with variants, the key must be given in each variant")
         if self.variants is None and self.compute is None:
-            raise ValueError("a service needs compute: {per_item: ..., fixed: ...}, or variants that have it")
+            raise ValueError("a service needs compute: {per_item: ..., fixed: ...}, or variants with it")
         if self.variants is None:
             check_whole(self.ways[0])
 

@@ -41,10 +41,10 @@ class SiteSpec(Model):
 
     def _check_keys(self) -> None:
         if self.grace and self.at_limit != "kill":
-            raise KeyProblem("grace", "no job is killed here; give at_limit: kill, or leave it out")
+            raise KeyProblem("grace", "grace needs at_limit: kill; give that, or leave grace out")
         defaults = [name for name, rules in self.partitions.items() if rules.default]
         if len(defaults) > 1:
-            raise KeyProblem("partitions", f"{' and '.join(defaults)} are both the default; there is one at most")
+            raise KeyProblem("partitions", f"at most one partition may be the default; got {' and '.join(defaults)}")
 
 
 @keys_of(Maintenance)
@@ -88,7 +88,7 @@ class Fault(Mirror):
     def _there(cls, value: str | None, info: ValidationInfo) -> str | None:
         base = (info.context or {}).get("base", ".")
         if value is not None and not (Path(base) / value).is_file():
-            raise ValueError(f'there is no file "{value}"')
+            raise ValueError(f'the file "{value}" does not exist')
         if value is not None:
             record_input(Path(base) / value, "file", value)
         return value
@@ -96,19 +96,19 @@ class Fault(Mirror):
     def _check_keys(self) -> None:
         kinds = [key for key in ("on", "maintenance", "file") if getattr(self, key) is not None]
         if len(kinds) != 1:
-            raise ValueError("a fault is random (on, every, repair), a maintenance, or in a file; give one of them")
+            raise ValueError("a fault must be one of: random (on, every, repair), a maintenance, or in a file")
         if kinds[0] != "on":
             random = {"every": self.every, "repair": self.repair, "slow": self.factor, "for": self.lasting}
             for key, value in random.items():
                 if value is not None:
-                    raise KeyProblem(key, f"this belongs to random faults, not to a {kinds[0]}")
+                    raise KeyProblem(key, f"the key is for random faults, not for a {kinds[0]}")
             return
         if self.every is None or self.every.mean == 0:
-            raise KeyProblem("every", "how often? Give a distribution of the time between two faults, above 0")
+            raise KeyProblem("every", "must be a distribution of the time between two faults, above 0")
         length = self.lasting if self.factor is not None else self.repair
         if length is None:
-            raise KeyProblem("for" if self.factor else "repair", "how long does it last? Give a distribution")
+            raise KeyProblem("for" if self.factor else "repair", "must be a distribution of the duration of a fault")
         if self.factor is not None and self.factor < 1:
-            raise KeyProblem("slow", f"a factor of at least 1 by which things take longer, not {self.factor:g}")
+            raise KeyProblem("slow", f"slow must be at least 1, the factor on run times; got {self.factor:g}")
         if self.together and any(where != "node" for where in self.on or ()):
-            raise KeyProblem("together", "racks are of nodes: on: node")
+            raise KeyProblem("together", "together: rack needs on: node")

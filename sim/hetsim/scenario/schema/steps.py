@@ -52,24 +52,24 @@ class StepTime(Mirror):
         if self.roofline is not None:
             for key in ("per_sequence", "per_prompt_token", "per_context_token", "decode", "prefill"):
                 if key in self.model_fields_set:
-                    raise KeyProblem(key, "the roofline says what that takes; give one of the two")
+                    raise KeyProblem(key, "a roofline defines this time; give one of the two")
         for name, line in (("decode", "per_sequence"), ("prefill", "per_prompt_token")):
             stage: StageSpec | None = getattr(self, name)
             if stage is None:
                 continue
             if line in self.model_fields_set:
-                raise KeyProblem(name, f"{name} and {line} cannot stand together; {name} is the time of the step")
+                raise KeyProblem(name, f"{name} and {line} exclude each other: {name} gives the time of the step")
             if (table := stage.measured) is not None:
                 for key in ("fixed", "per_item"):
                     if key in stage.model_fields_set:
-                        raise KeyProblem(name, f"a table and {key} cannot stand together; the table is the whole time")
+                        raise KeyProblem(name, f"a table and {key} exclude each other: the table gives the whole time")
                 if table.spread:
-                    raise KeyProblem(name, "times of steps are not drawn; give one time for each number")
+                    raise KeyProblem(name, "step times cannot be random; give one time for each number")
             shortest = stage.fixed + stage.per_item if table is None else min(table.seconds)
             if not shortest:
-                raise KeyProblem(name, "a step takes some time; give fixed or per_item, or times by number")
+                raise KeyProblem(name, "a step must take time; give fixed or per_item, or times by number")
             if self.fixed > shortest:
-                raise KeyProblem("fixed", f"every step takes at least that, and {name} has a shorter one")
+                raise KeyProblem("fixed", f"fixed must not exceed any time of {name}")
 
     def times(self, figures: tuple[Architecture, Peak, int] | None) -> LinearSteps | RooflineSteps:
         """Build the step times; a roofline uses the figures of model and GPU."""
@@ -95,7 +95,7 @@ def _named(value: Any, info: ValidationInfo) -> Any:
         changes = dict(value)
         name, file = changes.pop("name", None), changes.pop("config", None)
         if name is not None and file is not None:
-            raise ValueError(f"name and config are two models; give one of the two, not {shown(name)} as well")
+            raise ValueError(f"name and config exclude each other; give one of the two (name is {shown(name)})")
         figures = {} if name is None else _architecture(name).model_dump(exclude_none=True)
         if file is not None:
             named = changes.get("number_format")
@@ -122,7 +122,7 @@ def _named(value: Any, info: ValidationInfo) -> Any:
 
 def _architecture(name: Any) -> Architecture:
     if not isinstance(name, str):
-        raise ValueError("name is the name of a model, such as llama-2-70b")
+        raise ValueError("name must be the name of a model, such as llama-2-70b")
     try:
         return architectures.model(name)
     except UnknownName as error:
@@ -152,7 +152,7 @@ EngineName = Annotated[str, AfterValidator(lambda value: of_engine("named")(valu
 def figures_missing(gpu: Peak, devices: int) -> str | None:
     """Name the figure of a GPU that step times need and that is unknown; or None."""
     if gpu.matrix_flops is None:
-        return "the peak of its matrix units is not known (matrix_flops)"
+        return "the peak of the GPU's matrix units is unknown (matrix_flops)"
     if devices > 1 and gpu.link is None:
-        return "the bandwidth to its neighbors is not known (link)"
+        return "the GPU's bandwidth to other GPUs is unknown (link)"
     return None

@@ -82,14 +82,14 @@ def read_range(value: Any) -> Range:
     if scale not in SCALES:
         raise ValueError(f"unknown scale {shown(scale)}{suggestion(str(scale), SCALES) or '; linear or log'}")
     if not isinstance(integer, bool):
-        raise ValueError(f"integer: expected true or false, not {shown(integer)}")
+        raise ValueError(f"integer: must be true or false; got {shown(integer)}")
     low, high, unit = _ends(given["low"], given["high"])
     if low >= high:
-        raise ValueError(f"the range from {given['low']} to {given['high']} is empty: low must be below high")
+        raise ValueError(f"low must be below high; got {given['low']} to {given['high']}")
     if scale == "log" and low <= 0:
         raise ValueError(f"a log scale must start above 0; got {given['low']}")
     if integer and not (low.is_integer() and high.is_integer()):
-        raise ValueError(f"whole numbers from {given['low']} to {given['high']}: both ends must be whole")
+        raise ValueError(f"both ends of whole numbers must be whole; got {given['low']} to {given['high']}")
     return Range(low, high, unit, scale=scale, integer=integer, steps=_steps(given.get("steps")))
 
 
@@ -102,7 +102,7 @@ def _ends(low: Any, high: Any) -> tuple[float, float, str]:
     if first[0] == 0 and first[1] < 0 <= last[1]:  # 0 needs no unit
         first = (0.0, last[1], last[2])
     if first[1] != last[1]:
-        raise ValueError(f"{low} and {high} are not of one kind: give both ends with a unit of the same dimension")
+        raise ValueError(f"both ends must have units of the same dimension; got {low} and {high}")
     if first[2] != last[2]:
         return first[0], last[0], _BASE[first[1]]
     numbers = [float(re.match(rf"\s*({units.SIGNED})", str(end))[1]) for end in (low, high)]  # type: ignore[index]
@@ -113,7 +113,7 @@ def _steps(steps: Any) -> int | None:
     if steps is None:
         return None
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MAX_STEPS:
-        raise ValueError(f"steps: expected a whole number from 1 to {MAX_STEPS:,}, not {shown(steps)}")
+        raise ValueError(f"steps: must be a whole number from 1 to {MAX_STEPS:,}; got {shown(steps)}")
     return steps
 
 
@@ -133,5 +133,5 @@ def _from_text(text: str) -> dict[str, Any]:
             break  # the unit of the upper end
         words.pop()
     if (match := _RANGE.match(" ".join(words))) is None:
-        raise ValueError(f'"{text}" is not a range such as 10/s..1000/s log')
+        raise ValueError(f'must be a range such as 10/s..1000/s log; got "{text}"')
     return {"low": match["low"], "high": match["high"], **parts}

@@ -34,13 +34,13 @@ class TransformerSpec(Mirror):
         given = [key for key in figures if getattr(self, key) is not None]
         if self.name is None:
             if missing := [key for key in figures if key not in given]:
-                raise KeyProblem(missing[0], "this is missing; give the figures of the model, or its name")
+                raise KeyProblem(missing[0], "the key is missing; give the model's figures, or name a known model")
         elif given:
-            raise KeyProblem(given[0], f"the name {self.name} tells it; leave one of the two out")
+            raise KeyProblem(given[0], f"the model {self.name} defines this value; leave one of the two out")
         elif self.name not in architectures.MODELS:
             raise KeyProblem("name", f"{UnknownName('model', self.name, architectures.MODELS)} (hetsim list models)")
         elif (shape := architectures.MODELS[self.name]).latent is not None or shape.linear is not None:
-            raise KeyProblem("name", f"{self.name} has another attention than that of heads; give its figures")
+            raise KeyProblem("name", f"{self.name} has an unsupported form of attention; give the figures of the model")
 
     @property
     def experts(self) -> int:
@@ -137,15 +137,15 @@ class TrainingSpec(Mirror):
     def _check_keys(self) -> None:
         model = self.model.described()
         if self.widths is not None and self.data is not None and len(set(self.widths)) > 1:
-            raise KeyProblem("data", "it follows from each of the widths of the job; leave it out")
+            raise KeyProblem("data", "widths define the data parallelism; leave data out")
         if self.efficiency == 0:
             raise KeyProblem("efficiency", "a share above 0")
         if (self.chunks > 1) != (self.schedule == "interleaved"):
-            text = "an interleaved pipeline has 2 chunks or more, others have 1"
-            raise KeyProblem("chunks", f"{text}; here are {self.chunks} and schedule {self.schedule}")
+            text = "an interleaved pipeline must have 2 or more chunks, others 1"
+            raise KeyProblem("chunks", f"{text}; got {self.chunks} and schedule {self.schedule}")
         if self.pipeline * self.chunks > model.layers:
             parts = f"{self.pipeline} stages" + (f" of {self.chunks} chunks" if self.chunks > 1 else "")
-            raise KeyProblem("pipeline", f"{parts} are more than the {model.layers} layers")
+            raise KeyProblem("pipeline", f"{parts} exceed the {model.layers} layers")
         for key, count, what in (("pipeline", model.layers, "layers"), ("tensor", model.heads, "heads")):
             degree = getattr(self, key) * (self.chunks if key == "pipeline" else 1)
             if count % degree:
@@ -160,7 +160,7 @@ class TrainingSpec(Mirror):
         data = self.data or max(1, gpus // stage)
         if stage * data != gpus:
             degrees = f"tensor {self.tensor} × pipeline {self.pipeline} × data {data}"
-            text = f"{degrees} are {stage * data} GPUs, the job has {gpus}"
+            text = f"{degrees} must be the {gpus} GPUs of the job; got {stage * data}"
             raise KeyProblem("data" if self.data else "tensor", text)
         if self.batch % (data * self.micro_batch):
             samples = f"{self.batch} samples do not divide into micro-batches of {self.micro_batch}"

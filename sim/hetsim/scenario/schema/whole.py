@@ -39,7 +39,7 @@ Warmup = Annotated[
 
 
 _Inside = Annotated[
-    Fraction, forbid(lambda share: not 0 < share < 1, "expected a share above 0 and below 1, such as 5%, not {:g}")
+    Fraction, forbid(lambda share: not 0 < share < 1, "must be a share above 0 and below 1, such as 5%; got {:g}")
 ]
 _NO_HORIZON = "must be above 0; leave it out to run until everything is done"
 
@@ -128,13 +128,13 @@ class ScenarioModel(Model):
                     raise KeyProblem(key, str(error)) from None
             elif not isinstance(values, list) or not values:
                 what = "an empty one" if values == [] else shown(values)
-                raise KeyProblem(key, f"expected a list of the values to try, not {what}")
+                raise KeyProblem(key, f"must be a list of the values to try; got {what}")
         return value
 
     def _check_keys(self) -> None:
         if self.horizon is not None and not isinstance(self.warmup, str) and self.warmup >= self.horizon:
             raise KeyProblem(
-                "warmup", f"{self.warmup:g} s must be shorter than the horizon of {self.horizon:g} s, which includes it"
+                "warmup", f"must be below the horizon of {self.horizon:g} s, which includes it; got {self.warmup:g} s"
             )
 
 

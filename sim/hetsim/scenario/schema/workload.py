@@ -141,7 +141,7 @@ class Resample(Model):
         if (self.block is None) == (self.by is None):
             raise ValueError("give either block (a time such as 1 week) or by: user or row")
         if (self.gpu_demand is None) == (self.by == "row"):
-            raise ValueError("by: row goes with gpu_demand, such as 1.3, and gpu_demand with by: row")
+            raise ValueError("by: row and gpu_demand (such as 1.3) must be given together")
 
 
 def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
@@ -155,7 +155,7 @@ def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> 
     if days:
         length = math.ceil(length / DAY + 1e-9) * DAY
     if length < 2 * block:
-        raise ValueError(f"the trace spans {length / block:.2g} of such blocks; take blocks of at most half of it")
+        raise ValueError(f"a block must be at most half of the trace, which spans {length / block:.2g} blocks")
     count = math.ceil(length / block - 1e-9)
     starts = random.integers(round(length / DAY), size=count) * DAY if days else random.random(count) * length
     since = arrival - begin
@@ -180,7 +180,7 @@ def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, 
 
     codes, names = pd.factorize(user, use_na_sentinel=False)
     if len(names) < 2:
-        raise ValueError("the trace has one user only: nothing to draw from")
+        raise ValueError("the trace has only one user, so users cannot be resampled")
     drawn = np.bincount(random.integers(len(names), size=len(names)), minlength=len(names))
     times = drawn[codes]
     positions = np.repeat(np.arange(len(codes)), times)
@@ -196,9 +196,9 @@ def by_row(
     ValueError if no row requests a GPU.
     """
     if not capacity:
-        raise ValueError("the cluster has no GPUs for gpu_demand to count")
+        raise ValueError("gpu_demand needs GPUs, but the cluster has none")
     if not (asked := float(gpus.sum())):
-        raise ValueError("no row of the trace asks for a GPU: gpu_demand is never reached")
+        raise ValueError("no row of the trace requests a GPU, so gpu_demand cannot be reached")
     target = demand * capacity
     order = random.permutation(len(gpus))
     more: list[int] = []
@@ -220,7 +220,7 @@ MAX_TASKS = 50_000_000  # Maximum number of tasks in one stream, whose columns a
 
 def _named_process(value: Any) -> Any:
     if isinstance(value, dict) and not isinstance(value.get("process", ""), str):
-        raise ValueError(f"process is the name of an arrival process, not {shown(value['process'])}")
+        raise ValueError(f"process must be the name of an arrival process; got {shown(value['process'])}")
     return value
 
 
@@ -237,17 +237,17 @@ AS_HEDGE = Annotated[Hedge, Keys(Hedge)]
 AS_CLIENTS = Keys(Clients, timeout=TimeDistribution, retry=Annotated[Retry, AS_RETRY], hedge=AS_HEDGE)
 
 TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "training")
-OF_REQUESTS = "the times of requests stand under service"
+OF_REQUESTS = "the times of requests are under service"
 NOT_OF_REQUESTS = (
     "nodes", "gpus", "slice", "cpus", "memory", "gpu_memory", "span", "upload", "download", "stopping", "devices",
     "writes", "partition", "time_limit", "qos", "account", "communication",
 )  # fmt: skip
 OF_A_TRACE = {
-    "skip": "it leaves out rows of a trace",
-    "time_scale": "it stretches the arrival times of a trace",
-    "unfit": "it is about the rows of a trace",
-    "load": "it stretches the arrival times of a trace",
-    "resample": "it draws the rows of a trace again",
+    "skip": "skip leaves out rows of a trace",
+    "time_scale": "the key scales the arrival times of a trace",
+    "unfit": "the key is for rows of a trace",
+    "load": "the key scales the arrival times of a trace",
+    "resample": "resample draws the rows of a trace again",
 }  # Keys that require a trace -> what they do with it, for messages.
 
 
@@ -263,7 +263,7 @@ def refuse(demand: Demand, keys: tuple[str, ...], why: str) -> None:
     for name in keys:
         if getattr(demand, name):
             key = "gpu_time.TYPE" if name == "typed_gpu_time" else name
-            raise ValueError(f"{why}; {key} cannot be given with it")
+            raise ValueError(f"{why}; leave out {key}")
 
 
 class TaskClass(Demand):
@@ -356,11 +356,11 @@ class WorkloadEntry(Demand):
 
     def _check_clients(self, clients: Clients) -> None:
         if any(one.patience is not None for one in self._levels):
-            raise KeyProblem("patience", "it is the short form of clients that leave while they wait; give one of both")
+            raise KeyProblem("patience", "patience is short for clients that leave while they wait; give one of both")
         retry = clients.retry
         if getattr(self.arrivals, "closed", False) and retry is not None and retry.budget is not None:
             key = "retry" if clients.count is None else "count"
-            text = "in a closed loop each client is one by itself; leave budget and count out"
+            text = "a closed loop defines its clients; leave budget and count out"
             raise KeyProblem("clients", text, key)
 
     def _check_together(self) -> None:
@@ -368,48 +368,48 @@ class WorkloadEntry(Demand):
         names: list[str | None] = []
         for number, one in enumerate(self.classes or []):
             if unknown := [name for name in one.after or () if not self.together or names.count(name) != 1]:
-                text = f'{names.count(unknown[0]) or "no"} classes before it are "{unknown[0]}"; give the name of one'
-                text = text if self.together else "it goes with together: true"
+                text = f'{names.count(unknown[0]) or "no"} classes before it are "{unknown[0]}"; after must name one'
+                text = text if self.together else "after needs together: true"
                 raise KeyProblem("classes", text, (number, "after"))
             keys = ("slo", "deadline", "user", "users", "tokens") if self.together else ()
             if self.together and one.weight != 1:
-                raise KeyProblem("classes", "each request has a task of every class; leave it out", (number, "weight"))
-            refuse(one, keys, "a request of classes that come together has one for all, which the entry gives")
+                raise KeyProblem("classes", "weight has no effect with together; leave it out", (number, "weight"))
+            refuse(one, keys, "with together, the entry must give the value for all classes")
             names.append(one.class_)
         if self.together:
-            refuse(self, ("clients", "service", "tokens", "trace"), "classes that come together are plain tasks")
+            refuse(self, ("clients", "service", "tokens", "trace"), "with together, classes must be plain tasks")
             if self.classes is None or getattr(self.arrivals, "closed", False):
-                text = "a closed loop waits for single tasks" if self.classes else "it is about classes; give them"
+                text = "a closed loop needs single tasks" if self.classes else "together needs classes"
                 raise KeyProblem("together", text)
 
     def _check_trace_keys(self) -> None:
         """Check for keys that conflict with a trace."""
         if self.load is not None and (self.time_scale or self.arrivals or self.resample or self.service):
             others = "time_scale, arrivals, resample or a service"
-            raise KeyProblem("load", f"it stretches the arrivals of tasks; {others} cannot be given with it")
+            raise KeyProblem("load", f"load scales the arrivals of tasks; leave out {others}")
         if self.resample is not None and self.arrivals is not None:
-            raise KeyProblem("resample", "the arrivals of this trace are drawn anew already; leave one out")
+            raise KeyProblem("resample", "resample and arrivals both draw new arrivals of the trace; leave one out")
         if self.service is None:
-            refuse(self, ("classes", "communication", *TIMES), "the times of these tasks come from the trace")
+            refuse(self, ("classes", "communication", *TIMES), "the times of the tasks are in the trace")
             own = dict.fromkeys(("tokens", "ttft", "tpot"), "requests to a language model")
             for key, what in ({"devices": "work or a profile"} | own).items():
                 if getattr(self, key) is not None:
-                    raise KeyProblem(key, f"this belongs to {what}, and the tasks here come from a trace")
+                    raise KeyProblem(key, f"the key is for {what}, but these tasks are in a trace")
         else:
-            refuse(self, ("classes", "tokens", "ttft", "tpot"), "these requests come from the trace")
+            refuse(self, ("classes", "tokens", "ttft", "tpot"), "the requests are in the trace")
             refuse(self, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
 
     def _check_no_trace_keys(self) -> None:
         """Check for keys that need a trace, and for arrivals."""
         if any(one.span == "recorded" for one in self._levels):
-            raise KeyProblem("span", "recorded is about the rows of a trace, and there is no trace here")
+            raise KeyProblem("span", "recorded needs a trace")
         for key, effect in OF_A_TRACE.items():
             if getattr(self, key) != type(self).model_fields[key].default:
-                raise KeyProblem(key, f"{effect}, and there is no trace here")
+                raise KeyProblem(key, f"{effect}, but the entry has no trace")
         if self.arrivals is None:
             raise ValueError("an entry needs arrivals (and times), or a trace")
         if self.service is None and any(one.tokens is not None for one in self._levels):
-            raise KeyProblem("tokens", "these are of requests to a language model (service: {kind: llm, ...})")
+            raise KeyProblem("tokens", "tokens are for requests to a language model (service: {kind: llm, ...})")
         for key in ("ttft", "tpot"):
             if not hasattr(self.service, "kind") and any(getattr(one, key) for one in self._levels):
                 raise KeyProblem(key, "limits of classes are for requests to a language model (kind: llm)")
@@ -426,7 +426,7 @@ class WorkloadEntry(Demand):
             demand.check_whole()
         of_gpus = [key for key in ("gpus", "slice", "gpu_memory") if getattr(self, key) is not None]
         if self.classes is None and of_gpus and not any(getattr(self, name) for name in TIMES if name != "cpu_time"):
-            text = "it is held on GPUs, and the tasks have times on cores alone; give gpu_time, too"
+            text = "gpu_memory needs a time on GPUs; give gpu_time, too"
             raise KeyProblem(of_gpus[0], text)
 
     def _only_a_pipeline(self) -> None:
@@ -435,8 +435,8 @@ class WorkloadEntry(Demand):
             if field in self.model_fields_set and field not in WITH_PIPELINE:
                 key = type(self).model_fields[field].alias or field
                 key = "gpu_time.TYPE" if field == "typed_gpu_time" else key
-                raise KeyProblem("pipeline", f"it tells times and devices of all stages; {key} cannot be given with it")
+                raise KeyProblem("pipeline", f"pipeline defines times and devices of all stages; leave out {key}")
         if self.clients is not None and self.pipeline is not None and self.pipeline.training:
-            raise KeyProblem("clients", "items of a training job go forward and backward; clients send requests")
+            raise KeyProblem("clients", "a training pipeline has no requests, so clients cannot be given")
         if getattr(self.arrivals, "closed", False):
-            raise KeyProblem("arrivals", "a closed loop waits for single tasks, not for the items of a pipeline")
+            raise KeyProblem("arrivals", "a closed loop needs single tasks, not items of a pipeline")

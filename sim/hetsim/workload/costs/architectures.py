@@ -173,17 +173,17 @@ class Architecture(Frozen):
         problems = (
             (own and (self.kv_heads or self.head_size), "latent attention has no kv_heads or head_size"),
             (not own and self.head_size is None and self.hidden % heads,
-             f"a hidden size of {self.hidden} is not a multiple of {heads} heads; give head_size"),
-            (heads % self._kv_heads, f"{heads} heads cannot share {self._kv_heads} heads of keys and values evenly"),
-            (self.active_experts > experts, f"a token cannot need {self.active_experts} of {experts} experts"),
+             f"hidden must be a multiple of heads ({heads}), or head_size be given; got {self.hidden}"),
+            (heads % self._kv_heads, f"heads must be a multiple of kv_heads ({self._kv_heads}); got {heads}"),
+            (self.active_experts > experts, f"active_experts must be at most {experts}; got {self.active_experts}"),
             (experts == 1 and (self.shared_intermediate or apart),
              "shared experts and layers without experts need several experts; give experts"),
             (apart != (self.dense_intermediate is not None) or self.dense_layers >= layers,
-             "dense_layers and dense_intermediate belong together, and some layers have experts"),
-            (self.windowed_layers and self.window is None, "windowed_layers have a window; give window, its tokens"),
+             "dense_layers and dense_intermediate must be given together, with fewer dense_layers than layers"),
+            (self.windowed_layers and self.window is None, "windowed_layers need window, a number of tokens"),
             (self.indexer is not None and not own, "an indexer needs latent attention; give latent"),
             ((self.windowed_layers or 0) + linear > layers or linear == layers,
-             f"more layers with windows or linear attention than the {layers} there are"),
+             f"windowed_layers and linear_layers must be at most layers ({layers})"),
         )  # fmt: skip
         for wrong, message in problems:
             if wrong:
@@ -192,7 +192,7 @@ class Architecture(Frozen):
     def check_parts(self, gpus: int) -> None:
         """ValueError unless the attention heads divide evenly over the GPUs."""
         if self.heads % gpus:
-            raise ValueError(f"{self.heads} attention heads cannot be divided evenly over {gpus} GPUs")
+            raise ValueError(f"{self.heads} attention heads must be a multiple of the {gpus} GPUs")
 
     @property
     def _kv_heads(self) -> int:

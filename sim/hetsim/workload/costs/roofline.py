@@ -303,18 +303,18 @@ def _round_up(value: int, granularity: int) -> int:
 
 def _require_gpu(peak: Peak) -> int:
     if peak.multiprocessors is None:
-        raise ValueError("a launch needs a device with multiprocessors, a GPU")
+        raise ValueError("a launch needs a GPU with multiprocessors")
     return peak.multiprocessors
 
 
 def _require_share(name: str, value: float) -> None:
     if not 0 < value <= 1:
-        raise ValueError(f"{name} must be above 0 and at most 1, not {value:g}")
+        raise ValueError(f"{name} must be above 0 and at most 1; got {value:g}")
 
 
 def _require_fit(what: str, wanted: int, most: int) -> None:
     if wanted > most:
-        raise ValueError(f"{wanted} {what} are more than the device's {most}")
+        raise ValueError(f"{wanted} {what} exceed the device's {most}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Renewal(ArrivalProcess):
 
     def _check_keys(self) -> None:
         if self.family == "hyperexponential" and self.scv <= 1:
-            raise ValueError(f"hyperexponential gaps have an scv above 1, not {self.scv:g}; use family auto or gamma")
+            raise ValueError(f"scv must be above 1 for hyperexponential; got {self.scv:g}: use family auto or gamma")
 
     @property
     def rate_mean(self) -> float:
@@ -73,12 +73,12 @@ class MarkovModulatedPoisson(ArrivalProcess):
 
     def _check_keys(self) -> None:
         if (self.switching is None) == (self.holding is None):
-            raise ValueError("mmpp needs either switching or holding")
+            raise ValueError("mmpp needs exactly one of switching and holding")
         states = len(self.rates)
         if not any(rate > 0 for rate in self.rates):
             raise ValueError("at least one of rates must be above 0")
         if self.holding is not None and len(self.holding) != states:
-            raise ValueError(f"{states} rates but {len(self.holding)} holding times")
+            raise ValueError(f"holding must have {states} times, one for each rate; got {len(self.holding)}")
         if self.switching is not None:
             if [len(row) for row in self.switching] != [states] * states:
                 raise ValueError(f"switching must have {states} rows of {states} rates, as there are {states} rates")
@@ -251,7 +251,7 @@ class Diurnal(ArrivalProcess):
 
     def _check_keys(self) -> None:
         if not 0 <= self.amplitude <= 1:
-            raise ValueError(f"amplitude must be between 0 and 1, not {self.amplitude:g}")
+            raise ValueError(f"amplitude must be between 0 and 1; got {self.amplitude:g}")
 
     @property
     def rate_mean(self) -> float:
@@ -289,9 +289,9 @@ class Burst(ArrivalProcess):
 
     def _check_keys(self) -> None:
         if (self.every is None) == (self.at is None):
-            raise ValueError("burst arrivals need either every or at")
+            raise ValueError("burst arrivals need exactly one of every and at")
         if self.at is not None and not self.at:
-            raise ValueError("at needs at least one instant")
+            raise ValueError("at must have at least one time")
         if self.size.mean <= 0:
             raise ValueError("the size of a burst must be above 0")
 
@@ -324,7 +324,7 @@ class Burst(ArrivalProcess):
                 yield open_[:settled]
             size = math.floor(self.size.sample(rng, 1)[0] + rng.random())
             if size > MAX_ARRIVALS:
-                raise ValueError(f"a burst of {size:.3g} arrivals is more than the {MAX_ARRIVALS:,} of a stream")
+                raise ValueError(f"a burst must have at most {MAX_ARRIVALS:,} arrivals; got {size:.3g}")
             offsets = np.sort(rng.random(size)) * self.over if self.over else np.zeros(size)
             open_ = np.sort(np.concatenate([open_[settled:], start + offsets]), kind="stable")
         yield open_
@@ -332,7 +332,7 @@ class Burst(ArrivalProcess):
 
 def _unit_of_time(unit: Any) -> Any:
     if not isinstance(unit, str):
-        raise ValueError(f"expected a unit of time such as ms; got {shown(unit)}")
+        raise ValueError(f"must be a unit of time such as ms; got {shown(unit)}")
     TypeAdapter(Seconds).validate_python(f"1 {unit}")
     return unit
 

@@ -190,7 +190,7 @@ class Hyperexponential(Distribution, Generic[Q]):
             raise ValueError("a hyperexponential distribution needs either mean and cv, or branches")
         elif self.cv <= 1:
             raise ValueError(
-                f"a hyperexponential distribution needs a cv above 1, not {self.cv:g}; "
+                f"cv must be above 1 for a hyperexponential distribution; got {self.cv:g}: "
                 "for less variation use gamma, for cv = 1 exponential"
             )
 
@@ -240,7 +240,7 @@ def _written_as_one(unit: Any) -> Any:
     if unit is None or isinstance(unit, float):
         return unit
     if not isinstance(unit, str):
-        raise ValueError("expected a unit such as ms")
+        raise ValueError("must be a unit such as ms")
     return f"1 {unit}"
 
 
@@ -274,12 +274,12 @@ class Empirical(Distribution, Generic[Q]):
                 raise ValueError("an empirical distribution needs at least one value")
             if self.weights is not None:
                 if len(self.weights) != len(self.values):
-                    raise ValueError(f"{len(self.values)} values but {len(self.weights)} weights")
+                    raise ValueError(f"weights needs {len(self.values)} entries, as values; got {len(self.weights)}")
                 require_weights(self.weights)
         elif self.column is None:
             raise ValueError("path needs a column")
         elif isinstance(self.weights, list):
-            raise ValueError("with path, weights is the name of a column")
+            raise ValueError("with path, weights must be the name of a column")
 
     def load(self) -> None:
         """Read the file, if one is given; ScenarioError if it cannot be used."""
@@ -357,18 +357,18 @@ class Scipy(Distribution, Generic[Q]):
         wanted = kind.shapes.replace(" ", "").split(",") if kind.shapes else []
         if set(wanted) != set(self.parameters):
             needs = "the parameters " + ", ".join(wanted) if wanted else "no parameters"
-            raise ValueError(f"scipy.stats.{self.name} has {needs}, not {', '.join(self.parameters) or 'none'}")
+            raise ValueError(f"scipy.stats.{self.name} needs {needs}; got {', '.join(self.parameters) or 'none'}")
         frozen = self._frozen
         low, high = (float(self._offset + self.scale * end) for end in frozen.support())
         if math.isnan(low):
-            raise ValueError(f"scipy.stats.{self.name} does not exist for parameters {self.parameters}")
+            raise ValueError(f"scipy.stats.{self.name} is not defined for parameters {self.parameters}")
         if self.low is None and low < 0:
             raise ValueError(
                 f"scipy.stats.{self.name} can draw negative values, which a size cannot be; "
                 "cut them off with low: 0, or move it with loc"
             )
         if self.low is not None and not (self.low <= high and self._above_low > 0):
-            raise ValueError(f"scipy.stats.{self.name} never reaches low")
+            raise ValueError(f"low must be below the largest value of scipy.stats.{self.name}")
         mean = frozen.mean()
         if not math.isfinite(mean):
             raise ValueError(f"scipy.stats.{self.name} with parameters {self.parameters} has no finite mean")

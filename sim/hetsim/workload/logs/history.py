@@ -65,13 +65,13 @@ def history_of(table: TaskTable, source: str) -> JobHistory:
     """Return the jobs of a log; ScenarioError without recorded starts or with too few."""
     start = table.extra.get("recorded_start")
     if start is None or table.requests:
-        text = "is not a log of jobs with recorded starts, from which arrivals and run times could be learned"
+        text = "must be a log of jobs with recorded starts, to learn arrivals and run times from"
         raise file_error(source, text)
     took = durations(table)
     gpus, cpus = held_amounts(table)
     rows = np.flatnonzero(np.isfinite(start) & np.isfinite(took) & ((gpus > 0) | (cpus > 0)))
     if len(rows) < ENOUGH:
-        text = f"only {len(rows):,} jobs with a recorded start; a model of arrivals and run times needs {ENOUGH}"
+        text = f"a model of arrivals and run times needs {ENOUGH} jobs with a recorded start; got {len(rows):,}"
         raise file_error(source, text)
     rows = rows[np.argsort(table.arrival[rows], kind="stable")]
     limit = table.extra.get("time_limit")
@@ -101,7 +101,7 @@ class RunTimes:
 
     def __init__(self, ended: JobHistory):
         if len(ended) < ENOUGH:
-            text = f"only {len(ended):,} jobs have ended: a model of run times needs {ENOUGH} or more"
+            text = f"a model of run times needs {ENOUGH} or more ended jobs; got {len(ended):,}"
             raise file_error(ended.source, text)
         order = np.argsort(ended.end, kind="stable")
         pools: dict[tuple[str, ...], list[int]] = {}
@@ -150,8 +150,8 @@ class ArrivalTimes:
         last = now if now - last < DAY else last  # a log that ends on the day before goes up to now
         if last - first < horizon:
             before, ahead = (last - first) / 3600, horizon / 3600
-            text = f"{before:.3g} h of log before the snapshot are too few for {ahead:.3g} h ahead"
-            raise file_error(submitted.source, f"{text}; look less far (--hours) or give a longer log")
+            text = f"{before:.3g} h of log before the snapshot are too short for {ahead:.3g} h ahead"
+            raise file_error(submitted.source, f"{text}; use fewer --hours or a longer log")
         days = np.arange(math.ceil(max(0.0, now + horizon - last) / DAY - 1e-9), int((now - first) / DAY) + 1)
         # start times of the windows of earlier days
         self.begins = now - DAY * days[days > 0] if (days > 0).any() else None

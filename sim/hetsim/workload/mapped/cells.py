@@ -97,7 +97,7 @@ def duration(unit: str | None) -> Cell:
             if seconds is None:
                 seconds = _with_unit(value, TIMES, "1-02:03:04, 02:03:04 or 5 min")
             if unit is not None:
-                raise ValueError(f"has a unit of its own, and units says {unit}")
+                raise ValueError(f"has a unit, but units says {unit}")
             return bounded(seconds)
         return bounded(scaled(value, factor))
 
@@ -133,7 +133,7 @@ def count(unit: str | None) -> Cell:
     def read(value: Any) -> float:
         if isinstance(value, str) and value.endswith("m") and NUMBER.fullmatch(value[:-1]):
             if unit is not None:
-                raise ValueError(f"has a unit of its own, and units says {unit}")
+                raise ValueError(f"has a unit, but units says {unit}")
             return bounded(float(value[:-1]) / COUNTS["milli"], most=MAX_COUNT)
         return bounded(plain(value) / divisor, most=MAX_COUNT)
 
@@ -179,7 +179,7 @@ def size(unit: str | None) -> Cell:
         if isinstance(value, str) and not NUMBER.fullmatch(value):
             size = _with_unit(value, SIZES, "16G, 16GiB or 16GB")
             if unit is not None:
-                raise ValueError(f"has a unit of its own, and units says {unit}")
+                raise ValueError(f"has a unit, but units says {unit}")
         else:
             size = scaled(value, factor)
         return float(math.floor(bounded(size, most=MAX_BYTES)))
@@ -193,7 +193,7 @@ def _with_unit(text: str, units: dict[str, float], examples: str) -> float:
     if units is SIZES and match[2] not in units and match[2].casefold() in _LOWER:
         return scaled(match[1], units[_LOWER[match[2].casefold()]])
     if match[2] not in units:
-        raise ValueError(f"has the unit {match[2]}, which is not known here{suggestion(match[2], units)}")
+        raise ValueError(f"has the unknown unit {match[2]}{suggestion(match[2], units)}")
     return scaled(match[1], units[match[2]])
 
 
@@ -230,13 +230,13 @@ def check_form(form: str) -> None:
     if "%" not in form:
         near = suggestion(form, [ISO, *EPOCH, *TIMES])
         choice = "iso, epoch s (or ms, us, ns), a unit such as s, or a format such as %Y-%m-%d %H:%M:%S"
-        raise ValueError(f"{shown(form)} is not a way of writing times{near or f': {choice}'}")
+        raise ValueError(f"{shown(form)} is not a format of times{near or f': {choice}'}")
     parts = set(re.findall(r"%(.)", form))
     if "s" in parts:
-        raise ValueError("%s is not known to every system; write epoch s for seconds since 1970")
+        raise ValueError("%s is not supported; use epoch s for seconds since 1970")
     full_date = parts & set("cx") or (parts & set("Yy") and (parts & set("mbB") and "d" in parts or "j" in parts))
     if not full_date:
-        raise ValueError(f"{shown(form)} does not name a whole date: it needs a year (%Y), a month (%m) and a day (%d)")
+        raise ValueError(f"{shown(form)} must have a year (%Y), a month (%m) and a day (%d)")
     try:
         sample = datetime(2020, 11, 25, 13, 14, 15, tzinfo=UTC)
         datetime.strptime(sample.strftime(form), form)
@@ -339,7 +339,7 @@ def _digits(text: str) -> int:
 def _no_date(text: str) -> str:
     said = "is not a date such as 2020-06-09 18:41:01"
     if NUMBER.fullmatch(text):
-        return f"{said}; seconds since 1970 need time: epoch s, those of the log's own clock time: s"
+        return f"{said}; use time: epoch s for seconds since 1970, time: s for seconds of the log's clock"
     near = guess_form([text])
     return said + (f'; give time: "{near[0]}"' if near and near[0] != ISO else "; time: states how dates are written")
 

@@ -188,7 +188,7 @@ class MappedJobs:
         if count == 1:
             ways = f"missing: {{{target}: drop}} leaves such jobs out"
             ways += "" if target in mapping.NO_DEFAULT else ", default takes what a table without the column has"
-            text = f"row {self.row}: {self._nothing(source)}, and nothing says what that means for {target}"
+            text = f"row {self.row}: {self._nothing(source)}, and missing does not state its meaning for {target}"
             text = f"{text}; {ways}"
             self.blank_at[target] = self._place(line)
             self.log.row_problems.add(text, self._place(line))
@@ -242,7 +242,7 @@ class MappedJobs:
             log.leave_out("never ran (without a start or an end)", line)
             return
         if start is None and end is not None and took is not None and end - took < arrival - ROUNDED:
-            log.remark("ran longer than the time from their submission to their end", line)
+            log.remark("ran longer than the time from submission to end", line)
         settled = self.times.settle(line, arrival, start, end=None if log.times else end, took=took)
         if settled is None:
             return
@@ -280,13 +280,13 @@ class MappedJobs:
         gpus = found.get("gpus")
         if gpus is not None and gpus > 1 and gpus % 1:
             column = ", ".join(self.made.columns["gpus"].columns)
-            self._complain(line, "gpus", column, f"{gpus:g} GPUs: a fraction is below 1 (of one GPU), more are whole")
+            self._complain(line, "gpus", column, f"must be a share of one GPU below 1, or whole GPUs; got {gpus:g}")
             return False
         if not gpus:
             found.pop("devices", None)
         if self.typed == ["gpu_time"] and gpus == 0:
             log.leave_out(
-                "hold no GPU, and only gpu_time is mapped (duration is the time on whatever a job holds)", line
+                "use no GPU, but only gpu_time is mapped (duration is the time on any device)", line
             )
             return False
         if self.typed == ["gpu_time"] and "gpus" not in self.made.columns:
@@ -294,10 +294,10 @@ class MappedJobs:
         if self.typed == ["cpu_time"]:
             found["gpus"] = 0.0
         if log.times and not times:
-            log.leave_out("have a time on no device", line)
+            log.leave_out("have no time on any device", line)
             return False
         if not found.get("cpus") and gpus == 0 and "cpus" in self.made.columns:
-            log.leave_out("hold neither cores nor GPUs", line)
+            log.leave_out("use neither cores nor GPUs", line)
             return False
         return True
 

@@ -85,19 +85,19 @@ class LogMap:
             elif rule != "count" and name not in self.columns:
                 yield key, f"no column is mapped to {name}{suggestion(name, self.columns)}"
             elif rule not in ("count", *OF_TEXTS) and kind_of(name) == "text":
-                yield key, f"{name} is a text, of which {rule} is nothing; use one of {', '.join(OF_TEXTS)}"
+                yield key, f"{name} is a text, for which {rule} is undefined; use one of {', '.join(OF_TEXTS)}"
 
     def _whole(self) -> Problems:
         if "arrival" not in self.columns:
-            yield "columns", "no column is mapped to arrival: when was each job submitted?"
+            yield "columns", "no column is mapped to arrival, the time of submission"
         times = [target for target in self.columns if target in ("gpu_time", "cpu_time") or target.startswith(GPU_TIME)]
         if not times and "duration" not in self.columns and not {"start", "end"} <= set(self.columns):
-            yield "columns", "no column tells how long jobs run: map duration, gpu_time or cpu_time, or start and end"
+            yield "columns", "no column is mapped to the run time: map duration, gpu_time or cpu_time, or start and end"
         if times and "duration" in self.columns:
-            text = f"duration is the time on whatever a job holds, and {times[0]} says it by device; map one of them"
+            text = f"duration is the time on any device, {times[0]} the time on one type; map one of them"
             yield "columns.duration", text
         if times == ["cpu_time"] and "gpus" in self.columns:
-            way = "map duration (the time on whatever a job holds) in place of cpu_time"
+            way = "map duration (the time on any device) in place of cpu_time"
             yield "columns.gpus", f"jobs with GPUs need a time there: {way}"
 
     def _twice(self) -> Problems:
@@ -108,7 +108,7 @@ class LogMap:
             column = source.columns[0]
             if column in by_column:
                 text = f"the column {shown(column)} is mapped twice, to {by_column[column]} and to {target}"
-                yield f"columns.{target}", f"{text}; a column is one thing"
+                yield f"columns.{target}", f"{text}; a column must be mapped once"
             by_column.setdefault(column, target)
 
     def _of_units(self) -> Problems:
@@ -159,7 +159,7 @@ class LogMap:
         dated = {target: form is None or read.is_date(form) for target, form in forms.items()}
         if len(set(dated.values())) > 1:
             no_date = next(target for target, is_date in dated.items() if not is_date)
-            text = f"{no_date} is in {forms[no_date]} of the log's own time, and others are dates"
+            text = f"{no_date} is in {forms[no_date]} of the log's clock, but others are dates"
             problems.append(("time", f"{text}; they cannot be compared"))
         return problems + self._of_zone([form for form in forms.values() if form is not None])
 
@@ -167,9 +167,9 @@ class LogMap:
         if self.zone is None:
             return []
         if written and all(form.startswith("epoch") or form in TIMES for form in written):
-            return [("zone", f"{written[0]} has no zone; leave it out")]
+            return [("zone", f"{written[0]} has no time zone; leave zone out")]
         if any("%z" in form for form in written):
-            return [("zone", "these dates carry a zone of their own (%z); leave it out")]
+            return [("zone", "the dates have a time zone (%z); leave zone out")]
         return []
 
     # Readers of cells ---------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def contradiction(target: str, column: str, unit: str | None) -> str:
         return ""
     said = f"the unit is {unit}" if unit else f"no unit is stated, which means {'s' if factors is TIMES else 'bytes'}"
     way = f"state units: {{{target}: ...}}" if not unit else "correct it, or rename the column if its name is wrong"
-    return f"the name of the column {shown(column)} says {unit_named[0]}, but {said}; {way}"
+    return f"the column name {shown(column)} says {unit_named[0]}, but {said}; {way}"
 
 
 def unit_in_name(column: str, kind: str) -> tuple[str, tuple[float, ...]] | None:

@@ -81,7 +81,7 @@ class Missing:
 
 def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"expected a text or a number, not {shown(value)}")
+        raise ValueError(f"must be a text or a number; got {shown(value)}")
     return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
@@ -115,7 +115,7 @@ def _operation(value: dict[str, Any]) -> Operation:
     if len(given) != 1:
         wrong = next((key for key in further if key not in ("values", "key")), None)
         hint = f', not "{wrong}"{suggestion(wrong, operations)}' if wrong else ""
-        raise ValueError(f"expected a column, or one of {', '.join(operations)}{hint}")
+        raise ValueError(f"must be a column, or one of {', '.join(operations)}{hint}")
     operation: Operation = given[0]
     allowed = ("values", "key") if operation == "column" else ()
     for key in further:
@@ -127,7 +127,7 @@ def _operation(value: dict[str, Any]) -> Operation:
 
 def _named(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-        raise ValueError(f"expected the name of a column, not {shown(value)}")
+        raise ValueError(f"must be the name of a column; got {shown(value)}")
     return str(value)
 
 
@@ -135,7 +135,7 @@ def _values(value: Any) -> dict[str, str | None] | None:
     if value is None:
         return None
     if not isinstance(value, dict) or not value:
-        raise ValueError("values needs a mapping of what stands in the column to what it means")
+        raise ValueError("values must be a mapping of cells of the column to their meanings")
     return {str(key): None if one is None else _text(one) for key, one in value.items()}
 
 
@@ -147,13 +147,13 @@ def _missing(value: Any) -> Missing:
     if isinstance(value, dict) and set(value) == {"default"}:
         return Missing("default", _text(value["default"]))
     hint = suggestion(value, ACTIONS) if isinstance(value, str) else ""
-    raise ValueError(f"expected drop, error, default or {{default: VALUE}}, not {shown(value)}{hint}")
+    raise ValueError(f"must be drop, error, default or {{default: VALUE}}; got {shown(value)}{hint}")
 
 
 def _target(name: str) -> str:
     if name not in TARGETS and not (name.startswith(GPU_TIME) and len(name) > len(GPU_TIME)):
         near = suggestion(name, TARGETS) or f"; known are {', '.join(TARGETS)} and gpu_time.TYPE"
-        raise ValueError(f'"{name}" is nothing that a job has here{near}')
+        raise ValueError(f'"{name}" is not a property of jobs{near}')
     return name
 
 
@@ -194,13 +194,13 @@ def _unit(value: Any) -> str:
 def _separator(value: Any) -> str:
     text = {"tab": "\t", "\\t": "\t", "space": " "}.get(value, value) if isinstance(value, str) else value
     if not isinstance(text, str) or len(text) != 1 or text in '"\r\n':
-        raise ValueError(f'expected one character such as ";", or tab or space, not {shown(value)}')
+        raise ValueError(f'must be one character such as ";", or tab or space; got {shown(value)}')
     return text
 
 
 def _blank_words(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise ValueError(f'expected a list of texts such as ["", "-1"], not {shown(value)}')
+        raise ValueError(f'must be a list of texts such as ["", "-1"]; got {shown(value)}')
     return tuple("" if one is None else _text(one) for one in value)
 
 
@@ -222,23 +222,23 @@ def gang_of(value: Any) -> Fold:
 def _by_and_rules(value: Any, word: str) -> tuple[str, dict[str, str]]:
     if not isinstance(value, dict) or "by" not in value:
         example = "{by: id, columns: {start: min, end: max, gpus: max}}" if word == "fold" else "{by: COLUMN}"
-        raise ValueError(f"expected a mapping such as {example}, not {shown(value)}")
+        raise ValueError(f"must be a mapping such as {example}; got {shown(value)}")
     for key in value:
         if key not in ("by", "columns"):
             raise ValueError(f'unknown key "{key}"{suggestion(key, ("by", "columns"))}; known are by and columns')
     rules = value.get("columns", {})
     if not isinstance(rules, dict):
-        raise ValueError(f"columns needs a mapping such as {{start: min}}, not {shown(rules)}")
+        raise ValueError(f"columns must be a mapping such as {{start: min}}; got {shown(rules)}")
     for name, rule in rules.items():
         if rule not in RULES:
             near = suggestion(rule, RULES) if isinstance(rule, str) else ""
-            raise ValueError(f"{name}: {shown(rule)} is none of {', '.join(RULES)}{near}")
+            raise ValueError(f"{name} must be one of {', '.join(RULES)}; got {shown(rule)}{near}")
     return _named(value["by"]), {str(name): rule for name, rule in rules.items()}
 
 
 def _mapped(value: Any, of: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"expected a mapping such as {{arrival: submit_time}}, not {shown(value)}")
+        raise ValueError(f"must be a mapping such as {{arrival: submit_time}}; got {shown(value)}")
     mapped = {}
     for name, one in value.items():
         try:

@@ -34,7 +34,7 @@ class PickedColumns:
         for name in (*(wanted or ()), *where):
             if name not in rows.names:
                 near = suggestion(name, rows.names) or f"; it has {', '.join(rows.names[:20])}"
-                raise file_error(path, f"no column {shown(name)}{near}", self.line_of(1))
+                raise file_error(path, f"there is no column {shown(name)}{near}", self.line_of(1))
         self.names = list(rows.names if wanted is None else dict.fromkeys((*wanted, *where)))
         self.lines: list[int] = []
         self._cells: list[list[Any]] = []
@@ -52,7 +52,7 @@ class PickedColumns:
         if not self._cells:
             picked = " and ".join(f"{name} = {value}" for name, value in where.items())
             shown_values = "; ".join(f"{name} is {_listed(values)}" for name, values in there.items())
-            text = f"none of its {seen:,} rows has {picked}; {shown_values}"
+            text = f"no row of its {seen:,} rows has {picked}; {shown_values}"
             raise file_error(path, text if where and seen else "has no rows")
 
     @staticmethod
@@ -127,7 +127,7 @@ class PickedColumns:
         if named_unit is not None:
             return named_unit[1][0]
         if unit is None:
-            text = f"the column {shown(name)} does not say in which unit its times are; give {option}, for instance"
+            text = f"the unit of the column {shown(name)} is unknown; give {option}, for instance"
             raise file_error(self.path, text)
         return TIME[unit]
 
@@ -137,7 +137,7 @@ class PickedColumns:
         def read(cell: Any) -> float:
             value = bounded(scaled(cell, factor))
             if what and not value:
-                raise ValueError(f"is not a time that {what} takes; it must be above 0")
+                raise ValueError(f"must be above 0, as the time of {what}")
             return value
 
         return self.values(name, read)
@@ -197,7 +197,7 @@ def read(
     factors = {name: columns.unit_of(name, unit, "unit: ms") for name in names}
     for name, factor in factors.items():
         if unit is not None and abs(factor / TIME[unit] - 1) > 1e-9:
-            text = f"the name of the column {shown(name)} says {UNIT_OF[factor]}, but the unit is {unit}; correct it"
+            text = f"the column name {shown(name)} says {UNIT_OF[factor]}, but the unit is {unit}; correct it"
             raise file_error(path, text)
     sizes = columns.values(batch, _size)
     seconds = [columns.times(name, factors[name], "a batch") for name in names]
@@ -226,10 +226,10 @@ class _Table:
     def add(self, number: int, batch: str, size: int, values: list[float]) -> None:
         """Add a row: another sample of its batch size, or the next size."""
         if size in self.rows and not self.samples:
-            text = f"the batch size {size} stands in {self.columns.word} {self.places[size]} already"
+            text = f"the batch size {size} is also in {self.columns.word} {self.places[size]}"
             self.columns.complain(number, batch, f"{text}; samples: true draws from such rows, where picks some")
         elif size < self.last and not self.samples:
-            self.columns.complain(number, batch, f"batch sizes increase, and {size} stands behind {self.last}")
+            self.columns.complain(number, batch, f"batch sizes must increase; {size} follows {self.last}")
         else:
             self.rows.setdefault(size, []).append(values)
             self.places.setdefault(size, number)

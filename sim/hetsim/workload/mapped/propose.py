@@ -65,7 +65,7 @@ def propose(path: Path, form: str, rows: FileRows) -> Proposal:
     first = beginning(rows, LOOKED_AT)
     proposal.looked_at = len(first)
     if not first:
-        proposal.missing.append("the file has a header and no rows")
+        proposal.missing.append("the file has a header, but no rows")
     columns = _columns(rows.names, [cells for _, cells in first], proposal)
     choice = choose(columns)
     proposal.unsure += choice.unsure
@@ -111,7 +111,7 @@ def _with_names(rows: FileRows, found: Proposal) -> FileRows:
         return rows
     names = [f"column {number}" for number in range(1, len(rows.names) + 1)]
     found.keys["header"] = names
-    text = "the first line looks like a row of the log; put the names of the columns into header: and map them"
+    text = "the first line seems to be a row of the log; put the column names into header: and map them"
     found.missing.append(f"names: {text}")
     return Csv(rows.path, rows.separator, names)
 
@@ -122,14 +122,14 @@ def _columns(names: list[str], rows: list[list[Any]], found: Proposal) -> list[C
     with_comma = [column for column in columns if column.commas]
     if with_comma and found.keys["format"] == "csv":
         found.keys["decimal"] = ","
-        text = f'decimal: {shown(with_comma[0].cells[0])} ("{with_comma[0].name}") was taken for a number with a comma'
+        text = f'decimal: {shown(with_comma[0].cells[0])} ("{with_comma[0].name}") was read as a decimal number'
         found.unsure.append(text)
         for column in with_comma:
             column.cells = [cell.replace(".", "").replace(",", ".") for cell in column.cells]
     if unknown := [column for column in columns if _minus_one(column)]:
         words = (*BLANKS, *dict.fromkeys(str(c) for column in unknown for c in column.cells if float(c) == -1))
         found.keys["missing_values"] = list(words)
-        found.unsure.append(f'missing_values: -1 ("{unknown[0].name}") was taken for no value')
+        found.unsure.append(f'missing_values: -1 ("{unknown[0].name}") was read as a missing value')
         for column in unknown:
             cells_in_order = iter(column.cells)
             column.there = [there and float(next(cells_in_order)) != -1 for there in column.there]
@@ -151,16 +151,16 @@ def _consistent(chosen: dict[str, Column], found: Proposal) -> dict[str, Column]
     """Return the choices without those that the contents of the rows contradict."""
     if (queue := chosen.get("queue")) is not None and queue.numbers is not None and len(set(queue.cells)) > 1:
         what = "the wait" if _is_wait(queue, chosen) else "numbers, maybe the time in the queue"
-        found.unsure.append(f'queue: "{queue.name}" holds {what}; it was left out')
+        found.unsure.append(f'queue: "{queue.name}" has {what}; the column was left out')
         del chosen["queue"]
     if (wait := chosen.pop("wait", None)) is not None and "start" not in chosen and "arrival" in chosen:
         source = f"start: {{sum: [{chosen['arrival'].name}, {wait.name}]}}"
-        found.unsure.append(f'start: "{wait.name}" looks like the wait; {source} says so, if it is in seconds')
+        found.unsure.append(f'start: "{wait.name}" may be the wait; if it is in seconds, use {source}')
     if "class" not in chosen and "queue" in chosen and len(set(chosen["queue"].cells)) > 1:
         chosen["class"] = chosen.pop("queue")
         name = chosen["class"].name
         found.unsure.append(
-            f'class: "{name}" was taken, so that tables go by it; queue: {name} would only carry it along'
+            f'class: "{name}" was used, so tables group by it; queue: {name} would only keep the column'
         )
     return chosen
 
@@ -227,7 +227,7 @@ def _times(chosen: dict[str, Column], found: Proposal) -> None:
                 bare.append(column.name)
     if bare:
         hold = f"{', '.join(bare)} hold{'s' * (len(bare) == 1)}"
-        text = f"time: {hold} numbers without a unit; s from the log's own beginning was taken"
+        text = f"time: {hold} numbers without a unit; s from the start of the log was used"
         found.unsure.append(f"{text}, and could be ms, min or h")
     if forms:
         found.keys["time"] = next(iter(forms.values())) if len(set(forms.values())) == 1 else forms
@@ -248,11 +248,11 @@ def _form_of_numbers(column: Column) -> str:
 def _zones(columns: list[Column], forms: list[str], found: Proposal) -> None:
     shares = [(column, sum(_zoned(cell) for cell in column.cells)) for column in columns if column.cells]
     for column in [column for column, count in shares if 0 < count < len(column.cells)]:
-        text = f'zone: of "{column.name}" some dates carry a zone and others none, which are taken as UTC'
-        found.unsure.append(f"{text}; zone: Europe/Berlin, say, tells another")
+        text = f'zone: some dates of "{column.name}" have a zone, the others are read as UTC'
+        found.unsure.append(f"{text}; set another such as zone: Europe/Berlin")
     dates = any(form == "iso" or "%" in form for form in forms)
     if dates and not any(count for _, count in shares) and not any("%z" in form for form in forms):
-        found.unsure.append("zone: the dates carry none, and are taken as UTC; zone: Europe/Berlin, say, tells another")
+        found.unsure.append("zone: the dates have none, and are read as UTC; set another such as zone: Europe/Berlin")
 
 
 def _other_way(target: str, column: Column, found: Proposal) -> None:
@@ -277,7 +277,7 @@ def _blanks(chosen: dict[str, Column], found: Proposal) -> None:
             continue
         if target in ("gpus", "cpus"):
             missing[target] = {"default": 0}
-            found.unsure.append(f'missing: {column.blank} blank cells of "{column.name}" were taken as none held')
+            found.unsure.append(f'missing: {column.blank} blank cells of "{column.name}" were read as 0')
         else:
             missing[target] = "drop" if target in NO_DEFAULT else "default"
     if "difference" in str(found.keys["columns"].get("duration")) and {"start", "end"} & set(missing):
@@ -291,14 +291,14 @@ def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, 
     there = found.keys["columns"]
     spent = next((one for one in columns if re.search(r"gpu[ _-]?(time|hours|seconds)", one.name, re.IGNORECASE)), None)
     if spent is not None:
-        text = f'"{spent.name}" may be GPUs × time rather than elapsed time; it was left out'
+        text = f'"{spent.name}" may be GPUs × time rather than elapsed time; the column was left out'
         found.unsure.append(f"gpu_time: {text}")
     for column in columns:
         if column.plain in WIDTHS and any(value > 1 for value in column.numbers or []):
             _amounts_of_each(column, there, found)
     steps = chosen["id"].steps if "id" in chosen else []
     if steps:
-        text = f"id: {shown(steps[0])} looks like a step of a job, which would count as a job"
+        text = f"id: {shown(steps[0])} seems to be a step of a job, which would count as a job"
         found.unsure.append(f"{text}; sacct -X lists jobs alone, and missing: {{user: drop}} drops rows without a user")
     ids = list(map(str, chosen["id"].cells)) if "id" in chosen and not steps else []
     if len(set(ids)) < len(ids):
@@ -316,17 +316,17 @@ def _amounts_of_each(column: Column, there: dict[str, Any], found: Proposal) -> 
                 product = f"{target}: {{product: [{there[target]}, {column.name}]}}"
                 found.unsure.append(f'{target}: if "{there[target]}" is for each of "{column.name}", {product}')
     if "gpus" not in there:
-        found.unsure.append(f'gpus: if each of "{column.name}" holds one GPU, gpus: {column.name}')
+        found.unsure.append(f'gpus: if each of "{column.name}" has one GPU, gpus: {column.name}')
 
 
 # Targets that are reported when missing, with the consequence
 REQUIRED = {
-    "arrival": "no column looks like the time at which jobs were submitted; if all are there from the beginning, "
+    "arrival": "no column seems to be the time of submission; if all jobs are submitted at the start, "
     "arrival: {constant: 0} and time: s",
-    "duration": "no column looks like the run time, nor are there a start and an end",
-    "gpus": "no column looks like a number of GPUs; without one all jobs run on cores",
-    "start": "without recorded starts there is nothing to compare simulated waits with",
-    "user": "without users there is no fairness between them",
+    "duration": "no column seems to be the run time, or the start and the end",
+    "gpus": "no column seems to be a number of GPUs; without it all jobs run on cores",
+    "start": "without recorded starts, simulated waits cannot be compared",
+    "user": "without users, fairness cannot be measured",
 }
 INSTEAD = {"gpus": ({"devices"},), "start": ({"end", "duration"},)}  # targets that replace a missing target
 
@@ -337,7 +337,7 @@ def form_of(path: Path) -> str:
         return "parquet"
     sign = first_sign(path)
     if sign == "[":
-        raise file_error(path, "is one JSON list; JSON lines hold an object a line (jq -c '.[]' makes them)")
+        raise file_error(path, "is one JSON list; JSON lines have one object a line (jq -c '.[]' makes them)")
     return "jsonl" if sign == "{" else "csv"
 
 

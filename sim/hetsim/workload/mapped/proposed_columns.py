@@ -185,7 +185,7 @@ def choose(columns: list[Column]) -> ColumnChoice:
             if ranks and could_be(target, column):
                 pairs.append((min(ranks), target, column))
             elif ranks and target in NEEDED and column.cells:
-                unfit.setdefault(target, f'"{column.name}" is named like it, but {_why_not(target, column)}')
+                unfit.setdefault(target, f'"{column.name}" has a matching name, but {_why_not(target, column)}')
     chosen: dict[str, Column] = {}
     taken: set[str] = set()
     unsure = []
@@ -193,14 +193,14 @@ def choose(columns: list[Column]) -> ColumnChoice:
         if column.name in taken:
             continue
         if target in chosen:
-            unsure.append(f'{target}: "{chosen[target].name}" was taken; "{column.name}" could be it too')
+            unsure.append(f'{target}: "{chosen[target].name}" was used; "{column.name}" could be it, too')
             continue
         chosen[target] = column
         taken.add(column.name)
         if rank == BY_WORDS and target != "wait":
-            unsure.append(f'{target}: "{column.name}" was taken by the words in its name')
+            unsure.append(f'{target}: "{column.name}" was used because of its name')
     # A column that is something else in the end could be nothing besides.
-    unsure = [text for text in unsure if "could be it too" not in text or text.split('"')[3] not in taken]
+    unsure = [text for text in unsure if "could be it, too" not in text or text.split('"')[3] not in taken]
     return ColumnChoice(chosen, unsure, unfit)
 
 
@@ -257,7 +257,7 @@ def _why_not(target: str, column: Column) -> str:
     if target in INSTANTS:
         return _no_dates(column)
     if column.typed:
-        return f"holds {column.typed}s"
+        return f"has {column.typed}s"
     bad = next((one for one in column.cells if not _reads(target, one)), column.cells[0])
     if target == "gpus" and isinstance(bad, str):
         ways = {str(cell): (re.search(r"\d+", str(cell)) or ["?"])[0] for cell in column.cells}
@@ -280,10 +280,10 @@ def _no_dates(column: Column) -> str:
     if "" in ways:
         text = texts[ways[""]]
         year = "" if re.search(r"\d{4}|\d{1,2}[./-]\d{1,2}[./-]\d{2}", text) else " (it names no year)"
-        return f"{shown(text)} is a date in no way that is known{year}; time: states how dates are written"
+        return f"{shown(text)} is not in a known format of dates{year}; give it by time:"
     (one, first), (other, second), *_ = sorted(ways.items(), key=lambda pair: pair[1])
     both = f"{shown(texts[first])} ({one}) and {shown(texts[second])} ({other})"
-    return f"its dates are written in several ways: {both}; write them in one"
+    return f"its dates have several formats: {both}; use one"
 
 
 # The units of durations, sizes and counts in a mapping, by names and cells.
@@ -314,7 +314,7 @@ def durations(chosen: dict[str, Column], found: Proposal) -> None:
         units[target] = measured or ("min" if minutes else "s")
         if not measured:
             what = "may be minutes or a minimum" if minutes else "has no unit in its name"
-            found.unsure.append(f'units: "{column.name}" ({target}) {what}; {units[target]} was taken')
+            found.unsure.append(f'units: "{column.name}" ({target}) {what}; {units[target]} was used')
     if "duration" not in chosen and {"start", "end"} <= set(chosen):
         found.keys["columns"]["duration"] = {"difference": [chosen["end"].name, chosen["start"].name]}
 
@@ -357,12 +357,12 @@ def amounts(chosen: dict[str, Column], found: Proposal) -> None:
         if named := unit_in_name(column.name, "size"):
             units[target] = {1.0: "B", 2.0**10: "KiB", 2.0**20: "MiB", 2.0**30: "GiB", 2.0**40: "TiB"}[named[1][-1]]
             if len(named[1]) > 1:
-                text = f'units: "{column.name}" was taken as {units[target]} (powers of 1,024)'
+                text = f'units: "{column.name}" was read as {units[target]} (powers of 1,024)'
                 found.unsure.append(f"{text}; {named[0].upper()} would be powers of 1,000")
             continue
         highest = max(column.numbers, default=0.0)
         units[target] = "GiB" if highest < 2048 else "MiB" if highest < 1e8 else "B"
-        text = f'units: "{column.name}" holds numbers up to {highest:g} and says no unit; {units[target]} was taken'
+        text = f'units: "{column.name}" has numbers up to {highest:g} without a unit; {units[target]} was used'
         found.unsure.append(text)
     for target in ("gpus", "cpus"):
         column = chosen.get(target)
@@ -370,7 +370,7 @@ def amounts(chosen: dict[str, Column], found: Proposal) -> None:
             units[target] = "milli"
         elif target == "gpus" and column is not None and column.numbers is not None:
             hundredths = max(column.numbers) >= 50 and all(value % 25 == 0 for value in column.numbers)
-            text = f'"{column.name}" (gpus) looks like hundredths of a GPU; percent was taken'
+            text = f'"{column.name}" (gpus) seems to be hundredths of a GPU; percent was used'
             units |= {target: "percent"} if hundredths else {}
             found.unsure += [f"units: {text}"] if hundredths else []
     if not units:
@@ -385,4 +385,4 @@ def fractions(columns: list[Column], chosen: dict[str, Column], found: Proposal)
         return
     found.keys["columns"]["gpus"] = {"product": [gpus.name, part.name]}
     found.keys.setdefault("units", {})["gpus"] = "milli"
-    found.unsure.append(f'gpus: "{part.name}" was taken for thousandths of each of "{gpus.name}"')
+    found.unsure.append(f'gpus: "{part.name}" was read as thousandths of each of "{gpus.name}"')

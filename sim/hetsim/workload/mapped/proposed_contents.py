@@ -45,7 +45,7 @@ class Contents:
     def _take(self, target: str, column: Column, evidence: str) -> None:
         self.chosen[target] = column
         self.left = [one for one in self.left if one is not column]
-        self.found.unsure.append(f'{target}: "{column.name}" was taken by its content: {evidence}')
+        self.found.unsure.append(f'{target}: "{column.name}" was used because of its content: {evidence}')
 
     def _times(self) -> None:
         """Choose submission, start and end: instants in this order in most rows."""
@@ -110,7 +110,7 @@ class Contents:
             integral = column.numbers is None or all(value % 1 == 0 for value in column.numbers)
             plain = integral and column.name not in self.instants and not column.blank
             if "id" not in self.chosen and plain and len(set(map(str, column.cells))) == len(column.cells):
-                self._take("id", column, "no value comes twice")
+                self._take("id", column, "no value is repeated")
 
     def _amounts(self) -> None:
         """Choose GPUs and cores: small whole numbers, where one never exceeds the other."""
@@ -144,8 +144,8 @@ class Contents:
         if "recorded_node" not in self.chosen and nodes:
             peaks = [self._peak(one) for one in nodes]
             node, peak = min(zip(nodes, peaks, strict=True), key=lambda pair: pair[1])
-            self._take("recorded_node", node, f"{kinds[node.name]} names with numbers, which come again"
-                       + (f", on which at most {peak:g} are held at once" if max(peaks) > peak else ""))  # fmt: skip
+            self._take("recorded_node", node, f"{kinds[node.name]} names with numbers, which are repeated"
+                       + (f", on which at most {peak:g} are used at once" if max(peaks) > peak else ""))  # fmt: skip
         rest = sorted((one for one in texts if one in self.left and 1 < kinds[one.name] <= 0.5 * self.rows),
                       key=lambda one: -kinds[one.name])  # fmt: skip
         for target in ("user", "status", "class"):

@@ -107,7 +107,7 @@ def _map_of(
     units, missing = mapping.units_of(units or {}), mapping.missing_of(missing or {})
     blanks = mapping.blanks_of(missing_values)
     if fold is not None and attempts is not None:
-        text = "attempts: restarts is a fold by id of its own, and separate means none; give one of fold and attempts"
+        text = "fold and attempts exclude each other; give one of them"
         raise ScenarioError(Problem(text))
     return LogMap(
         mapping.columns_of(columns), units, forms, zone=where, missing=missing, blanks=blanks, comma=decimal == ",",
@@ -177,7 +177,7 @@ def _read(log: JobLog, made: LogMap, rows: FileRows) -> JobLog:
         reader.take(line, dict(zip(wanted, cells, strict=True)))
     for column in rows.missing(wanted) if late else ():
         targets = [f"columns.{name}" for name, source in made.columns.items() if column in source.columns]
-        log.row_problems.add(f"{(targets or ['fold, gang'])[0]}: no line has a key {shown(column)}")
+        log.row_problems.add(f"{(targets or ['fold, gang'])[0]}: no line has the key {shown(column)}")
     reader.finish()
     return log
 
@@ -189,4 +189,4 @@ def _localize(log: JobLog, made: LogMap) -> None:
         since, until = (Date(read(str(bound.naive()))) if isinstance(bound, Date) and not bound.zoned else bound
                         for bound in (log.cut.since, log.cut.until))  # fmt: skip
         log.cut = replace(log.cut, since=since or 0.0, until=until)
-        log.notes.append(f"{log.path}: its dates are those of {made.zone}; what is told here is UTC")
+        log.notes.append(f"{log.path}: its dates are in {made.zone}; all dates shown here are in UTC")

@@ -97,7 +97,7 @@ class Csv(FileRows):
             try:
                 cells = next(reader, None)
             except csv.Error as error:
-                reason = "a quotation mark is left open" if "end of data" in str(error) else str(error)
+                reason = "a quotation mark is not closed" if "end of data" in str(error) else str(error)
                 raise file_error(self.path, f"cannot be read as a row of cells: {reason}", begin) from None
             if cells is None:
                 return
@@ -119,7 +119,7 @@ class _Lines:
     def __next__(self) -> str:
         self.number, text = next(self._lines)
         if "\0" in text:
-            what = "holds NUL bytes, which no text does; if it is UTF-16, save it as UTF-8"
+            what = "has NUL bytes, so it is not text; if it is UTF-16, save it as UTF-8"
             raise file_error(self._path, what, self.number)
         return (text.removesuffix("\r") if not self._spaced else text.rstrip()) + "\n"
 
@@ -236,7 +236,7 @@ class JsonLines(FileRows):
             except (json.JSONDecodeError, RecursionError) as error:
                 what = error.msg if isinstance(error, json.JSONDecodeError) else "too deep"
                 is_list = number == 1 and text.strip() in ("[", "{")
-                hint = "; a line holds one object, and a file that is one list is not JSON lines" if is_list else ""
+                hint = "; each line must be one JSON object" if is_list else ""
                 raise file_error(self.path, f"the line is not JSON ({what}){hint}", number) from None
             if not isinstance(row, dict):
                 raise file_error(self.path, "the line is not a JSON object", number)
@@ -287,7 +287,7 @@ def tidied(value: Any) -> Any:
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, dict | list | bytes):
-        raise ValueError("holds neither a text nor a number")
+        raise ValueError("is neither a text nor a number")
     return value
 
 

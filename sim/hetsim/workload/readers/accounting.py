@@ -147,7 +147,7 @@ def _of_lsb_acct(log: JobLog) -> Records:
             rest = cells[after + 4 + RUSAGE :] if int(cells[after]) >= 0 and float(cells[after + 1]) else []
             index, submitted, began = rest[6], cells[7], cells[10]
         except (ValueError, IndexError):
-            log.wrong(line, "", "cannot be read as a JOB_FINISH record: its counts of hosts do not fit its fields")
+            log.wrong(line, "", "cannot be read as a JOB_FINISH record: its counts of hosts do not match its fields")
             continue
         if began == "0":
             log.leave_out("never started", line)
@@ -198,7 +198,7 @@ def _bacct_job(log: JobLog, line: int, block: list[str]) -> Record | None:
     for date, year, what in _EVENT.findall(text):
         events[what] = f"{' '.join(date.split())} {year or _year_of(date)}"
     if "Submitted" not in events:
-        log.wrong(line, "", "the job has no line that says when it was submitted")
+        log.wrong(line, "", "the job has no line with its time of submission")
         return None
     if "Dispatched" not in events or "Completed" not in events:
         log.leave_out("no end" if "Dispatched" in events else "never started", line)
@@ -239,7 +239,7 @@ def _of_sge(log: JobLog) -> Records:
     for line, text in _lines(log):
         cells = text.split(":")
         if len(cells) < 42:
-            log.wrong(line, "", f"the row has {len(cells)} cells separated by colons, expected are 42 or more")
+            log.wrong(line, "", f"the row has {len(cells)} cells separated by colons; there must be 42 or more")
             continue
         if cells[41] not in ("NONE", ""):
             log.pass_over("parts of parallel jobs", line)

@@ -69,9 +69,9 @@ def _instance(log: JobLog, line: int, cells: list[str], latest: float) -> None:
         log.leave_out(reason, line)
         return
     if early:
-        log.remark("were there before the trace began; they come at time 0", line)
+        log.remark("existed before the trace began; they arrive at time 0", line)
     if late:
-        log.remark("were there when the trace ended; they stay until then", line)
+        log.remark("existed when the trace ended; they run until then", line)
     log.add(
         line, cells[0] or None, came, ended - began, cpus=cores, gpus=gpus, memory=memory * GIB, rdma=rdma, start=began,
         user=cells[8], max_per_node=upper if upper > 0 else None, **{"class": cells[7]},

@@ -60,7 +60,7 @@ def read(log: JobLog, *, throughputs: ExistingFile) -> JobLog:
         _job(log, line, name, cells=cells, known=rates, kinds=kinds)
     if pairs := sum(len(rows) for rows in rates.together.values()):
         apart = sum(pair is None for rows in rates.together.values() for pair in rows.values())
-        log.notes.append(f"{throughputs}: {pairs:,} pairs of jobs on one GPU, {apart:,} of which cannot share it")
+        log.notes.append(f"{throughputs}: {pairs:,} pairs of jobs on one GPU; {apart:,} pairs cannot share it")
     return log
 
 
@@ -70,7 +70,7 @@ def _width(log: JobLog) -> int:
             count = text.count("\t") + 1
             if count not in (7, 10):
                 hint = "; they are separated by commas" if count == 1 and text.count(",") > 5 else ""
-                log.fail(f"the row has {count} columns separated by tabs, expected are 10 or 7{hint}", line)
+                log.fail(f"the row has {count} columns separated by tabs; there must be 10 or 7{hint}", line)
             return count
     return log.fail("has no rows" if log.path.stat().st_size else "is empty")
 
@@ -87,7 +87,7 @@ def _job(log: JobLog, line: int, name: str, cells: list[str], known: Throughputs
     job = (name, int(scale))
     speeds = {kind: known.alone[kind].get(job, 0.0) for kind in kinds}
     if not any(speeds.values()):
-        log.leave_out("no throughput of that job type and scale in the table", line)
+        log.leave_out("the table has no throughput for this job type and scale", line)
         return
     times = {f"time {kind}": steps / speed if speed else math.inf for kind, speed in speeds.items()}
     # Jobs have no names: by line they stay what they are in any sample.
@@ -146,12 +146,12 @@ def table_of(path: Path) -> Throughputs:
     except RecursionError:
         raise file_error(path, "is not JSON that can be read (too deep)") from None
     if not isinstance(data, dict) or not data:
-        raise file_error(path, "expected an object: GPU type -> ('job type', scale) -> steps per second")
+        raise file_error(path, "must be an object: GPU type -> ('job type', scale) -> steps per second")
     throughputs = Throughputs()
     for kind, rows in data.items():
         fail = partial(_wrong, path, kind)
         if not isinstance(rows, dict):
-            raise fail("expected an object with ('job type', scale) for its keys")
+            raise fail("must be an object with ('job type', scale) for its keys")
         alone, together = throughputs.alone.setdefault(kind, {}), throughputs.together.setdefault(kind, {})
         for text, speeds in rows.items():
             job = _job_of(text)

@@ -65,7 +65,7 @@ class _Reader(ReadFile):
 
     def table(self) -> TaskTable:
         if self.types is not None and self.declared != len(self.types):
-            self.fail(f"machines is {self.declared}, but types has {len(self.types)} names")
+            self.fail(f"types must have {self.declared} names (machines); got {len(self.types)}")
         self.lines = lines_of(self.path)
         rows = cells_of(self.lines)
         size = self._size(rows)
@@ -112,7 +112,7 @@ class _Reader(ReadFile):
             source = "types names" if self.types is not None else "the option machines says"
             self.fail(f"the first line says {machines:,} machines, {source} {self.declared:,}", first)
         if machines > MAX_MACHINES:
-            self.fail(f"{machines:,} machines are more than the {MAX_MACHINES:,} that are read", first)
+            self.fail(f"must have at most {MAX_MACHINES:,} machines; got {machines:,}", first)
         if count != tasks * machines:
             self._name_odd_lines(rows, machines)
             self.fail(
@@ -131,7 +131,7 @@ class _Reader(ReadFile):
         if machines is None and len(widths) == 1 and width == 1 and count == BRAUN[0] * BRAUN[1]:
             self.notes.append(
                 f"{self.path}: one number a line and no first line with the size: read as {BRAUN[0]} tasks on "
-                f"{BRAUN[1]} machines, the size of the instances of Braun et al.; the option machines says otherwise"
+                f"{BRAUN[1]} machines, the size of the instances of Braun et al.; the option machines sets another"
             )
             return BRAUN[1]
         if machines is None:
@@ -140,7 +140,7 @@ class _Reader(ReadFile):
                 if len(cells) == 1 and any(mark in cells[0] for mark in ",;|"):
                     self.fail(f"{shown(cells[0])} is not a number; times are separated by white space", number)
                 self.fail(
-                    "how many machines there are cannot be told: give the option machines, or a first line "
+                    "the number of machines is unknown: give the option machines, or a first line "
                     "with the numbers of tasks and machines"
                 )
             self._name_odd_lines(rows, width)
@@ -151,7 +151,7 @@ class _Reader(ReadFile):
             source = "types names" if self.types is not None else "the option machines says"
             self.fail(
                 f"every line has {width} numbers, but {source} {machines}; if a line is not a task, "
-                "a first line with the numbers of tasks and machines tells the layout"
+                "a first line with the numbers of tasks and machines states the layout"
             )
         else:
             self._name_odd_lines(rows, machines)

@@ -31,7 +31,7 @@ from hetsim.workload.traces import TaskTable
 _WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
 
 
-_CPU_AMONG_THEM = "the CPU has its own column before these; types names the GPU columns"
+_CPU_AMONG_THEM = "types must name only the GPU columns: the CPU column is before them"
 GpuTypes = Annotated[text_rows.Types, forbid(lambda types: "cpu" in types, _CPU_AMONG_THEM)]
 
 
@@ -83,7 +83,7 @@ class _Reader(text_rows.ReadFile):
     def _without_header(self, rows: list[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
         """Return the rows without a header, which is reported as one problem."""
         if rows and len(rows[0][1]) > 1 and not any(text_rows.NUMBER.fullmatch(cell) for cell in rows[0][1]):
-            self.row_problems.add("has a header; files of this format have none, remove it", rows[0][0])
+            self.row_problems.add("must not have a header; remove it", rows[0][0])
             return rows[1:]
         return rows
 
@@ -153,7 +153,7 @@ class _Reader(text_rows.ReadFile):
         first: dict[int, int] = {}
         for value, (number, _) in zip(ids, rows, strict=True):
             if value is not None and first.setdefault(value, number) != number:
-                self._bad(number, 0, "id", f"{value} is the id of line {first[value]} too")
+                self._bad(number, 0, "id", f"{value} is also the id of line {first[value]}")
 
     def _whole_numbers(self, number: int, cell: str, position: int) -> list[int]:
         numbers = []

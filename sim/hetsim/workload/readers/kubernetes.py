@@ -76,7 +76,7 @@ def read(log: JobLog, *, user_label: Named = "user", gang: GangOf | Literal[Fals
         if settled is None or settled[1] is None or settled[2] is None:
             return
         if row.get("attempts", 1) > 1:
-            log.remark("restarted: they count from when they were scheduled until their last end", line)
+            log.remark("restarted: their time is from scheduling to their last end", line)
         times.added(log.add(line, name, settled[0], settled[2], start=settled[1], **row))
 
     by = "its labels" if gang is None else gang.by if gang else ""
@@ -96,8 +96,8 @@ def read(log: JobLog, *, user_label: Named = "user", gang: GangOf | Literal[Fals
     if len(makes) > 1:
         for key, (count, line) in makes.items():
             if count:
-                sentence = f"{count:,} pods ask for {key} and name no product (first: line {line})"
-                log.notes.append(f"{log.path}: {sentence}; of a cluster with GPUs of several makes they run on any")
+                sentence = f"{count:,} pods request {key} without a product (first: line {line})"
+                log.notes.append(f"{log.path}: {sentence}; in a cluster with several GPU types they run on any")
     return log
 
 
@@ -155,7 +155,7 @@ def _pod(
         log.leave_out(reason, line)
         return None
     for key in _unread(requests):
-        log.remark(f"ask for {key}, which is not read: they are kept without it", line)
+        log.remark(f"request {key}, which is not modeled: these pods are kept without it", line)
     labels = {
         "user": (meta.get("labels") or {}).get(user_label),
         "class": meta.get("namespace"),
@@ -187,8 +187,8 @@ def _unusable(held: dict[str, float]) -> str:
     makes = _makes(held)
     if not held["cpu"] and not makes:
         unread = _unread(held)
-        return "ask for neither cores nor GPUs" + (f", but {', '.join(unread)}" if unread else "")
-    return f"ask for GPUs of several makes ({', '.join(makes)})" if len(makes) > 1 else ""
+        return "request neither cores nor GPUs" + (f", but {', '.join(unread)}" if unread else "")
+    return f"request GPUs of several types ({', '.join(makes)})" if len(makes) > 1 else ""
 
 
 def _product(spec: dict[str, Any], held: dict[str, float], line: int, makes: dict[str, list[int]]) -> Any:

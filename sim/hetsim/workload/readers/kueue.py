@@ -58,7 +58,7 @@ class KueueObjects:
             try:
                 made[name] = make(name, line, one)
             except (AttributeError, TypeError, KeyError, ValueError) as error:
-                text = "a part of it is not of the type that Kueue gives it"
+                text = "a field does not have the type that Kueue defines"
                 if isinstance(error, (KeyError, ValueError)):
                     text = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
                 self.log.wrong(line, "", f"cannot be read as a {kind}: {text}")
@@ -105,7 +105,7 @@ class KueueObjects:
             made[key] = "may_stop_search" if made[key] in ("borrow", "preempt") else made[key]
         self.notes |= {f"ClusterQueue {name}: {key} is not modeled": None for key in NOT_MODELED if spec.get(key)}
         if spec.get("stopPolicy", "None") != "None":
-            self.notes[f"ClusterQueue {name} is stopped ({spec['stopPolicy']}); here it admits workloads"] = None
+            self.notes[f"ClusterQueue {name} is stopped ({spec['stopPolicy']}); the model admits its workloads"] = None
         return {key: value for key, value in made.items() if value not in (None, "")}
 
     def jobs(self) -> tuple[list[SnapshotJob], list[tuple[SnapshotJob, float]]]:
@@ -124,7 +124,7 @@ class KueueObjects:
         needs, kind = _needs(spec["podSets"])
         came = self.log.date(line, "creationTimestamp", str(meta["creationTimestamp"]))
         if came is None or queue not in self.kinds["ClusterQueue"] or not any(needs.values()):
-            reason = "asks for neither cores nor GPUs" if queue in self.kinds["ClusterQueue"] else ""
+            reason = "requests neither cores nor GPUs" if queue in self.kinds["ClusterQueue"] else ""
             self.log.leave_out(reason or f"in no ClusterQueue ({spec.get('queueName')})", line)
             return None
         start, end = (

@@ -34,7 +34,7 @@ def read_profile(path: str | Path) -> Cuts:
         with open_text(path, newline=None) as source:
             text = source.read()
     except UnicodeDecodeError:
-        raise file_error(path, "this is not a text file in UTF-8") from None
+        raise file_error(path, "the file is not UTF-8 text") from None
     except OSError as error:
         raise file_error(path, f"cannot be read: {error.strerror}") from None
     if path.suffix.lower() == ".csv":
@@ -48,7 +48,7 @@ def _number(text: str, what: str, file: str, line: int, column: int | None) -> f
     except ValueError:
         value = math.nan
     if not 0 <= value <= MAX_NUMBER:
-        said = f'{what}: expected a number from 0 to {MAX_NUMBER:g}, not "{text.strip()}"'
+        said = f'{what}: must be a number from 0 to {MAX_NUMBER:g}; got "{text.strip()}"'
         raise file_error(file, said, line, column)
     return value
 
@@ -78,9 +78,9 @@ def _table(text: str, file: str) -> Cuts:
         raw = lines[line - 1]
         if None in row or None in row.values():
             cells = next(csv.reader([raw]), []) if raw.count('"') % 2 == 0 else []
-            short = f", not {len(cells)}" if cells else ""
+            short = f"; got {len(cells)}" if cells else ""
             where = _column(raw, min(len(cells), len(header)))
-            raise file_error(file, f"a row has {len(header)} values, as the header has{short}", line, where)
+            raise file_error(file, f"a row must have {len(header)} values, as the header{short}", line, where)
 
         def figure(name: str, row: dict = row, line: int = line, raw: str = raw) -> float:
             if name not in header:
@@ -95,7 +95,7 @@ def _table(text: str, file: str) -> Cuts:
             )
         )  # fmt: skip
     if not layers:
-        raise file_error(file, "there is no layer")
+        raise file_error(file, "the file has no layer")
     _check_times(layers, header, lines[0], file)
     return chain(layers)
 
@@ -123,7 +123,7 @@ def _check_times(layers: list[Layer], header: list[str], first: str, file: str) 
     if "forward" in header and not any(one.forward for one in layers) and (general or not layers[0].on):
         empty.append("forward")
     if empty:
-        said = "every layer takes 0 s here; a profile has the times that were measured"
+        said = "at least one layer must take more than 0 s"
         raise ScenarioError(
             [Problem(f"{name}: {said}", "", file, line=1, column=_column(first, header.index(name))) for name in empty]
         )
@@ -141,29 +141,29 @@ def _pipedream(text: str, file: str) -> Cuts:
         if line.startswith("\t"):
             unknown = [name for name in parts if name not in layers]
             if len(parts) != 2 or unknown:
-                said = f'no layer "{unknown[0]}" above' if unknown else "expected NODE -- NODE"
+                said = f'there is no layer "{unknown[0]}" before this line' if unknown else "must be NODE -- NODE"
                 raise file_error(file, f"an edge: {said}", number)
             after.setdefault(parts[0], []).append(parts[1])
             into.setdefault(parts[1], []).append(parts[0])
             continue
         if parts[0] in layers:
-            raise file_error(file, f'layer "{parts[0]}" is there twice', number)
+            raise file_error(file, f'layer "{parts[0]}" is given twice', number)
         layers[parts[0]] = _layer(parts, file, number, line)
     for name in [one for one in layers if layers[one].name.startswith("Input") and not into.get(one)]:
         _remove(name, layers, after, into)
     for name in [one for one in layers if layers[one].name.startswith("__getitem__") and not after.get(one)]:
         _remove(name, layers, after, into)
     if not layers:
-        raise file_error(file, "there is no layer")
+        raise file_error(file, "the file has no layer")
     if not any(one.forward for one in layers.values()):
-        said = "forward_compute_time: every layer takes 0 s here; a profile has the times that were measured"
+        said = "forward_compute_time: at least one layer must take more than 0 s"
         raise file_error(file, said, 1)
     return _cuts(layers, after, into, file)
 
 
 def _layer(parts: list[str], file: str, line: int, raw: str) -> Layer:
     if len(parts) < 3:
-        raise file_error(file, "expected NODE -- DESCRIPTION -- FIGURES, or a tab and NODE -- NODE", line)
+        raise file_error(file, "must be NODE -- DESCRIPTION -- FIGURES, or a tab and NODE -- NODE", line)
     given = dict(re.findall(r"(\w+)=(\[[^]]*\]|[^,]*)", parts[2]))
     if missing := [name for name in FIGURES if name not in given]:
         raise file_error(file, f'layer "{parts[0]}": {", ".join(missing)} missing', line)
@@ -201,14 +201,14 @@ def _cuts(layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str,
             continue
         later[here] = list(dict.fromkeys(graph.next(here)))
         if len(later) > MAX_CUTS:
-            text = f"the network can be cut at more than {MAX_CUTS:,} places; join layers that stay together"
+            text = f"the network must have at most {MAX_CUTS:,} cuts; join layers"
             raise file_error(file, text)
         queue.extend(later[here])
     states = _topological(first, later)
     numbers = {name: place for place, name in enumerate(order)}
     closed = [frozenset().union(*(ancestors[one] | {one} for one in state)) for state in states]
     if unread := [name for name in layers if name not in closed[-1]]:
-        text = f'layer "{unread[0]}" ({layers[unread[0]].name}) does not lead to the last one; a pipeline has one end'
+        text = f'layer "{unread[0]}" ({layers[unread[0]].name}) does not lead to the last layer, the only end'
         raise file_error(file, text)
     crossing = [sum(layers[one].activations for one in graph.augmented(state)) for state in states]
     before = np.array([[a < b for b in closed] for a in closed])
@@ -265,7 +265,7 @@ def _sorted(layers: dict[str, Layer], after: dict, into: dict, file: str) -> lis
                 ready.append(then)
     if len(ordered) < len(layers):
         name = next(one for one in layers if waiting[one])
-        raise file_error(file, f'layers lead in a circle; "{name}" is on or behind it')
+        raise file_error(file, f'the layers form a cycle; "{name}" is in it or after it')
     return ordered
 
 

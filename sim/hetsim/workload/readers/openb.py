@@ -34,7 +34,7 @@ def read(log: JobLog, *, duration: Seconds | None = None) -> JobLog:
     """Pods of Alibaba's GPU trace of 2023: fractions of GPUs, alternative types."""
     needed = NEEDED if duration is not None and not _has_times(log.path) else (*NEEDED, *TIMES)
     if duration is not None and needed is not NEEDED:
-        log.fail("has times of its own; leave out duration")
+        log.fail("has durations of its jobs; leave out the option duration")
     for line, cells in CsvTable(log, needed, (*(() if needed is not NEEDED else TIMES), *OPTIONAL)):
         if duration is not None:
             cells[5:8] = f"{log.seen}", f"{log.seen + duration!r}", f"{log.seen}"
@@ -82,10 +82,10 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[st
             continue
         cores, memory, gpus = numbers
         if cores % 1000 or gpus % 1:
-            log.wrong(line, "cpu_milli, gpu", "a node has whole cores and whole GPUs")
+            log.wrong(line, "cpu_milli, gpu", "a node must have whole cores and whole GPUs")
             continue
         if gpus and not cells[4]:
-            log.wrong(line, "model", f"node {shown(cells[0])} has GPUs of no model")
+            log.wrong(line, "model", f"the GPUs of node {shown(cells[0])} must have a model")
             continue
         node: dict[str, Any] = {"name": cells[0], "cpus": int(cores // 1000), "memory": f"{memory:.0f} MiB"}
         if gpus:

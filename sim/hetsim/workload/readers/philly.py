@@ -55,7 +55,7 @@ def _flat(log: JobLog) -> None:
 
 def _native(log: JobLog, line: int, job: Any, which: str) -> None:
     if not isinstance(job, dict) or not isinstance(job.get("attempts"), list):
-        log.wrong(line, "", "expected a job: an object with submitted_time and a list of attempts")
+        log.wrong(line, "", "must be a job: an object with submitted_time and a list of attempts")
         return
     came = log.date(line, "submitted_time", _text(job.get("submitted_time")))
     spans: list[tuple[float, float]] = []
@@ -78,10 +78,10 @@ def _native(log: JobLog, line: int, job: Any, which: str) -> None:
         log.leave_out("never started", line)
         return
     if not gpus:
-        log.leave_out("no GPUs are known", line)
+        log.leave_out("the GPUs are unknown", line)
         return
     if spans[0][0] < came:
-        log.leave_out("began before they came", line)
+        log.leave_out("began before their submission", line)
         return
     if len(spans) > 1:
         log.remark("took more than one attempt", line)
@@ -97,7 +97,7 @@ def _attempt(log: JobLog, line: int, attempt: Any) -> tuple[float | None, float 
     """Return begin, end, GPUs and machines of an attempt; None after a problem."""
     detail = attempt.get("detail") if isinstance(attempt, dict) else None
     if not isinstance(attempt, dict) or not isinstance(detail or [], list):
-        log.wrong(line, "attempts", "an attempt is an object with start_time, end_time and detail")
+        log.wrong(line, "attempts", "an attempt must be an object with start_time, end_time and detail")
         return None
     texts = {key: _text(attempt.get(key)) for key in ("start_time", "end_time")}
     begin, end = (None if text in ("", "None") else log.date(line, key, text) for key, text in texts.items())

@@ -85,7 +85,7 @@ class _Reader:
     def _row(self, number: int, line: str) -> tuple[Request | None, str]:
         value = json.loads(line)
         if not isinstance(value, dict):
-            return None, f"expected a JSON object with {', '.join(MOONCAKE_KEYS)}, not {shown(value)}"
+            return None, f"must be a JSON object with {', '.join(MOONCAKE_KEYS)}; got {shown(value)}"
         if missing := [key for key in MOONCAKE_KEYS if key not in value]:
             return None, f'the key "{missing[0]}" is missing{suggestion(missing[0], value)}'
         numbers = []
@@ -97,7 +97,7 @@ class _Reader:
         time, prompt, output = numbers
         ids = value.get("hash_ids", [])
         if not isinstance(ids, list) or not all(type(one) is int and 0 <= one <= LARGEST_ID for one in ids):
-            return None, "hash_ids: expected a list of whole numbers"
+            return None, "hash_ids: must be a list of whole numbers"
         if "hash_ids" in value and len(ids) != -(-prompt // MOONCAKE_BLOCK):
             self.odd += 1
         return Request(number, time, prompt, output=output, labels=(), ids=tuple(ids)), ""
@@ -145,7 +145,7 @@ def burstgpt(path: ExistingFile, *, model: str | None = None, failures: Flag = F
     requests = RequestRows(Path(path), cut, ("class", "user"), ("elapsed",))
     columns = RequestColumns(requests, BURST)
     if model is not None and not columns.has("Model"):
-        requests.fail("has no column Model, so that requests to one model cannot be told")
+        requests.fail("must have a column Model to select requests to one model")
     recorded = columns.has("Elapsed time")
     failed, others = 0, dict[str, None]()
 
@@ -163,7 +163,7 @@ def burstgpt(path: ExistingFile, *, model: str | None = None, failures: Flag = F
                 )
         if model is not None and not requests.read:
             listed = ", ".join(map(shown, others)) or "none at all"
-            requests.fail(f"no request is to the model {shown(model)}; there are {listed}")
+            requests.fail(f"there is no request to the model {shown(model)}; the models are {listed}")
 
     table = requests.table(rows())
     if failed:
@@ -231,7 +231,7 @@ def _ids(cell: str) -> tuple[tuple[int, ...], str]:
     """Return the ids of a prompt's blocks, and a problem or ""."""
     parts = cell.split(";") if cell else []
     if not all(part.isascii() and part.isdigit() and len(part) < 20 and int(part) <= LARGEST_ID for part in parts):
-        return (), "expected whole numbers separated by ;"
+        return (), "must be whole numbers separated by ;"
     return tuple(map(int, parts)), ""
 
 

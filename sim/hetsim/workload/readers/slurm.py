@@ -66,7 +66,7 @@ def read(
     log.zone = None if zone is None else zone_of(zone)
     table = CsvTable(log, NEEDED, OPTIONAL, "|")
     if not table.has["AllocTRES"] and not table.has["ReqTRES"]:
-        log.fail("has neither AllocTRES nor ReqTRES, and so nothing about cores and GPUs", 1)
+        log.fail("must have AllocTRES or ReqTRES, for cores and GPUs", 1)
     times = JobTimes(log)
 
     def job(line: int, row: dict[str, Any], whole: str | None) -> None:
@@ -110,7 +110,7 @@ def _row(log: JobLog, line: int, cells: list[str]) -> dict[str, Any] | None:
     if came is None or began is None or ended is None or resources is None or allowed is None:
         return None
     if not resources.get("cpus") and not resources.get("gpus"):
-        log.leave_out("hold neither cores nor GPUs", line)
+        log.leave_out("use neither cores nor GPUs", line)
         return None
     places = [] if "None" in nodes else hosts(nodes)
     further = _details(log, line, cell, places=places, allowed=allowed)
@@ -153,7 +153,7 @@ def _details(
 def _divide(log: JobLog, line: int, held: dict[str, Any], nodes: int) -> None:
     """Divide a job's total resources by its number of nodes."""
     if nodes > 1 and any(held[key] % nodes for key in ("cpus", "gpus")):
-        log.remark("hold unequal parts of their nodes and may use any number of them (with span: any)", line)
+        log.remark("use unequal parts of their nodes, so they may use any number of nodes (span: any)", line)
         nodes = 1
     held["nodes"] = float(nodes)
     for key in ("cpus", "gpus"):
@@ -216,7 +216,7 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
     lines: dict[str, int] = {}
     for line, words in _blocks(log):
         if words["NodeName"] in lines:
-            before = f"node {shown(words['NodeName'])} stands in line {lines[words['NodeName']]} already"
+            before = f"node {shown(words['NodeName'])} is also in line {lines[words['NodeName']]}"
             log.wrong(line, "NodeName", before)
             continue
         lines[words["NodeName"]] = line
@@ -224,7 +224,7 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
             continue
         cores, memory = words.get("CPUTot", words.get("CPUs", "")), words.get("RealMemory", "")
         if not cores.isdecimal() or not (memory.isdecimal() or not memory):
-            log.wrong(line, "CPUTot, RealMemory", f"node {shown(words['NodeName'])} has no number of cores or of MiB")
+            log.wrong(line, "CPUTot, RealMemory", f"node {shown(words['NodeName'])} needs a number of cores and of MiB")
             continue
         node: dict[str, Any] = {"name": words["NodeName"], "cpus": int(cores)}
         if memory:

@@ -60,7 +60,7 @@ class SlurmConf:
             words = {key.lower(): value.strip('"') for key, value in _WORD.findall(text)}
             first = next(iter(words), "")
             if text.lower().startswith("include "):
-                self.log.wrong(line, "", "Include: other files are not read; put their lines in its place")
+                self.log.wrong(line, "", "Include: included files are not read; insert their lines here")
             elif not words:
                 self.log.wrong(line, "", f"{shown(text)} is not KEY=VALUE")
             elif first in usual and words[first].upper() == "DEFAULT":
@@ -81,7 +81,7 @@ class SlurmConf:
             for host in there:
                 named[host].setdefault("partitions", []).append(partition)
             self.empty += [] if there else [f"{partition} (line {words['line']})"]
-        self.log.require(self.nodes, "has no NodeName that takes jobs (of slurm.conf)")
+        self.log.require(self.nodes, "has no NodeName that accepts jobs (of slurm.conf)")
 
     def _add_nodes(self, line: int, words: dict[str, str], types: dict[str, str]) -> None:
         sockets = words.get("sockets", words.get("socketsperboard", "1"))
@@ -89,7 +89,7 @@ class SlurmConf:
         parts = [words[key] for key in ("cpus", "procs") if key in words][:1] or parts
         memory = words.get("realmemory", "1")
         if not all(text.isdecimal() and int(text) for text in (*parts, memory)):
-            self.log.wrong(line, "", f"CPUs, RealMemory: {shown(words['nodename'])} has no number of cores or of MiB")
+            self.log.wrong(line, "", f"CPUs, RealMemory: {shown(words['nodename'])} needs a number of cores and of MiB")
             return
         names, gres = hosts(words["nodename"]), [part for part in words.get("gres", "").split(",") if "gpu" in part]
         before = {node["name"] for node in self.nodes}
@@ -97,7 +97,7 @@ class SlurmConf:
         if not all(map(_HOSTS.fullmatch, re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", words["nodename"]))) or not names:
             self.log.wrong(line, "", f"NodeName: {shown(words['nodename'])} is not a list such as n[1-4],m1")
         elif again is not None:
-            self.log.wrong(line, "", f"NodeName: node {shown(again)} stands there before")
+            self.log.wrong(line, "", f"NodeName: node {shown(again)} is given twice")
         elif wrong := [part for part in gres if not _GPUS.fullmatch(re.sub(r"\([^)]*\)", "", part))]:
             self.log.wrong(line, "", f"Gres: {shown(wrong[0])} is not gpu:TYPE:NUMBER")
         node: dict[str, Any] = {"cpus": math.prod(map(int, parts))}
@@ -162,7 +162,7 @@ class SlurmConf:
             value = given.pop(name, str(standard))
             if not value.isdecimal():
                 line = self.keys["schedulerparameters"][0]
-                self.log.wrong(line, "", f"SchedulerParameters: {name}={value}: a whole number from 0 is expected")
+                self.log.wrong(line, "", f"SchedulerParameters: {name} must be a whole number from 0; got {value}")
             elif name != "bf_max_job_user" or int(value):
                 made[name] = f"{value} s" if name in INTERVALS else int(value)
         if self.text("SchedulerType").lower() == "sched/builtin":
@@ -198,9 +198,9 @@ def site_and_policy(path: str, *, sshare: str | None = None, **_: Any) -> tuple[
     (scheduler, other), site, notes = conf.scheduler(), conf.site(), list[str]()
     conf.log.row_problems.fail_if_any()
     if conf.empty:
-        notes.append(f"{path}: partitions without a node that takes jobs are left out: {', '.join(conf.empty)}")
+        notes.append(f"{path}: partitions without a node that accepts jobs are left out: {', '.join(conf.empty)}")
     if other:
-        notes.append(f"{path}: not modeled: {', '.join(other)}; limits of QOS stand elsewhere (sacctmgr show qos)")
+        notes.append(f"{path}: not modeled: {', '.join(other)}; limits of QOS are not in this file (sacctmgr show qos)")
     if sshare is not None:
         more, remarks = shares_and_usage(Path(sshare), "NO_FAIR_TREE" not in conf.text("PriorityFlags").upper())
         scheduler, notes = scheduler | more, notes + remarks
@@ -228,7 +228,7 @@ def shares_and_usage(path: Path, tree: bool = True) -> tuple[dict[str, Any], lis
         if not amount.isdecimal() and amount != "parent" and (user or name != "root"):
             log.wrong(line, "RawShares", f"{shown(amount)} is not a number of shares")
         if amount in ("parent", "0") and name != "root":
-            notes[f"{path}: those with Fairshare=parent or no shares have one share"] = None
+            notes[f"{path}: entries with Fairshare=parent or no shares have one share"] = None
         share = float(amount) if amount.isdecimal() and int(amount) else 1.0
         if user:
             if shares.setdefault(user, share) != share:
@@ -249,6 +249,6 @@ def shares_and_usage(path: Path, tree: bool = True) -> tuple[dict[str, Any], lis
         above.append((depth, name))
     log.require(usage, "has no users with Account, User, RawShares and RawUsage (of sshare -a -P)")
     if "GrpTRESRaw" not in columns:
-        notes[f"{path}: RawUsage is what the site bills, taken as GPU seconds; the column GrpTRESRaw has these"] = None
+        notes[f"{path}: RawUsage, the site's billing unit, is read as GPU seconds; GrpTRESRaw has GPU seconds"] = None
     made: dict[str, Any] = {"usage": usage} | ({"accounts": accounts} if tree else {})
     return made | ({"shares": shares} if any(share != 1.0 for share in shares.values()) else {}), list(notes)

@@ -110,14 +110,14 @@ def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
     partitions = list(dict.fromkeys(name for inside in nodes.values() for name in inside))
     snapshot = Snapshot(path, [])
     if not (table.has["TRES_ALLOC"] or table.has["TRES_PER_NODE"] or table.has["GRES"]):
-        snapshot.remarks.append("no column TRES_PER_NODE (%b), so no job holds GPUs")
+        snapshot.remarks.append("no column TRES_PER_NODE (%b), so no job uses GPUs")
     lines: dict[str, int] = {}
     for line, cells in table:
         _job(
             log, snapshot, line, cell=dict(zip((*NEEDED, *OPTIONAL), cells, strict=True)), nodes=nodes,
             partitions=partitions, lines=lines
         )
-    log.require(snapshot.jobs, "has no jobs that run or wait")
+    log.require(snapshot.jobs, "has no running or waiting jobs")
     return snapshot
 
 
@@ -147,9 +147,9 @@ def _job(
     for name in _ids(log, found, line, cell["JOBID"]):
         if name in lines:
             if runs:
-                log.wrong(line, "JOBID", f"job {name} stands in line {lines[name]} already")
+                log.wrong(line, "JOBID", f"job {name} is also in line {lines[name]}")
             else:
-                found.leave_out("they stand there already, as of another partition")
+                found.leave_out("they are listed before, in another partition")
             continue
         lines[name] = line
         start, expected = (begun, math.nan) if runs else (math.nan, begun)
@@ -169,15 +169,15 @@ def _runs(log: JobLog, found: Snapshot, line: int, cell: dict[str, str]) -> bool
     if _is(state, RUNNING):
         return True
     if _is(state, OVER):
-        found.leave_out("over already")
+        found.leave_out("already ended")
         return None
     if not _is(state, WAITING | KEPT):
         names = list((RUNNING | WAITING | KEPT | OVER).keys())
-        log.wrong(line, "STATE", f"{shown(state)} is not a state of a job that is known here{suggestion(state, names)}")
+        log.wrong(line, "STATE", f"{shown(state)} is not a known state of a job{suggestion(state, names)}")
         return None
     reason = cell["REASON"] or cell["NODELIST(REASON)"].strip("()")
     if _is(state, KEPT) or any(part in reason.lower() for part in HELD):
-        found.leave_out(f"they wait for something else than room ({state if _is(state, KEPT) else reason})")
+        found.leave_out(f"they wait for another reason than capacity ({state if _is(state, KEPT) else reason})")
         return None
     return False
 
@@ -187,7 +187,7 @@ def _start(log: JobLog, line: int, cell: str, runs: bool) -> float:
     if cell not in NO_TIME:
         return _or_nan(log.date(line, "START_TIME", cell))
     if runs:
-        log.wrong(line, "START_TIME", "a job that runs has no start")
+        log.wrong(line, "START_TIME", "a running job must have a start")
     return math.nan
 
 
@@ -253,5 +253,5 @@ def _ids(log: JobLog, found: Snapshot, line: int, text: str) -> list[str]:
     for one in filter(None, bounds):
         numbers += range(int(one[1]), int(one[2] or one[1]) + 1, int(one[3] or 1) or 1)[: MAX_ARRAY - len(numbers)]
     if len(numbers) == MAX_ARRAY:
-        found.remarks.append(f"of array {match[1]} only the first {MAX_ARRAY:,} tasks are looked at")
+        found.remarks.append(f"only the first {MAX_ARRAY:,} tasks of array {match[1]} are read")
     return [f"{match[1]}_{number}" for number in numbers]

@@ -78,9 +78,9 @@ def _job(log: JobLog, line: int, row: str, size: str, processors: str, cores_per
         log.leave_out(reason, line)
         return
     if asked > 0 and used > 0 and asked != used:
-        log.remark("used another number of processors than they asked for", line)
+        log.remark("used another number of processors than requested", line)
     if 0 < limit < took:
-        log.remark("ran longer than they asked for", line)
+        log.remark("ran longer than requested", line)
     first, second = (asked, used) if size == "requested" else (used, asked)
     nodes, each = _divided(log, line, first if first > 0 else second, cores_per_node)
     labels = zip(("user", "group", "queue", "partition"), (*values[11:13], *values[14:16]), strict=True)
@@ -99,8 +99,8 @@ def _why_left_out(took: float, width: float, status: float) -> str:
     if status == CANCELLED and took <= 0:
         return "canceled before they started"
     if took < 0:
-        return "run time not known"
-    return "" if width > 0 else "size not known"
+        return "the run time is unknown"
+    return "" if width > 0 else "the size is unknown"
 
 
 def _divided(log: JobLog, line: int, width: float, cores_per_node: int | None) -> tuple[int, float]:
@@ -109,7 +109,7 @@ def _divided(log: JobLog, line: int, width: float, cores_per_node: int | None) -
     nodes = math.ceil(width / cores_per_node)
     each = math.ceil(width / nodes)
     if nodes * each != width:
-        log.remark("do not divide over their nodes and hold a core more on some", line)
+        log.remark("do not divide evenly over their nodes and use one core more on some", line)
     return nodes, each
 
 
@@ -117,7 +117,7 @@ def _numbers(log: JobLog, line: int, row: str) -> list[float] | None:
     cells = row.split()
     if len(cells) != len(FIELDS):
         hint = "; they are separated by white space" if len(cells) == 1 and len(row) > 18 else ""
-        log.wrong(line, "", f"the line has {len(cells)} field{'s' * (len(cells) != 1)}, expected are 18{hint}")
+        log.wrong(line, "", f"the line has {len(cells)} field{'s' * (len(cells) != 1)}; there must be 18{hint}")
         return None
     try:
         values = list(map(float, cells))
@@ -127,7 +127,7 @@ def _numbers(log: JobLog, line: int, row: str) -> list[float] | None:
         good = False
     if not good:
         bad = next(n for n, cell in enumerate(cells) if not NUMBER.fullmatch(cell) or not abs(float(cell)) < 1e15)
-        log.wrong(line, f"{bad + 1} ({FIELDS[bad]})", f"{shown(cells[bad])} is not a number of any use here")
+        log.wrong(line, f"{bad + 1} ({FIELDS[bad]})", f"{shown(cells[bad])} is not a usable number")
         return None
     return values
 
@@ -141,10 +141,10 @@ def nodes(path: ExistingFile, *, cores_per_node: Count | None = None) -> list[di
             if cores_per_node is None:
                 return [{"name": "pool", "cpus": cores}]
             if cores % cores_per_node:
-                text = f"its header says {key} {cores}, which is not a multiple of cores_per_node ({cores_per_node})"
+                text = f"{key} of the header must be a multiple of cores_per_node ({cores_per_node}); got {cores}"
                 raise file_error(Path(path), text)
             return [{"name": "n", "count": cores // cores_per_node, "cpus": cores_per_node}]
-    raise file_error(Path(path), "its header says neither MaxProcs nor MaxNodes; list the machines under nodes")
+    raise file_error(Path(path), "the header must have MaxProcs or MaxNodes; or list the machines under nodes")
 
 
 def _header(path: Path) -> Iterator[tuple[str, str]]:

@@ -135,7 +135,7 @@ class _Reader:
         arrow = self._arrow()
         for name in self.names:
             if name not in arrow.column_names:
-                self._column_problem(f'there is no column "{name}" to take for {self.names[name]}')
+                self._column_problem(f'there is no column "{name}" to use as {self.names[name]}')
         arrow = arrow.rename_columns([self.names.get(name, name) for name in arrow.column_names])
         columns = list(arrow.column_names)
         self._check_columns(columns)
@@ -184,7 +184,7 @@ class _Reader:
         if not self.parquet and (damage := _no_text(self.path)):
             return damage
         if "straddling" in message or ("Empty CSV" in message and self.path.stat().st_size):
-            longest = "a row is longer than 1 MB, the most that is read; is a quotation mark left open?"
+            longest = "a row is longer than 1 MB, the maximum; a quotation mark may not be closed"
             return Problem(longest, file=str(self.path))
         ragged = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", message)
         if ragged:
@@ -199,7 +199,7 @@ class _Reader:
     def _check_columns(self, columns: list[str]) -> None:
         for name in dict.fromkeys(columns):
             if columns.count(name) > 1:
-                self._column_problem(f'the column "{name}" stands there twice')
+                self._column_problem(f'the column "{name}" is given twice')
         timed = any(_TIME.match(name) and not name.endswith("_estimate") for name in columns)
         if not timed and "flops" not in columns:
             times = ("cpu_time", "gpu_time")
@@ -260,11 +260,11 @@ class _Reader:
         table.unknown.append(name)
         near = suggestion(name, KNOWN) if len(table.unknown) < 100 else ""
         if bad.any():
-            table.notes.append(f'{self.path}: column "{name}" is not known and not numeric: ignored{near}')
+            table.notes.append(f'{self.path}: column "{name}" is unknown and not numeric: ignored{near}')
         else:
             table.extra[name] = values
             if near:
-                table.notes.append(f'{self.path}: column "{name}" is not known: kept as it is{near}')
+                table.notes.append(f'{self.path}: column "{name}" is unknown: kept unchanged{near}')
 
     def _floats(
         self,
@@ -279,7 +279,7 @@ class _Reader:
         blank = np.isnan(values) & ~bad
         self._cells(name, column, bad, "is not a number")
         if required:
-            self._cells(name, column, blank, "is blank; every task needs one")
+            self._cells(name, column, blank, "is blank; every task needs a value")
         if not infinite:
             self._cells(name, column, np.isinf(values), "is not finite")
         if not negative:
@@ -297,11 +297,11 @@ class _Reader:
         try:
             texts = compute.fill_null(compute.utf8_trim_whitespace(column.cast(pa.string())), "")
         except pa.ArrowException:  # bytes, lists, and so on, in Parquet
-            self._column_problem(f'column "{name}" holds neither texts nor numbers ({column.type})')
+            self._column_problem(f'column "{name}" has neither texts nor numbers ({column.type})')
             return np.full(len(column), "", dtype=object)
         if required:
             blank = np.asarray(compute.equal(texts, "").to_numpy())
-            self._cells(name, column, blank, "is blank; every task needs one")
+            self._cells(name, column, blank, "is blank; every task needs a value")
         if numbers:
             try:
                 integers = compute.cast(texts, pa.int64())
@@ -328,7 +328,7 @@ class _Reader:
             if value != "":
                 # Places are looked up in the file: only for the few that are shown.
                 where = self._place(first[value]) if len(self.problems) < MAX_PROBLEMS else ""
-                self._row_problem(row, "id", f"{shown(value)} is the id of {where} too")
+                self._row_problem(row, "id", f"{shown(value)} is also the id of {where}")
 
     def _predecessors(self, table: TaskTable, column: pa.ChunkedArray) -> list[tuple[int, ...]]:
         ids = np.arange(1, len(table) + 1) if table.id is None else table.id
@@ -353,12 +353,12 @@ class _Reader:
         if (flops := table.numbers.get("flops")) is not None:
             nowhere &= np.isnan(flops)
         self._check_work(table, flops)
-        text = "{:g}: a share is above 0 and at most 1"
+        text = "must be a share above 0 and at most 1; got {:g}"
         self._refuse(table, "efficiency", lambda share: (share <= 0) | (share > 1), text)
         for row in np.flatnonzero(nowhere)[: MAX_PROBLEMS + 1].tolist():
             message = f"task {table.name(row)} has no finite time on any device"
             self._row_problem(row, ", ".join(table.times) or "flops", message)
-        text = "{:g}: a fraction is below 1 (of one GPU), more GPUs are whole"
+        text = "must be a share of one GPU below 1, or whole GPUs; got {:g}"
         self._refuse(table, "gpus", lambda gpus: (gpus > 1) & (gpus != np.floor(gpus)), text)
         for name, values in table.estimates.items():
             np.copyto(values, table.times[name], where=np.isinf(values))  # a blank estimate is exact
@@ -390,7 +390,7 @@ class _Reader:
         kind = kind.value_type if listed else kind
         if not any(fits(kind) for fits in (types.is_string, types.is_large_string, types.is_integer, types.is_floating,
                                            types.is_null, types.is_dictionary)):  # fmt: skip
-            self._column_problem(f'column "{name}" holds neither texts nor numbers ({column.type})')
+            self._column_problem(f'column "{name}" has neither texts nor numbers ({column.type})')
             return [[]] * len(column)
         cells = column.to_pylist()
         if listed:

@@ -82,7 +82,7 @@ class _Reader(ReadFile):
             else:
                 lists[keys] = False
         if isinstance(version, str) and version < "1.4":
-            raise file_error(path, f"is WfFormat {version}; version 1.5 is read, to which WfCommons translates")
+            raise file_error(path, f"must be WfFormat 1.5, to which WfCommons translates; got {version}")
         for keys in LISTS:
             if keys not in lists and keys != FILES:
                 raise file_error(path, f"has no {'.'.join(keys)}: this is not an instance of WfFormat 1.5")
@@ -115,7 +115,7 @@ class _Reader(ReadFile):
         ids = self.ids
         rows = {name: row for row, name in enumerate(ids)}
         if len(rows) < len(ids):
-            self.row_problems.add("two tasks have one id")
+            self.row_problems.add("task ids must be unique")
         nothing = (None, None, None, "")
         runs = [self.runs.get(name, nothing) for name in ids]
         self.runs, self._texts = {}, {}

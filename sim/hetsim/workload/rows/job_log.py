@@ -111,7 +111,7 @@ class JobLog(ReadFile):
         self.zone: tzinfo | None = None  # of dates that name none, where it is not UTC
         self.one_row_each = False  # True if several rows with one id are an error
         if cut.warm_start and not cut.since:
-            self.fail("warm_start needs since: the instant at which the replay begins, in the midst of the log")
+            self.fail("warm_start needs since: the time within the log at which the replay begins")
         alike = isinstance(cut.until, Date) == isinstance(cut.since, Date)
         if cut.until is not None and alike and cut.until <= cut.since:
             self.fail(f"until ({_written(cut.until)}) must be after since ({_written(cut.since)})")
@@ -224,7 +224,7 @@ class JobLog(ReadFile):
     def summary(self) -> list[str]:
         """Return sentences on skipped rows, and remarks on the rows that were read."""
         jobs = f"of {self.seen:,} jobs"
-        counts = {f"rows that are not jobs of their own: {what}": count for what, count in self.passed_over.items()}
+        counts = {f"rows that are not separate jobs: {what}": count for what, count in self.passed_over.items()}
         counts |= {f"{jobs} left out: {reason}": count for reason, count in self.left_out.items()}
         counts |= {f"{jobs} {what}": count for what, count in self._remarks.items()}
         first = f"first: {self.word}"
@@ -235,7 +235,7 @@ def out_of_order(came: float, began: float, ended: float) -> str:
     """Return why a job with these times is skipped, or "" if they are in order."""
     if ended < began:
         return "ended before they began"
-    return "began before they came" if began < came else ""
+    return "began before their submission" if began < came else ""
 
 
 def _written(given: float | None) -> str:

@@ -69,7 +69,7 @@ class Assembly:
         """Return remarks on the tasks, after all tables are made."""
         log = self.log
         if self.renamed:
-            log.notes.append(f"{log.path}: {self.renamed:,} ids come again; these jobs are named id#2, id#3, ...")
+            log.notes.append(f"{log.path}: {self.renamed:,} ids are repeated; these jobs are named id#2, id#3, ...")
             self.renamed = 0
         zero = []
         if log.dated and len(log.blocks):
@@ -121,7 +121,7 @@ class Assembly:
             rows = "; ".join(f"{what}: {number:,}" for what, (number, _) in self.log.passed_over.items())
             self.log.fail("has no jobs" + (f" ({rows})" if rows else ""))
         reasons = "; ".join(f"{number:,} {reason}" for reason, (number, _) in self.log.left_out.items())
-        self.log.fail(f"none of its {self.log.seen:,} jobs is left: {reasons}")
+        self.log.fail(f"no job of its {self.log.seen:,} jobs remains: {reasons}")
 
     # Columns --------------------------------------------------------------------------------------------------
 

@@ -79,9 +79,9 @@ class _Open:
     position: int = -1
 
 
-HOUR = "have times in an hour that clocks showed twice"
+HOUR = "have times in an hour that is repeated at the clock change"
 JUMP = "have a duration that is not end - start"
-EARLY = "began before they came"
+EARLY = "began before their submission"
 
 
 class JobTimes:
@@ -157,7 +157,7 @@ class JobTimes:
         """Resolve the remaining times; `separate`: attempts do not overlap."""
         jumps = [one for one in self._open if one.what == JUMP]
         if len(jumps) > max(COMMON * self.compared, 1) and self.compared >= ENOUGH:
-            text = f"{len(jumps):,} jobs {JUMP}: so many that the duration is taken for what it says"
+            text = f"{len(jumps):,} jobs {JUMP}: so many that the duration is used"
             self.log.notes.append(f"{self.log.path}: {text}")
             self._open = [one for one in self._open if one.what != JUMP]
         separate = separate and self._come_again()
@@ -194,10 +194,10 @@ class JobTimes:
         return bool((hashes[1:] == hashes[:-1]).any())
 
     def _name(self, undecided: list[_Open]) -> None:
-        for what, taken in ((HOUR, "the earlier is taken"), (JUMP, "start and duration are taken")):
+        for what, taken in ((HOUR, "the earlier time is used"), (JUMP, "start and duration are used")):
             if lines := [one.line for one in undecided if one.what == what]:
                 shown = ", ".join(map(str, sorted(lines)[:NAMED])) + (", ..." if len(lines) > NAMED else "")
-                text = f"{len(lines):,} jobs {what}, and nothing tells which is right: {taken}"
+                text = f"{len(lines):,} jobs {what}, and the right value is unknown: {taken}"
                 self.log.notes.append(f"{self.log.path}: {text} ({self.log.word}s {shown})")
 
     def _tell(self, what: str, evidence: str, line: int) -> None:
@@ -210,7 +210,7 @@ class JobTimes:
             (_, start, took), (low, high) = one.options[0], rest.around(one.position)
             assert start is not None
             by_id = np.isfinite(low) and low <= start
-            self._tell(EARLY, "by the order of ids" if by_id else "as if they had come when they began", one.line)
+            self._tell(EARLY, "by the order of ids" if by_id else "with the start as the submission", one.line)
             if by_id:
                 # No wait at all is the likeliest one, if the next id allows it.
                 came = start if start <= high else (low + high) / 2
@@ -243,7 +243,7 @@ class JobTimes:
             end = float(rest.start[before] + rest.took[before])
             if rest.arrival[here] < end <= rest.start[here] and here not in self.log.blocks.patches:
                 self.log.blocks.patches[here] = (end, float(rest.start[here]), float(rest.took[here]))
-                self.log.remark("are later attempts: they came when the one before ended", int(rest.lines[here]))
+                self.log.remark("are later attempts: submitted when the previous one ended", int(rest.lines[here]))
 
 
 class _Rest:

@@ -46,7 +46,7 @@ def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
     wanted = () if key is None else (key,)
     meant = "a list" if key is None else f'an object with a list "{key}"'
     if reader.sign() != ("[" if key is None else "{"):
-        raise reader.problem(f"expected is JSON: {meant}" if reader.sign() else "is empty")
+        raise reader.problem(f"must be JSON: {meant}" if reader.sign() else "is empty")
     opened = False
     for _, one in reader.below({wanted}, ()):
         if one is OPENED:
@@ -54,11 +54,11 @@ def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
         elif opened:
             yield reader.began, one
         else:
-            raise reader.problem(f"expected is JSON: {meant}")
+            raise reader.problem(f"must be JSON: {meant}")
     if reader.sign():
         raise reader.problem("is not JSON (Extra data)")
     if not opened:
-        raise reader.problem(f"expected is JSON: {meant}")
+        raise reader.problem(f"must be JSON: {meant}")
 
 
 def first_sign(path: Path) -> str:

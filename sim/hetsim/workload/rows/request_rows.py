@@ -147,7 +147,7 @@ class RequestRows(ReadFile):
         elif self.from_first:
             times = times - self._zero
         if not len(times):
-            self.fail("none of its requests is left: see since, until and sample" if self.read else "has no requests")
+            self.fail("no request remains: check since, until and sample" if self.read else "has no requests")
         return self._made(times, order)
 
     def _gather(self, rows: Iterator[Request]) -> None:
@@ -161,8 +161,8 @@ class RequestRows(ReadFile):
                 latest, self._zero = row.time, row.time if self.from_first else 0
             if row.time < latest:
                 if not cut.sort:
-                    before = f"comes before that of line {latest_line}"
-                    hint = "the rows are not in order of time (sort: true reads them none the less)"
+                    before = f"is before the time of line {latest_line}"
+                    hint = "rows must be in order of time; sort: true sorts them"
                     self.row_problems.add(f"its time {before}: {hint}", row.line)
                     if len(self.row_problems.problems) >= MAX_PROBLEMS:
                         return
@@ -230,7 +230,7 @@ def nanoseconds(cell: str, unit: int) -> tuple[int, str]:
     if nanos < 0:
         return 0, f"{shown(cell)} is negative"
     if nanos > min(MAX_SECONDS, 9e9) * 1e9:
-        return 0, f"{shown(cell)} is later than 285 years"
+        return 0, f"must be at most 285 years; got {shown(cell)}"
     return round(nanos), ""
 
 
@@ -239,9 +239,9 @@ def tokens(cell: str) -> tuple[int, str]:
     text = cell[:-2] if cell.endswith(".0") else cell
     if text.isdecimal() and text.isascii() and len(text) <= 10:
         count = int(text)
-        return (count, "") if count <= MAX_TOKENS else (0, f"{count:,} tokens are more than {MAX_TOKENS:,}")
+        return (count, "") if count <= MAX_TOKENS else (0, f"must be at most {MAX_TOKENS:,} tokens; got {count:,}")
     if NUMBER.fullmatch(text) and text.startswith("-"):
-        return 0, f"{shown(cell)} is negative; expected a number of tokens"
+        return 0, f"{shown(cell)} is negative; it must be a number of tokens"
     return 0, f"{shown(cell)} is not a whole number of tokens" if cell else "the number of tokens is missing"
 
 

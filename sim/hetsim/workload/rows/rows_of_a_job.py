@@ -26,7 +26,7 @@ OF_TEXTS = ("first", "last", "join")
 TIMES = {"arrival": "min", "start": "min", "end": "max"}
 HOLDS = ("gpus", "cpus", "memory")
 CHOICES = (
-    "say what they are: attempts: restarts (one job from its first start to its last end), attempts: separate (a job "
+    "state their meaning: attempts: restarts (one job from its first start to its last end), attempts: separate (a job "
     "each), fold: {by: id, columns: {start: min, end: max, gpus: max}}, or gang: {by: COLUMN}"
 )
 

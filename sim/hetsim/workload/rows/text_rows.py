@@ -29,9 +29,9 @@ def _names(value: Any) -> Any:
     if isinstance(names, list):
         for name in names:
             if not isinstance(name, str) or not name.isprintable() or not name or " " in name:
-                raise ValueError(f"expected the name of a type of device, not {shown(name)}")
+                raise ValueError(f"must be the name of a type of device; got {shown(name)}")
             if names.count(name) > 1:
-                raise ValueError(f"{shown(name)} stands there twice; each column needs a type of its own")
+                raise ValueError(f"{shown(name)} is given twice; each column needs a different type")
     return names
 
 
@@ -109,7 +109,7 @@ def numbered_lines(path: Path, longest: int = -1, keep: bool = False) -> Iterato
             while raw := stream.readline(longest + 1 if longest >= 0 else -1):
                 number += 1
                 if 0 <= longest < len(raw):
-                    message = f"the line is longer than {longest / 1e6:g} MB, the most that is read"
+                    message = f"a line must be at most {longest / 1e6:g} MB"
                     raise ScenarioError(Problem(message, "", file, number))
                 yield number, _decoded(raw, number, file)
     except OSError as error:
@@ -136,7 +136,7 @@ def pieces(path: Path, size: int = 1 << 18) -> Iterator[str]:
 
 def _opened(path: Path) -> IO[bytes]:
     if path.suffix.lower() == ".gz" and path.stat().st_size and not is_gzip(path):
-        raise ScenarioError(Problem("is not compressed with gzip, though its name says so", file=str(path)))
+        raise ScenarioError(Problem("is not compressed with gzip, although its name ends in .gz", file=str(path)))
     return opened(path)
 
 
@@ -201,7 +201,7 @@ def circle(predecessors: Sequence[Sequence[int]], ids: Sequence[Any] | np.ndarra
     around = [str(ids[row]) for row in reversed(cycle)]  # from a predecessor to what waits for it
     if len(around) > 12:
         around = [*around[:10], f"… ({len(around) - 11:,} more)", around[-1]]
-    return cycle[-1], f"cyclic graph: these tasks wait for each other: {' → '.join(around)}"
+    return cycle[-1], f"the graph has a cycle: these tasks wait for each other: {' → '.join(around)}"
 
 
 class Twice(float):
@@ -271,11 +271,11 @@ class CsvTable:
         missing = [name for name in needed if name.casefold() not in lower]
         for other, word in SEPARATORS.items():
             if missing and other != self.separator and len(header) == 1 and other in header[0]:
-                self.log.fail(f"its columns are separated by {word}, expected are {SEPARATORS[self.separator]}", line)
+                self.log.fail(f"its columns are separated by {word}; use {SEPARATORS[self.separator]}", line)
         if missing and all(NUMBER.fullmatch(cell) for cell in header):
-            self.log.fail(f"the first line is a row of numbers; expected is a header with {', '.join(needed)}", line)
+            self.log.fail(f"the first line is a row of numbers; there must be a header with {', '.join(needed)}", line)
         if len(set(lower)) < len(lower):
-            self.log.fail("two columns have one name", line)
+            self.log.fail("column names must be unique", line)
         for name in missing:
             near = suggestion(name, header) or f"; there are {', '.join(shown(one) for one in header[:12])}"
             self.log.row_problems.add(f'no column "{name}"{near}', line)
@@ -298,7 +298,7 @@ class CsvTable:
                 continue
             if len(cells) != width:
                 has = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-                self.log.row_problems.add(f"the row has {has}, expected are {width}", number)
+                self.log.row_problems.add(f"the row has {has}; there must be {width}", number)
                 continue
             self.text = line
             yield number, ["" if place is None else cells[place].strip() for place in places]
