@@ -234,7 +234,6 @@ def _table(found: "MeasuredStages") -> list[str]:
 
 
 def _profile(path: Path) -> tuple[dict[str, Any], Any]:
-    """Return the service section of a profile, as written and as validated."""
     from pydantic import ValidationError
 
     from hetsim.scenario.file import document

@@ -139,7 +139,6 @@ def entry_of(path: Path) -> dict[str, Any]:
 
 
 def _with_requests(path: Path, requests: Path) -> Scenario:
-    """Return the scenario with the log's requests in place of its own."""
     entry = {key: value for key, value in entry_of(path).items() if key in ("name", "service")}
     entry["trace"] = {"format": "requests", "path": str(requests)}
     dropped = ("workload", "horizon", "warmup", "sweep", "replications")

@@ -102,7 +102,6 @@ def compare(
 
 
 def _default_policies(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the policies to compare by default: the sweep's, or the usual ones."""
     from hetsim.experiment.policies import named_policies
 
     sweep = raw.get("sweep")

@@ -46,6 +46,7 @@ def run(
     """
     from hetsim.experiment.directory import PICTURE, check_target, save
     from hetsim.experiment.run import one_run, prepare, replicate
+    from hetsim.experiment.sensitivity import sensitivity, sentences
     from hetsim.experiment.stopping import checked_amount
     from hetsim.report.perfetto import check_trace_file, write_trace
     from hetsim.results.one_run.groups import checked
@@ -84,6 +85,7 @@ def run(
             outcome = one_run(loaded, chosen)
         else:
             outcome = replicate(loaded, metrics=metrics, by=by, **options)
+        sensitive = sensitivity(loaded, outcome, options["seed"])
     from hetsim.report.groups import groups_lines
     from hetsim.report.overview import remarks
     from hetsim.results.many_runs.groups import tables_of_groups
@@ -91,9 +93,11 @@ def run(
     further = _batched(outcome, metrics) if batched else {}
     tables = tables_of_groups({outcome.policy or "run": outcome}, by)
     if as_json:
-        console.as_json(_json(outcome, metrics, further, tables))
+        more = {"sensitivity": sensitive} if sensitive else {}
+        console.as_json(_json(outcome, metrics, further, tables) | more)
     else:
         _show(outcome, loaded, () if batched else metrics)
+        console.lines(["", *terminal.paragraphs(sentences(sensitive))] if sensitive else ())
         if batched:
             console.lines(["", *further["lines"]])
         if by:
@@ -114,7 +118,6 @@ def run(
 def _plan(
     scenario: Any, precision: float, metrics: tuple[str, ...], options: StudyKeywords, as_json: bool, quiet: bool
 ) -> None:
-    """Print how many replications a precision of each metric requires."""
     from hetsim.experiment.precision import PILOT, plan_precision
     from hetsim.report.overview import remarks
 

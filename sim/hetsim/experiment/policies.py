@@ -126,7 +126,6 @@ def _from_text(text: str) -> tuple[str, Any]:
 
 
 def _label(value: Any) -> str:
-    """Build a label from a mapping: its names and the parameters that are given."""
     parts = long_form(dict(value) if isinstance(value, Mapping) else value)
     if not isinstance(parts, dict):
         return str(value)

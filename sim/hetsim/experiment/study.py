@@ -277,7 +277,6 @@ class Study:
                 self.meter.tell_case(f"{self._label(series.case)}: {text}")
 
     def _label(self, case: Case) -> str:
-        """Name a case by its changed values and its policy."""
         scenario = _scenario(case)
         parts = [f"{key}={value}" for key, value in case.overrides.items() if key.partition(".")[0] != "policy"]
         return ", ".join([*parts, scenario.policies.label])

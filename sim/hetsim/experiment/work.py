@@ -263,7 +263,6 @@ class Shelf:
         self._keep(self.verified, job.digest, [signature(path) for path in scenario.files])
 
     def _unchanged(self, digest: str) -> bool:
-        """Return True if the scenario's files have not changed since verification."""
         try:
             return all(signature(one[0]) == one for one in self.verified[digest])
         except (OSError, KeyError):

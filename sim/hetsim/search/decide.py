@@ -26,6 +26,7 @@ from hetsim.experiment.options import StudyOptions
 from hetsim.experiment.points import PointRow, check_all, rows
 from hetsim.experiment.policies import PolicyLike
 from hetsim.experiment.run import begun, stop_at_part
+from hetsim.experiment.sensitivity import sentences
 from hetsim.experiment.stopping import select
 from hetsim.experiment.study import Case, Replicates
 from hetsim.experiment.work import Setup
@@ -83,6 +84,7 @@ class Decision:
     count: int
     policies: list[str] = field(default_factory=list)
     tied: list[Candidate] = field(default_factory=list)
+    sensitivity: Mapping[str, Any] = field(default_factory=dict)  # of the best, by `paired`
 
     @property
     def met(self) -> bool:
@@ -143,7 +145,7 @@ class Decision:
             said.append(f"No significant difference to it after {MAX_REPLICATIONS:,} replications: {tied}.")
         elif not self.needs_no_runs:
             said.append(f"It is the best of those that meet the targets, or within {100 * self.delta:g} % of the best.")
-        return [*said, *self._open()]
+        return [*said, *sentences(self.sensitivity), *self._open()]
 
     def _open(self) -> list[str]:
         """Sentences on open candidates, which more replications might make the best."""
@@ -193,7 +195,9 @@ class Decision:
             "scenario": self.scenario, "keys": self.keys, "targets": [target.text for target in self.targets],
             "minimize": self.objective, "confidence": self.confidence, "met": self.met, "combinations": self.count,
             "best": None if self.best is None else candidate(self.best), "tied": [candidate(one) for one in self.tied],
-            "candidates": [candidate(one) for one in self.candidates], "sentences": self.sentences,
+            "candidates": [candidate(one) for one in self.candidates],
+            **({"sensitivity": self.sensitivity} if self.sensitivity else {}),
+            "sentences": self.sentences,
         }  # fmt: skip
 
     def plot(self) -> Picture:
@@ -233,6 +237,7 @@ def decide(
         about = [(row.values, label) for row, label in zip(given, labels, strict=True)]
         search = _Search(judge, cases=cases, about=about, known=known_costs, tell=tell)
         best = search.cheapest() if known_costs else search.best(objective, 1 - allowed, delta)
+        sensitive = {} if best is None else judge.sensitivity(search.series[best], search.tried[best].trial.findings)
     tried = [search.tried[number] for number in sorted(search.tried)]
     if all(one.trial.reason for one in tried):
         raise UsageError(f"no combination can run: {tried[-1].trial.reason}")
@@ -241,7 +246,7 @@ def decide(
     return Decision(
         scenario=base.name, keys=list(values), targets=list(targets), objective=objective, confidence=confidence,
         delta=delta, best=None if best is None else search.tried[best], candidates=tried, count=len(cases),
-        policies=labels, tied=[search.tried[number] for number in search.tied],
+        policies=labels, tied=[search.tried[number] for number in search.tied], sensitivity=sensitive,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ by the end of its arrivals that the target is missed for certain.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -23,7 +23,8 @@ from hetsim.errors import ScenarioError, UsageError
 from hetsim.experiment.options import SearchKeywords, StudyOptions, with_options
 from hetsim.experiment.policies import PolicyLike
 from hetsim.experiment.run import begun, prepare
-from hetsim.experiment.study import Case, Study
+from hetsim.experiment.sensitivity import sentences
+from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.experiment.work import Setup
 from hetsim.model.units import shown
 from hetsim.results.declared import in_set
@@ -67,6 +68,7 @@ class Sizing:
     trials: tuple[SizeTrial, ...]
     overload: str = ""  # why numbers below `least` cannot serve the arriving requests, if overload determined `least`
     remarks: tuple[str, ...] = ()  # keys for which no number is excluded beforehand
+    sensitivity: Mapping[str, Any] = field(default_factory=dict)  # of `size`, by `paired`
 
     @property
     def met(self) -> bool:
@@ -114,7 +116,7 @@ class Sizing:
         if odd:
             larger = ", ".join(map(str, odd))
             said.append(f"Warning: {larger} miss the target although they are larger; larger is not better here.")
-        return [*said, *self.remarks]
+        return [*said, *sentences(self.sensitivity), *self.remarks]
 
     def _said(self, trial: SizeTrial) -> str:
         if trial.reason:
@@ -132,6 +134,7 @@ class Sizing:
                  "half_width": json_number(t.half), "verdict": t.verdict, **({"reason": t.reason} if t.reason else {})}
                 for t in self.trials
             ],
+            **({"sensitivity": self.sensitivity} if self.sensitivity else {}),
             "sentences": self.sentences,
         }  # fmt: skip
 
@@ -217,6 +220,7 @@ def size(
         )  # fmt: skip
         smallest = search.smallest()
         search._expect(0)  # fewer sizes may have been tried than a bisection can take
+        sensitive = search.judge.sensitivity(search.series.get(smallest or 0), [search.trials.get(smallest or 0)])
     trials = tuple(search.trials[number] for number in sorted(search.trials))
     if all(trial.reason for trial in trials):
         raise UsageError(f"no {over} from {bottom} to {top} can run: {trials[-1].reason}")
@@ -225,7 +229,7 @@ def size(
         raise UsageError(f"{aim.metric} is not defined with any {over} tried: {remedy}choose another metric")
     return Sizing(
         scenario=loaded.name, key=over, target=aim, confidence=confidence, size=smallest, min_size=bottom, max_size=top,
-        trials=trials, overload=overload, remarks=remarks,
+        trials=trials, overload=overload, remarks=remarks, sensitivity=sensitive,
     )  # fmt: skip
 
 
@@ -275,6 +279,7 @@ class _Search:
         self.key, self.seed, self.tell = key, seed, tell
         self.min_size, self.max_size, self.step = least, most, step
         self.trials: dict[int, SizeTrial] = {}
+        self.series: dict[int, Replicates | None] = {}
         doublings = math.ceil(math.log2((most - least) / step + 1))
         halvings = math.ceil(math.log2(max(1, min(step << max(0, doublings - 1), most - least))))
         # upper bound of the number of sizes tried
@@ -310,7 +315,7 @@ class _Search:
 
     def _try(self, number: int) -> SizeTrial:
         case = Case(self.judge.study.setup.scenarios[0], {self.key: number}, self.seed)
-        trial, _ = self.judge.try_(case, f"{self.key} = {number}")
+        trial, self.series[number] = self.judge.try_(case, f"{self.key} = {number}")
         one = trial.findings[0]
         return SizeTrial(
             size=number, replications=trial.replications, mean=one.mean, half=one.half, verdict=one.verdict,

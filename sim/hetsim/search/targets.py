@@ -4,10 +4,12 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hetsim.errors import RunError, UsageError
+from hetsim.experiment.sensitivity import paired
 from hetsim.experiment.stopping import Pilot, find_cuts, pilot_size
 from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
@@ -176,6 +178,19 @@ class Judge:
                 self.study.make([])
                 trial = self._look(series)
         return trial, series
+
+    def sensitivity(self, series: Replicates | None, findings: Sequence[Any]) -> dict[str, Any]:
+        """Return `paired` of a case, with verdicts on its findings per target."""
+        if series is None:
+            return {}
+        rows = [outcome.values or {} for outcome in series.taken]
+        metrics = [target.metric for target in self.targets]
+        sensitivity = paired(self.study, series.case, rows, warmup=series.warmup, further=metrics)
+        verdicts = {}
+        for target, finding in zip(self.targets, findings, strict=True):
+            if (row := sensitivity.get("metrics", {}).get(target.metric)) is not None:
+                verdicts[target.text] = target.judge(finding.mean + row["longer"] - row["mean"], finding.half)
+        return sensitivity | ({"verdicts": verdicts} if verdicts else {})
 
     def _refused(self, error: str, refused: bool, where: str) -> TargetsTrial:
         if not refused:

@@ -362,7 +362,6 @@ class _Race:
         return best
 
     def _note(self, number: int, series: Replicates) -> None:
-        """Record the first error of a setting."""
         for outcome in series.taken:
             if outcome.values is None:
                 self.errors.setdefault(number, outcome.error)

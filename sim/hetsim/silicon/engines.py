@@ -19,6 +19,7 @@ import numpy as np
 from hetsim.model.files import package_data
 from hetsim.model.step_times import KernelSteps
 from hetsim.silicon import kernels as parts
+from hetsim.silicon.exact import SOURCE, installed
 from hetsim.silicon.kernels import Divided, Kernels, NotMeasured, family_of, kernels_of, surfaces
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import DEVICES, Efficiency, Peak, device, roofline_steps
@@ -138,6 +139,7 @@ def interval(
         distances = np.abs(np.array(near) - np.log2([load[0], load[1], gpus])).sum(axis=1)
         wider += fitted()["widening"] * float(distances.min())
     like = key.replace("/", ", ") + (", GPUs left out" if level != "measured" else "")
+    like += "; kernels of {package} {version}".format(**SOURCE) if gpu is not None and installed() is not None else ""
     middle, half = (low + high) / 2, (high - low) / 2 * wider
     return Interval(level, math.exp(middle - half), math.exp(middle + half), servers=servers, like=like)
 
@@ -159,7 +161,6 @@ def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:
 
 
 def _support(architecture: Architecture, peak: Peak, gpus: int, text: str) -> tuple[str, Interval | str]:
-    """Return level and interval on some GPUs of a node, or why there is none."""
     try:
         architecture.check_parts(gpus)
         if peak.memory is not None and architecture.bytes >= peak.memory * gpus:

@@ -20,6 +20,7 @@ import numpy as np
 
 from hetsim.model.files import package_data
 from hetsim.model.step_times import KernelSteps
+from hetsim.silicon import exact
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import Peak
 
@@ -72,6 +73,19 @@ def surfaces() -> dict[Key, Surface]:
         key = (row["gpu"], row["engine"], row["kernel"], row["format"], tuple(row["shape"]))
         made[key] = Surface(row["version"], axes, values)
     return made
+
+
+@cache
+def surface_of(key: Key) -> Surface:
+    """Return a shipped surface, with all points of its table if installed."""
+    shipped = surfaces()[key]
+    if (table := exact.measured(*key, shipped.version)) is None:
+        return shipped
+    points = [np.union1d(np.rint(np.exp2(axis)), one) for axis, one in zip(shipped.axes, table[0], strict=True)]
+    values = STEPS * np.log2(1e9 * shipped.at(*np.meshgrid(*points, indexing="ij")))
+    where = tuple(np.searchsorted(axis, one) for axis, one in zip(points, table[0], strict=True))
+    values[where] = STEPS * np.log2(np.maximum(1e9 * table[1], 100.0))
+    return Surface(shipped.version, tuple(map(np.log2, points)), values)
 
 
 TOKENS = np.array([1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280,
@@ -161,7 +175,7 @@ class Builder:
         for one in formats:
             key: Key = (self.gpu, engine or self.engine, kernel, one, shape)
             if key in surfaces():
-                return surfaces()[key]
+                return surface_of(key)
         what = " or ".join(formats)
         raise NotMeasured(f"{kernel.replace('_', ' ')} in {what} was not measured with {self.engine} on {self.gpu}")
 
@@ -181,9 +195,8 @@ class Builder:
 
         Many were measured with the host's time to launch them; a server launches them from a recorded graph.
         """
-        tables = surfaces()
         keys = [(self.gpu, engine, kernel, one, ()) for engine in ENGINES for one in formats]
-        times = [tables[key].at(*where) for key in keys if key in tables]
+        times = [surface_of(key).at(*where) for key in keys if key in surfaces()]
         if not times:
             raise NotMeasured(f"{kernel} in {' or '.join(formats)} was not measured on {self.gpu}")
         return np.asarray(np.minimum.reduce(times))
@@ -291,15 +304,13 @@ class Builder:
                 kernels.add("sums", model.expert_layers * surface.at(divided.gpus, TOKENS * width * divided.attention))
 
     def _experts(self, kernels: Kernels) -> np.ndarray:
-        """Return the seconds of a layer's experts, of the nearest measured shape."""
         model = self.model
         shape = (model.hidden, model.intermediate, model.active_experts, model.experts)
         formats = self.formats(model.number_format.experts or model.number_format.weights)
-        tables = surfaces()
         for number_format in formats:
             near = [
                 (far(shape, key[4][:4]) + 4 * far(self.divided.experts, key[4][4:]), key)
-                for key in tables
+                for key in surfaces()
                 if key[:4] == (self.gpu, self.engine, "experts", number_format)
             ]
             if near:
@@ -313,7 +324,7 @@ class Builder:
         scale *= math.prod(key[4][4:]) / math.prod(self.divided.experts)
         if distance:
             kernels.transferred.append(f"experts of shape {shape} have the times of {key[4]}")
-        return scale * tables[key].at(TOKENS * self.divided.attention)
+        return scale * surface_of(key).at(TOKENS * self.divided.attention)
 
 
 def far(one: tuple[int, ...], other: tuple[int, ...]) -> float:

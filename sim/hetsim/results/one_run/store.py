@@ -44,13 +44,15 @@ FURTHER = ("steps", "links", "stages", "calls")
 LATER = (*(f"{name}.parquet" for name in (*TABLES, *FURTHER)), "record/")
 _COLUMNS = CLASSES["record/tasks"][1]
 _OPTIONAL = ("launches", "cycles", "stays", "links", "steps")
+_TABLES, _MISSING = "aiconfigurator-core", "not installed"  # tables of kernels: `hetsim.silicon.exact`
 _PACKAGES = ("hetsim", "simpy", "numpy", "pandas", "scipy", "pyarrow")
 
 
 def versions() -> dict[str, str]:
     """Versions of Python, the platform and the packages that affect results."""
     here = {"python": platform.python_version(), "platform": platform.machine()}
-    return here | {package: package_version(package) for package in _PACKAGES}
+    packages = {package: package_version(package) for package in (*_PACKAGES, _TABLES)}
+    return here | {name: version for name, version in packages.items() if name != _TABLES or version != _MISSING}
 
 
 @cache
@@ -59,7 +61,7 @@ def package_version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "not installed"
+        return _MISSING
 
 
 def write_directory(target: Path, write: Callable[[Path], None], mark: str = MARK) -> Path:

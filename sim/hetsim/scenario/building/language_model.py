@@ -22,8 +22,7 @@ from hetsim.workload.costs.roofline import DEVICES
 from hetsim.workload.traces import TaskTable
 
 TOKENS = ("prompt_tokens", "output_tokens")
-UNLIMITED = 1 << 40
-"""KV blocks where memory sets no limit."""
+UNLIMITED = 1 << 40  # KV blocks where memory sets no limit
 
 
 ESTIMATE = (
@@ -33,8 +32,7 @@ ESTIMATE = (
 )
 """With the figures of docs/llm.md."""
 
-BEYOND = {"decode": "steps of", "prefill": "steps that read"}
-"""What the sizes of a step's tables count, in sentences."""
+BEYOND = {"decode": "steps of", "prefill": "steps that read"}  # What the sizes of a step's tables count, in sentences
 
 
 S = TypeVar("S")
@@ -119,14 +117,12 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return self._alone()
 
     def _within(self, extra: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Answers end where they are as long as announced."""
         longest = self.service.max_output_tokens
         if isinstance(longest, int):
             extra["output_tokens"] = np.minimum(extra["output_tokens"], longest)
         return extra
 
     def _alone(self) -> list[tuple[Mode, np.ndarray]]:
-        """The times of the requests drawn last, each alone, on each type of device."""
         prompt, output = self.extra["prompt_tokens"], self.extra["output_tokens"]
         limit = self.service.max_num_batched_tokens
         return [(mode, kind.times.alone(prompt, output, limit)) for kind, mode in self.modes]
@@ -206,7 +202,6 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return min(max_times) if service.disaggregated is not None else max_times[0]
 
     def _remarks(self, service: llm_schema.LanguageModel, mode: Mode) -> None:
-        """Warn of extrapolated or estimated steps on one type of device."""
         for name in ("decode", "prefill"):
             if (stage := getattr(service.step, name)) is not None and stage.measured is not None:
                 sentences = remarks(stage.measured, f"{self.name}: {name}", stage.extrapolate, BEYOND[name])

@@ -50,12 +50,14 @@ class AlsoOn(ReplicasOn):
 class Drift(Model):
     """Random variation of a server's speed from run to run."""
 
-    cv: Share
-    """Coefficient of variation of the factor on all steps of a replication: lognormal, with mean 1."""
+    cv: Share = 0.0
+    """Coefficient of variation of the lognormal factor on all steps of a replication; none unless given."""
+    mean: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Mean of that factor: 1.05 makes steps 5 % longer than the service says."""
 
     def factor(self, generator: np.random.Generator) -> float:
         variance = math.log1p(self.cv**2)
-        return math.exp(generator.normal(-variance / 2, math.sqrt(variance)))
+        return self.mean * math.exp(generator.normal(-variance / 2, math.sqrt(variance)))
 
 
 MAX_TOKENS = 10**9
@@ -130,7 +132,7 @@ class LanguageModel(Profiled, Replicas):
     uncertain: bool = False
     """Draw how far off all steps of a replication are, from the errors of measured servers (engine)."""
     drift: Drift | None = None
-    """Differences of a server from run to run: a random factor on all steps of a replication, {cv: 2%}."""
+    """Differences of a server from run to run: a random factor on all steps of a replication, {cv: 2%, mean: 1}."""
     also_on: list[AlsoOn] = []
     """Further types of device on which replicas are, or may be: those named first are preferred."""
     model: Weights = 0
@@ -179,7 +181,6 @@ class LanguageModel(Profiled, Replicas):
         return [self, *(self._on(other, number) for number, other in enumerate(self.also_on))]
 
     def _on(self, other: AlsoOn, number: int) -> LanguageModel:
-        """The service as it is on another type of device."""
         key = f"also_on.{number}"
         if other.tensor_parallel is not None and other.gpus not in (None, other.tensor_parallel):
             raise KeyProblem(f"{key}.gpus", "gpus and tensor_parallel are the same; give one of the two")
@@ -244,7 +245,6 @@ class LanguageModel(Profiled, Replicas):
         return float(of_engine("front_end")(*self.figures, self.engine))
 
     def _check_estimate(self) -> None:
-        """Raise KeyProblem where the steps of a roofline or an engine lack a figure."""
         if self.uncertain and self.engine is None:
             raise KeyProblem("uncertain", "uncertain needs a measured engine; give engine, such as vllm-0.15")
         if self.step.roofline is None:
@@ -279,7 +279,6 @@ class LanguageModel(Profiled, Replicas):
         return self
 
     def _check_roles(self) -> None:
-        """Raise KeyProblem for roles that cannot scale as they should."""
         apart, scale = self.disaggregated, self.scale
         if scale is None or apart is None:
             return
@@ -293,7 +292,6 @@ class LanguageModel(Profiled, Replicas):
                 raise KeyProblem(f"disaggregated.{role}", text)
 
     def _check_slo(self) -> None:
-        """Raise KeyProblem for a limit that the shortest step exceeds."""
         times, decode = self.times, self.step.decode
         decoding = times.seconds_for(0, 1, 0)
         if decode is not None and decode.measured is not None:
@@ -304,7 +302,6 @@ class LanguageModel(Profiled, Replicas):
                 raise KeyProblem("slo", what)
 
     def _check_blocks(self) -> None:
-        """Raise KeyProblem for what keeps or moves KV blocks without any, or with others."""
         moved = "keys and values are transferred, so their size is needed; give kv: {per_token: ...}"
         kept = "prefixes are stored in KV blocks, whose size is needed; give kv: {per_token: ...}"
         needs = (
@@ -333,7 +330,6 @@ class LanguageModel(Profiled, Replicas):
         return min(max_sequences, decode.measured.sizes[-1])
 
     def _batch_limits(self) -> None:
-        """Check that a step and a replica have room for requests."""
         limit, kv = self.max_num_batched_tokens, self.kv
         if limit is not None and "max_num_seqs" in self.model_fields_set and limit < self.max_num_seqs:
             text = f"a step of {limit:,} tokens cannot decode {self.max_num_seqs:,} sequences (max_num_seqs)"
@@ -348,7 +344,6 @@ class LanguageModel(Profiled, Replicas):
             raise KeyProblem("kv", "keys and values are transferred; give per_token, their bytes")
 
     def _unlike(self) -> None:
-        """Check the types of device, named once, and equal parts."""
         names = [kind.device for kind in self.kinds]
         if len(set(names)) < len(names):
             raise KeyProblem("also_on", "names a type of device twice, or that of the service itself")
@@ -444,7 +439,6 @@ def _check_heads(model: Architecture, gpus: int, key: str) -> None:
 
 
 def _defaults_of(engine: Any) -> dict[str, Any]:
-    """Keys that an engine sets unless the scenario does."""
     try:
         return dict(of_engine("defaults")(engine)) if isinstance(engine, str) else {}
     except ValueError:

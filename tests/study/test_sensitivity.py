@@ -1,0 +1,93 @@
+"""Sensitivity to step times: paired runs against Lindley's recursion, and what `run` and `size` print."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import hetsim as hs
+from hetsim.cli.program import hetsim
+from hetsim.experiment.sensitivity import longer_steps, sensitivity
+from hetsim.scenario.scenario import load
+
+STEP = 0.09  # seconds; requests arrive at 10/s, so the server is 90 % busy
+
+
+def scenario(drift=True, count=200):
+    service = {"kind": "llm", "step": {"fixed": f"{STEP} s"}, "max_num_seqs": 1, "slo": {"ttft": "0.5 s"}}
+    if drift:
+        service["drift"] = {"mean": 1.0}
+    return {
+        "name": "queue", "seed": 4, "cluster": {"nodes": [{"gpus": [{"type": "gpu", "count": 1}]}]},
+        "workload": [{"name": "one", "arrivals": {"process": "poisson", "rate": "10/s"}, "count": count,
+                      "tokens": {"prompt": 10, "output": 1}, "service": service}],
+    }  # fmt: skip
+
+
+def lindley(arrivals, step):
+    """Times to the first token of a server that answers one request at a time."""
+    free, times = 0.0, []
+    for arrival in arrivals:
+        free = max(free, arrival) + step
+        times.append(free - arrival)
+    return np.array(times)
+
+
+def test_paired_runs_equal_lindleys_recursion_with_longer_steps():
+    own = load(scenario())
+    result = hs.run(own)
+    found = sensitivity(own, result)
+    for side, step in {"mean": STEP, "longer": 1.01 * STEP}.items():
+        times = lindley(result.tasks["arrival"], step)
+        assert found["metrics"]["ttft_mean"][side] == pytest.approx(times.mean(), rel=1e-9)
+        assert found["metrics"]["slo_attainment"][side] == pytest.approx((times <= 0.5).mean(), rel=1e-9)
+    assert found["metrics"]["ttft_mean"]["longer"] > 1.03 * found["metrics"]["ttft_mean"]["mean"]  # queueing amplifies
+
+
+def test_of_replications_the_first_two_are_paired():
+    own = load(scenario(count=60))
+    runs = hs.replicate(own, replications=3)
+    found = sensitivity(own, runs)
+    assert found["replications"] == 2
+    assert found["metrics"]["ttft_mean"]["mean"] == pytest.approx(runs.column("ttft_mean")[:2].mean(), rel=1e-12)
+
+
+def test_only_uncertain_steps_are_made_longer_and_a_mean_of_drift_is_kept():
+    own = scenario()
+    own["workload"][0]["service"]["drift"] = {"cv": "3%", "mean": 1.2}
+    assert longer_steps(load(own)) == {"workload.0.service.drift": {"cv": 0.03, "mean": 1.2 * 1.01}}
+    certain = load(scenario(drift=False, count=5))
+    assert longer_steps(certain) == {} and sensitivity(certain, hs.run(certain)) == {}
+
+
+def shown(folder, drift, *words):
+    file = folder / "queue.yaml"
+    file.write_text(yaml.safe_dump(scenario(drift, count=40)), encoding="utf-8")
+    done = CliRunner().invoke(hetsim, [words[0], str(file), *words[1:], "-q"])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_run_prints_the_sensitivity(tmp_path):
+    text = " ".join(shown(tmp_path, True, "run").split())
+    assert "If steps of language models take 1 % longer: ttft mean +" in text and "deadlines met" in text
+    found = json.loads(shown(tmp_path, True, "run", "--json"))["sensitivity"]
+    moved = found["metrics"]["ttft_mean"]
+    assert found["step_time"] == 1.01 and moved["longer"] > 1.01 * moved["mean"] > 0
+    assert "sensitivity" not in json.loads(shown(tmp_path, False, "run", "--json"))
+
+
+def test_size_judges_the_target_with_longer_steps(tmp_path):
+    """A target between the times with the steps as they are and with longer ones."""
+    words = ("size", "--over", "cluster.nodes.0.gpus.0.count", "--from", "1", "--to", "1", "--replications", "2",
+             "--workers", "1", "--set", "workload.0.arrivals.process=deterministic")  # fmt: skip
+    tight, loose = (
+        json.loads(shown(tmp_path, True, *words, "--target", f"ttft_mean < {limit} ms", *further, "--json"))
+        for limit, further in ((90.5, ()), (95, ("--target", "ttft_p99 < 90.7 ms")))
+    )
+    assert tight["sentences"][-1] == "Verdicts with this difference: ttft_mean < 90.5 ms: missed."
+    assert loose["sensitivity"]["verdicts"] == {"ttft_mean < 95 ms": "met", "ttft_p99 < 90.7 ms": "missed"}
+    expected = {"mean": pytest.approx(0.09), "longer": pytest.approx(0.0909)}
+    assert tight["sensitivity"]["metrics"]["ttft_mean"] == expected
