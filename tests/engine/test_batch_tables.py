@@ -604,4 +604,4 @@ def test_bytes_in_a_column_are_a_sentence(tmp_path: Path):
     for columns in ({"batch": [1, 2], "time_ms": [b"\xff", b"\xfe"]}, {"batch": [b"1", b"2"], "time_ms": [1.0, 2.0]}):
         pd.DataFrame(columns).to_parquet(tmp_path / "t.parquet")
         done = calibrate("--from", tmp_path / "t.parquet", "--out", tmp_path)
-        assert done.exit_code == 3 and "t.parquet: row 1: a cell holds neither a text nor a number" in done.output
+        assert done.exit_code == 3 and "t.parquet: row 1: a cell is neither a text nor a number" in done.output

@@ -214,7 +214,7 @@ def test_a_smaller_limit_that_the_load_does_not_allow_is_a_warning(batching, cap
     name = batching if isinstance(batching, str) else batching["name"]
     assert heavy(batching).warnings[0] == (
         f"web: 900 requests/s arrive, and {name} forms batches of at most {cap}, with which its devices serve at most "
-        f"{capacity}/s: the load cannot be sustained; the service allows batches of 64 (927.5/s)"
+        f"{capacity}/s: the queue grows without bound; the service allows batches of 64 (927.5/s)"
     )
     without = heavy(batching, max_batch=None)
     assert without.warnings[0].endswith("the service allows larger ones (1000/s)")

@@ -607,7 +607,7 @@ def test_a_window_that_no_policy_has_is_said(file, window):
     """Also where the sizes of observation and action agree with it: nothing so large is ever made."""
     layout = Layout(window, ("a100", "v100"))
     rewritten(file, window=window, observation=layout.observation, actions=layout.actions)
-    refused(file, "not 1 to 1,000")
+    refused(file, f"its window must be from 1 to 1,000 tasks; got {window:,}")
 
 
 @pytest.mark.slow

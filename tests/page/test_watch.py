@@ -104,7 +104,7 @@ def test_runs_left_of_a_precision_are_a_bound(tmp_path: Path) -> None:
     drop_runs(tmp_path / "sweep", {1}, **options)
     found = so_far(planned_again(tmp_path / "sweep"), tmp_path / "sweep")
     assert found is not None and found.table.equals(table[table["point"] == 1].reset_index(drop=True))
-    assert found.remarks[-1] == "so far: 1 of 3 rows have all their runs; at least 20 runs are left"
+    assert found.remarks[-1] == "so far 1 of 3 rows have all their runs; at least 20 runs are left"
 
 
 def test_a_page_rests_as_long_as_it_took(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_the_page_follows_the_directory(tmp_path: Path) -> None:
         assert "There are no results yet." in first
         unfinished(folder, replications=2)
         assert state_of(first) != answer(server, "/state").read().decode()
-        assert "so far: 3 of 3 rows have all their runs; 0 runs are left" in text(server)
+        assert "so far 3 of 3 rows have all their runs; 0 runs are left" in text(server)
         hs.sweep(QUEUE, COUNTS, out=folder, replications=2)
         assert "so far" not in text(server) and "3 points, 2 replications each" in text(server)
         shutil.rmtree(folder)

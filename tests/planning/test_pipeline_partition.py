@@ -257,7 +257,7 @@ def test_the_command_says_memory_and_what_does_not_fit(tmp_path: Path) -> None:
     options = [word for one in devices for word in ("--device", one.format(100))]
     small = hetsim(path, *options, "--inference")
     assert small.exit_code == 4
-    assert "needs 110 B on a device, and gpu has 100 B, npu has 100 B" in " ".join(small.stderr.split())
+    assert "needs 110 B on a device, but gpu has 100 B, npu has 100 B" in " ".join(small.stderr.split())
 
 
 def test_many_groups_are_searched_from_orders_by_speed() -> None:

@@ -359,7 +359,7 @@ def test_a_task_for_devices_that_are_not_there_is_refused():
     [
         ({"ratio": 1.3}, "4/3"),
         ({"ratio": float("nan")}, "4/3"),
-        ({"tolerance": 0.0}, "positive"),
+        ({"tolerance": 0.0}, "tolerance must be above 0; got 0"),
     ],
 )
 def test_bad_parameters_are_refused(parameters, text):

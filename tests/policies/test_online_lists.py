@@ -383,7 +383,7 @@ def test_a_policy_may_ask_for_a_planner(monkeypatch):
     label = "hybrid (planner: heft, then: dmda (prefetch: false))"
     assert loaded.policies.scheduler.label == label
     for given, where, what in [
-        ({"planner": "fcfs"}, "policy.scheduler.planner", 'wants a static policy, one that makes a plan, which "fcfs"'),
+        ({"planner": "fcfs"}, "policy.scheduler.planner", 'needs a static policy, one that makes a plan; got "fcfs"'),
         ({"planner": "heftt"}, "policy.scheduler.planner", "unknown scheduler"),
         ({}, "policy.scheduler.planner", "missing"),
     ]:

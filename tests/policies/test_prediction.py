@@ -307,7 +307,7 @@ def test_a_predictor_of_ones_own_is_named_like_any_policy(monkeypatch, tmp_path)
         one.observe(0.0, 5.0)
         assert (one.forecast(60.0), two.forecast(60.0)) == (15.0, 0.0)
     assert hs.run(choosing("double")).notes["forecast_count"] > 0
-    with pytest.raises(ScenarioError, match="wants a Predictor, which"):
+    with pytest.raises(ScenarioError, match='needs a Predictor; got "wrong"'):
         hs.load(choosing("wrong"))
     with pytest.raises(ScenarioError, match='unknown key "predictor"'):
         hs.load({**choosing("ewma"), "policy": {"scheduler": "fcfs", "predictor": "double"}})

@@ -292,7 +292,7 @@ def test_what_has_outrun_all_ratios_ends_at_once():
 
 
 def test_one_part_is_expected_of_each_task():
-    with pytest.raises((UsageError, PolicyError), match="of 2 tasks is one part for each"):
+    with pytest.raises((UsageError, PolicyError), match=r"a part for each of 2 tasks; got \(1,\)"):
         run(Expects(np.array([1.0])), *one_core([(9, 1), (9, 1)]))
 
 

@@ -116,7 +116,7 @@ def test_command_line(scenario: Path, tmp_path: Path):
 
 def test_a_column_that_cannot_be_compared(scenario: Path):
     run = hs.run(scenario)
-    with pytest.raises(UsageError, match="not by \"color\""):
+    with pytest.raises(UsageError, match='energy_j; got "color"'):
         hs.difference(run, run, "color")
     with pytest.raises(UsageError, match="class or user"):
         hs.difference(run, run).by("node")

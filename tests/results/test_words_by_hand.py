@@ -395,9 +395,9 @@ def test_of_many_decisions_six_are_told():
     a, b = run_of("p", [float(n + 20) for n in range(8)], [20.0] * 8), run_of("q", [40.0] * 8, [30.0] * 8)
     said = Difference(a, b).sentences[-1]
     names = ", ".join(f"starts {name} on n0/g{n % 4}" for n, name in enumerate("abcdef"))
-    assert said == f"the first decision that differs is at 20 s: p {names} and 2 more · q does nothing else"
+    assert said == f"the first decision that differs is at 20 s: p {names} and 2 more · q makes no further decision"
     fewer = Difference(run_of("p", [22.0] * 6, [20.0] * 6), run_of("q", [40.0] * 6, [30.0] * 6)).sentences[-1]
-    assert fewer == f"the first decision that differs is at 20 s: p {names} · q does nothing else"
+    assert fewer == f"the first decision that differs is at 20 s: p {names} · q makes no further decision"
 
 
 def test_the_settings_that_differ():

@@ -341,5 +341,5 @@ def test_the_front_and_the_table():
     )
     assert [one.number for one in found.front] == [0, 1, 3]
     assert found.table["verdict"].tolist() == [MISSED, MET, MET, MET]
-    assert found.sentences[0].startswith("k=1, fcfs meets wait_mean < 2 s with the least price (2/h)")
+    assert found.sentences[0].startswith("k=1, fcfs meets wait_mean < 2 s with the lowest price (2/h)")
     assert found.plot().figure().axes

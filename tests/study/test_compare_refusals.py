@@ -92,7 +92,7 @@ def test_where_all_refuse_the_errors_are_told():
 
 @pytest.mark.parametrize("baseline", ["refuses_late", "learned"])
 def test_a_baseline_that_refuses_ends_the_comparison(baseline):
-    with pytest.raises(ScenarioError, match=f'the baseline "{baseline}" refuses'):
+    with pytest.raises(ScenarioError, match=f'the baseline "{baseline}" cannot run the scenario'):
         hs.compare(SCENARIO, ["fcfs", baseline, "sjf"], baseline=baseline)
 
 

@@ -71,7 +71,7 @@ def test_the_engine_loses_as_many():
     ({"cluster": {"nodes": [{"count": 2, "gpus": {"type": "g", "count": 8}}]}},
      "gangs take whole GPUs of one node, all alike"),
     ({"policy": {"scheduler": "sjf", "admission": {"name": "queue_limit", "limit": 0}}},
-     "first come, first served, or an order that does not look at sizes"),
+     "first come, first served, or an order independent of sizes"),
     ({"cluster": {"nodes": [{"gpus": {"type": "g", "count": 8, "streams": 2}}]}}, "a GPU takes one task at a time"),
     ({"workload": [{"name": f"by modes {width}", "arrivals": {"process": "poisson", "rate": "2/s"},
                     "modes": [{"device": "g", "gpus": width, "time": "1 s"}]} for width in (1, 4)]},

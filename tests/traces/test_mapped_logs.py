@@ -399,7 +399,7 @@ def test_json_lines_that_are_none(tmp_path: Path) -> None:
     path.write_text('{"at": 0, "took": 1}\n{"at": 0,\n')
     assert refused("jsonl", path, **keys)[0].startswith("t.jsonl:2: the line is not JSON")
     path.write_text('{"at": 0, "took": [1]}\n')
-    told = "t.jsonl:1: row 1, column took: the cell holds neither a text nor a number"
+    told = "t.jsonl:1: row 1, column took: the cell is neither a text nor a number"
     assert refused("jsonl", path, **keys) == [told]
     path.write_text('{"at": 0, "tooks": 1}\n')
     assert 'has no column "took"; did you mean "tooks"?' in refused("jsonl", path, **keys)[0]

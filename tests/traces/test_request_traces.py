@@ -491,7 +491,7 @@ def test_inspect_validate_and_convert(file, tmp_path):
     again = request_table(target)
     assert again.arrival.tolist() == [0.014, 0.021] and [ids.tolist() for ids in again.hash_ids] == [[0, 1, 2], [9]]
     refused = command("trace", "convert", source, tmp_path / "out.parquet", "--format", "mooncake")
-    assert refused.exit_code == 2 and "name it out.csv" in refused.stderr
+    assert refused.exit_code == 2 and "must be CSV, such as out.csv; got" in refused.stderr
     wrong = command("trace", "validate", source, "--format", "azure_llm")
     assert wrong.exit_code == 3 and f'{source}:1: no column "TIMESTAMP"' in wrong.stderr
 

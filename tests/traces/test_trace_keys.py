@@ -88,7 +88,10 @@ def test_a_key_stands_in_for_blank_cells(tmp_path: Path) -> None:
     assert record.input.tasks.bytes_in.tolist() == [1000, 5000]
     assert record.input.tasks.shapes[0].modes[0].cpus == 3
     assert table(tmp_path).record.input.tasks.bytes_in.tolist() == [1000, 0]
-    for keys, said in (({"gpus": 2}, "every row of .* its own gpus"), ({"nodes": 2}, "its gpus; a column nodes")):
+    for keys, said in (
+        ({"gpus": 2}, "every row of .* has its gpus, so this key has no effect"),
+        ({"nodes": 2}, "its gpus; a column nodes"),
+    ):
         with pytest.raises(ScenarioError, match=said):
             table(tmp_path, **keys)
 

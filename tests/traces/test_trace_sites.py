@@ -59,7 +59,7 @@ def test_a_log_is_validated_with_its_gangs_over_several_nodes(file):
     (told,) = found["warnings"]
     assert told == (
         "stream0: 1 of 5 tasks can never run on this cluster and are left out: "
-        "task 204 (line 6): 16 × a100 are more than the 8 of the cluster"
+        "task 204 (line 6): 16 × a100 exceed the 8 of the cluster"
     )
     assert told in outcome.stderr
     assert told in command("trace", "validate", log, "--cluster", f"slurm_nodes:{nodes}").stderr
