@@ -57,11 +57,11 @@ WRONG = {
     ),
     "decoding": (
         LLM + KV + "      disaggregated: {prefill: 2, decode: 1}\n",
-        "13:35: workload.0.service.disaggregated.decode", "groups: rack needs racks; give the nodes",
+        "13:35: workload.0.service.disaggregated.decode", "no node has",
     ),
     "prefill": (
         LLM + KV + "      disaggregated: {prefill: 3, decode: 1}\n",
-        "13:23: workload.0.service.disaggregated.prefill", "groups: rack needs racks; give the nodes",
+        "13:23: workload.0.service.disaggregated.prefill", "no node has",
     ),
     "planned model": (LLM + "policy: heft\n", "12:1: policy.scheduler", "requests to language models cannot be "
                                                                         "planned"),
@@ -155,7 +155,8 @@ WRONG = {
     "names": (CPU + PLAIN + PLAIN.split("\n", 1)[1], "8:5: workload.1", 'the name "w" is that of workload.0'),
     # How often it is run
     "warm-up": ("warmup: auto\n" + CPU + PLAIN, "1:1: warmup", "needs at least 5 replications"),
-    "warm-up of few": ("replications: 3\nwarmup: auto\n" + CPU + PLAIN, "2:1: warmup", "needs at least 5 replications"),
+    "warm-up of few": ("replications: 3\nwarmup: auto\n" + CPU + PLAIN, "2:1: warmup",
+        "needs at least 5 replications"),
     "metric": ("replications: {precision: 5%, metric: x}\n" + CPU + PLAIN, "1:31: replications.metric", "unknown"),
 }  # fmt: skip
 
