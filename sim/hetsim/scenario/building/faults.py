@@ -121,7 +121,7 @@ def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon:
     needs = f"e^{shortest[worst]:.1f}" if shortest[worst] < FOR_EVER else "infinitely many"
     summary = (
         f"{len(rare):,} of {len(tasks):,} tasks need {many} or more attempts between two checkpoints, because "
-        f"devices fail often (task {tasks.name(worst)}: {needs}; it needs {seconds(float(wanted[worst]))} "
+        f"devices fail often (task {tasks.name(worst)}: {needs}; it takes {seconds(float(wanted[worst]))} "
         f"without a failure, and its devices fail every {seconds(float(between[worst]))})"
     )
     if shortest[worst] > NEVER:
