@@ -218,7 +218,7 @@ def test_verdicts_have_color(words: list[str], colored: list[tuple[str, str]]) -
     ("job   ana   12:00   11:00   -1.0 h", "twin.command", [("-1.0 h", "good")]),
     ("job   ana   12:00   12:00   +0.0 h", "twin.command", []),
     ("wait mean   1 s   2 ± 1 s   not covered", "queueing.command", [("not covered", "bad")]),
-    ("near    the run is long", "queueing.command", [("near", "unsure")]),
+    ("near    the run is 30 or more relaxation times", "queueing.command", [("near", "unsure")]),
 ])  # fmt: skip
 def test_what_is_colored_of_a_line(
     text: str, module: str, shown: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],

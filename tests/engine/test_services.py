@@ -213,7 +213,7 @@ def test_what_is_beyond_the_sizes_of_the_model_is_taken_whole():
 def test_a_smaller_limit_that_the_load_does_not_allow_is_a_warning(batching, cap, capacity):
     name = batching if isinstance(batching, str) else batching["name"]
     assert heavy(batching).warnings[0] == (
-        f"web: 900 requests/s arrive, and {name} forms batches of at most {cap}, with which its devices serve at most "
+        f"web: 900 requests/s arrive, but {name} forms batches of at most {cap}, with which its devices serve at most "
         f"{capacity}/s: the queue grows without bound; the service allows batches of 64 (927.5/s)"
     )
     without = heavy(batching, max_batch=None)

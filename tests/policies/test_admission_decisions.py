@@ -492,7 +492,7 @@ def test_a_decision_process_has_a_largest_size(monkeypatch):
     monkeypatch.setattr("hetsim_policies.admission.stations.MAX_STATES", 15)
     policy.check(problem(columns("ab")))
     monkeypatch.setattr("hetsim_policies.admission.stations.MAX_STATES", 14)
-    with pytest.raises(ScenarioError, match="2 classes on 3 servers with room for 1 more have 15 states; at most 14 can"):
+    with pytest.raises(ScenarioError, match="2 classes on 3 servers with room for 1 more have 15 states; at most 14 "):
         policy.check(problem(columns("ab")))
 
 

@@ -492,7 +492,7 @@ def test_the_recount_sees_two_tasks_on_one_core():
 def test_the_recount_sees_an_oversubscribed_fraction():
     record = finished(fractions())
     place = np.full_like(record.place, record.place[0])
-    assert any("share (millionths) of n0/g" in text for text in audit(replace(record, place=place)))
+    assert any("share (millionths) in use of n0/g" in text for text in audit(replace(record, place=place)))
 
 
 def test_the_recount_sees_a_scattered_gang():

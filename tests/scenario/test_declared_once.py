@@ -22,11 +22,12 @@ DIFFERENT = {
         "Held/Mode Occupied/Mode"
     ),
     "the scenario has a distribution or a rule, the model what was drawn, by row": (
-        "Demand/Tasks Demand/ClosedStream Demand/Service WorkloadEntry/Tasks WorkloadEntry/ClosedStream"
+        "Demand/Tasks Demand/ClosedStream Demand/Service Demand/LanguageService WorkloadEntry/Tasks "
+        "WorkloadEntry/ClosedStream"
     ),
     "the scenario has it as people write it, the model what is built from all of it": (
         "ScenarioModel/RunInput Policies/RunInput SharingSpec/Sharing MeasuredSpec/Mode StepTime/LinearSteps "
-        "StepTime/KernelSteps Nodes/Node LanguageModel/ReplicaKind"
+        "StepTime/KernelSteps Nodes/Node LanguageModel/ReplicaKind ClusterSpec/Fabric"
     ),
     "upload and download of a network are other names of out and in; its curve is rows, not the built curve": (
         "NodeNetworkSpec/Link NodeNetworkSpec/Mode"
@@ -41,7 +42,7 @@ DIFFERENT = {
     "of a launch, not of a node": "Occupied/NodeSpec Occupied/Node",
     "other things with the same names": (
         "TaskMode/FaultEvent Disaggregated/LinearSteps Disaggregated/KernelSteps LanguageModel/DeviceType "
-        "PolicySpec/DeviceType WorkloadEntry/NodeSpec WorkloadEntry/FaultProcess"
+        "PolicySpec/DeviceType Replicas/Record WorkloadEntry/NodeSpec WorkloadEntry/FaultProcess"
     ),
 }
 """Classes that share two names or more, by the reason why neither can be made from the other."""

@@ -53,7 +53,7 @@ WRONG = {
     ),
     "scale": (
         LLM + "      scale: {name: target_requests, min: 3, max: 5, target: 4}\n",
-        "12:15: workload.0.service.scale.min", "3 of 3",
+        "12:38: workload.0.service.scale.min", "3 of 3",
     ),
     "decoding": (
         LLM + KV + "      disaggregated: {prefill: 2, decode: 1}\n",
@@ -82,9 +82,11 @@ WRONG = {
     ),
     "batching alone": (CPU + PLAIN + "policy:\n  batching: serial_greedy\n", "9:3: policy.batching",
         "batching needs a service, but no workload entry has one"),
-    "batching of models": (GPU + SERVED + "policy: {batching: continuous}\n", "11:10: policy.batching", "for language"),
+    "batching of models": (GPU + SERVED + "policy: {batching: continuous}\n", "11:10: policy.batching",
+        "needs a language model"),
     # Planners
-    "closed loop": (GPU + CLOSED + SCHEDULER + "heft\n", "10:3: policy.scheduler", "2 tasks come when others have"),
+    "closed loop": (GPU + CLOSED + SCHEDULER + "heft\n", "10:3: policy.scheduler",
+        "2 tasks arrive after others have ended"),
     "two GPU types": (TWO + TYPED + SCHEDULER + "dual_approximation\n", "9:3: policy.scheduler", "one GPU type"),
     "deadline": (
         GPU + BOTH + SCHEDULER + "{name: convex_energy, deadline: 1 ms}\n", "9:3: policy.scheduler",
@@ -100,7 +102,8 @@ WRONG = {
             "static must have classes of tasks",
     ),
     # Policies that look at the tasks
-    "groups": (GPU + BOTH + SCHEDULER + "{name: hierarchical, groups: rack}\n", "9:3: policy.scheduler", "no node has"),
+    "groups": (GPU + BOTH + SCHEDULER + "{name: hierarchical, groups: rack}\n", "9:3: policy.scheduler",
+        "groups: rack needs racks; give the nodes"),
     "inner": (
         GPU + BOTH + SCHEDULER + "{name: hierarchical, inner: easy_backfill}\n", "9:35: policy.scheduler.inner", "nest",
     ),
@@ -118,7 +121,8 @@ WRONG = {
     ),
     "pairs": (GPU + BOTH + SCHEDULER + "{name: max_throughput, pairs: true}\n", "9:3: policy.scheduler", "pairs: true"),
     "costs": (
-        GPU + BOTH + SCHEDULER + "{name: multi_generation, costs: {a100: 2}}\n", "9:3: policy.scheduler", "are prices",
+        GPU + BOTH + SCHEDULER + "{name: multi_generation, costs: {a100: 2}}\n", "9:3: policy.scheduler",
+        "costs need `measure: cost`",
     ),
     "class with a dot": (
         CPU + PLAIN + ADMISSION + "{name: queue_limit, per_class: {x.y: 3}}\n", "9:34: policy.admission.per_class.x.y",
@@ -135,7 +139,8 @@ WRONG = {
     ),
     # The workload
     "cores": (CPU + PLAIN + "    cpus: 8\n", "4:5: workload.0", "8 cores exceed the 2 of any node"),
-    "no GPU": (CPU + BOTH.replace("    cpu_time: 2 s\n", ""), "4:5: workload.0", "there is no time"),
+    "no GPU": (CPU + BOTH.replace("    cpu_time: 2 s\n", ""), "4:5: workload.0",
+        "the tasks have no time on any type of the cluster (cpu)"),
     "empty": (
         "horizon: 1 ms\n" + CPU + PLAIN.replace("1/s", "0.001/s").replace("    count: 5\n", ""), "4:1: workload",
         "no task ever arrives",
@@ -148,8 +153,9 @@ WRONG = {
     "partition": (CPU + PLAIN + "    partition: x\n", "8:5: workload.0.partition", 'unknown partition "x"'),
     "names": (CPU + PLAIN + PLAIN.split("\n", 1)[1], "8:5: workload.1", 'the name "w" is that of workload.0'),
     # How often it is run
-    "warm-up": ("warmup: auto\n" + CPU + PLAIN, "1:1: warmup", "at least 5 of them"),
-    "warm-up of few": ("replications: 3\nwarmup: auto\n" + CPU + PLAIN, "2:1: warmup", "at least 5 of them"),
+    "warm-up": ("warmup: auto\n" + CPU + PLAIN, "1:1: warmup", "needs at least 5 replications"),
+    "warm-up of few": ("replications: 3\nwarmup: auto\n" + CPU + PLAIN, "2:1: warmup",
+        "needs at least 5 replications"),
     "metric": ("replications: {precision: 5%, metric: x}\n" + CPU + PLAIN, "1:31: replications.metric", "unknown"),
 }  # fmt: skip
 

@@ -91,7 +91,7 @@ def test_independent_gaps_are_kendalls_queue() -> None:
                                                          "matrices of the same size"),
     (lambda: theory.map_phc([[0, 1], [1, 0]], [[1, -1], [0, 1]], ERLANG, 1), "rates of a Markovian arrival "
                                                                              "process must be at least 0"),
-    (lambda: theory.map_phc([[0, 1], [0, 0]], [[1, 0], [0, 1]], ERLANG, 3), "is never returned to|never leads back"),
+    (lambda: theory.map_phc([[0, 1], [0, 0]], [[1, 0], [0, 1]], ERLANG, 3), "never leads back"),
     (lambda: theory.map_phc([[0, 1], [1, 0]], [[2, 0], [0, 1]], ERLANG, 1), "no steady state"),
     (lambda: theory.map_phc(np.ones((9, 9)), np.eye(9), COXIAN, 20), "MAP/PH/20 must have at most 1,000 states "
                                                                      "per level"),

@@ -543,7 +543,7 @@ def test_a_checkpoint_interval_beyond_the_time_between_failures_is_told_with_its
             "stopping": {"interval": "6 h"}}  # fmt: skip
     faults = [{"on": ["gpu"], "every": "1 h", "repair": "1 min"}]
     given = {"cluster": {"nodes": {"gpus": GPUS}}, "workload": work, "faults": faults}
-    told = "it wants 6 h without a failure, and its devices fail every 15 min): 1 will practically never finish"
+    told = "it takes 6 h without a failure, and its devices fail every 15 min): 1 will practically never finish"
     with pytest.raises(ScenarioError) as caught:
         hs.run(given)
     assert told in str(caught.value)

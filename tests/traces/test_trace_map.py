@@ -252,4 +252,5 @@ def test_nodes_are_the_names_on_which_least_is_held_at_once(tmp_path: Path) -> N
 def test_ids_that_come_again_are_told_with_the_choices(tmp_path: Path) -> None:
     log = f"id,submit_time,runtime_s,num_gpus\na,{JOB}\nb,{JOB}\na,2024-01-01 00:05:00,9,2\n"
     found = proposed(tmp_path / "log.csv", log)
-    assert any(one.startswith("attempts: 1 rows have the id of an earlier one; say") for one in found.missing)
+    said = "attempts: 1 rows have the id of an earlier one; state their meaning:"
+    assert any(one.startswith(said) for one in found.missing)
