@@ -86,10 +86,11 @@ class ConstraintInjection(PlannedScheduler):
 
     candidates: maximum number of simulated plans, including the two without constraints; the best is tried again with
         chains of kernels launched as one, and with prefetches.
-    max_fused: maximum number of kernels of known work that are launched as one; 1: none.
-    patterns: sequences of classes of tasks for which a fused kernel exists, such as [[conv, norm, act]]: no others are
-        launched as one; default: any.
-    node_limit, max_variables: as in integer_program, for each constrained program; larger ones are relaxed and rounded.
+    max_fused: maximum number of kernels of known work that are launched as one; 1: no fusion.
+    patterns: sequences of classes of tasks for which a fused kernel exists, such as [[conv, norm, act]]: no other
+    sequences are launched as one; default: any sequence.
+    node_limit, max_variables: limits of `integer_program`, for each constrained program; larger programs are relaxed
+    and rounded.
     """
 
     def __init__(
@@ -189,7 +190,7 @@ class _Race:
     won: str = ""  # constraints of the best plan
 
     def enter(self, plan: Plan, constraints: str | None = None) -> None:
-        """Simulate one more plan; `constraints`: its constraints, None if only modified."""
+        """Simulate one more plan; `constraints` describes it (None: a modified plan)."""
         self.tried += 1
         if (makespan := simulated(self.problem, plan)) < self.makespan:
             self.best, self.makespan = plan, makespan
@@ -211,7 +212,7 @@ class ConstraintNode:
 def walk(
     siblings: Sequence[ConstraintNode], solve: Any, above: tuple[Constraint, ...] = (), names: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield name and solution of each feasible node: a node, its children, siblings.
+    """Yield name and solution of feasible nodes, in order node, children, siblings.
 
     `solve(constraints)` returns None if infeasible; no node below is then tried, since it has the same constraints and
     more.
@@ -228,7 +229,7 @@ def assigned(
     instance: Instance, sites: Sequence[LaneSite], constraints: Sequence[Constraint], unit: float,
     node_limit: int = NODES, max_variables: int = MAX_VARIABLES,
 ) -> np.ndarray | None:  # fmt: skip
-    """Return the site of every task under these constraints; None if none is found.
+    """Return the site of every task under constraints; None if no solution is found.
 
     unit: seconds near the expected makespan.
     """
@@ -337,7 +338,7 @@ class SharingTree:
         return ConstraintNode(name, _together(groups), tuple(below))
 
     def _parts(self, groups: list[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield the groups that gain by an accelerator, divided among all accelerators.
+        """Yield groups that are faster on accelerators, divided among all accelerators.
 
         The program still chooses the device of each part, and the place of all other tasks.
         """
