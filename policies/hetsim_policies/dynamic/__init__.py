@@ -7,7 +7,7 @@ Orders of a queue:
     waited             Orders by how long a task has waited for its size: `wfp3` and `unicep`
     qssf               Quasi-shortest service first: the minimum predicted GPU time first
     adaptive_lifo      Adaptive LIFO: oldest first, but newest first while the queue is long
-    turns              Devices in turn: quanta, leases, or all at once
+    turns              Devices in turn: quanta, leases, or all tasks simultaneously
 
 Backfilling and batch systems:
     backfilling        Backfilling: reservations for the head, for all waiting tasks, or for gangs

@@ -63,9 +63,9 @@ class AlloX(Scheduler):
     on four types of 128 devices 0.5, 1.5 and 6 ms.  n is at most `window`; only the sort grows with the length of the
     queue.  A window that is too short costs more than it saves: see four-generations in docs/speed.md.
 
-    alpha: part of the users (rounded up), those with the least attained service, whose jobs are considered.
-    window: the maximum number of waiting jobs, the shortest, that are matched at once; the others would be behind them
-        anyway.
+    alpha: fraction of the users (rounded up), with the least attained service, whose jobs are considered.
+    window: maximum number of waiting jobs that are matched together, the shortest ones; others would be behind them
+    anyway.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) ->
 
 
 def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
-    """Return the cheapest mode for `behind` jobs behind it; ties: the first."""
+    """Return the position of the first cheapest mode with `behind` jobs behind it."""
     return min((way.time * (1 + behind * way.width), order, way.mode)
                for order, way in enumerate(ways) if way.kind == kind)[2]  # fmt: skip
 
@@ -227,7 +227,7 @@ def _wanted(cost: np.ndarray) -> np.ndarray:
 
 
 def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield jobs, times, widths (columns) of first modes on a type, then second ones."""
+    """Yield columns (jobs, times, widths) of the jobs' first modes, then second modes."""
     mine = [[(job, way.time, way.width) for way in some if way.kind == kind] for job, some in enumerate(ways)]
     for layer in range(max(map(len, mine))):
         rows, times, widths = zip(*(some[layer] for some in mine if len(some) > layer), strict=True)

@@ -35,7 +35,8 @@ class Rules(BaseModel):
     strategy: under strict_fifo the head blocks the workloads behind it.  within_cluster_queue, reclaim_within_cohort:
         the workloads that the queue may preempt among its own, and among borrowing workloads of other queues.
     borrow_within_cohort: it may borrow while it preempts workloads of lower priority, up to max_priority_threshold.
-    when_can_borrow, when_can_preempt: use such a flavor, or try the next.  preference: among flavors that need either.
+    when_can_borrow, when_can_preempt: use a flavor that needs borrowing (preemption), or try the next.
+    preference: which of these flavors is better if each needs borrowing or preemption.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -74,7 +75,7 @@ class Workload:
 
 
 class Queue(Cohort):
-    """A cluster queue: its admitted workloads, and those that wait.
+    """A cluster queue: its admitted and its waiting workloads.
 
     Unless the queue is strict, kinds that could not be admitted are skipped until something in the cohort tree changes.
     """
@@ -115,7 +116,7 @@ class Queue(Cohort):
         return self.quotas[key].nominal if key in self.quotas else 0
 
     def add(self, workload: Workload, first: bool = False) -> None:
-        """Add a waiting workload; `first`: before all others."""
+        """Add a waiting workload, before all others if `first`."""
         self._added += 1
         entry = (not first, -workload.priority, workload.created, self._added, workload)
         heappush(self.waiting.setdefault(workload.kind, []), entry)
@@ -131,7 +132,7 @@ class Queue(Cohort):
         return heappop(min(heads))[-1] if heads else None
 
     def requeue(self, entry: "Entry") -> bool:
-        """Return a head to the waiting workloads; True if its next attempt differs."""
+        """Return a head to the queue; return True if its next attempt may differ."""
         workload, strict = entry.workload, self.rules.strategy == "strict_fifo"
         self.add(workload, first=entry.outcome in ("preempting", "deferred") and not strict)
         tries_on = any(position != -1 for one in workload.tried for position in one.values())
@@ -279,7 +280,7 @@ class Admission:
     # Preemption -----------------------------------------------------------------------------------------------
 
     def targets(self, workload: Workload, usage: Mapping[Key, int], keys: set[Key]) -> dict[Workload, str]:
-        """Return the workloads to preempt, with reasons; empty if that does not suffice.
+        """Return the workloads to preempt, with reasons; empty if preemption cannot help.
 
         keys: flavor and resource pairs with too little quota.
         """
@@ -460,7 +461,7 @@ def _next_turn(cohort: Cohort, queue: Queue, remaining: Mapping[Queue, list[Work
 
 
 def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) -> Iterator[Queue]:
-    """Yield queues below a cohort that borrow, as all cohorts between them do."""
+    """Yield borrowing queues below a cohort, if all cohorts between them borrow too."""
     for child in cohort.children:
         leaf = isinstance(child, Queue)
         if child is not skip and ((fair and not leaf) or any(child.borrows(key) for key in keys)):

@@ -14,7 +14,7 @@ Share = tuple[tuple[int, float], tuple[Key, ...]]  # dominant share: its sort ke
 
 
 class Quota(NamedTuple):
-    """The quota of one resource in one flavor; None: no limit."""
+    """The quota of one resource in one flavor; a limit of None means unlimited."""
 
     nominal: int = 0
     borrowing: int | None = None
@@ -37,7 +37,7 @@ class Cohort:
             parent.children.append(self)
 
     def settle(self) -> None:
-        """Compute the amounts of this node and those below, and what they never lend."""
+        """Compute the amounts of this node and its subtree, and the parts never lent."""
         self.subtree = {key: quota.nominal for key, quota in self.quotas.items()}
         self._potential: dict[Key, int] = {}
         self._lendable: dict[str, int] = {}

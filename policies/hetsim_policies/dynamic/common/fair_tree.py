@@ -22,7 +22,7 @@ SMALLEST_UNIT = 1e-100  # below this unit, all amounts are rescaled to units of 
 
 
 class Account(BaseModel):
-    """An account: its shares among siblings, and its parent (None: the root)."""
+    """An account: its shares among siblings, and its parent (None for the root)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

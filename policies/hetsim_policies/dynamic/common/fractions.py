@@ -6,10 +6,9 @@ the whole job would take in these modes.
 Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
 Deep Learning Workloads (Gavel, OSDI 2020), where all policies are programs of this form.
 Weakness: devices of a type are one pool here; the code that realizes the fractions must fit gangs on one node, and
-provide host cores and memory for GPU modes.
-Jobs that are equal after scaling get equal fractions and are one column of the program: an average of optimal
-solutions is optimal.
-Two jobs on the same devices are two offers, each with the other's label as partner; `Ties` links them.
+provide host cores and memory for GPU modes.  Jobs that are equal after scaling get equal fractions and are one column
+of the program: an average of optimal solutions is optimal.  Two jobs on the same devices are two offers, each with the
+other's label as partner; `Ties` links them.
 """
 
 from dataclasses import dataclass
@@ -101,8 +100,7 @@ def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray
     others (water filling).  After `levels` programs a last one maximizes the sum of progress / base of the remaining
     jobs.  A job with base 0 (none of its devices is up) is ignored.  If every job has one mode, sorts replace the
     programs, and all jobs that cannot gain at a level are fixed there; a program may leave some of them, tied in price,
-    to the next.
-    Cost: `levels` + 1 programs of jobs × modes columns at most; equal jobs count once.
+    to the next.  Cost: `levels` + 1 programs of jobs × modes columns at most; equal jobs count once.
     """
     if offers.partner is None and (np.diff(offers.job) > 0).all():
         return _fill_up(offers, base, levels)
@@ -183,7 +181,7 @@ def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndar
 
 
 def best_ratio(offers: ModeOffers, value: np.ndarray, cost: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """Maximize the sum of values / the sum of costs; ties: the larger sum.
+    """Maximize the sum of values / the sum of costs; at ties, the sum of values.
 
     Reference: Dinkelbach, On Nonlinear Fractional Programming (1967): maximize value - q × cost, where q is the ratio
     of the last solution, until the ratio is constant.

@@ -23,7 +23,7 @@ SLICES = 12  # lanes per GPU of a type on which fractions run
 
 
 class DeviceLine:
-    """Queue of one device, or of a type's pool, with the time each lane becomes free.
+    """Queue of one device or of a type's pool, and when its cores or GPUs are free.
 
     `ends` stores end times minus `shift`. If a task ends early or late, only `shift` changes, which moves all later
     tasks. If the task uses some of the lanes, `shift` changes by that share of the difference.
@@ -91,7 +91,7 @@ def refuse_parts_of_nodes(problem: PlanProblem) -> None:
 
 @dataclass(eq=False, slots=True)
 class LineTask:
-    """A task with its lines (device queues), lanes needed in each, estimated seconds.
+    """A task, its device queues (lines), devices needed in each, estimated seconds.
 
     `placement` is None if the task may run on any devices of the line's type.
     """
@@ -113,11 +113,10 @@ class LineTask:
 
 
 class AssigningScheduler(Scheduler):
-    """Base: `assign` chooses a ready task's line, where it waits in order of `key`.
+    """Base: `assign` chooses a device queue (line) for a task, in order of `key`.
 
-    When a device fails, the tasks of its line are assigned again.
-    Cost: O(log n) per task and line, in addition to `assign`; a round visits only lines that have changed, and lines
-    whose head lacks host cores or memory.
+    When a device fails, the tasks of its line are assigned again.  Cost: O(log n) per task and line, in addition to
+    `assign`; a round visits only lines that have changed, and lines whose head lacks host cores or memory.
     """
 
     rejects = False
@@ -138,7 +137,7 @@ class AssigningScheduler(Scheduler):
     # Defined by a policy --------------------------------------------------------------------------------------
 
     def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
-        """Make all lines (device queues), numbered from 0."""
+        """Create all lines (device queues), numbered from 0."""
         raise NotImplementedError
 
     def assign(self, task: Task, view: View) -> LineTask | None:
@@ -159,7 +158,7 @@ class AssigningScheduler(Scheduler):
         self.study(problem.tasks)
 
     def study(self, tasks: Tasks) -> None:
-        """Record the device types on which fractions run."""
+        """Record the device types on which tasks with fractions of a GPU run."""
         for shape in tasks.shapes:
             for mode in shape.modes:
                 if mode.gpus and not mode.whole_devices:
@@ -172,7 +171,7 @@ class AssigningScheduler(Scheduler):
         return max(1, (mode.share * self._unit.get(mode.type, 1) + WHOLE // 100) // WHOLE)
 
     def unit(self, kind: DeviceType) -> int:
-        """Number of lanes of one device of a type: 1, or more for fractions of a GPU."""
+        """Number of lanes of a device of this type: 1, or more for fractions of a GPU."""
         return self._unit.get(kind, 1)
 
     def begin(self, view: View) -> None:

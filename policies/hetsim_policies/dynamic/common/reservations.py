@@ -136,7 +136,7 @@ class FreeProfile:
         return chosen
 
     def _on_a_node(self, mode: Mode, duration: float, now: float, before: float) -> tuple[float, int]:
-        """First time before `before` with room on one node, and that node; -1: none."""
+        """First time before `before` with room on one node, and the node (-1 if none)."""
         best, chosen = before, -1
         if self.pools and mode.partition in self.pools:
             pool = self.pools[mode.partition]
