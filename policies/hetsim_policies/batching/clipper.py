@@ -50,8 +50,8 @@ class ClipperAimd(Clipper):
     SLO.  Starting at 1, the limit needs as many batches as its final value, and it then oscillates over its last tenth.
     Cost: O(1) per batch.
 
-    start: the first limit.  step: increase of the limit after a full batch in time.  backoff: factor on it
-        after a batch that took too long.
+    start: the first limit.  step: increase of the limit after a full batch in time.  backoff: factor on the limit after
+    a batch that took too long.
     slo: maximum seconds of a batch; default: the service's slo.
     max_batch: largest batch (the mode's own limit applies too).
     """
