@@ -74,7 +74,7 @@ def downward(mean: np.ndarray, before: Ways, order: Sequence[int], ready: np.nda
 
 
 def bottom_levels(tasks: Tasks) -> list[float]:
-    """Longest path from each task to the end, by estimates; [] if no graph.
+    """Longest path from each task to the end, by estimates; [] without a graph.
 
     Cost: O(n + edges), once per run.
     """

@@ -48,7 +48,7 @@ class Believed:
     def parts(self, tasks: Tasks) -> np.ndarray:
         """Expected (median) time of each row, divided by its estimate.
 
-        Estimates are compared with those of all tasks of the class that have arrived.
+        Estimates are compared with the estimates of all tasks of the class that have arrived.
         """
         estimate = np.log(np.maximum(tasks.computing(tasks.estimate).min(axis=1), SHORTEST))
         usable = np.isfinite(estimate) & np.isfinite(tasks.arrival)

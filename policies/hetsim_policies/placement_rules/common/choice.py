@@ -44,7 +44,7 @@ def equally_fast(task: Task) -> Iterator[list[Mode]]:
 def best_node(task: Task, view: View, keys: Keys, pick: Pick | None = None) -> Placement | None:
     """Return the fastest mode that fits, on the node with the lowest key, or None.
 
-    Ties: the first node.  A gang that fits on no node is placed across nodes if it may span them.
+    At ties the first node is chosen.  A gang that fits on no node is placed across nodes if it may span them.
     """
     pick = pick or on_node
     for modes in equally_fast(task):

@@ -38,7 +38,7 @@ Scores = Literal["exact", "published"]
 
 
 class Scored:
-    """Chooses the node with the highest integer score; ties: the lowest random name."""
+    """Chooses the node with the highest integer score, at ties the lowest random name."""
 
     _rank = np.zeros(0, np.int64)  # place of each node in the order of drawn names
 
@@ -232,7 +232,7 @@ class PublishedFgd(Scored):
 def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]:
     """Return nodes on which a mode fits, and for each node the index of that mode.
 
-    The modes differ only in type.  For whole GPUs and fractions the columns answer for all types at once.
+    The modes differ only in type.  For whole GPUs and fractions the columns answer for all types together.
     """
     first = modes[0]
     if not all(mode.gpus and mode.type.streams == 1 and mode.type.sharing.kind != "mig" and mode.nodes is None
