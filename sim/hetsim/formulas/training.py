@@ -52,7 +52,8 @@ def ring_over_nodes(
 
     Return the bytes that a node sends to the next, the seconds on the links within nodes (at the same time), and the
     seconds of latency.  ways: 2 for an all-reduce, 1 for a reduce-scatter or an all-gather.  The ring visits all ranks
-    and uses all cards of a node at once (as in NCCL): its bus bandwidth is the lower one of `inside` and of the cards.
+    and uses all cards of a node simultaneously (as in NCCL): its bus bandwidth is the lower one of `inside` and of the
+    cards.
     """
     ranks = max(1, nodes * each)
     moved = ways * (ranks - 1) / ranks * size
@@ -180,7 +181,7 @@ class ParallelPlan:
 
     @property
     def in_flight(self) -> float:
-        """Number of micro-batches whose activations the first stage stores at once."""
+        """Number of micro-batches whose activations the first stage stores at a time."""
         p, m = self.pipeline, self.micro_batches
         if self.schedule == "gpipe":
             return m

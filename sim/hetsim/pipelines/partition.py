@@ -97,11 +97,11 @@ def pipeline_partition(
 ) -> PipelinePartition:  # fmt: skip
     """Find the pipeline with minimum time between micro-batches on equal devices.
 
-    levels: from the innermost.  All devices are used, as PipeDream does; UsageError if that is impossible or there are
-    too many cuts.  `activations=False` ignores transfers of activations and their gradients; without `replication` a
-    stage is one part of each level.  A stage that needs more than the `memory` of a device is not a candidate; with
-    several levels, all devices outside its group count as later ones.  NothingMeets, with the needed and the available
-    memory, if nothing fits.
+    levels: from the innermost.  All devices are used, as PipeDream does; raise UsageError if that is impossible or
+    there are too many cuts.  `activations=False` ignores transfers of activations and their gradients; without
+    `replication` a stage is one part of each level.  A stage that needs more than the `memory` of a device is not a
+    candidate; with several levels, all devices outside its group count as later devices.  Raise NothingMeets, with the
+    needed and the available memory, if nothing fits.
     """
     _check_size(cuts)
     weights = cuts.sums([one.weights for one in cuts.layers])
@@ -224,15 +224,15 @@ def unlike_partition(
     cuts: Cuts, groups: Sequence[EqualDevices], *, inference: bool = False, replication: bool = True,
     deadline: float = math.inf, reorder: bool = True, ways: Ways = slower_link,
 ) -> PipelinePartition:  # fmt: skip
-    """Find the fastest pipeline over unlike devices; ties: minimum latency.
+    """Find the fastest pipeline over unlike devices; at ties, of minimum latency.
 
     Training sends activations and gradients and reduces the gradients of a replicated stage; `inference` is the forward
     pass alone.  The latency of an item is the sum of its stages and transfers, at most `deadline`.  Devices may stay
     unused.  A transfer takes the path between two groups (`ways`; default: the slower of their links) and is shared by
     the smaller number of replicas.  A stage that needs more than the memory of its devices is not a candidate.  The
     result is exact for an order of the groups; with `reorder`, all orders of up to `ORDERS_OF` groups are tried, for
-    more groups orders by speed and a local search.  NothingMeets, with both figures, if no plan meets the deadline or
-    fits.
+    more groups orders by speed and a local search.  Raise NothingMeets, with the limit and the best possible value, if
+    no plan meets the deadline or fits.
     """
     _check_size(cuts)
     search = _Unlike(cuts, inference, replication, ways)

@@ -62,7 +62,7 @@ def pipeline(found: Result | PipelineSchedule, *, task: Any = None) -> Picture:
 def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedule, str]:
     """Return a step's schedule for a job with stages, on its last devices, and its id.
 
-    Without `task`, the job with the most GPU time.  UsageError if no job, or not this one, has pipeline stages.
+    Without `task`, the job with the most GPU time.  Raise UsageError if no job, or not this one, has pipeline stages.
     """
     record, exchanges = result.record, _exchanges(result)
     if not exchanges:
