@@ -86,8 +86,8 @@ MODULES: dict[str, str] = {
 }
 """Modules and policies by kind.
 
-A policy is named after its class or function, in lower case with underscores between
-words (EasyBackfill is easy_backfill), unless another name is given before it (allox=AlloX)."""
+A policy is named after its class or function, in lower case with underscores between words (EasyBackfill is
+easy_backfill), unless another name is given before it (allox=AlloX)."""
 
 
 def _named(modules: str) -> dict[str, str]:

@@ -29,7 +29,7 @@ def successors(predecessors: Graph) -> list[list[int]]:
 
 
 def topological(predecessors: Graph) -> list[int]:
-    """Return all tasks, each after its predecessors; otherwise in table order."""
+    """Return tasks in topological order; where it leaves a choice, in table order."""
     missing = [len(set(before)) for before in predecessors]
     after = successors(predecessors)
     free = [task for task, count in enumerate(missing) if not count]

@@ -319,8 +319,8 @@ class Adaptive(Admission):
     Reference: Robbins and Monro, A Stochastic Approximation Method (1951), for a quantile; as admission control with
     feedback from measured response times: Welsh and Culler, Adaptive Overload Control for Busy Internet Servers (2003).
     Known: the equilibrium is that of a stationary load; after a jump the limit needs about 1/(gain · percentile) late
-    answers to fall by a factor e, and longer to rise.  Weakness: it learns from answers, so it is always a response
-    time late.  Cost: O(1) per request, the sums of `view.backlog` per task.
+    answers to fall by a factor e, and longer to rise.  Weakness: it learns from answers, so it reacts one response time
+    late.  Cost: O(1) per request, the sums of `view.backlog` per task.
 
     target: the response time to meet; default: the tasks' own deadlines.
     percentile: the share of admitted tasks that should meet the target.

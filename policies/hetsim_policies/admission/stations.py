@@ -374,7 +374,7 @@ class ThresholdTable:
     def _evaluate(
         self, accept: np.ndarray, arrive: np.ndarray, leave: np.ndarray, reward: np.ndarray, cost: np.ndarray
     ) -> tuple[np.ndarray, float]:
-        """Return values relative to the empty system, and the gain per second, of a table."""
+        """Return a table's values relative to the empty system, and its gain per second."""
         from scipy.sparse import csc_matrix
         from scipy.sparse.linalg import splu
 

@@ -1,4 +1,4 @@
-"""Asynchronous linear: upload the next batch just in time, behind the current.
+"""Asynchronous linear: upload the next batch just before the current compute ends.
 
 Decides how many requests are launched and when, on two streams of a device.  Stage times are assumed linear in the
 batch size n, τ_x(n) = a_x·n + b_x, and re-estimated from the last `window` batches (`linear_fit`); the policy begins

@@ -132,7 +132,7 @@ class Continuous(IterationPolicy):
         return reading + more <= limit
 
     def _excess(self, replica: Replica, request: Generation, steps: int) -> int:
-        """Excess tokens if the request joins after `steps` decodes, by announced answers."""
+        """Return the excess of stored tokens over memory if a request joins after `steps`."""
         block = replica.service.block
         coming = [self._to_hold(other, block) for other in (*self._coming[replica.number], request)]
         need = self._reserved[replica.number].need(replica.steps + steps, coming)
@@ -251,7 +251,7 @@ class Reservations:
             self.total -= growth[1] - growth[0]
 
     def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
-        """Peak of tokens of decoding and joining sequences (`coming`: pairs as `to_hold`)."""
+        """Return the peak of stored tokens if sequences join (`coming`: their `to_hold`)."""
         if self.whole_answers:
             return self.total + sum([more + there for more, there in coming])
         growths = self.decoding + [(-steps - more, there - steps) for more, there in coming]

@@ -84,7 +84,7 @@ class SizeOrTimeout(Batching):
 
     max_batch_size: requests of a full batch; default: the largest of allowed_batch_sizes, else the service's limit.
     batch_timeout: seconds that the first request of a batch waits for others while the device has room; 0: it does not
-    wait.
+        wait.
     allowed_batch_sizes: increasing list, ending with max_batch_size if that is given; a batch computes as if it had the
         next larger of these sizes.
     max_enqueued_batches: when this many full batches wait, arrivals are rejected.  Rejections are recorded when the

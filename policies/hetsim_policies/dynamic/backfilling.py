@@ -43,8 +43,8 @@ class EasyBackfill(Backfilling):
     Reference: Lifka, The ANL/IBM SP Scheduling System (1995); Mu'alem and Feitelson, Utilization, Predictability,
     Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling (2001).  With exact estimates a
     head never starts after the shadow it had when it became head.  Only the head has a guarantee.
-    With wrong estimates: a task that ends early moves the shadow forward, since it is computed again
-    after every release; a task that overruns counts as ending immediately, and keeps its resources.
+    With wrong estimates: a task that ends early moves the shadow forward, since it is computed again after every
+    release; a task that overruns counts as ending immediately, and keeps its resources.
     Weakness: a wide task far down the queue can be passed by any number of others; overestimates hide gaps.
     Cost: O(log n) per task, a check of the window's tasks that may fit, and one shadow per round in which one does.
 

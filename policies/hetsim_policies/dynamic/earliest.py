@@ -1,4 +1,4 @@
-"""Assign each task once to the device queue where it ends first, or by rules."""
+"""Assign each task once to a device queue: where it ends first, or by fixed rules."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -106,7 +106,7 @@ class HeteroPrio(Scheduler):
 
     @staticmethod
     def _place(task: Task, side: int, view: View) -> Placement | None:
-        """Return the placement of the task's fastest mode on a side that fits now."""
+        """Return a placement in the task's fastest mode on a side that fits now, or None."""
         for mode in task.fastest_modes():
             if mode.on_cpu == (side == CORES) and (placement := view.first(mode, task)) is not None:
                 return placement

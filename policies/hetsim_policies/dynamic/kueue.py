@@ -64,8 +64,7 @@ class Flavor(BaseModel):
     """Nodes by type of GPU, name (with * and ?) and partition; all given must match.
 
     topology: "required" or "preferred" if jobs over several nodes should be placed within one rack; a job's label
-    `topology`
-        overrides it.
+        `topology` overrides this.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -98,7 +97,7 @@ class Kueue(Scheduler):
     """Kueue's admission by quota.
 
     queues: by name; without any, each owner has a queue without limits.  cohorts: by name; a cohort that only queues
-    mention needs no entry.  flavors: by name; a flavor that only quotas mention has all nodes.
+        mention needs no entry.  flavors: by name; a flavor that only quotas mention has all nodes.
     of: the attribute that names the queue of a task: user, account, vc, partition or class.
     fair_sharing: by dominant shares, with preemption by these strategies.
     preempt_mode: preempted jobs begin again (requeue), or keep their work (suspend).

@@ -182,7 +182,7 @@ class Lws(Scheduler):
         return False
 
     def _steal(self, thief: Worker, view: View) -> tuple[Task, Placement] | None:
-        """Remove and return the task of the nearest deque that the thief can start."""
+        """Remove and return a task that the thief can start, from the nearest deque."""
         task, empty = None, []
         for node in _outwards(self._busy, thief.device.node):
             here = self._on_node[node]

@@ -7,13 +7,11 @@ Reference: with a patience of waking time × (busy or idle watts) / (idle - slee
 this is the ski rental rule: it uses at most twice the energy of a policy that knows all arrivals (Karlin, Manasse,
 Rudolph, Sleator, Competitive Snoopy Caching, 1988; for power Irani, Shukla, Gupta, Online Strategies for Dynamic Power
 Management in Systems with Multiple Power-saving States, 2003).  By default the patience is this break-even time of each
-type.  The
-forecast: the rate at which devices are requested is averaged over the last `memory` seconds (exponentially).  The
-expected requests while a device wakes, plus `safety` standard deviations of a Poisson count, are kept awake in addition
-to busy devices, if they are at
-least half a device: square-root staffing as in Gandhi, Harchol-Balter, Raghunathan,
-Kozuch, AutoScale: Dynamic, Robust Capacity Management for Multi-Tier Data Centers (2012).  Cores are never put to
-sleep, since their node's accelerators need them.
+type.  The forecast: the rate at which devices are requested is averaged over the last `memory` seconds (exponentially).
+The expected requests while a device wakes, plus `safety` standard deviations of a Poisson count, are kept awake in
+addition to busy devices, if they are at least half a device: square-root staffing as in Gandhi, Harchol-Balter,
+Raghunathan, Kozuch, AutoScale: Dynamic, Robust Capacity Management for Multi-Tier Data Centers (2012).  Cores are never
+put to sleep, since their node's accelerators need them.
 Weakness: no forecast predicts a burst; a task for which devices wake waits for them even if others become free earlier;
 devices that draw as much power asleep as idle never sleep.
 Cost: linear in the accelerators for each round in which something was idle or asleep.

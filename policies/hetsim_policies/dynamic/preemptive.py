@@ -77,7 +77,7 @@ class PreemptiveList(ListScheduler):
         """Hook at the beginning of a round."""
 
     def until(self, view: View) -> Wait | None:
-        """Time of the next round if nothing changes; None if none is needed."""
+        """Time of the next round if nothing changes; None if no round is needed."""
         return None
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
@@ -185,7 +185,7 @@ class RunningList:
         self._limit = 64  # maximum number of entries before void ones are removed
 
     def push(self, key: Any, task: Task) -> None:
-        """Add a task before it starts, with its memo set."""
+        """Add a task before it starts; its `memo` must be the number of the start."""
         entries = self._entries
         while entries:  # where those that end first come last, nothing else has to be removed
             _, start, last = entries[-1]

@@ -47,7 +47,7 @@ class MaxMinFairness(SideBySideScheduler):
     levels: programs of water filling; then the sum of progress of the remaining jobs is maximized.
     pairs: two jobs may share devices if their slowdowns were measured; they do not share otherwise.
     threshold: pairs count only if the sum of both speeds, each relative to running alone, is greater (with 2, hardly
-    any pair).
+        any pair).
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class MaxThroughput(SideBySideScheduler):
     many with costs.
 
     costs: `prices` to use the cluster's prices; or, if it has none, a price per device and time, by name of type.
-    Types without a price cost 1.
+        Types without a price cost 1.
     pairs: jobs may share devices in pairs, if the sum of both relative speeds is above `threshold`.
     """
 

@@ -54,7 +54,7 @@ class RoundRobin(ListScheduler):
         self.received: dict[int, float] = {}  # device-seconds that a task had received when its turn began
 
     def _ticket(self, _: Task) -> int:
-        """Return the next entry number: the order is that of entries into the queue."""
+        """Return the next number: tasks are ordered by their entry into the queue."""
         return next(self._tickets)
 
     def _begin_turn(self, task: Task, view: View) -> Placement | None:

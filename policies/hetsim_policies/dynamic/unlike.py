@@ -65,7 +65,7 @@ class AlloX(Scheduler):
 
     alpha: fraction of the users (rounded up), with the least attained service, whose jobs are considered.
     window: maximum number of waiting jobs that are matched together, the shortest ones; others would be behind them
-    anyway.
+        anyway.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class AlloX(Scheduler):
         self._ends[kind][at:at] = [end] * count
 
     def _queues(self, view: View) -> list[np.ndarray]:
-        """Seconds until each device is free, by device type, ascending."""
+        """Return by device type the sorted seconds until each device is free."""
         if not view.changes.steady:
             for task in view.running("start", own=True):
                 self.finished(task)
@@ -217,7 +217,7 @@ def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _wanted(cost: np.ndarray) -> np.ndarray:
-    """Return the places among the n best of any of the n jobs, which suffice."""
+    """Return the places that are among the n best of some job; n jobs need no others."""
     count, places = cost.shape
     if places <= count:
         return np.arange(places)
@@ -227,7 +227,7 @@ def _wanted(cost: np.ndarray) -> np.ndarray:
 
 
 def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield columns (jobs, times, widths) of the jobs' first modes, then second modes."""
+    """Yield jobs, times and widths for the jobs' first modes on a type, then second."""
     mine = [[(job, way.time, way.width) for way in some if way.kind == kind] for job, some in enumerate(ways)]
     for layer in range(max(map(len, mine))):
         rows, times, widths = zip(*(some[layer] for some in mine if len(some) > layer), strict=True)

@@ -75,10 +75,10 @@ class Hierarchical(Scheduler):
     epoch: seconds between plans, at least 1 in a scenario.
     planner: "lp", or "dual_approximation" (cores and one type of accelerator).
     inner: the scheduler in each group, by name or as a mapping with its parameters: a list order, or one that chooses a
-    device queue for each task (eft, dmda, ...); default: fcfs that skips tasks that do not fit.
+        device queue for each task (eft, dmda, ...); default: fcfs that skips tasks that do not fit.
     groups: "type" (of device), "node", "rack", or a number of nodes each.
     moves: when a starving group takes a task: if the task ends "earlier" there, "always" if it can run there, or
-    "never".
+        "never".
     objective: the mean by which plans are compared in forks of the run: response, slowdown, deadline_misses, energy
         (above idle) or cost; default: the planner's plan is followed without a comparison.
     """

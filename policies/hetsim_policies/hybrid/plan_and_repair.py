@@ -426,11 +426,12 @@ def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: V
 
 
 def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> PlannedJob | None:
-    """Return a task that would end sooner if restarted here, latest end first.
+    """Return the task of latest end that would end sooner if restarted on this lane.
 
-    A late task is expected to be as late here, so it only ever moves to a faster lane (core or GPU).  Ends are computed
+    A late task is expected to be as late on the new lane (core or GPU), so it only ever moves to a faster one.  Ends
+    are computed
     now: an older forecast, from before the last restart, would restart the same task repeatedly.
-    known: results for lanes of the same type since something was last started.
+    known: earlier results for lanes of the same type, valid until something starts.
     """
     kind = lane.device.type
     if kind not in known:

@@ -66,8 +66,7 @@ class Predictive(Scheduler):
     """Scales and reserves devices by forecast, around another scheduler.
 
     base: the inner scheduler; default: fcfs that skips tasks that do not fit.  With `reserve` it must be a list
-    scheduler
-        (fcfs, sjf, edf, priority, qssf, ...), best with the discipline "skip".
+        scheduler (fcfs, sjf, edf, priority, qssf, ...), best with the discipline "skip".
     predictor: how the load is forecast; default: holt_winters with a season of a day.
     scale: put devices to sleep and wake them.
     min_replicas: the minimum number of awake devices of a type.
@@ -175,7 +174,7 @@ class Predictive(Scheduler):
         return Series(predictor, self.interval, lead + self.interval, score=self.score, memory=self.memory)
 
     def _true_load(self, kind: DeviceType, names: Collection[str] | None, time: float) -> float:
-        """Mean number of devices that arrivals at a time keep busy, by true rates."""
+        """Mean number of devices kept busy by arrivals at `time`, by the true rates."""
         rates = self.rates or {}
         return sum(
             rates[name](time) * seconds / count

@@ -354,7 +354,7 @@ class PlanInProgress:
         self.start = self._starts(tasks)
 
     def _starts(self, tasks: Tasks) -> list[float]:
-        """Return the start of each planned task by estimates; also set host demands."""
+        """Return each planned task's start by estimates; also store the host demands."""
         free: dict[str, float] = {}
         starts = []
         for number, step in enumerate(self.steps):
@@ -426,7 +426,7 @@ class PlanInProgress:
         """Return the resources of a node that must not be lent until `end`.
 
         They are accelerators that run planned tasks, and accelerators, cores and bytes of idle devices whose next task
-        is due by then, less `slack`.
+        is due before `end` - `slack`.
         """
         devices: dict[Device, None] = {}
         cores = memory = 0.0

@@ -161,7 +161,7 @@ class Topology:
 
 
 def parts_of(cluster: Cluster) -> dict[str, np.ndarray]:
-    """Number the island, switch and node of each accelerator, by level, globally."""
+    """Number the island, switch and node of each accelerator, over the whole cluster."""
     widest = max((len(node.accelerators) for node in cluster.nodes), default=0)
     parts = {level: np.full((len(cluster.nodes), widest), -1) for level in ("island", "switch", "node")}
     for node in cluster.nodes:

@@ -84,7 +84,7 @@ class EstimateHistory:
 
     @property
     def uncertain(self) -> bool:
-        """Return True if estimates were wrong, or too few are known."""
+        """Return True if estimates were wrong, or too few tasks have ended to judge."""
         return len(self._last) < ENOUGH or self._wrong > 0
 
     def believed(self) -> Believed:
@@ -127,7 +127,7 @@ def _by_name(values: dict[str, Any], names: list[str]) -> np.ndarray:
 
 
 class ArrivalHistory:
-    """The last `window` arrivals, as a model of coming ones."""
+    """The last `window` arrivals, as a model of coming arrivals."""
 
     def __init__(self, window: int = 512):
         self._last: deque[Task] = deque(maxlen=window)

@@ -14,7 +14,7 @@ MEMORIES = 7  # number of means: the longest is over 64 times the time of the sh
 
 
 class Mean(NamedTuple):
-    """Recent arrivals and expected ones over the same time, with equal weights."""
+    """Recent arrivals and expected arrivals over the same time, with equal weights."""
 
     value: float
     expected: float
@@ -80,5 +80,5 @@ class FadingSum:
         self.time = time
 
     def at(self, time: float) -> float:
-        """The faded sum at a time, not before the last addition."""
+        """Return the decayed sum at a time, which must not precede the last addition."""
         return math.exp(-(time - self.time) / self.memory) * self.total

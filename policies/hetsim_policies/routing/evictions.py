@@ -1,4 +1,4 @@
-"""The model that makes room for another on a node."""
+"""Eviction: the choice of the model that makes room for another on a node."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The replica of a language model that serves a request."""
+"""Routing: the choice of the replica that serves a request to a language model."""
 
 import math
 from typing import Annotated, Literal
@@ -61,7 +61,7 @@ class PrefixAffinity(Routing):
     Cost: O(replicas × blocks of the prefix) a request.
 
     slack: a replica is overloaded if it has this many requests more than the least loaded replica; on unlike devices
-    requests are weighted by the fastest replica's speed / the replica's speed.
+        requests are weighted by the fastest replica's speed / the replica's speed.
     """
 
     signals = ("queue", "prefix")

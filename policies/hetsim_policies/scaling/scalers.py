@@ -1,4 +1,4 @@
-"""The number of replicas of a service, by its counters or by forecast."""
+"""Scaling: the number of replicas of a service, by its counters or by forecast."""
 
 import math
 from collections import deque

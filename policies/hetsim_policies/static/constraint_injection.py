@@ -88,9 +88,9 @@ class ConstraintInjection(PlannedScheduler):
         chains of kernels launched as one, and with prefetches.
     max_fused: maximum number of kernels of known work that are launched as one; 1: no fusion.
     patterns: sequences of classes of tasks for which a fused kernel exists, such as [[conv, norm, act]]: no other
-    sequences are launched as one; default: any sequence.
+        sequences are launched as one; default: any sequence.
     node_limit, max_variables: limits of `integer_program`, for each constrained program; larger programs are relaxed
-    and rounded.
+        and rounded.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class _Merging:
 
 
 class SharingTree:
-    """A tree of constraints for what the program ignores: groups with common data."""
+    """A tree of constraints that keep tasks with common data together."""
 
     def __init__(self, instance: Instance, sites: Sequence[LaneSite], traffic: Traffic, makespan: float):
         self.instance = instance
@@ -441,7 +441,7 @@ class SharingTree:
         return dict.fromkeys(item for task in group for item in self.traffic.firsts[task])
 
     def _flow(self, given: Sequence[tuple[int, ...]]) -> dict[int, dict[int, float]]:
-        """Seconds to move what one group writes for another, both directions."""
+        """Seconds to move data that one group writes for another, in both directions."""
         group_of = {task: number for number, group in enumerate(given) for task in group}
         flow: dict[int, dict[int, float]] = {number: {} for number in range(len(given))}
         for reader, sources in enumerate(self.traffic.sources):

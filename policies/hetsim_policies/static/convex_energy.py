@@ -248,7 +248,7 @@ class Machine:
 
 
 def _settled(frequencies: np.ndarray) -> np.ndarray:
-    """Raise frequencies slightly against rounding, up to full speed."""
+    """Raise frequencies slightly, up to full speed, to allow for rounding."""
     return np.minimum(1.0, frequencies * (1 + ROUNDING))
 
 
@@ -352,8 +352,8 @@ def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
 def descended(machine: Machine, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
     """Move each task, largest first, to its cheapest core or GPU; repeat a few times.
 
-    This is for tasks that arrive together.  A lane beyond the deadline costs a penalty by its length, so that moves
-    repair it.
+    This is for tasks that arrive together.  A core or GPU that ends after the deadline costs a penalty, so that moves
+    repair this.
     """
     instance, kind, device, watts = machine.instance, machine.instance.lane_kind, machine.device, machine.watts
     lanes, needs = lanes.copy(), machine.times(lanes)
@@ -405,7 +405,7 @@ def planned_graph(machine: Machine, seed: Schedule, min_frequency: float, deadli
 
 
 def slownesses(machine: Machine, schedule: Schedule, min_frequency: float, deadline: float) -> np.ndarray:
-    """Slowness (1 / frequency) of each device for minimum energy, all paths in time."""
+    """Slowness (1 / frequency) of each device: minimum energy with all paths in time."""
     lanes = machine.lanes_of(schedule)
     number = len(machine.devices)
     joules = machine.watts * np.bincount(machine.device[lanes], machine.times(lanes), minlength=number)

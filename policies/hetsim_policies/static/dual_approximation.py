@@ -223,7 +223,7 @@ def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float,
 
 
 def counts(part: np.ndarray, s: int) -> np.ndarray:
-    """⌊(s+1)x⌋/s for tasks with fraction x of a device's time, just below if whole.
+    """Return ⌊(s+1)x⌋/s for tasks of fraction x (slightly reduced) of a device's time.
 
     The sum over the tasks of one device is at most 1: the floors are integers with a sum below s + 1, so at most s.
     s = 1 counts the tasks of more than λ/2; s = 2 is the shelves' ½·medium + long.  (Dual feasible functions: Fekete
@@ -396,7 +396,7 @@ def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSide
 
 
 def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndarray) -> TwoSidedSchedule:
-    """Schedule each task where it finishes first; or longest first, if shorter."""
+    """Schedule tasks where they finish first, or longest first if that is shorter."""
     cpus, gpus = [(0.0, lane) for lane in range(m)], [(0.0, lane) for lane in range(m, m + k)]
     lanes = np.zeros(len(p), dtype=np.int64)
     cpu_times, gpu_times = p.tolist(), q.tolist()

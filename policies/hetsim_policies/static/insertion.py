@@ -36,9 +36,9 @@ class InsertionPlanner(PlannedScheduler):
 
     insertion: a task may be placed into a gap before tasks that were placed earlier.
     overlap: data move while the lane (core or GPU) still runs the previous task, as in the papers; if false, data move
-    once the lane is free, as when the plan is followed. If data move, the note `schedule_length` is the length of the
-    schedule as in the papers, over idle links and while lanes work; the planned makespan is that of the plan as it is
-    followed.
+        once the lane is free, as when the plan is followed.
+    If data move, the note `schedule_length` is the length of the schedule as in the papers, over idle links and while
+    lanes work; the planned makespan is that of the plan as it is followed.
     """
 
     name: ClassVar[str]  # name of the planner in messages
@@ -268,7 +268,7 @@ class Insertion:
         return begin, cost
 
     def _transfers(self, task: int, starts: np.ndarray) -> np.ndarray:
-        """Seconds of transfers that occupy each device; raise `starts` for earlier ones."""
+        """Seconds of transfers that occupy each device; earlier transfers raise `starts`."""
         traffic, brought = self.traffic, self._brought
         assert traffic is not None and brought is not None
         more = traffic.extra[task].copy()

@@ -33,8 +33,7 @@ class Graham(PlannedScheduler):
     different sets of device types that tasks can run on.
 
     order: order of the list; `given` is by arrival, then table order; `longest` and `shortest` are by the time on each
-    task's
-        fastest device.
+        task's fastest device.
     """
 
     spreads = frozenset({"gpus", "cores", "nodes"})

@@ -99,7 +99,7 @@ def rounded(share: np.ndarray, matched: bool) -> np.ndarray:
 
 
 def all_at_once(instance: Instance) -> bool:
-    """Return True without a graph if all tasks arrive together."""
+    """Return True if there is no task graph and all tasks arrive together."""
     tasks = instance.problem.tasks
     return not any(tasks.predecessors or ()) and (not instance.size or float(np.ptp(tasks.arrival)) == 0)
 
@@ -356,7 +356,7 @@ class ColumnPricing(PlannedScheduler):
     own heuristics.
 
     gap: a plan within this fraction of the lower bound is good enough, and so is a program's solution within it of the
-    program's bound.
+        program's bound.
     restarts: maximum number of programs if there are more than 16 lanes.
     node_limit: maximum nodes of the search tree of a program.
     time_limit: maximum seconds of all searches together; the plan then depends on the machine.
@@ -406,7 +406,7 @@ class ColumnPricing(PlannedScheduler):
         self, times: np.ndarray, lane: np.ndarray, lanes: np.ndarray, since: np.ndarray, prices: np.ndarray,
         seconds: float,
     ) -> np.ndarray:  # fmt: skip
-        """Return each task's device after the program of some, unchanged if it has none."""
+        """Return each task's device after the program for some devices, if it is solved."""
         tasks = np.flatnonzero(np.isin(lane, lanes))
         own, at = times[np.ix_(tasks, lanes)], np.searchsorted(lanes, lane[tasks])
         makespan = float(loads(times, lane, since)[lanes].max())
@@ -425,7 +425,7 @@ class ColumnPricing(PlannedScheduler):
 
 
 def loads(times: np.ndarray, lane: np.ndarray, since: np.ndarray) -> np.ndarray:
-    """Time at which each core or GPU becomes free, given that of each task."""
+    """Time at which each core or GPU becomes free, given the device of each task."""
     return since + np.bincount(lane, times[np.arange(len(lane)), lane], minlength=len(since))
 
 

@@ -46,10 +46,9 @@ class BudgetedSearch(DescendingPlanner):
     """Base of planners that search until a budget is spent.
 
     evaluations: number of schedules evaluated (makespan computed); for parallel tasks, whose evaluation takes longer, a
-    tenth of this number is evaluated.
+        tenth of this number is evaluated.
     seconds: wall-clock seconds of the search, instead of `evaluations`; two runs with one seed then need not give the
-    same plan, and its
-        notes say that it is not deterministic.
+        same plan, and its notes say that it is not deterministic.
     """
 
     name: ClassVar[str]  # name of the planner in messages

@@ -101,8 +101,8 @@ def first_solvable(levels: Sequence[float], at: Callable[[float], tuple[Split, f
     """Return the minimum length with a feasible program, and its vertex, by bisection.
 
     levels: the program is the same between two levels; the last is feasible, as it excludes nothing and the first has
-    room for all tasks.  at: function that returns the vertex of a level's program, and the area that it needs per lane
-    (core or GPU).
+        room for all tasks.  at: function that returns the vertex of a level's program, and the area that it needs per
+        lane (core or GPU).
     """
     first, last = 0, len(levels) - 1
     middle = 0  # mostly possible

@@ -229,7 +229,7 @@ class TrainingMachine:
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """Seconds of a training step by cause, and bytes sent; `compute`: slowest stage."""
+    """Seconds of a training step by cause (`compute`: slowest stage), and bytes sent."""
 
     compute: float
     filling: float  # bubble caused by computing; `waiting` is the rest, caused by communication
@@ -339,7 +339,7 @@ def _reduced(
 ) -> tuple[float, float, float]:
     """Cost of `rings` concurrent all-reduces.
 
-    Return the bytes that each node sends, the seconds within nodes (at the same time), and additional seconds.
+    Return the bytes that each node sends, the simultaneous seconds within nodes, and the seconds to add to both.
     """
     sent, within, fixed = ring_over_nodes(
         2, hosts, each, size=size, inside=inside, latency=machine.latency, latency_inside=machine.latency_inside

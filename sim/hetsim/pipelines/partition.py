@@ -155,7 +155,7 @@ class _Room:
 
 @dataclass(frozen=True)
 class _Solved:
-    """Tables [m - 1][i, j] of a level with m parts: best time, last cut or -1, parts."""
+    """Tables [m - 1][i, j] for m parts of a level: best time, last cut or -1, parts."""
 
     best: list[np.ndarray]
     cut: list[np.ndarray]
@@ -273,7 +273,7 @@ def unlike_partition(
 
 
 def _variants(groups: Sequence[EqualDevices]) -> Iterator[list[EqualDevices]]:
-    """Yield the groups with every choice of device counts, on which memory depends."""
+    """Yield the groups with every choice of device counts that memory may need."""
     every = math.prod(one.count + 1 for one in groups) <= MAX_VARIANTS
     counts = [range(one.count, -1, -1) if every else (one.count, 0) for one in groups]
     if len(groups) > ORDERS_OF and not every:
@@ -310,7 +310,7 @@ class _Unlike:
         self.stages: dict[EqualDevices, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def stages_of(self, group: EqualDevices) -> list[tuple[np.ndarray, np.ndarray]]:
-        """By replicas (1, 2, …): seconds between items and per item, of every stage."""
+        """By replica count: seconds between two items, and seconds per item, by stage."""
         if group not in self.stages:
             each = self.cuts.sums([seconds_on(one, group, self.inference) for one in self.cuts.layers])
             rows = []
@@ -357,7 +357,7 @@ class _Unlike:
         return np.where(self.cuts.crossing > 0, way.latency + seconds, 0.0) if way.latency else seconds
 
     def _sent(self, way: StageWay, shared: int) -> np.ndarray:
-        """Seconds between items that `shared` device pairs send, for each cut."""
+        """Seconds between two items on a path used by `shared` device pairs, for each cut."""
         if way.latency == 0 and way.together == math.inf:
             return (1 if self.inference else 2) * self.cuts.crossing / (way.rate * shared)
         together = (1 if self.inference else 2) * self.cuts.crossing / way.together

@@ -33,7 +33,7 @@ MAX_CHUNKS = 8  # maximum number of chunks tried for an interleaved pipeline
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """A parallel plan on one type of GPU; `room`: memory of the GPU in bytes."""
+    """A parallel plan on one type of GPU; `room` is the GPU's memory in bytes."""
 
     device: str
     plan: formulas.ParallelPlan

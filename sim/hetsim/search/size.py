@@ -173,12 +173,10 @@ def size(
             does not exclude; from there the steps are doubled, not the sizes, beginning with an eighth of the size.
         minimize: objective among candidates that meet all targets: `price`, of the whole cluster per hour (the default
             with prices); `total`, the sum of the varied counts (the default without prices); or any metric, by ranking
-            and
-            selection: the best with probability `confidence`, or within `delta` (a share) of the best.
+            and selection: the best with probability `confidence`, or within `delta` (a share) of the best.
         confidence, delta: probability that all verdicts are right; indifference zone of a selection.
         policies: every combination is tried under each of these policies.
-        replications: number per size; 3 or a third of it if these decide; four times as many if it leaves the verdict
-        open.
+        replications: number per size; 3 or a third of it if these decide; four times as many if the verdict is open.
         tell: called with each finished trial.
         scenario, policy: as for `run`.
         shard: "2/8": only compute this part of the first tests (of a Decision) for the cache, and raise ShardOver.

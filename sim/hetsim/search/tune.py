@@ -55,7 +55,7 @@ class Setting:
     """Parameter values (empty: the present ones) and results of one setting.
 
     `stage`: the last stage in which it took part; `values`: its metric by replication; `error`: that of a failed
-    replication.
+        replication.
     """
 
     values: dict[str, Any]
@@ -292,7 +292,7 @@ def tune(
 
 
 def _different(base: Scenario, given: Iterable[PointRow]) -> list[PointRow]:
-    """Return rows of distinct meaning, without the present setting if others remain."""
+    """Return distinct settings, without the present one unless no others remain."""
     rows: dict[str, PointRow] = {}
     for row in given:
         try:

@@ -25,8 +25,8 @@ ITEM = GB // 4  # maximum bytes of an item: the items of a task fit next to its 
 def random_system(seed: int, *, nodes: int = 3, tasks: int = 25, features: Collection[str] | None = None) -> System:
     """Create a random system in which every task can run, equal for equal arguments.
 
-    Parameters: seed: seed of the random numbers; nodes, tasks: numbers of nodes and tasks; features: names from
-    FEATURES that the system may have; without this argument each feature has probability one half.
+    Parameters: seed: seed of the random numbers; nodes, tasks: numbers of nodes and tasks; features: names (from
+        FEATURES) that the system may have; without this argument each feature has probability one half.
     Returns: the cluster and its tasks.
     """
     random = np.random.default_rng(seed)

@@ -173,7 +173,10 @@ def satisfies(policy: Policy, preemptor: Workload, candidate: Workload) -> bool:
 
 
 def preference(queue: Queue, one: Workload) -> tuple[bool, bool, float, float, str]:
-    """Sort key of preemption: evicted, from other queues, low priority, late first."""
+    """Sort key of the order in which workloads are preempted.
+
+    Evicted workloads are first, then those of other queues, of low priority, and admitted late.
+    """
     return not one.evicted, one.queue is queue, one.priority, -one.since, one.order
 
 
@@ -308,7 +311,7 @@ class Admission:
     ) -> Iterator[Candidate]:
         """Yield candidates of other queues that borrow, from the nearest cohort upwards.
 
-        all_levels: False if the queue would have to borrow; it then preempts only users of nearer quota.
+        all_levels: if False (the queue would borrow), only levels at which it need not borrow are searched.
         """
         queue, rules, rest = workload.queue, workload.queue.rules, dict(usage)
         advantage = False
@@ -396,7 +399,7 @@ def _turn(entry: Entry) -> tuple[int, float, float]:
 
 
 def reserved_for(entry: Entry) -> dict[Key, int]:
-    """Amounts that are withheld from others for a workload without candidates."""
+    """Return the quota withheld for a workload without preemption candidates."""
     queue, kept = entry.workload.queue, dict[Key, int]()
     for key, amount in entry.usage.items():
         limit = queue.quotas.get(key, Quota()).borrowing if entry.borrowing else 0

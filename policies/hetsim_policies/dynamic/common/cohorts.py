@@ -88,11 +88,11 @@ class Cohort:
                     break
 
     def borrows(self, key: Key, more: int = 0) -> bool:
-        """Return True if the node with `more` usage would use more than it has."""
+        """Return True if the node would borrow if its usage grew by `more`."""
         return self.subtree.get(key, 0) < self.usage.get(key, 0) + more
 
     def lowest_fit(self, key: Key, amount: int) -> tuple[int, bool]:
-        """Height of the smallest subtree with room for an amount; whether it has a parent.
+        """Return height of the smallest subtree with room, and True if it has a parent.
 
         Height 0: the queue need not borrow.
         """

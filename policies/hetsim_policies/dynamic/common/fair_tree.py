@@ -118,7 +118,7 @@ class FairTree:
 
 
 class _Account:
-    """Usage of one owner: `amount` units at time `reckoned`, then `rate` per second."""
+    """Usage of one owner: `amount` at time `reckoned`, then `rate` more per second."""
 
     __slots__ = ("amount", "rate", "reckoned")
 

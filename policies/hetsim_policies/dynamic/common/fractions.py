@@ -204,9 +204,10 @@ def min_worst_ratio(
 ) -> np.ndarray:
     """Fractions that minimize the maximum (elapsed + left / progress) / alone.
 
-    A ratio r requires progress of at least left / (r × alone - elapsed): a max-min program, whose solution has a better
-    ratio unless r is the minimum.  Reference: Crouzeix, Ferland, Schaible, An Algorithm for Generalized Fractional
-    Programs (1985), which has this idea; the first ratio is that of the equal share.
+    By job, `elapsed` is the time since arrival, `left` the fraction left, `alone` the time on an equal share.  A ratio
+    r requires progress of at least left / (r × alone - elapsed): a max-min program, whose solution has a better ratio
+    unless r is the minimum.  Reference: Crouzeix, Ferland, Schaible, An Algorithm for Generalized Fractional Programs
+    (1985), which has this idea; the first ratio is that of the equal share.
     """
     fraction = equal_share(offers)
     usable = offers.progress(fraction) > 0
@@ -286,7 +287,7 @@ class _Groups:
         return csr_array((self.gain, (self.group, np.arange(len(self.group)))), (self.size, len(self.group)))
 
     def raise_min(self, floor: np.ndarray, fixed: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Return the maximum level of groups not fixed, the fractions, and group prices."""
+        """Maximize the level of all groups not fixed; return level, fractions and prices."""
         matrix, limits = self.limits
         rises = csr_array(np.where(fixed, 0.0, 1.0)[:, None])
         rows = vstack([hstack([matrix, csr_array((len(limits), 1))]), hstack([-self.gains, rises])])
@@ -312,7 +313,7 @@ class _Groups:
 def _limits(
     job: np.ndarray, jobs: int, kind: np.ndarray, width: np.ndarray, capacity: np.ndarray
 ) -> tuple[csr_array, np.ndarray]:
-    """Rows and right sides of the limits on each job's time and each type's devices."""
+    """Return matrix and right side of the limits on jobs' time and types' devices."""
     columns = np.arange(len(job))
     time = csr_array((np.ones(len(job)), (job, columns)), (jobs, len(job)))
     room = csr_array((width, (kind, columns)), (len(capacity), len(job)))

@@ -25,8 +25,8 @@ SLICES = 12  # lanes per GPU of a type on which fractions run
 class DeviceLine:
     """Queue of one device or of a type's pool, and when its cores or GPUs are free.
 
-    `ends` stores end times minus `shift`. If a task ends early or late, only `shift` changes, which moves all later
-    tasks. If the task uses some of the lanes, `shift` changes by that share of the difference.
+    `ends` stores end times minus `shift`: when a task ends early or late, a change of `shift` moves all later tasks.
+    For a task on some of the queue's cores or GPUs, `shift` changes by their share of the difference.
     """
 
     __slots__ = ("number", "type", "device", "lanes", "most", "ends", "shift", "queue", "used", "up", "changed")
@@ -145,7 +145,7 @@ class AssigningScheduler(Scheduler):
         raise NotImplementedError
 
     def key(self, task: Task) -> Any:
-        """Sort key of a task in a device queue, lowest first; ties by assignment."""
+        """Sort key of a task in a device queue, lowest first, then in order of assignment."""
         return 0
 
     def after_starts(self, lines: Sequence[DeviceLine], view: View) -> Iterator[Decision]:

@@ -96,7 +96,7 @@ class Occupancy:
         self._launches = -1
 
     def update(self) -> None:
-        """Update the occupancy before a profile is made from it."""
+        """Update the occupancy before a profile is computed from it."""
         view = self._view
         complete = self._launches >= 0 and self._launches + len(self._new) == view.changes.launches
         if not complete or not view.changes.steady:

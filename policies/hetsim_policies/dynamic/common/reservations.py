@@ -91,7 +91,7 @@ class FreeProfile:
         )
 
     def open_until(self, mode: Mode) -> float:
-        """Latest end of a window for the mode that is open now; -inf if none is."""
+        """Latest end of the mode's windows that are open now; -inf if no window is open."""
         if mode.span_any or mode.partition in self.pools:
             return math.inf
         if (ends := self._open.get(mode)) is None:

@@ -1,4 +1,4 @@
-"""Time fractions realized in rounds: the base of the programs over fractions.
+"""Rounds that realize time fractions: the base of policies that compute fractions.
 
 Decides when, in which mode and where.  A subclass computes the fraction of time that each job should run in each of its
 modes.  At the beginning of each round the pairs of job and mode that lag most get the devices, and other running jobs
@@ -238,7 +238,7 @@ class RoundScheduler(Scheduler):
         return capacity
 
     def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
-        """Urgency of a job's mode: time due at this round's end / (or -) time received."""
+        """Urgency of a job's mode: ratio or difference of time due and time received."""
         due = job.due[way] + job.target[way] * self.round_length
         received = job.received[way]
         if self.rule == "deficit":
@@ -385,7 +385,7 @@ class RoundRoom:
                 self.expected[device.node] = self.expected.get(device.node, 0.0) + 1
 
     def place(self, mode: Mode) -> Placement | None:
-        """Return devices for a mode, on the node where fewest jobs move or across nodes."""
+        """Return devices for a mode: on the node where fewest jobs move, or across nodes."""
         best: tuple[tuple[float, int], list[Device]] | None = None
         nodes = self._with(mode) if mode.node_count == 1 else []
         free, expected, on_cpu, min_devices = self._free, self.expected, mode.on_cpu, max(1, mode.gpus)

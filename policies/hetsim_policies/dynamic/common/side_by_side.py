@@ -402,7 +402,7 @@ class Labels:
         return labels
 
     def beside(self, label: int, others: dict[int, int]) -> Iterator[tuple[int, float]]:
-        """Yield labels of `others` that can share with `label`, and the speed of `label`.
+        """Yield labels that can share devices with `label`, and the speed of `label` then.
 
         others: number of jobs by label.
         """

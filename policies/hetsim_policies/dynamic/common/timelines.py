@@ -82,14 +82,14 @@ class Fields:
         return mode.type.name in self.offsets if mode.gpus else self.node.cpu.type is mode.type
 
     def mask(self, mode: Mode) -> int:
-        """Return the bits that stay set after subtracting the demand if the mode has room."""
+        """Return the bits that stay set after subtracting a demand that fits."""
         return SPARE | SPARE << WIDTH | (SPARE << self.offsets[mode.type.name] if mode.gpus else 0)
 
     def pack(self, mode: Mode, gpus: int, cores: int, memory: int) -> int:
         return cores + (memory << WIDTH) + (gpus << self.offsets[mode.type.name] if gpus else 0)
 
     def demand(self, mode: Mode, count: int) -> int:
-        """Return the packed demand of an amount of a launch, without fractions."""
+        """Return the packed demand of an amount (`amount_of`) of a launch."""
         if (packed := self.packed.get((mode, count))) is None:
             gpus, cores, memory = occupied(mode, count)
             if self.one_field and (cores or memory):

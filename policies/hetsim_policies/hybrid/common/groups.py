@@ -56,7 +56,7 @@ class TaskKind:
             self.queued[position] = self.queued[position] + sign * seconds if self.waiting else 0.0
 
     def expected(self, position: int, coming: float) -> float:
-        """Seconds of work, in a mode, of waiting tasks and `coming` expected ones."""
+        """Seconds of work in a mode: waiting tasks, and `coming` expected tasks."""
         return max(0.0, self.queued[position]) + coming * self.total[position] / max(1, self.seen)
 
 
@@ -262,7 +262,7 @@ def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, 
     """Share of each class (row) on each device type (column); rows sum to 1 or 0.
 
     work: device-seconds of all tasks of a class on a type, inf if they cannot run there; lanes: number of devices of
-    each type.
+        each type.
     fill: fraction of an epoch up to which loads need not be balanced; 0: minimize the end of all work, inf: each class
         runs where it takes least time.
     """
@@ -275,7 +275,7 @@ def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, 
 
 
 def by_program(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
-    """Solve two linear programs: minimum T, then minimum work within that T."""
+    """Solve two linear programs: minimum end of all work, then minimum work by then."""
     from hetsim_policies.static.common.unrelated import split
 
     share = split(work, [int(count) for count in lanes], divisible=True).share

@@ -257,7 +257,7 @@ class Board:
             lane.arrived = 0
 
     def start(self, job: PlannedJob, view: View) -> Start:
-        """Record a step as started, and return the decision."""
+        """Record a step as started, and return the decision that starts its task."""
         assert job.task is not None
         self.take_out(job)
         job.seconds = view.duration(job.task, job.placement)
@@ -359,7 +359,7 @@ class Board:
         return self._experience.ratio(spent if spent >= before else before)
 
     def finish(self, task: Task, view: View) -> float:
-        """Expected end of a running task; if late, by the lateness of ended tasks."""
+        """Expected end of a running task; for a late one from the lateness of ended tasks."""
         now, row = view.now, task.index
         job, since = self.running.get(row, (None, 0.0))
         if job is None:

@@ -81,7 +81,7 @@ def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode
 
 
 def on_node(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-    """Return a node's first devices (for a fraction, its fullest) that fit the data."""
+    """Return a node's first devices (for a fraction, the fullest) with room for data."""
     return view.first(mode, task, node=node)
 
 

@@ -63,7 +63,7 @@ class Scored:
         """Hook before a placed task starts."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
-        """Scores of nodes where a mode fits; `owner`: index of each node's mode."""
+        """Return scores of nodes where a mode fits; `owner[i]` is the mode of `nodes[i]`."""
         raise NotImplementedError
 
     def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
@@ -103,7 +103,7 @@ class ScoredRule:
         return self.exact(task, view) if self._published is None else self._published(task, view)
 
     def exact(self, task: Task, view: View) -> Placement | None:
-        """Place a task by exact values of the rule; ties by remaining room."""
+        """Place a task by exact values of the rule, and at ties by remaining room."""
         raise NotImplementedError
 
 

@@ -187,8 +187,7 @@ class AssignmentProgram:
     optimum does not exceed.
     longest: add a row for each task that it is not longer than T; redundant with single-lane sites or start variables.
     frugal: weight of the mean work of a lane (core or GPU) in the objective, so that among equal makespans the least
-    work is
-        preferred; with 0 (as for bounds) any of the optima may be returned.
+        work is preferred; with 0 (as for bounds) any of the optima may be returned.
     """
 
     def __init__(

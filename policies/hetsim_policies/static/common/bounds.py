@@ -68,7 +68,7 @@ def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float 
 
 
 def longest_task(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
-    """max_j min(p_j, q_j): every task takes at least its shorter time."""
+    """Return max_j min(p_j, q_j), since each task takes at least its shorter time."""
     fastest = np.minimum(p if m else np.inf, q if k else np.inf)
     return float(np.max(fastest, initial=0.0)) if len(p) else 0.0
 

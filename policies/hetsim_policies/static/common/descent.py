@@ -1,9 +1,9 @@
 """Local search for any assignment planner: shorten the longest lane (core or GPU).
 
-While the longest lane becomes shorter and no other as long, the best of these changes is made:
+While a change makes the longest lane shorter and no other lane as long, the best such change is made:
     move    a task of the longest lane is moved to another lane
-    swap    it is exchanged with a task of another lane
-    chain   it is moved to another lane, from which a task is ejected to a third
+    swap    a task of the longest lane is exchanged with a task of another lane
+    chain   a task of the longest lane is moved to another lane, and a task there to a third lane
 The search ends at a local optimum of all three, at a makespan that is `enough`, or after a maximum number of task
 pairs.  It restarts from a local optimum `rounds` times, each after tasks of the longest lane and of some others were
 moved to suitable lanes, and keeps the best: iterated local search.
@@ -43,7 +43,7 @@ class DescentLanes:
     def on_lanes(
         cls, time: np.ndarray, counts: Sequence[int], lane: np.ndarray, since: np.ndarray | None = None
     ) -> "DescentLanes":
-        """Build from each task's core or GPU, which are numbered over all types."""
+        """Build from the core or GPU of each task; they are numbered over all types."""
         kind = np.repeat(np.arange(len(counts)), counts)
         load = np.zeros(len(kind)) if since is None else since.astype(float)
         np.add.at(load, lane, time[np.arange(len(lane)), kind[lane]])
@@ -62,7 +62,7 @@ def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.n
     """Descend in place to a local optimum; return the number of pairs examined.
 
     prices: value of a second of each type, by which other changes are compared if no change shortens the longest lane
-    (core or GPU).
+        (core or GPU).
     """
     size = len(lanes.lane)
     looked = turn = 0

@@ -58,7 +58,7 @@ def ordered(instance: Instance, placed: Iterable[Placed]) -> list[Placed]:
 
 
 def best_order(instance: Instance, tasks: Sequence[int], kind: int) -> list[int]:
-    """Return the shortest of a lane's present order and Johnson's orders."""
+    """Return the best of the present order of tasks on a device and Johnson's orders."""
     streams = instance.types[kind].streams
     up, compute, down = (part[list(tasks), kind].tolist() for part in (instance.up, instance.compute, instance.down))
     stages = list(zip(up, compute, down, strict=True))

@@ -39,7 +39,7 @@ class Paths:
         return float((self.heads + self.fastest + self.tails).max())
 
     def bound(self, cost: np.ndarray) -> float:
-        """Longest path, or the bound by tasks that cannot start (or end) before a time r."""
+        """Longest path, or a larger bound by all tasks that must start late or end early."""
         best = self.longest
         for release in (self.heads, self.tails):
             latest = np.argsort(-release, kind="stable")

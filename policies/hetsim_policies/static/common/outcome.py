@@ -48,7 +48,7 @@ class DescendingPlanner(PlannedScheduler):
     """Base of assignment planners whose schedule may get a local search.
 
     descent: finally move and exchange tasks of the longest lane (`descent`), for independent tasks present at the
-    start.
+        start.
     """
 
     def __init__(self, descent: bool = True):
@@ -72,7 +72,7 @@ def plan_of(
 
     bound: a lower bound on the makespan of all schedules, from the first arrival, that the planner proves.
     guaranteed: the algorithm's ratio of makespan and optimum for independent tasks present at the start, on lanes
-    (cores or GPUs) that run one task at a time; None: no ratio.
+        (cores or GPUs) that run one task at a time; None: no ratio.
     descent: first shorten the longest lanes (`descent`), if the tasks are independent.
     others: schedules from which the descent starts too, since another rounding may be improved further.
     draft: the planner continues with the plan, and calls `finished` itself at its end.
@@ -303,7 +303,7 @@ def _links(instance: Instance, kind: DeviceType, devices: list[Device]) -> Itera
 
 
 def priced_rows(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
-    """Minimum cost of each task; the sum is a lower bound on the makespan."""
+    """Minimum cost of each task at dual prices; the sum is a bound on the makespan."""
     rows = [row for row in rows if row.use.any()]
     if not rows:
         return np.zeros(len(usable))

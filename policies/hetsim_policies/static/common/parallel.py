@@ -319,7 +319,7 @@ def wide_plan(
     """Return a plan of placed options in order of starts, with timetable and notes.
 
     bound: a bound that the planner proves, in addition to `wide_bound`.  guaranteed: the algorithm's ratio for
-    independent tasks present at the start.
+        independent tasks present at the start.
     """
     problem, tasks = instance.problem, instance.problem.tasks
     steps, times = _timetable(instance, placed)
@@ -381,13 +381,13 @@ Rule = Callable[[WideTasks, np.ndarray], PoolLanes]  # places the tasks of an in
 
 
 def listed(problem: PlanProblem, planner: str, rule: Rule) -> Plan:
-    """Return the shortest plan of a rule, over all FLOORS."""
+    """Return a rule's shortest plan over all FLOORS (minimum efficiencies of options)."""
     instance = wide(problem, planner)
     return wide_plan(instance, shortest(instance, rule).placed)
 
 
 def shortest(instance: WideTasks, rule: Rule) -> PoolLanes:
-    """Return the shortest schedule of a rule, over all FLOORS."""
+    """Return a rule's shortest schedule over all FLOORS (minimum option efficiencies)."""
     areas = instance.min_areas()[instance.task, instance.kind]
     with np.errstate(invalid="ignore", divide="ignore"):
         efficiency = np.where(instance.area > 0, areas / instance.area, 1.0)

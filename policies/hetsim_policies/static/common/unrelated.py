@@ -113,7 +113,7 @@ def _by_columns(
 
 
 def priced(times: np.ndarray, counts: Sequence[int], prices: np.ndarray) -> np.ndarray:
-    """Minimum cost of each task; the sum is a lower bound on the makespan."""
+    """Minimum cost of each task at these prices; the sum is a bound on the makespan."""
     with np.errstate(invalid="ignore"):
         cost = np.where(np.isfinite(allowed_times(times, counts)), times * prices, np.inf)
     return cost.min(axis=1, initial=np.inf)

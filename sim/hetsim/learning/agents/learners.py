@@ -36,8 +36,7 @@ class Dqn:
 
     memory: number of transitions stored; batch: number drawn for an update, one every `every` steps.
     horizon: number of typical task times after which a reward is discounted to 1/e.  Exploration falls to `min_explore`
-    over the first
-        `explore` of all steps.  `target`: number of updates between two copies to the target network.
+        over the first `explore` of all steps.  `target`: number of updates between two copies to the target network.
     """
 
     hidden: Layers = (32, 32)
@@ -147,8 +146,7 @@ class Reinforce:
 
     runs: episodes of the same load per update.  horizon: typical task times after which a reward is discounted to 1/e.
     shortest, growth: an episode is cut after `shortest` typical task times at first, and after 1 + `growth` times as
-    many in
-        the end, because a long run under an untrained policy teaches nothing.
+        many in the end, because a long run under an untrained policy teaches nothing.
     entropy: weight of a bonus for undecided choices, which falls to 0.
     """
 

@@ -88,7 +88,7 @@ class Adam:
 
 
 def shares(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Softmax within each decision; `starts`: the first row of each decision."""
+    """Softmax within each decision; `starts` has the first row of each decision."""
     owner = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(scores)))
     shifted = np.exp(scores - np.maximum.reduceat(scores, starts)[owner])
     return np.asarray(shifted / np.add.reduceat(shifted, starts)[owner])

@@ -70,15 +70,14 @@ class Episodes:
         is charged immediately, and a discount does not make late starts look cheaper; the ranking of policies is that
         of the plain reward.
     normalize: rewards are multiplied by `factor`, computed from the first training runs of seed 0 under a policy that
-    starts the oldest task that fits.  `return`: the root mean square of the return after a step, discounted by 0.99 per
-    step, is
-        one, so that a critic with small weights is nearly right at first (its error would otherwise dominate, since
-        usual agents clip the gradients of actor and critic together).  `time`: rewards are about one per typical time
-        (`scale`), for agents that discount by time.  None: not multiplied.
+        starts the oldest task that fits.  `return`: the root mean square of the return after a step, discounted by 0.99
+        per step, is one, so that a critic with small weights is nearly right at first (its error would otherwise
+        dominate, since usual agents clip the gradients of actor and critic together).  `time`: rewards are about one
+        per typical time (`scale`), for agents that discount by time.  None: not multiplied.
     observation: vector, dict, graph, or a custom one (`hetsim.learning.environment.observations`).
     actions: optional actions: width, mode, node, preempt, power (`hetsim.learning.environment.acting`).
-    order: order of the tasks shown: by `arrival`, or `shortest` first by estimated minimum time.  `earned` is the plain
-    reward of the last step, neither ahead nor normalized; its sum over a run is a metric of the results.
+    order: order of the tasks shown: by `arrival`, or `shortest` first by estimated minimum time.
+    `earned` is the plain reward of the last step, neither ahead nor normalized; its sum over a run is a metric.
     """
 
     watched: Window  # the window of the current run

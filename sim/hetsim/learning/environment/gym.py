@@ -40,8 +40,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         (`hetsim.learning.environment.observations`).
     actions: optional actions: width, mode, node, preempt, power (`hetsim.learning.environment.acting`).
     order: order of the tasks shown: `shortest` first by estimated minimum time, so that a position means the same at
-    every
-        load; or by `arrival`.
+        every load; or by `arrival`.
 
     `info` has `now` (simulated time) and `dt` (seconds since the last decision), `earned` (the plain reward of the
     step, neither ahead nor normalized: its sum over a run is a metric of the results) and `action_mask`.  Each reset
@@ -204,9 +203,8 @@ def whole_number(action: Any) -> int:
 class AdmissionEnv(SchedulingEnv):
     """Accept (1) or reject (0) each task that becomes ready (hetsim/Admission-v0).
 
-    The parameters are those of `hetsim/Scheduling-v0`; the default reward is `goodput`.  The agent replaces the
-    scenario's own admission policy.  The observation is that of scheduling, with the new task first and the waiting
-    tasks behind it.
+    It takes the parameters of `SchedulingEnv`; the default reward is `goodput`.  The agent replaces the scenario's own
+    admission policy.  The observation has the same features, for the new task first and then for the waiting tasks.
     """
 
     def __init__(

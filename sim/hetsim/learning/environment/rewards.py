@@ -288,7 +288,7 @@ class ValueReward(Goodput):
 
 
 class Makespan(Reward):
-    """Minus the seconds by which completions extend the makespan; ahead if expected."""
+    """Minus the seconds by which (expected) completions extend the makespan."""
 
     name = metric = MAKESPAN
 

@@ -46,8 +46,8 @@ class _ActorAndCritic(nn.Module):
 class ScoringPolicy(MaskableActorCriticPolicy):
     """An actor-critic policy for MaskablePPO; its actor is an `ActionScores`.
 
-    layout: layout of the environment, whose observation is the vector.  hidden, seed: as for `ActionScores`; width:
-    width of the critic's two layers.
+    layout: layout of the environment, whose observation is the vector.  hidden, seed: widths of the actor's hidden
+    layers, seed of its first weights; width: width of the critic's two layers.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class TimedRolloutBuffer(MaskableRolloutBuffer):
     """A rollout buffer that discounts by elapsed simulated time.
 
     clock: the (single) environment, whose `episodes` have `dt` and `scale`.  horizon: typical task times after which a
-    reward is discounted to 1/e.
+        reward is discounted to 1/e.
     """
 
     def __init__(self, *arguments: Any, clock: Any, horizon: float = 6.0, **more: Any):

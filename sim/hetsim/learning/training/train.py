@@ -135,10 +135,9 @@ def train(
         window, reward: as in `hetsim.learning`; the default for admission is `value` if no task has a deadline.
         settings: settings of the agent that replace its defaults ({"rate": 0.001}).
         baselines: policies to compare with, as in `compare`; () for none.  For admission these may be admission
-        policies,
-            which then run with the scenario's scheduler.
+            policies, which then run with the scenario's scheduler.
         metrics, replications: metrics and replications of the comparison; default: the metric of the reward, and the
-        scenario's replications.
+            scenario's replications.
         out: a file to write the policy to.
         workers: processes for the replications of the comparison, None for one per core; the agent learns in this
             process.
