@@ -182,8 +182,8 @@ class TokensAhead:
     def response(self, task: Task) -> float:
         """Seconds until the last token of a request that arrives now.
 
-        With a limit on the time to the first token: until the first token, or more if the request's deadline requires
-        it.
+        If the service limits the time to the first token: seconds until that token, or more if the request's deadline
+        requires it.
         """
         service, position = self.service, task.modes_by_speed()[0]
         before = service.request_delay + self.wait()

@@ -141,7 +141,7 @@ class AsyncLinear(Batching):
     # How many -------------------------------------------------------------------------------------------------
 
     def _launch(self, count: int, queue: RequestQueue, view: View, most: int) -> Take:
-        """Launch just in time, or on an idle device, and set the next batch's full size.
+        """Launch a batch just in time or on an idle device; set the size of the next one.
 
         Until two batch sizes have been measured, batches do not overlap; at low load that costs nothing, and at the
         limit, where all batches would have one size, the second is halved.
@@ -184,8 +184,8 @@ class AsyncLinear(Batching):
     def _max_size(self, placement: Placement) -> int:
         """Return the largest batch that the limits and the requested latency allow.
 
-        Its first request waits for the slowest stage of the previous batch (on one stream: for all stages) and then
-        passes through all stages itself.
+        The first request of a batch waits for the slowest stage of the previous batch (on one stream: for all stages)
+        and then passes through all stages itself.
         """
         max_size = limit(placement, self.max_batch)
         if self.latency is None or math.isinf(self.latency) or not self.compute.is_fitted:

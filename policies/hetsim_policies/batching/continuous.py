@@ -139,7 +139,7 @@ class Continuous(IterationPolicy):
         return need - replica.blocks * block
 
     def _to_hold(self, request: Generation, block: int) -> tuple[int, int]:
-        """Return how many tokens are to be stored after the next token, and stored then.
+        """Return (tokens to store after the next token, tokens stored at that time).
 
         All tokens but the last are stored, n of them in at most n + block - 1 tokens' worth of blocks.  The step that
         reads the rest of the prompt produces a token, which the next step stores.

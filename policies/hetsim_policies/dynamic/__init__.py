@@ -18,7 +18,7 @@ Backfilling and batch systems:
 Shares:
     users              Shares among users, by weights or by quotas
     kueue              Kueue: quotas by flavor in a tree of cohorts, with borrowing, preemption and fair sharing
-    time_fractions     Shares over time, by programs over time fractions or fixed; in rounds
+    time_fractions     Shares of time, realized in rounds: fixed, or from linear programs
 
 Widths of elastic jobs:
     elastic            Elastic jobs: sizes that grow and shrink, by the gain of the next step

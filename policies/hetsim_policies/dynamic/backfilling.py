@@ -1,7 +1,8 @@
 """Backfilling: reservations for the head, for all waiting tasks, or for gangs.
 
-Reservations of many tasks are made in order of arrival and kept while tasks end when expected: a new task is then
-fitted in behind all others.  When a task ends at another time, or overruns, all are made again, in the same order.
+Reservations of many tasks are made in order of arrival and kept while tasks end when expected: a new task then gets a
+reservation that delays none of these.  When a task ends at another time, or overruns, all reservations are made again,
+in the same order.
 """
 
 import math

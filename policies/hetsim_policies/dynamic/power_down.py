@@ -36,8 +36,8 @@ from hetsim_policies.prediction import FadingSum
 class PowerDown(ListScheduler):
     """First come, first served, with idle accelerators put to sleep.
 
-    patience: idle seconds before sleep; none: the break-even time by the watts of the type.
-    safety: standard deviations of the demand during a wake-up that are kept awake; 0: only its mean.
+    patience: idle seconds before sleep; None: the break-even time by the watts of the type.
+    safety: devices stay awake for the mean demand during a wake-up plus this number of standard deviations.
     memory: seconds over which the demand is averaged.
     """
 
@@ -162,7 +162,7 @@ class PowerDown(ListScheduler):
         squares.add(now, mode.gpu_share**2)
 
     def wanted_awake(self, kind: DeviceType, now: float) -> int:
-        """Idle devices to keep awake: one waking time's demand plus `safety` deviations.
+        """Idle devices to keep awake: demand during a wake-up plus `safety` deviations.
 
         The number is rounded up, but less than half a device counts as none: rare tasks keep no device awake.
         """

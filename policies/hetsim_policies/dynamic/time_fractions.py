@@ -1,4 +1,4 @@
-"""Shares over time, by programs over time fractions or fixed; in rounds.
+"""Shares of time, realized in rounds: fixed, or from linear programs.
 
 A policy decides the fraction of time that each job runs on each device type; `rounds` realizes it.
 """

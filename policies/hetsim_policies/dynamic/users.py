@@ -60,7 +60,7 @@ class ByUser(ListScheduler):
     """Base of policies with one queue per user, served in turn by received service.
 
     With "block" no task passes one that does not fit, on any node of its partition; with "skip" the next user's task
-    may.  A user's tasks are in the order of arrival; those bound to another partition have their own queue.  `standing`
+    may.  A user's tasks are in the order of arrival; tasks bound to another partition have their own queue.  `standing`
     is queried when the round begins and when a user's task has started.
     """
 

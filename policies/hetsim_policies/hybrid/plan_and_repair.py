@@ -429,8 +429,7 @@ def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> Pl
     """Return the task of latest end that would end sooner if restarted on this lane.
 
     A late task is expected to be as late on the new lane (core or GPU), so it only ever moves to a faster one.  Ends
-    are computed
-    now: an older forecast, from before the last restart, would restart the same task repeatedly.
+    are computed now: an older forecast, from before the last restart, would restart the same task repeatedly.
     known: earlier results for lanes of the same type, valid until something starts.
     """
     kind = lane.device.type

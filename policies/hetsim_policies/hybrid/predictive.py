@@ -453,7 +453,7 @@ def asked_of(task: Task) -> tuple[DeviceType, float] | None:
 
 
 class ServiceDemand:
-    """Requests of one service: the type that serves them, and their seconds."""
+    """Requests of one service: the type that serves them, and device-seconds of each."""
 
     def __init__(self, counter: Counter, view: View):
         self.queue = queue = counter.queue

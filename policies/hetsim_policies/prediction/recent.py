@@ -1,8 +1,8 @@
 """The mean load of the last minutes, or of longer if arrivals were few.
 
 Several exponentially weighted means are updated, each over twice the time of the one before; the shortest with at least
-`ENOUGH` arrivals is used, or else the longest.  So a busy series is followed immediately, and one with an arrival an
-hour does not jump with each of them.  Cost: O(1).
+`ENOUGH` arrivals is used, or else the longest.  So a busy series is followed immediately, and a series with one arrival
+per hour does not jump at each arrival.  Cost: O(1).
 """
 
 import math

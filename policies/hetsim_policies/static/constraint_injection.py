@@ -314,9 +314,9 @@ class SharingTree:
     # The tree
 
     def tree(self) -> list[ConstraintNode]:
-        """Return alternatives that bind tasks to groups; below each, growing groups.
+        """Return alternative groupings as constraints; their children have larger groups.
 
-        If tasks are better placed next to their data, that constraint comes first, above the others.
+        If some tasks should run where their data are, that constraint is the parent of all groupings.
         """
         alone = [(task,) for task in range(self.instance.size)]
         chains = [
@@ -533,8 +533,8 @@ class SharingTree:
     def _short_uploads_first(self, group: Sequence[int]) -> Iterator[Before]:
         """Johnson's rule for link and device (1954), if uploads overlap computing.
 
-        Among tasks with private data, those whose upload is shorter than their compute come by increasing upload, then
-        the others by decreasing compute.
+        Of tasks with private data, tasks with uploads shorter than their compute are first, by increasing upload; then
+        the others follow by decreasing compute.
         """
         if self.tasks.predecessors is not None or len(group) < 2 or not self.devices:
             return

@@ -345,7 +345,7 @@ class ColumnPricing(PlannedScheduler):
     schedule shorter than U has a pair that costs more than U - Σ_j min_r w_r p_jr.  Of the other pairs, the program has
     those that cost at most `SHARE` × U / lanes, and at least the `FEW` cheapest.  The integer program over them is
     solved to `gap`, and a descent follows.  With more than `LANES` lanes, `restarts` programs follow each other, each
-    of the longest and of random lanes.
+    over the longest lanes and some random ones.
     Reference: Gogos, Valouxis, Alefragis, Goulas, Voros, Housos, Scheduling Independent Tasks on Heterogeneous
     Processors Using Heuristics and Column Pricing (FGCS 60, 2016); limits on pairs and lanes, descent and restarts are
     additions of hetsim.

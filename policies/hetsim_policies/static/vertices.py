@@ -136,7 +136,7 @@ def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.nd
 
 
 def rounded(share: np.ndarray) -> np.ndarray:
-    """Return each task's type; split tasks are matched to different types, by share."""
+    """Return each task's type; split tasks are matched to types with a share of them."""
     kind = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
     if len(parts := np.flatnonzero(share.max(axis=1, initial=0.0) < WHOLE)):
         from scipy.sparse import csr_array

@@ -74,8 +74,8 @@ class Target:
     def _gap(self, mean: float) -> float:
         """Distance of an estimate from the target's value, positive if the target is met.
 
-        For a share of tasks, on the logarithmic scale of the tasks that miss: a sample with few late tasks also has a
-        small spread, and a symmetric interval would then end too early (docs/statistics.md).
+        For a share of tasks it is measured on the logarithmic scale of the tasks that miss: a sample with few late
+        tasks also has a small spread, and a symmetric interval would then end too early (docs/statistics.md).
         """
         declared = declaration(self.metric)
         gap = self.value - mean if self.below else mean - self.value

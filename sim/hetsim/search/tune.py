@@ -54,8 +54,7 @@ FINAL = 20
 class Setting:
     """Parameter values (empty: the present ones) and results of one setting.
 
-    `stage`: the last stage in which it took part; `values`: its metric by replication; `error`: that of a failed
-        replication.
+    `stage`: its last stage; `values`: its metric by replication; `error`: the error of a failed replication.
     """
 
     values: dict[str, Any]

@@ -49,8 +49,8 @@ def largest(most: int, holds: Callable[[int], bool]) -> int:
 class Outlook(NamedTuple):
     """Times when a device's engines are free, from which a batch's end follows.
 
-    Exact if estimates are exact and nothing else starts there or shares its links.  `loading`: additional seconds of
-    the upload, because the device lacks the model.
+    Exact if estimates are exact and nothing else starts on the device or shares its links.  `loading`: additional
+    seconds of the upload, because the device lacks the model.
     """
 
     now: float

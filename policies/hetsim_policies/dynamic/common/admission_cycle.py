@@ -77,7 +77,8 @@ class Workload:
 class Queue(Cohort):
     """A cluster queue: its admitted and its waiting workloads.
 
-    Unless the queue is strict, kinds that could not be admitted are skipped until something in the cohort tree changes.
+    Unless the queue is strict, kinds of workloads that could not be admitted are skipped until something in the cohort
+    tree changes.
     """
 
     def __init__(

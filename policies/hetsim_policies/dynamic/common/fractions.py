@@ -51,11 +51,11 @@ class ModeOffers:
 
     @cached_property
     def rate(self) -> np.ndarray:
-        """Jobs per second of each offer."""
+        """Fraction of the whole job that each offer completes per second."""
         return np.asarray(1.0 / self.time)
 
     def progress(self, fraction: np.ndarray) -> np.ndarray:
-        """Jobs per second of each job, for these fractions."""
+        """Fraction of each job that is completed per second with these time fractions."""
         return np.bincount(self.job, self.rate * fraction, self.jobs)
 
     @cached_property

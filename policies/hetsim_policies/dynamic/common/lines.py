@@ -113,7 +113,7 @@ class LineTask:
 
 
 class AssigningScheduler(Scheduler):
-    """Base: `assign` chooses a device queue (line) for a task, in order of `key`.
+    """Base: `assign` chooses a task's device queue (line); `key` orders each queue.
 
     When a device fails, the tasks of its line are assigned again.  Cost: O(log n) per task and line, in addition to
     `assign`; a round visits only lines that have changed, and lines whose head lacks host cores or memory.

@@ -239,7 +239,7 @@ class FreeProfile:
     ) -> Reservation | None:
         """Reserve a gang of equal parts, one per node, when enough nodes are free.
 
-        A sweep over the begins of windows; windows that end too early leave from the front of a heap.
+        It visits the free windows of the nodes by begin; a heap drops windows that end too early.
         Cost: O(windows × log windows).
         """
         assert mode.unit is not None

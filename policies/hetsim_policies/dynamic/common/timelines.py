@@ -245,7 +245,7 @@ class Timeline:
     def first_gap(self, mode: Mode, duration: float, since: float, until: float, low: float = 0) -> tuple[float, float]:
         """Times at which a mode first has room, and first has room during `duration`.
 
-        The second is in [since, until], or inf; the first may be in the past.  low: no room before this time.
+        The second time is in [since, until], or inf; the first may be in the past.  low: no room before this time.
         """
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:

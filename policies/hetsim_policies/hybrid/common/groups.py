@@ -346,7 +346,7 @@ def apportion(count: int, share: Sequence[float]) -> list[int]:
 
 
 class Turns:
-    """Turns of groups that follow their shares at every moment (Tijdeman 1980).
+    """Assigns tasks to groups so that shares hold at every moment (Tijdeman 1980).
 
     Of the groups that may get another task (less than one ahead of their share), the group with the earliest due
     task gets it; among equals the group number `first` or the next after it.

@@ -489,8 +489,7 @@ class Board:
         """Return running tasks that might end sooner on this type, with their ends.
 
         A task on time has less left than its whole time, and a restart on another lane (core or GPU) takes at least its
-        compute time
-        there: few tasks remain.  Tasks with too little time left are not checked again until they are late.
+        compute time there, so few tasks remain.  Tasks with too little time left are not checked until they are late.
         """
         now, jobs = view.now, []
         there, away = self.faster.get(kind, {}), self._hopeless.setdefault(kind, [])

@@ -175,7 +175,7 @@ def notes_of(
 ) -> dict[str, object]:
     """Return the notes of a plan.
 
-    exact: its timetable is exact; guaranteed: the ratio that is proven here, or None.
+    exact: True if its timetable is exact.  guaranteed: the ratio that is proven here, or None.
     """
     notes: dict[str, object] = {"covers": covers, "timetable": "exact" if exact else "idle links"}
     if bound is not None and exact and all(word in SILENT for word in covers.values()):

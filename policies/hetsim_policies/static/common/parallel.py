@@ -75,7 +75,7 @@ class WideTasks:
 
     @property
     def area(self) -> np.ndarray:
-        """Lane-seconds of each option."""
+        """Area of each option: its width × its seconds."""
         return self.width * self.seconds
 
     @cached_property

@@ -47,7 +47,7 @@ class ScoringPolicy(MaskableActorCriticPolicy):
     """An actor-critic policy for MaskablePPO; its actor is an `ActionScores`.
 
     layout: layout of the environment, whose observation is the vector.  hidden, seed: widths of the actor's hidden
-    layers, seed of its first weights; width: width of the critic's two layers.
+        layers, seed of its first weights; width: width of the critic's two layers.
     """
 
     def __init__(
