@@ -84,8 +84,10 @@ MODULES: dict[str, str] = {
         prediction.predictors: ar=Autoregressive Ewma HoltWinters LastValue Oracle
     """,
 }
-"""Modules and policies by kind.  The name of a policy is that of its class or function in lower case, with underscores
-between words (EasyBackfill is easy_backfill), or stands before it (allox=AlloX)."""
+"""Modules and policies by kind.
+
+A policy is named after its class or function, in lower case with underscores between words (EasyBackfill is
+easy_backfill), unless another name is given before it (allox=AlloX)."""
 
 
 def _named(modules: str) -> dict[str, str]:

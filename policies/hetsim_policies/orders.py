@@ -86,7 +86,7 @@ def largest_first(task: Task) -> float:
 def saf(task: Task) -> float:
     """Smallest area first: the lowest estimated time × processors (GPUs, else cores).
 
-    Both are those of the fastest mode.
+    Time and processors are those of the fastest mode.
 
     Reference: Carastan-Santos, de Camargo, Trystram, Zrigui, One Can Only Gain by Replacing EASY Backfilling: A Simple
     Scheduling Policies Case Study (CCGrid 2019).  Weakness: long and wide tasks starve, and estimates must be good.
@@ -98,7 +98,7 @@ def saf(task: Task) -> float:
 def f1(task: Task) -> float:
     """F1: the lowest log10(estimated time) × processors + 870 × log10(arrival).
 
-    A time or an arrival of 0 counts as 0.1 s.  The arrival is that of the trace, in seconds from the trace's time 0.
+    A time or an arrival of 0 counts as 0.1 s.  The arrival is measured in seconds from the trace's time 0.
 
     Reference: Carastan-Santos and de Camargo, Obtaining Dynamic Scheduling Policies with Simulation and Machine
     Learning (SC 2017), the first of the functions fitted there.  Weakness: it is fitted to bounded slowdowns on
@@ -141,8 +141,7 @@ class RandomOrder(ListScheduler):
     Decides when.  Draws come from the run's own stream `policy`, so that runs repeat.
     Reference: Kingman, On Queues in Which Customers Are Served in Random Order (1962): the mean wait of fcfs in M/G/1,
     with a larger variance.  It is the baseline that a useful policy must beat.
-    Weakness: it uses no information; waits are left to chance.
-    Cost: O(log n) per task.
+    Weakness: it uses no information; waits are left to chance.  Cost: O(log n) per task.
     """
 
     queueing = "blind to sizes"

@@ -1,4 +1,4 @@
-"""Placements: where a task goes among what fits now, or None to let it wait.
+"""Placements: where a task starts among what fits now, or None to let it wait.
 
 All but `fastest_device`, `slow_reserve` and `earliest_finish` use the fastest mode that fits now and differ in the
 choice of node and GPU; all but `first_fit` compare the GPU types on which the task is equally fast.  Larger ones are in
@@ -35,9 +35,8 @@ class BestFit(ScoredRule):
         an integer score, ties by the random names of nodes.
 
     Reference: Johnson et al. (1974), the same bound as first fit.  It keeps large gaps for gangs.  Weakness: it crowds
-    tasks that compete for links, memory and, on shared GPUs, for the compute engine.
-    Cost: an index lookup; with several modes or data a few NumPy operations over the nodes that fit, for a fraction
-    over their GPUs.
+    tasks that compete for links, memory and, on shared GPUs, for the compute engine.  Cost: an index lookup; with
+    several modes or data a few NumPy operations over the nodes that fit, for a fraction over their GPUs.
     """
 
     queueing = "work-conserving"
@@ -53,7 +52,7 @@ def worst_fit(task: Task, view: View) -> Placement | None:
 
     It spreads the load: least interference and contention.  Weakness: it fragments, so wide gangs find no room although
     enough GPUs are free in total.  Reference: Johnson et al. (1974), at most twice the fewest bins.
-    Cost: as best_fit.
+    Cost: an index lookup; with several modes or data a few NumPy operations over the nodes that fit.
     """
     return _by_room(task, view, tightest=False)
 
@@ -98,11 +97,10 @@ class EarliestFinish:
 
     patient: also consider busy devices, and wait (None) if that gives a strictly earlier finish.
 
-    Reference: minimum completion time (MCT) in Braun et al. (2001); the second half of HEFT (Topcuoglu et al.,
-    2002).  Weakness: greedy.  If the queue is not strict, several waiting tasks may count on the same busy device; and
-    an underestimated task makes others wait for it in vain.
-    Cost: linear in the devices that fit, unless all are equal; if patient, also a sort of the running tasks for
-    each mode that does not fit.
+    Reference: minimum completion time (MCT) in Braun et al. (2001); the second half of HEFT (Topcuoglu et al., 2002).
+    Weakness: greedy.  If the queue is not strict, several waiting tasks may count on the same busy device; and an
+    underestimated task makes others wait for it in vain.  Cost: linear in the devices that fit, unless all are equal;
+    if patient, also a sort of the running tasks for each mode that does not fit.
     """
 
     queueing = "work-conserving"
@@ -146,10 +144,11 @@ class RandomFit(ScoredRule):
     """Any node on which the task's fastest possible mode fits, with equal probability.
 
     scores: "published": as the simulator of Weng et al.: a task that is equally fast on several GPU types draws among
-        the nodes of all types at once, and nodes have random names.
+        the nodes of all types together, and nodes have random names.
 
     It is the baseline of placements.  Reference: a baseline of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
-    It draws from the policy's own random stream.  Weakness: it uses no information.  Cost: as best_fit.
+    It draws from the policy's own random stream.  Weakness: it uses no information.  Cost: an index lookup; with
+    several modes or data a few NumPy operations over the nodes that fit.
     """
 
     published = PublishedRandom

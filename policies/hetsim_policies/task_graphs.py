@@ -29,7 +29,7 @@ def successors(predecessors: Graph) -> list[list[int]]:
 
 
 def topological(predecessors: Graph) -> list[int]:
-    """Return all tasks, each after its predecessors; otherwise in table order."""
+    """Return tasks in topological order; where it leaves a choice, in table order."""
     missing = [len(set(before)) for before in predecessors]
     after = successors(predecessors)
     free = [task for task, count in enumerate(missing) if not count]
@@ -74,7 +74,7 @@ def downward(mean: np.ndarray, before: Ways, order: Sequence[int], ready: np.nda
 
 
 def bottom_levels(tasks: Tasks) -> list[float]:
-    """Longest path from each task to the end, by estimates; [] if no graph.
+    """Longest path from each task to the end, by estimates; [] without a graph.
 
     Cost: O(n + edges), once per run.
     """

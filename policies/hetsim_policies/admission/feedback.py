@@ -28,8 +28,7 @@ class Gradient(Admission):
     Known: in equilibrium L (1 − g) = queue; for c always busy servers with equal service times L = queue + tolerance ·
     c.
     Weakness: if service times vary, the minimum of means of few samples is too low and the limit too strict; an average
-    rises during a long overload, and so does the limit.  One limit for all classes and devices.
-    Cost: O(1).
+    rises during a long overload, and so does the limit.  One limit for all classes and devices.  Cost: O(1).
 
     start, min_limit, max_limit: the initial limit, and its bounds.
     queue: number of tasks by which the limit may grow after a window.
@@ -115,10 +114,11 @@ class Dagor(Admission):
     `target` on average, or if no task left although some wait.  After an overloaded window the cut-off is set so that 5
     % fewer of its arrivals would have been admitted; otherwise so that 1 % more of all arrivals would.
     Reference: Zhou et al., Overload Control for Scaling WeChat Microservices (SoCC 2018), section 4, algorithm 1.
-    For: loads of many users; a user that is admitted remains admitted.  Weakness: a level is admitted or refused as a
-    whole; a refused level with more than 1 % of the arrivals is not admitted again while other levels fill the windows:
-    give tasks `users`.  In a small system a window has few arrivals, and the cut-off is coarse.
-    Cost: O(1) a task and O(levels log levels) a window; requests of a service become objects.
+    For: workloads with many users; a user that is admitted remains admitted.  Weakness: a level is admitted or refused
+    as a whole; a refused level with more than 1 % of the arrivals is not admitted again while other levels fill the
+    windows: give tasks `users`.  In a small system a window has few arrivals, and the cut-off is coarse.
+    Cost: O(1) a task and O(levels log levels) a window; requests of a service are handled as Task objects, which is
+    slower than arrays.
 
     target: mean time in the queue above which a window counts as overloaded.
     window, requests: seconds or arrivals that end a window, whichever comes first.
@@ -185,8 +185,7 @@ class ClassShedding(Admission):
     Brownout (ICSE 2014).
     Proven: with `memory` 0 and one class on c servers it is the M/M/c/K queue with K = ⌈limit · c⌉.  Weakness: limits
     are set by hand; a refused class starves while the load of more critical classes stays at its limit, and an average
-    reacts late to a burst.
-    Cost: O(1).
+    reacts late to a burst.  Cost: O(1).
 
     limits: by class, the load (tasks in the system per server) at which the class is refused.
     memory: seconds over which the load is averaged; 0: the present load.
@@ -225,7 +224,7 @@ class ClassShedding(Admission):
     gone = finished
 
     def _averaged(self, name: str) -> list[float]:
-        """Return the load of a device type, with its average up to now."""
+        """Return [load, average load, time of the average] of a device type."""
         now = self.view.now
         load = self._loads.setdefault(name, [0.0, 0.0, now])
         fade = math.exp((load[2] - now) / self.memory) if self.memory else 0.0

@@ -37,14 +37,13 @@ class QueueLimit(Admission):
     """A limit on waiting tasks: in all, by class, or by device type.
 
     Decides: a task is refused if the number of waiting tasks, in total, of its class, or for the device type of its
-    best mode, has reached a limit; with a limit of 0 the task must be able to start at once.
+    best mode, has reached a limit; with a limit of 0 the task must be able to start immediately.
     Reference: the waiting room of Erlang's and Kendall's queues (M/M/c/K: Kleinrock, Queueing Systems I, 1975, section
     3.6).  Exact for tasks of one server each: a limit of L is the loss system with K = c + L places.
     Weakness: it counts tasks, not work: with heavy tails the same number may mean a second or an hour of work.  Of
     tasks that arrive at the same instant, the total does not count those for which devices are free; limits by class,
-    by device and on requests of a service count them.
-    Cost: O(1); per class and device, O(classes × device types) once; O(limit) where several tasks arrive at one
-    instant.
+    by device and on requests of a service count them.  Cost: O(1); per class and device, O(classes × device types)
+    once; O(limit) where several tasks arrive at one instant.
 
     limit: maximum number of waiting tasks in total.
     per_class: maximum number of waiting tasks by class.
@@ -99,7 +98,7 @@ class QueueLimit(Admission):
 
     @staticmethod
     def _waiting_after(task: Task, view: View) -> float:
-        """Number of tasks that wait after this round if all arrived just now; else inf."""
+        """Return how many tasks will wait after this round; inf if some arrived earlier."""
         tasks, free_devices, unplaced = [*view.waiting(), task], dict[str, float](), 0
         if tasks[0].arrival < view.now:
             return math.inf
@@ -132,8 +131,7 @@ class TokenBucket(Admission):
     Magazine 24 (1986); refusals of Poisson arrivals are the loss of a M/D/1 queue with `burst` places, shaping with a
     burst of 1 its waiting time.
     Proven: in any interval of length t at most burst + rate · t are admitted.  Weakness: it ignores the load: idle
-    devices do not raise the rate, and a rate above capacity does not limit the queue.
-    Cost: O(1).
+    devices do not raise the rate, and a rate above capacity does not limit the queue.  Cost: O(1).
 
     rate: tokens per second.  burst: capacity of the bucket in tokens; it is full at the start.
     per: one bucket for all, or one for each class or user.
@@ -187,7 +185,7 @@ class UtilizationThreshold(Admission):
     threshold, now or, with `window`, on an exponentially weighted average over the window.
     Reference: the thresholds of Borst, Boucherie and Boxma, ERMR: A Generalized Equivalent Random Method (1999), and of
     every autoscaler; without `window` and with tasks of one server each it is Erlang's loss system with
-    ⌈threshold · c⌉ placesand no queue.
+    ⌈threshold · c⌉ places and no queue.
     Weakness: without `window`, devices idle after bursts that a queue would have smoothed; with it, bursts shorter than
     the window are admitted and tasks in the lull after them refused.  At threshold 1 it is a loss system, not a queue.
     Cost: O(devices) per decision.
@@ -239,8 +237,7 @@ class Codel(Admission):
     Weakness: open arrivals far above capacity need many intervals until refusals are frequent enough: under the varying
     load of docs/admission.md its reward per task is -0.83 with phases of 300 s and -1.38 with phases of 20 s, while
     rejecting all gives 0.  It reacts one queueing delay late.  If the order is not that of arrival, one starved task
-    keeps the head old.
-    Cost: O(1).
+    keeps the head old.  Cost: O(1).
 
     target: acceptable age of the head.
     interval: seconds above the target before the first refusal; about the longest usual response time.
@@ -268,14 +265,14 @@ class Codel(Admission):
 
 
 class HeadCodel(Codel):
-    """CoDel at the head: drop tasks that waited too long as they leave the queue.
+    """CoDel at the head: drop tasks that waited too long when they could start.
 
     Decides: a task that is about to start is dropped by the control law of `codel`, applied to its own sojourn time.
     All tasks are admitted.
     Reference: Nichols, Jacobson, McGregor and Iyengar, Controlled Delay Active Queue Management, RFC 8289 (2018).
     For: queues in which the clients of the oldest tasks have given up.
     Weakness: drops are interval/√count apart, so a queue many times above the target shrinks slowly.
-    Cost: O(1), and requests of a service become objects.
+    Cost: O(1); requests of a service are handled as Task objects, which is slower than arrays.
 
     target: acceptable sojourn time.
     interval: seconds above the target before the first drop.

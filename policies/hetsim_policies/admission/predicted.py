@@ -22,15 +22,16 @@ class Ahead:
     """Predicts when a new task would start and end.
 
     For tasks, the wait in a mode is the estimated waiting and running work on its device type, over the number of
-    launches of that mode that fit at once; 0 if no task waits and the task would fit now.  On one server in order of
-    arrival, with exact estimates, this is the true wait; on c servers it is slightly too short, and under other orders
-    it is an average.  The widths of waiting tasks are ignored.  A request waits for the rest of the batch in flight and
-    for the full batches ahead; it then computes in a batch with the requests that are behind it in the queue or arrive
-    before that batch starts.  This is right for greedy batches of one service on its devices; delays by the batching
-    policy, and by other services, are not included.  A request to a language model is predicted to wait as long as the
-    first request in the queue has waited so far (the delay of the head of the line: Ibrahim and Whitt, Real-Time Delay
-    Estimation Based on Delay History, Manufacturing & Service Operations Management 11(3), 2009), and then to take the
-    time that it would take alone: too short if many share the steps, and late after a change of load.
+    launches of that mode that fit simultaneously; 0 if no task waits and the task would fit now.  On one server in
+    order of arrival, with exact estimates, this is the true wait; on c servers it is slightly too short, and under
+    other orders it is an average.  The widths of waiting tasks are ignored.  A request waits for the rest of the batch
+    in flight and for the full batches ahead; it then computes in a batch with the requests that are behind it in the
+    queue or arrive before that batch starts.  This is right for greedy batches of one service on its devices; delays by
+    the batching policy, and by other services, are not included.  A request to a language model is predicted to wait as
+    long as the first request in the queue has waited so far (the delay of the head of the line: Ibrahim and Whitt,
+    Real-Time Delay Estimation Based on Delay History, Manufacturing & Service Operations Management 11(3), 2009), and
+    then to take the
+    time that it would take alone: too short if many requests share the steps, and late after a change of load.
     Cost: O(1) per request on one device; for a task the sums of `view.backlog`; linear in the requests to a language
     model.
     """
@@ -99,7 +100,7 @@ class Ahead:
 
 
 class BatchesAhead:
-    """Predictor of one service: batches before a new request on its best devices."""
+    """Predicts waits of one service from the batches ahead of a new request."""
 
     def __init__(self, view: View, queue: RequestQueue, task: Task, memory: int):
         self.view = view
@@ -125,7 +126,7 @@ class BatchesAhead:
         return residual + waiting // self.limit * self._compute / len(self.devices)
 
     def response(self, task: Task) -> float:
-        """Seconds until a request that arrives now is answered; later ones may join it."""
+        """Seconds until a request that arrives now is answered; its batch may still grow."""
         self.rate.note(self.view.now)
         residual, waiting, limit = self._residual(), len(self.queue), self.limit
         if waiting >= limit:
@@ -158,7 +159,7 @@ class BatchesAhead:
 
 
 class TokensAhead:
-    """Predictor of one language model: wait and time of a new request."""
+    """Predicts the wait and the response of a new request to one language model."""
 
     def __init__(self, view: View, queue: RequestQueue):
         self.view = view
@@ -167,7 +168,7 @@ class TokensAhead:
         self.slo: float = service.ttft
 
     def wait(self) -> float:
-        """Predicted wait: that of the request that has waited longest for its first step."""
+        """Predicted wait: the time that the oldest request has waited for its first step."""
         view, queue = self.view, self.queue
         if not len(queue):
             return 0.0
@@ -181,8 +182,8 @@ class TokensAhead:
     def response(self, task: Task) -> float:
         """Seconds until the last token of a request that arrives now.
 
-        With a limit on the time to the first token: until the first token, or more if the request's deadline requires
-        it.
+        If the service limits the time to the first token: seconds until that token, or more if the request's deadline
+        requires it.
         """
         service, position = self.service, task.modes_by_speed()[0]
         before = service.request_delay + self.wait()
@@ -219,9 +220,8 @@ class PredictedWait(Admission):
     predicted finish is by its deadline.  Reference: the queue with bounded workload (Cohen, Single Server Queue with
     Uniformly Bounded Virtual Waiting Time, Journal of Applied Probability 5, 1968; Gavish and Schweitzer, The Markovian
     Queue with Bounded Waiting Time, 1977): exact for one server in order of arrival.
-    Weakness: as good as the estimates; it considers the best mode only (`slo_feasible` considers all); an order that
-    lets later tasks pass breaks the prediction.
-    Cost: O(1) per request, the sums of `view.backlog` per task.
+    Weakness: it is as good as the estimates; it considers the best mode only (`slo_feasible` considers all); an order
+    that lets later tasks pass breaks the prediction.  Cost: O(1) per request, the sums of `view.backlog` per task.
 
     max_wait: maximum predicted wait; default: as long as the task can still meet its deadline.
     """
@@ -252,7 +252,7 @@ class SloFeasible(Admission):
     included) end by its deadline.  A request is admitted if the batches ahead of it and its own batch end by its
     deadline (`hetsim_policies.admission.predicted`).  Tasks without a deadline are admitted.
     Reference: the admission of Clockwork (Gujarati et al., Serving DNNs like Clockwork, OSDI 2020, section 4): a
-    request that cannot be served in time is refused at once.
+    request that cannot be served in time is refused immediately.
     Weakness: an admitted task is not bound to the mode: a scheduler that chooses another mode, or lets later tasks
     pass, breaks the prediction (`redirect` ties a task to the mode).  A safety factor above 1 covers some of that.
     Cost: O(1) per request; O(modes) calls of `backlog` per task.
@@ -291,8 +291,7 @@ class Redirect(SloFeasible):
     Freund, Dynamic Mapping of a Class of Independent Tasks onto Heterogeneous Computing Systems, 1999: minimum
     completion time), here at admission and against a deadline.
     Weakness: bound tasks need a scheduler under which a head that waits for a GPU does not block tasks for the CPU
-    (`fcfs_skip`, or discipline: skip).
-    Cost: O(modes) queries of the work ahead.
+    (`fcfs_skip`, or discipline: skip).  Cost: O(modes) queries of the work ahead.
 
     safety: factor on the predicted time; above 1 is cautious.
     """
@@ -311,7 +310,7 @@ MIN_MARGIN, MAX_MARGIN = 1e-3, 4.0  # bounds of the limit, as fractions of the t
 
 
 class Adaptive(Admission):
-    """Adaptive: a limit on the predicted wait that follows the share met in time.
+    """Adaptive: a limit on the predicted wait, adjusted to the share of late answers.
 
     Decides: as `predicted_wait`, with an adaptive limit.  After each answer the limit is multiplied by exp(−gain ·
     percentile) if it was late and by exp(gain · (1 − percentile)) if it was in time: in equilibrium exactly the share 1
@@ -320,9 +319,8 @@ class Adaptive(Admission):
     Reference: Robbins and Monro, A Stochastic Approximation Method (1951), for a quantile; as admission control with
     feedback from measured response times: Welsh and Culler, Adaptive Overload Control for Busy Internet Servers (2003).
     Known: the equilibrium is that of a stationary load; after a jump the limit needs about 1/(gain · percentile) late
-    answers to fall by a factor e, and longer to rise.  Weakness: it learns from answers, so it is always a response
-    time late.
-    Cost: that of `predicted_wait`.
+    answers to fall by a factor e, and longer to rise.  Weakness: it learns from answers, so it reacts one response time
+    late.  Cost: O(1) per request, the sums of `view.backlog` per task.
 
     target: the response time to meet; default: the tasks' own deadlines.
     percentile: the share of admitted tasks that should meet the target.

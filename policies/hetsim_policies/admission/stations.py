@@ -29,18 +29,17 @@ ROUNDING = 1e-9
 class TrunkReservation(AtStations):
     """Trunk reservation: a class is admitted only if enough servers remain for others.
 
-    Decides: the servers of a device type are the launches of a mode that fit at once (times the largest batch for
-    requests); those not occupied by admitted tasks are free.  A task of a class with r in `reserve` needs r + 1 free
-    servers at its best device type.  No task waits, since each is admitted to a free server; `servers` sets another
-    number of places.
+    Decides: the servers of a device type are the launches of a mode that fit simultaneously (times the largest batch
+    for requests); those not occupied by admitted tasks are free.  A task of a class with r in `reserve` needs r + 1
+    free servers at its best device type.  No task waits, since each is admitted to a free server; `servers` sets
+    another number of places.
     Reference: Miller, A Queueing Reward System with Several Customer Classes, Management Science 16 (1969); Key,
     Optimal Control and Trunk Reservation in Loss Networks, Probability in the Engineering and Informational Sciences 4
     (1990).
     Proven: the best policy for classes with rewards and equal mean times at one group of servers without waiting
     (Miller); the number in service is then a birth-and-death chain.
     Weakness: for tasks of different widths or times other rules are better (`mdp_threshold`), and if tasks may use
-    other device types than the best (a fallback) there are more servers than are counted.
-    Cost: O(1).
+    other device types than the best (a fallback) there are more servers than are counted.  Cost: O(1).
 
     reserve: by class, the number of servers that it must leave free for others; 0 for classes not named.
     servers: total number of places; default: the servers of the device type of a task's best mode.
@@ -88,8 +87,7 @@ class ErlangWait(AtStations):
     Proven: for exponential service in order of arrival, once S is known, each admitted task waits longer than max_wait
     with probability at most p, whatever the arrivals (with Poisson arrivals the system is M/M/c/K).  Weakness: it
     ignores estimates of single tasks (`predicted_wait` uses them); with heavy tails Erlang's distribution is too
-    optimistic.
-    Cost: O(1).
+    optimistic.  Cost: O(1).
 
     max_wait: the wait that few tasks should exceed.  p: the probability with which a task may.
     memory: arrivals over which the service time is estimated.
@@ -138,8 +136,7 @@ class Naor(AtStations):
     Reference: Naor, The Regulation of Queue Size by Levying Tolls, Econometrica 37 (1969); on c servers Knudsen,
     Individual and Social Optimization in a Multiserver Queue, Econometrica 40 (1972).
     Proven: optimal for M/M/c in order of arrival with equal tasks; revenue ≤ social ≤ individual (Naor).  Weakness: it
-    ignores classes (`mdp_threshold` has them) and deadlines.
-    Cost: O(1), and O(threshold) when an estimate has moved.
+    ignores classes (`mdp_threshold` has them) and deadlines.  Cost: O(1), and O(threshold) when an estimate has moved.
 
     reward: value of an answer.  cost: cost of each second in the system, in the same unit.
     objective: which threshold (individual, social or revenue).
@@ -187,7 +184,7 @@ class Naor(AtStations):
 
 
 def threshold(objective: Objective, servers: int, rate: float, time: float, worth: float) -> int:
-    """Number of tasks in an M/M/c at which no task joins; `worth`: R/C in seconds."""
+    """Number of tasks at which an arrival no longer joins an M/M/c; `worth` is R/C."""
     worth *= 1.0 + ROUNDING
     if worth < time:
         return 0
@@ -320,7 +317,7 @@ class MdpThreshold(AtStations):
 
 
 class ThresholdTable:
-    """Admission decisions by class in each state of c servers and some places."""
+    """Admission decisions by class, for each number of tasks per class in the system."""
 
     def __init__(self, servers: int, places: int, classes: int):
         self.servers = servers
@@ -334,7 +331,7 @@ class ThresholdTable:
         self._used: list[float] = []
 
     def _neighbors(self, step: int) -> np.ndarray:
-        """Index of the state with one more (or fewer) task of each class, or -1."""
+        """Index of the state with one more (or fewer) task of each class; -1 if none."""
         neighbors = np.full(self.states.shape, -1, dtype=np.int64)
         for class_ in range(self.states.shape[1]):
             beside = self.states.copy()
@@ -377,7 +374,7 @@ class ThresholdTable:
     def _evaluate(
         self, accept: np.ndarray, arrive: np.ndarray, leave: np.ndarray, reward: np.ndarray, cost: np.ndarray
     ) -> tuple[np.ndarray, float]:
-        """Return values relative to the empty system, and the gain per second, of a table."""
+        """Return a table's values relative to the empty system, and its gain per second."""
         from scipy.sparse import csc_matrix
         from scipy.sparse.linalg import splu
 

@@ -1,10 +1,10 @@
-"""Asynchronous linear: upload the next batch just in time, behind the current.
+"""Asynchronous linear: upload the next batch just before the current compute ends.
 
 Decides how many requests are launched and when, on two streams of a device.  Stage times are assumed linear in the
 batch size n, τ_x(n) = a_x·n + b_x, and re-estimated from the last `window` batches (`linear_fit`); the policy begins
 with two batches of different sizes.  The next upload starts at (end of the current compute) - τ_up(next).  A batch that
-is full before that, because the rate has risen, is uploaded at once, and the next is filled while the running batch and
-the one just uploaded compute; when the rate falls, the waiting requests are uploaded just in time.
+is full before that, because the rate has risen, is uploaded immediately, and the next is filled while the running batch
+and the one just uploaded compute; when the rate falls, the waiting requests are uploaded just in time.
 Reference: Zhang, Zha, Wan and Cheng, A GPU Inference System Scheduling Algorithm with Asynchronous Data Transfer
 (IPDPSW 2019).  Its slides choose the size n by c·(τ_calc(n) - τ_up(n)) = n at arrival rate c, which ignores arrivals
 during the upload; `flow_balance`, c·τ_calc(n) = n, does not.  When the device is idle, all waiting requests are
@@ -121,9 +121,10 @@ class AsyncLinear(Batching):
         """Seconds that the upload should end after the expected end of the compute.
 
         A second too late delays the waiting requests; a second too early makes the requests that arrive in it wait for
-        another batch: at flow balance as many.  When the compute ends, the upload starts at once.  For an error of
-        standard deviation σ the optimum x has 2 Φ(x/σ) - Φ((x - τ_up)/σ) = 1 (Φ: normal distribution, τ_up: upload
-        time): near 0 for long uploads, and late, as on one stream, for uploads that are short compared with σ.
+        another batch; at flow balance both numbers are equal.  When the compute ends, the upload starts immediately.
+        For an error of standard deviation σ the optimum x has 2 Φ(x/σ) - Φ((x - τ_up)/σ) = 1 (Φ: normal distribution,
+        τ_up: upload time): x is near 0 for long uploads, and large (an upload as late as on one stream) for those short
+        compared with σ.
         """
         sigma = math.sqrt(self.compute.variance) * self.compute.at(self.running)
         if sigma <= 0.05 * upload:
@@ -140,7 +141,7 @@ class AsyncLinear(Batching):
     # How many -------------------------------------------------------------------------------------------------
 
     def _launch(self, count: int, queue: RequestQueue, view: View, most: int) -> Take:
-        """Launch just in time, or on an idle device, and set the next batch's full size.
+        """Launch a batch just in time or on an idle device; set the size of the next one.
 
         Until two batch sizes have been measured, batches do not overlap; at low load that costs nothing, and at the
         limit, where all batches would have one size, the second is halved.
@@ -183,8 +184,8 @@ class AsyncLinear(Batching):
     def _max_size(self, placement: Placement) -> int:
         """Return the largest batch that the limits and the requested latency allow.
 
-        Its first request waits for the slowest stage of the previous batch (on one stream: for all stages) and then
-        passes through all stages itself.
+        The first request of a batch waits for the slowest stage of the previous batch (on one stream: for all stages)
+        and then passes through all stages itself.
         """
         max_size = limit(placement, self.max_batch)
         if self.latency is None or math.isinf(self.latency) or not self.compute.is_fitted:

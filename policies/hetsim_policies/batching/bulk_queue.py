@@ -124,7 +124,7 @@ class Modeled(Batching):
         raise NotImplementedError
 
     def solve(self, model: BulkQueue, queue: RequestQueue, placement: Placement) -> Any:
-        """Solve the model, and return what decisions need of the solution."""
+        """Solve the model and return the result from which batch sizes are chosen."""
         raise NotImplementedError
 
 
@@ -144,7 +144,7 @@ class BatOpt(Modeled):
     passed or their SLO is near.
     Cost: O(1) per batch; for each new rate up to 20 linear systems of N unknowns (0.2 s at N = 256).
 
-    max_batch: b, the largest batch; default: that of the service, of which the model has the first 64 sizes.
+    max_batch: b, the largest batch; default: the service's limit.  The model covers sizes up to 64.
     states: N, at least 2 b; default: 4 b.
     window: seconds over which the rate is estimated.  rate: requests per second, instead of an estimate.
     """
@@ -222,7 +222,7 @@ class Smdp(Modeled):
     Cost: O(1) per batch; for each new rate some sweeps of O(states² · sizes) and linear systems (0.03 s at 256 states).
 
     power_weight: seconds of mean response that a watt of mean power is worth.
-    max_batch: largest batch; default: that of the service.  The table then has sizes up to 64, and its entry 64 means
+    max_batch: largest batch; default: the service's limit.  The table then has sizes up to 64, and its entry 64 means
         all waiting requests that the service allows.
     states: number of distinct queue lengths, at least twice the largest size of the table (default: four times).
     window: seconds over which the rate is estimated.  rate: requests per second, instead of an estimate.

@@ -50,8 +50,8 @@ class ClipperAimd(Clipper):
     SLO.  Starting at 1, the limit needs as many batches as its final value, and it then oscillates over its last tenth.
     Cost: O(1) per batch.
 
-    start: the first limit.  step: increase of the limit after a full batch in time.  backoff: factor on it
-        after a batch that took too long.
+    start: the first limit.  step: increase of the limit after a full batch in time.  backoff: factor on the limit after
+        a batch that took too long.
     slo: maximum seconds of a batch; default: the service's slo.
     max_batch: largest batch (the mode's own limit applies too).
     """
@@ -94,7 +94,7 @@ class ClipperQuantile(Clipper):
     System (NSDI 2017), section 4.3; Koenker and Bassett, Regression Quantiles (1978).
     Weakness: the SLO bounds the time of a batch, not that of a request, which also waits.  At a constant load sizes are
     nearly equal and the slope depends on old batches of other sizes; so the limit is at most twice the largest size
-    seen.  Of 100 batches only one exceeds their 99th percentile.
+    seen.  A 99th percentile of few batches is uncertain, as only one in 100 exceeds it.
     Cost: O(window · 50) per refit, a few microseconds per batch.
 
     quantile: quantile of batch times, such as 0.99.  window: number of batches of a fit.

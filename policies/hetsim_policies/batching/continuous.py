@@ -49,15 +49,15 @@ def _weight(name: str, value: float) -> float:
 class Continuous(IterationPolicy):
     """Requests join between steps while KV blocks are free; the last is preempted.
 
-    order: of joining requests: fcfs, shortest_prompt, priority (highest first) or vtc (fair among clients:
+    order: order in which requests join: fcfs, shortest_prompt, priority (highest first) or vtc (fair among clients:
         virtual tokens).
     phases: mixed (a step decodes and then reads prompts, in chunks where max_num_batched_tokens ends it), prefill_first
         (while prompts are read, answers halt) or decode_first (no prompt is read before all running answers have
         ended).  The latter two read whole prompts, as many as max_num_batched_tokens allows and at least one.
     watermark: share of the KV blocks that must remain free when a request joins, to avoid early preemption; default: 1
         %, and 0 with reserve.
-    reserve: none, whole (the prompts and longest answers of all members fit together) or peak (they fit at every step
-        if each answer has its announced length: those that end early make room for the rest).
+    reserve: none, whole (the prompts and longest answers of all sequences fit together) or peak (they fit at every step
+        if each answer has its announced length: sequences that end early make room for longer ones).
     min_decode_steps: minimum number of decoding steps between two steps that read prompts.
     input_weight: price of a prompt token, for vtc.
     output_weight: price of a decoded token, for vtc.
@@ -132,14 +132,14 @@ class Continuous(IterationPolicy):
         return reading + more <= limit
 
     def _excess(self, replica: Replica, request: Generation, steps: int) -> int:
-        """Excess tokens if the request joins after `steps` decodes, by announced answers."""
+        """Return the excess of stored tokens over memory if a request joins after `steps`."""
         block = replica.service.block
         coming = [self._to_hold(other, block) for other in (*self._coming[replica.number], request)]
         need = self._reserved[replica.number].need(replica.steps + steps, coming)
         return need - replica.blocks * block
 
     def _to_hold(self, request: Generation, block: int) -> tuple[int, int]:
-        """Return the tokens to store after the next one, and the tokens stored then.
+        """Return (tokens to store after the next token, tokens stored at that time).
 
         All tokens but the last are stored, n of them in at most n + block - 1 tokens' worth of blocks.  The step that
         reads the rest of the prompt produces a token, which the next step stores.
@@ -236,9 +236,9 @@ class Reservations:
         self.total = 0  # tokens that all of them hold at their ends
 
     def decodes(self, request: Any, to_hold: tuple[int, int], steps: int) -> None:
-        """Record that a sequence decodes from now on.
+        """Record that a sequence has begun to decode.
 
-        to_hold: tokens to store after its next one, and those stored then.
+        to_hold: tokens to be stored after its next token, and tokens stored then.
         """
         more, there = to_hold
         self.growth[request] = growth = (-steps - more, there - steps)
@@ -251,7 +251,7 @@ class Reservations:
             self.total -= growth[1] - growth[0]
 
     def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
-        """Tokens that decoding sequences and the given (to hold, there) pairs need."""
+        """Return the peak of stored tokens if sequences join (`coming`: their `to_hold`)."""
         if self.whole_answers:
             return self.total + sum([more + there for more, there in coming])
         growths = self.decoding + [(-steps - more, there - steps) for more, there in coming]
@@ -322,7 +322,7 @@ class VirtualTokens:
         return sum([self.output_weight * count / weight for weight, (count, _) in decoding.items()])
 
     def queued(self, request: Any, heads: Mapping[str, Any], steps: int) -> None:
-        """Record a waiting request; raise its client to the least counter that waits."""
+        """Record a waiting request; raise its client's counter to the lowest waiting one."""
         client, bounds = request.client, self.bounds
         if (bound := bounds.get(client)) is not None and request.arrival < bound[1]:
             self._bound(client, bound[0], request.arrival)
@@ -344,7 +344,7 @@ class VirtualTokens:
             self.accounts[request.client].charged += self._prompt(request)
 
     def decodes(self, request: Any, steps: int) -> None:
-        """Record that a request decodes in each step from now on."""
+        """Record that a request has begun to decode in each step."""
         self.begun[request] = steps
         group = self.accounts[request.client].decoding.setdefault(request.weight, [0, 0])
         group[0] += 1
@@ -377,7 +377,7 @@ class VirtualTokens:
         heappush(self.heap, bound)
 
     def turn(self, heads: Mapping[str, Any], steps: int) -> str:
-        """Return the client with the lowest counter; ties: the oldest request."""
+        """Return the client with the lowest counter; the oldest request breaks ties."""
         heap, bounds = self.heap, self.bounds
         while True:
             bound = heap[0]

@@ -19,7 +19,7 @@ class Nexus(Batching):
     Decides how many requests: all waiting, up to the largest b with 2·τ(b) within the SLO (τ: batch time; a request
     that just misses a batch waits for it and then computes in the next); and which requests are not served.  A window
     of b requests moves from the head of the queue to the first request with a deadline late enough for the whole window
-    to compute; those before it are dropped: expired if they would be late even alone, rejected if not.  Batches do not
+    to compute; requests before it are dropped: expired if they would be late even alone, else rejected.  Batches do not
     overlap.
     Reference: Shen, Chen, Jin, Zhao, Kong, Philipose, Krishnamurthy and Sundaram, Nexus: A GPU Cluster Engine for
     Accelerating DNN-Based Video Analysis (SOSP 2019), sections 4.2 and 6.3; packing sessions onto GPUs is not part of
@@ -70,9 +70,10 @@ class Clockwork(Batching):
     """Clockwork: launch no batch that would miss its SLO; most urgent first.
 
     Decides how many requests (the largest batch with enough requests that can wait for all of it), which not to serve
-    (older requests that would be late in that batch are rejected; those that would be late even alone, at once and on
-    any of the service's devices expire), when (transfers of the next batch overlap the computing batch, but a batch is
-    closed only `ahead` seconds before it is needed, so that it can still grow), and which of several services (the
+    (older requests that would be late in that batch are rejected; requests that would be late even if started alone and
+    immediately, on any of the service's devices, expire), when (transfers of the next batch overlap the computing
+    batch, but a batch is closed only `ahead` seconds before it is needed, so that it can still grow), and which of
+    several services (the
     earliest latest start: deadline less batch time).
     Reference: Gujarati, Karimi, Alzayat, Hao, Kaufmann, Vigfusson and Mace, Serving DNNs like Clockwork: Performance
     Predictability from the Bottom Up (OSDI 2020); the choice among sizes is that of its published scheduler, which has
@@ -82,7 +83,7 @@ class Clockwork(Batching):
     deadline.
     Weakness: a model that takes longer to load than the SLO is never loaded at all.  It trusts estimates: with noise it
     launches batches that are slightly late.  It is greedy: a large batch of one service can make the next batch of
-    another impossible; it uses the emptiest device, which it is offered.
+    another impossible; it uses the least loaded device, which the engine offers.
     Cost: O(log b · log n + devices) per batch and O(1) per dropped request; O(b) if deadlines are not in order of
     arrival (then no older request is skipped for a larger batch).
 

@@ -27,8 +27,7 @@ class SerialGreedy(Batching):
     Data Transfer (IPDPSW 2019); as a queue it is greedy batch service, M/D^[1,b]/1 (Neuts, A General Class of Bulk
     Queues with Poisson Input, 1967).
     Weakness: the compute engine idles during every upload and download: with stage times a·n + b its capacity is 1/Σa,
-    and 1/max a with overlapped transfers.
-    Cost: O(1) per batch.
+    and 1/max a with overlapped transfers.  Cost: O(1) per batch.
 
     max_batch: largest batch (the mode's own limit applies too).
     """
@@ -51,8 +50,8 @@ class FixedSize(Batching):
 
     Decides only when: the size is a parameter.  Batches overlap if the device has several streams.
     Reference: bulk service with a fixed batch, M/D^[b]/1; Bailey, On Queueing Processes with Bulk Service (1954).
-    Weakness: at low rates a request waits for (b - 1) others, on average (b - 1)/2 gaps, without bound; in a closed
-    loop with fewer clients than the size no batch ever starts.
+    Weakness: at low rates the first request of a batch of b waits for b - 1 others, an average request for (b - 1)/2
+    interarrival times, without bound; in a closed loop with fewer clients than the size no batch ever starts.
     Cost: O(1) per batch.
 
     size: requests per batch (at most the mode's own limit).
@@ -83,8 +82,9 @@ class SizeOrTimeout(Batching):
     without need, above it only the size matters.  Padding is wasted compute.
     Cost: O(1) per batch; with max_enqueued_batches also O(1) per request.
 
-    max_batch_size: requests of a full batch; default: the largest of allowed_batch_sizes, else that of the service.
-    batch_timeout: seconds that the first request of a batch waits for others while the device has room; 0: none.
+    max_batch_size: requests of a full batch; default: the largest of allowed_batch_sizes, else the service's limit.
+    batch_timeout: seconds that the first request of a batch waits for others while the device has room; 0: it does not
+        wait.
     allowed_batch_sizes: increasing list, ending with max_batch_size if that is given; a batch computes as if it had the
         next larger of these sizes.
     max_enqueued_batches: when this many full batches wait, arrivals are rejected.  Rejections are recorded when the
@@ -166,7 +166,7 @@ class PriorityLevel:
         return len(self.timely) + len(self.delayed)
 
     def time_out(self, now: float) -> list[Task]:
-        """Move requests whose timeout has passed; return those that expire."""
+        """Delay requests whose timeout has passed, or return them if they expire."""
         expired: list[Task] = []
         goes = self.delayed if self.policy.timeout_action == "delay" else expired
         while self.timely and self.next_timeout <= now:
@@ -183,9 +183,10 @@ class PriorityLevel:
 class TritonDynamic(Batching):
     """Triton's dynamic batcher: preferred sizes, bounded delay, priority levels.
 
-    Decides when and how many: the largest preferred size that can be filled is launched at once; otherwise the waiting
-    requests are launched when the oldest has waited for `max_queue_delay`, or at once without a delay.  Higher levels
-    are served first.  A level refuses requests while `max_queue_size` of its requests wait; after its `timeout` a
+    Decides when and how many: the largest preferred size that can be filled is launched immediately; otherwise the
+    waiting requests are launched when the oldest has waited for `max_queue_delay`, or immediately without a delay.
+    Higher levels are served first.  A level refuses requests while `max_queue_size` of its requests wait; after its
+    `timeout` a
     request expires, or is delayed: it then waits behind all others of its level.  Batches overlap if the device has
     several streams (Triton's model instances).
     Reference: NVIDIA Triton Inference Server, model configuration: dynamic batcher (2018-), with the same parameters.
@@ -193,8 +194,8 @@ class TritonDynamic(Batching):
     limits are applied when a batch is formed, so a late request expires only then.
     Cost: O(1) per request and O(levels) per batch, in addition to the queue's bookkeeping.
 
-    max_batch_size: largest batch; default: that of the service.
-    preferred_batch_size: sizes launched at once; default: only the largest.
+    max_batch_size: largest batch; default: the service's limit.
+    preferred_batch_size: sizes launched immediately; default: only the largest.
     max_queue_delay: seconds that the oldest request of a batch waits for others.
     priority_levels: level 1 is the most urgent.  A request of priority p has level `priority_levels` − p.
     max_queue_size, timeout, timeout_action: for every level that `priority_queue_policy` does not name.
@@ -250,7 +251,7 @@ class TritonDynamic(Batching):
         return Delay(until, waiting + 1 if self.bounded else following)
 
     def _sort_in(self, queue: RequestQueue) -> list[Task]:
-        """Sort new requests into their levels; return those that exceed a queue limit."""
+        """Sort new requests into their levels; return requests beyond a queue limit."""
         new = queue.arrived - self.seen
         self.seen += new
         if not new and sum(map(len, self.levels)) == len(queue):

@@ -7,7 +7,7 @@ Orders of a queue:
     waited             Orders by how long a task has waited for its size: `wfp3` and `unicep`
     qssf               Quasi-shortest service first: the minimum predicted GPU time first
     adaptive_lifo      Adaptive LIFO: oldest first, but newest first while the queue is long
-    turns              Devices in turn: quanta, leases, or all at once
+    turns              Devices in turn: quanta, leases, or all tasks simultaneously
 
 Backfilling and batch systems:
     backfilling        Backfilling: reservations for the head, for all waiting tasks, or for gangs
@@ -18,7 +18,7 @@ Backfilling and batch systems:
 Shares:
     users              Shares among users, by weights or by quotas
     kueue              Kueue: quotas by flavor in a tree of cohorts, with borrowing, preemption and fair sharing
-    time_fractions     Shares over time, by programs over time fractions or fixed; in rounds
+    time_fractions     Shares of time, realized in rounds: fixed, or from linear programs
 
 Widths of elastic jobs:
     elastic            Elastic jobs: sizes that grow and shrink, by the gain of the next step

@@ -3,7 +3,7 @@
 Decides when and, if the trace names nodes, where.  It validates a model of a cluster against a log of the cluster: if
 the cluster, the demands and the durations are right, every start is met.  A task that does not fit when it should start
 waits, before those recorded later, until it fits; `late_starts`, `mean_lateness` and `max_lateness` report how often
-and how long.  A task without a recorded start starts as soon as it fits, after those that are due.  Tasks need the
+and how long.  A task without a recorded start starts as soon as it fits, after due tasks.  Tasks need the
 column `recorded_start` (the readers of clusters' logs write it), and may have `recorded_node`; tasks with nodes that
 this cluster lacks count in `unknown_nodes`, and start wherever they fit if it has none of them.  A job over several
 nodes uses only the recorded ones; its mode determines the devices on each.

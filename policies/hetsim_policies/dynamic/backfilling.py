@@ -1,7 +1,8 @@
 """Backfilling: reservations for the head, for all waiting tasks, or for gangs.
 
-Reservations of many tasks are made in order of arrival and kept while tasks end when expected: a new task is then
-fitted in behind all others.  When a task ends at another time, or overruns, all are made again, in the same order.
+Reservations of many tasks are made in order of arrival and kept while tasks end when expected: a new task then gets a
+reservation that delays none of these.  When a task ends at another time, or overruns, all reservations are made again,
+in the same order.
 """
 
 import math
@@ -43,8 +44,8 @@ class EasyBackfill(Backfilling):
     Reference: Lifka, The ANL/IBM SP Scheduling System (1995); Mu'alem and Feitelson, Utilization, Predictability,
     Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling (2001).  With exact estimates a
     head never starts after the shadow it had when it became head.  Only the head has a guarantee.
-    Estimates wrong in both directions: a task that ends early moves the shadow forward, since it is computed again
-    after every release; a task that overruns counts as ending at once, and keeps its resources.
+    With wrong estimates: a task that ends early moves the shadow forward, since it is computed again after every
+    release; a task that overruns counts as ending immediately, and keeps its resources.
     Weakness: a wide task far down the queue can be passed by any number of others; overestimates hide gaps.
     Cost: O(log n) per task, a check of the window's tasks that may fit, and one shadow per round in which one does.
 
@@ -72,13 +73,12 @@ class ConservativeBackfill(Backfilling):
     Decides when and where: a task gets the earliest start that delays no earlier reservation.
     Reference: Mu'alem and Feitelson, Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling
     the IBM SP2 with Backfilling (2001).  With exact estimates a task starts at its reservation, which is never later
-    than under fcfs if all servers are equal (one pool).  Estimates wrong in both directions: when a task ends early or
-    overruns, all reservations are made again in order of arrival and may move in both directions.  A task that overruns
-    counts as ending at once.
+    than under fcfs if all servers are equal (one pool).  With wrong estimates: when a task ends early or overruns, all
+    reservations are made again in order of arrival and may move in both directions.  A task that overruns counts as
+    ending immediately.
     Weakness: fewer holes are filled than under EASY, since every wide task far down the queue has a reservation; on
-    several nodes a task that starts early may occupy a part of a node that fcfs would have left free.
-    Cost: O(nodes × spans) per reservation; with wrong estimates one reservation per task of the window at every
-    release.
+    several nodes a task that starts early may occupy a part of a node that fcfs would have left free.  Cost: O(nodes ×
+    spans) per reservation; with wrong estimates one reservation per task of the window at every release.
 
     depth: number of tasks behind the head, in each partition, that have reservations; None: all.
     """
@@ -224,7 +224,7 @@ class GangBackfill(ConservativeBackfill):
     whole nodes; reservations as in Mu'alem and Feitelson (2001).  Without reservations wide gangs starve, since smaller
     tasks occupy each node as it becomes free.
     Weakness: small tasks may be passed by other small tasks; devices are idle before each wide gang.
-    Cost: as `conservative_backfill` for the gangs; a walk over the window after every release.
+    Cost: O(nodes × spans) per reservation of a gang; a pass over the window after every release.
 
     depth: number of tasks behind the head, in each partition, that are considered; None: all.
     """

@@ -1,4 +1,4 @@
-"""Assign each task once to the device queue where it ends first, or by rules."""
+"""Assign each task once to a device queue: where it ends first, or by fixed rules."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ NEAR = 16  # maximum number of nodes near a task's data whose devices are checke
 
 
 class Alike:
-    """Device queues of one type on equal nodes, by the time of their first free lane.
+    """Device queues of one type on equal nodes, by the time when a device is free.
 
     A heap with an entry for every change; outdated entries are dropped when they reach the top.
     """
@@ -40,7 +40,7 @@ class Alike:
             heapify(self._heap)
 
     def first(self) -> DeviceLine | None:
-        """Return the first free device queue, among those that are up, or None."""
+        """Return the device queue that is up and free first, or None."""
         heap, aside = self._heap, []
         first = None
         while heap:
@@ -57,9 +57,9 @@ class Alike:
 
 
 class EarliestLine(AssigningScheduler):
-    """Base of `eft`, `dmda`, `dmdas`: a ready task joins the line of earliest end.
+    """Base of `eft`, `dmda`, `dmdas`: ready tasks join the queue where they end first.
 
-    A line is the queue before an accelerator, or before the cores of a node.  Of equal lines (of one type, on equal
+    Each accelerator, and the cores of each node, have one queue (line).  Of equal lines (of one type, on equal
     nodes, equally far from the task's data) only the one that is free first is considered.
 
     `expected` returns begin and end of a task on a line.
@@ -133,7 +133,7 @@ class EarliestLine(AssigningScheduler):
             yield from self._gangs(mode, view)
 
     def _gangs(self, mode: Mode, view: View) -> Iterator[tuple[DeviceLine, ...]]:
-        """Yield for each node its first free lines; for spanning gangs those of all nodes."""
+        """Yield the first free queues of each node; for spanning gangs, of all nodes."""
         need, now = self.need(mode), view.now
         everywhere: list[tuple[float, int, DeviceLine]] = []
         for node in view.cluster.nodes:
@@ -147,7 +147,7 @@ class EarliestLine(AssigningScheduler):
 
     @staticmethod
     def _nodes_near(task: Task, view: View) -> list[int]:
-        """Return nodes with copies of a task's data, those with device copies first."""
+        """Return nodes with copies of a task's data, nodes with device copies first."""
         nodes: dict[int, None] = {}
         hosts: dict[int, None] = {}
         for item in task.reads:
@@ -178,13 +178,12 @@ class Eft(EarliestLine):
     tasks start in the order in which they became ready.
     Reference: the online list scheduling of Graham, Bounds for Certain Multiprocessing Anomalies (1966), on unrelated
     machines; compared in Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling Applications on
-    Hybrid Multi-core Machines (2017).  Known as `dm` in StarPU.  On m unrelated lanes at most m times the least
-    makespan of independent tasks (Aspnes, Azar, Fiat, Plotkin, Waarts, On-line Routing of Virtual Circuits, 1997:
-    greedy).
+    Hybrid Multi-core Machines (2017).  Known as `dm` in StarPU.  On m unrelated devices the makespan of independent
+    tasks is at most m times the minimum (Aspnes, Azar, Fiat, Plotkin, Waarts, On-line Routing of Virtual Circuits,
+    1997: greedy).
     Weakness: greedy; a task with little gain takes the device that the next task needs; tasks of a graph with large
-    data are separated from their data (see `dmda`).
-    Cost: O(kinds of node × types + log devices) per task; linear in the devices of a type for gangs, tasks of several
-    cores and fractions.
+    data are separated from their data (see `dmda`).  Cost: O(kinds of node × types + log devices) per task; linear in
+    the devices of a type for gangs, tasks of several cores and fractions.
     """
 
     def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
@@ -201,13 +200,14 @@ class Dmda(EarliestLine):
     Reference: Augonnet, Thibault, Namyst, Wacrenier, StarPU: A Unified Platform for Task Scheduling on Heterogeneous
     Multicore Architectures (2011); Augonnet, Clet-Ortega, Thibault, Namyst, Data-Aware Task Scheduling on
     Multi-Accelerator Based Platforms (2010).  In StarPU a core drives each GPU; for this, set `driver_cores: 1` of the
-    nodes, for every policy.  With `prefetch`, the default as in StarPU, inputs of the next task of each line are
-    transferred while the task before it computes.
-    Weakness: no ratio; links are assumed idle, and data that earlier tasks in the line will transfer count as missing.
+    nodes, for every policy.  With `prefetch`, the default as in StarPU, inputs of the next task in each device queue
+    are transferred while the task before it computes.
+    Weakness: no ratio is proven; links are assumed idle, and data that earlier tasks of the queue will transfer count
+    as missing.
     Cost: O(copies of its inputs + kinds of node × types + log devices) per task; linear in the devices of a type for
     gangs, tasks of several cores and fractions.  For data on many nodes only the first ones found are considered.
 
-    prefetch: transfer inputs of the next task of a line to its GPU while the task before it computes.
+    prefetch: transfer inputs of a GPU's next task while the task before it computes.
     """
 
     with_data = True
@@ -242,15 +242,15 @@ class Dmda(EarliestLine):
 
 
 class Dmdas(Dmda):
-    """Deque model data aware sorted (`dmdas` of StarPU): `dmda`, lines by priority.
+    """Deque model data aware sorted (`dmdas` of StarPU): `dmda`, queues by priority.
 
     Decides where, and in which order the tasks of a worker start: the highest `priority` first, among equals the task
     farthest from the end of the task graph (by the path of best estimated times), then in order of assignment.  The
     expected start of a task is after all tasks of its worker, although it may overtake them.
     Reference: Augonnet, Thibault, Namyst, Wacrenier, StarPU (2011); with priorities by distance from the end it is the
     dynamic counterpart of HEFT, as in Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016).
-    Weakness: as `dmda`; also, a steady flow of urgent tasks starves the others.
-    Cost: as `dmda`; the distances once per run, O(n + edges).
+    Weakness: that of `dmda` (no ratio; links assumed idle); also, a steady flow of urgent tasks starves the others.
+    Cost: that of `dmda` per task; the distances once per run, O(n + edges).
     """
 
     def study(self, tasks: Tasks) -> None:
@@ -271,11 +271,11 @@ class ErLs(AssigningScheduler):
     Reference: Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling Applications on Hybrid
     Multi-core Machines (2017): at most 4 sqrt(m/k) times the least makespan for m >= k, also for task graphs that are
     revealed over time; no online algorithm is below sqrt(m/k) (Canon, Marchal, Simon, Vivien, Online Scheduling of
-    Task Graphs on Heterogeneous Platforms, 2020).  If a task takes several devices, m and k count how many such tasks
-    a side can run at once.  With several accelerator types, the type that would complete the task first is used.
+    Task Graphs on Heterogeneous Platforms, 2020).  If a task takes several devices, m and k count how many such tasks a
+    side can run simultaneously.  With several accelerator types, the type that would complete the task first is used.
     Weakness: the sides are balanced only on average, by rule and not by load: a side can be idle; and a task without
     room yet (several devices, memory) blocks those behind it on its side.
-    Cost: O(log devices) per task; for tasks of several devices, O(lanes) of their type.
+    Cost: O(log devices) per task; for tasks of several devices, O(devices of their type).
     """
 
     def make_lines(self, cluster: Cluster) -> list[DeviceLine]:

@@ -38,7 +38,7 @@ class GrowthStep:
 class Wishes:
     """Possible growth steps of jobs; the step with the largest gain is first.
 
-    Among equal steps that of the first job; a subclass may define another order.
+    Of equal steps, the step of the first job is first; a subclass may define another order.
     """
 
     def __init__(self, elastic: "Elastic", left: dict[int, float]):
@@ -62,10 +62,9 @@ class Elastic(Scheduler):
     have one type of GPU.  Here each type is allocated separately: a job gets its smallest size on the type where that
     is fastest among those with room; its next step is the next faster size on the same type, or on another type, for
     which it releases its present GPUs.  A gain is always per GPU of the type that the step occupies.  Jobs whose
-    fastest mode is on accelerators have their sizes there, the others on cores.
-    Cost: O(steps × log jobs) per allocation, with at most as many steps as GPUs and types allow, and the stops and
-    starts; if all jobs have one size, a pass over the running jobs in a round in which a waiting job fits or a running
-    job may be stopped.
+    fastest mode is on accelerators have their sizes there, the others on cores.  Cost: O(steps × log jobs) per
+    allocation, with at most as many steps as GPUs and types allow, and the stops and starts; if all jobs have one size,
+    a pass over the running jobs in a round in which a waiting job fits or a running job may be stopped.
 
     Jobs get their smallest size in the order of `first`, then the next size is given to the largest `gain` per GPU.
     """
@@ -140,7 +139,7 @@ class Elastic(Scheduler):
     # Sizes ------------------------------------------------------------------------------------------------------
 
     def speed(self, task: Task, mode: Mode) -> float:
-        """Rate of a mode relative to the fastest mode; above 0 even if that takes no time."""
+        """Rate of a mode relative to the fastest; above 0 if the fastest takes no time."""
         return self._speeds[task.index][mode]
 
     def sizes(self, task: Task) -> Sizes:
@@ -214,7 +213,7 @@ class Elastic(Scheduler):
     def _begin_all(
         self, jobs: list[Task], sizes: dict[int, Sizes], free: dict[str, float], chosen: dict[int, Mode], wishes: Wishes
     ) -> list[Task]:
-        """Give jobs their smallest size while there is room; return jobs that get none."""
+        """Assign jobs their smallest size while there is room; return the other jobs."""
         none = []
         for task in jobs:
             smallest = self.smallest(task, sizes[task.index])
@@ -367,7 +366,7 @@ class RigidJobs:
     def deal(
         self, running: list[tuple[Any, float, int, Mode]], free: dict[str, float]
     ) -> tuple[dict[int, None], list[Task]]:
-        """Give devices to jobs in key order, while `free` suffices by type.
+        """Assign devices to jobs in key order, while `free` suffices by type.
 
         running: (key, arrival, row, mode).  Return the rows of running jobs that keep their devices, and the waiting
             jobs that get devices.
@@ -423,9 +422,9 @@ class Optimus(Elastic):
     job first; then sizes grow where the time saved per added GPU is largest.
     Reference: Peng et al., Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters (2018), its
     marginal gains; the online fit of convergence and speed curves is replaced by the estimates.  Several types of GPU
-    are an extension (`hetsim_policies.dynamic.elastic`).
+    are an extension (see `hetsim_policies.dynamic.elastic`).
     Weakness: long jobs save most, so they grow first, and short jobs remain at their smallest size.
-    Cost: see `hetsim_policies.dynamic.elastic`.
+    Cost: O(steps × log jobs) per allocation, and the stops and starts.
 
     interval: seconds in which running jobs are resized at most once.
     """
@@ -445,10 +444,9 @@ class Afs(Elastic):
     Reference: Hwang, Kim, Kim, Shin, Park, Elastic Resource Sharing for Distributed Deep Learning (NSDI 2021): AFS-L,
     the rule for known durations.  If b gets the GPU at the latest when a ends, this choice minimizes the mean response
     of the two.  In the paper sizes grow by one GPU; here each GPU of a larger step counts as an equal part of its gain.
-    Several types of GPU are an extension (`hetsim_policies.dynamic.elastic`).
+    Several types of GPU are an extension (see `hetsim_policies.dynamic.elastic`).
     Weakness: the rule is not transitive, so the order of comparisons matters (here from the shortest job on); wrong
-    estimates.
-    Cost: as `hetsim_policies.dynamic.elastic`, but a step costs a pass over the jobs.
+    estimates mislead it.  Cost: a pass over the jobs per growth step, and the stops and starts.
 
     interval: seconds in which running jobs are resized at most once.
     """
@@ -502,9 +500,9 @@ class SpeedupMean(Elastic):
     Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  Pollux
     also places GPUs by a genetic search (`pollux`) and adapts batch sizes; here sizes grow greedily by the gain in the
     sum of powers, which is optimal for concave speeds up to the last step.  Several types of GPU are an extension
-    (`hetsim_policies.dynamic.elastic`).
+    (see `hetsim_policies.dynamic.elastic`).
     Weakness: it ignores the time left, so short jobs are treated as long ones.
-    Cost: see `hetsim_policies.dynamic.elastic`.
+    Cost: O(steps × log jobs) per allocation, and the stops and starts.
 
     fairness: the exponent, below 0.
     interval: seconds in which running jobs are resized at most once.

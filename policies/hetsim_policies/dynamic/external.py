@@ -1,10 +1,9 @@
 """A scheduler in another process and any language, by the protocol of Batsim.
 
 Decides when and, if it names resources, where.  Messages report events; the process answers with decisions, in
-simulated time.  A resource is a core or an accelerator, and a job requests those of its fastest mode.
+simulated time.  A resource is a core or an accelerator, and a job requests the resources of its fastest mode.
 Reference: Dutot, Mercier, Poquet, Richard, Batsim: a Realistic Language-Independent Resources and Jobs Management
-Systems Simulator (JSSPP 2016).
-Weakness: no batches of requests, no forks of runs; it cannot place data items.
+Systems Simulator (JSSPP 2016).  Weakness: no batches of requests, no forks of runs; it cannot place data items.
 Cost: a message and its answer per round, about 0.1 ms, in addition to the process's own computing.
 """
 
@@ -50,7 +49,7 @@ class External(Scheduler):
     """A scheduler in its own process, whose command is given with `--external`.
 
     protocol: format of messages: as in Batsim, one line of JSON each.
-    timeout: wall-clock time of the process for each answer, at most a day.
+    timeout: maximum wall-clock time in which the process must answer, at most a day.
     """
 
     external_program: ExternalProgram | None = None  # set by the code that builds a run: no scenario names it
@@ -229,7 +228,7 @@ class External(Scheduler):
             raise self._wrong(f"answered {kind}, which is not supported")
 
     def _stop(self, job: Job, resubmit: bool) -> Iterator[Decision]:
-        """Stop a job for good, or (with `resubmit`) to wait again with its work kept."""
+        """Stop a job forever; with `resubmit` it waits again and keeps its work."""
         self._over(job, "COMPLETED_KILLED")
         yield Stop(job.task, keep=resubmit)
         self._tell("JOB_KILLED", job_ids=[job.id], job_progress={job.id: {"progress": job.task.done}})

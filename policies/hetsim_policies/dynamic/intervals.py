@@ -64,8 +64,7 @@ class AtIntervals(Scheduler):
     instants nothing starts, and GPUs that become free stay idle, as in the simulators of Pollux and Gavel.  This
     applies to one accelerator type, the most frequent one of the cluster.  Jobs without a mode on whole devices of it,
     and jobs that do not fit where they should (host memory, a partition), start when they fit, in the order of arrival;
-    jobs that are not preemptible stay on their devices.
-    Cost: a pass over all jobs and nodes per interval.
+    jobs that are not preemptible stay on their devices.  Cost: a pass over all jobs and nodes per interval.
     """
 
     at_own_times = True
@@ -208,7 +207,7 @@ class AtIntervals(Scheduler):
 
 
 def spread(mode: Mode, room: Share) -> Share:
-    """Take the GPUs of a mode from `room`, each from the node with most free GPUs.
+    """Remove the GPUs of a mode from `room`, each on the node with most free GPUs.
 
     A mode that must stay on one node takes all from the node with most, or none.
     """
@@ -247,8 +246,8 @@ class LasIntervals(AtIntervals):
     before keep their GPUs, others take them from the emptiest nodes.
     Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), as Qiao et al., Pollux
     (OSDI 2021), simulate it: two queues, 16 GPU hours, 60 s.
-    Weakness: as `las`; a gang is spread over nodes although it would fit on one that is less empty.
-    Cost: see `hetsim_policies.dynamic.intervals`.
+    Weakness: long jobs starve while load is high; a gang is spread over nodes although it would fit on one node that is
+    less empty.  Cost: a pass over all jobs and nodes per interval.
 
     interval: seconds between decisions.
     thresholds: attained GPU-seconds at which a job is demoted to the next queue.
@@ -291,14 +290,13 @@ class OptimusIntervals(AtIntervals):
     """Optimus at fixed intervals: each GPU is given to the job that saves most time.
 
     Decides sizes and nodes of elastic jobs, and when they change.  Every job gets one GPU in the order of arrival,
-    while GPUs are left; then one GPU at a time is given where it saves most time, and a job that the next one would not
+    while GPUs are left; then one GPU at a time is given where it saves most time, and a job that the next GPU would not
     speed up gets no more.  A job with an unchanged number of GPUs keeps its GPUs; others take theirs from the emptiest
-    nodes, small jobs first.  The remaining time is that of the epochs after the present one.
+    nodes, small jobs first.  The remaining time is the time of the epochs after the present one.
     Reference: Peng et al., Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters (2018), as Qiao
     et al., Pollux (OSDI 2021), simulate it: with given step times and numbers of epochs, every 60 s.
-    Weakness: as `optimus`; also, a step that does not pay hides all larger ones, such as the fifth GPU if nodes have
-    four.
-    Cost: O(GPUs × jobs) per interval.
+    Weakness: long jobs grow first, as under `optimus`; a step that does not pay (such as the fifth GPU if nodes have
+    four) hides all larger ones.  Cost: O(GPUs × jobs) per interval.
 
     interval: seconds from one decision to the next.
     """
@@ -365,8 +363,7 @@ class Pollux(AtIntervals):
     Batch sizes adapt as the job defines (`batch: adaptive` of the trace format pollux).  The search keeps the better
     half of parents and children; the authors' search also keeps solutions that use the cluster better (NSGA-II).
     Weakness: it ignores the time left, so short jobs are treated as long ones; a search of few generations does not
-    find the optimum.
-    Cost: O(generations × population × jobs × nodes) per interval.
+    find the optimum.  Cost: O(generations × population × jobs × nodes) per interval.
 
     interval: seconds from one decision to the next.
     fairness: exponent of the power mean, below 0; towards minus infinity only the slowest job counts.
@@ -514,7 +511,7 @@ class GeneticSearch:
     # Breeding ---------------------------------------------------------------------------------------------------
 
     def _crossed(self, found: Matrices, values: np.ndarray, count: int) -> Matrices:
-        """Make children of candidates; each parent is the better of two random ones."""
+        """Create children of candidates; each parent is the better of two random ones."""
         drawn = self.random.integers(len(found), size=(2, 2, count))
         parents = np.where(values[drawn[0]] >= values[drawn[1]], drawn[0], drawn[1])
         point = self.random.integers(len(self.jobs), size=(count, 1, 1))
@@ -536,7 +533,7 @@ class GeneticSearch:
         return np.where(grown, random.integers(matrices, upper + 1), matrices)
 
     def _repaired(self, matrices: Matrices) -> Matrices:
-        """Make candidates feasible.
+        """Repair candidates so that they are feasible.
 
         A node has at most one multi-node job and no more GPUs than it has; a job has at most its widest allowed size,
         rounded down to one of its sizes.

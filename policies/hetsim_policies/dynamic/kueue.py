@@ -8,9 +8,8 @@ quota and waits for nodes, as its pods do.
 Reference: Kueue (kubernetes-sigs/kueue); its test tables are among the tests (tests/oracle/test_kueue_tables.py).
 Weakness: quota ignores the location of free devices, so admitted jobs may wait for nodes and block quota; preempted
 work is lost.  Not modeled: partial admission, admission checks, slices of topologies, preemption for a topology,
-admission fair sharing.
-Cost: that of a cycle (`hetsim_policies.dynamic.common.admission_cycle`) for each head of a cohort tree in which a job
-has arrived or ended.  Kinds of jobs that do not fit are skipped until then.
+admission fair sharing.  Cost: that of a cycle (`hetsim_policies.dynamic.common.admission_cycle`) for each head of a
+cohort tree in which a job has arrived or ended.  Kinds of jobs that do not fit are skipped until the next such event.
 """
 
 import math
@@ -64,8 +63,8 @@ Quotas = dict[str, dict[Literal["gpus", "cores", "memory"], Limits | Amount]]
 class Flavor(BaseModel):
     """Nodes by type of GPU, name (with * and ?) and partition; all given must match.
 
-    topology: whether jobs over several nodes lie within one rack (required or preferred); a job's label `topology`
-        overrides it.
+    topology: "required" or "preferred" if jobs over several nodes should be placed within one rack; a job's label
+        `topology` overrides this.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -97,8 +96,8 @@ class QueueOf(Rules):
 class Kueue(Scheduler):
     """Kueue's admission by quota.
 
-    queues: by name; without any, each owner has a queue without limits.  cohorts: by name; cohorts that only queues
-        name need no entry.  flavors: by name; a flavor that only quotas name is all nodes.
+    queues: by name; without any, each owner has a queue without limits.  cohorts: by name; a cohort that only queues
+        mention needs no entry.  flavors: by name; a flavor that only quotas mention has all nodes.
     of: the attribute that names the queue of a task: user, account, vc, partition or class.
     fair_sharing: by dominant shares, with preemption by these strategies.
     preempt_mode: preempted jobs begin again (requeue), or keep their work (suspend).
@@ -312,7 +311,7 @@ class Kueue(Scheduler):
         return job.task.label("topology") or next(filter(None, given), None)
 
     def _place(self, job: Workload, flavors: Sequence[Mapping[str, str]], view: View) -> Placement | None:
-        """Return the first nodes of the job's flavors; among racks the fullest with room."""
+        """Return the first free nodes of the job's flavors, in the fullest rack with room."""
         nodes, topology = -1, self._topology(job, flavors)
         for flavor in {flavor: None for one in flavors for flavor in one.values()}:
             nodes &= self._masks.get(flavor, -1)

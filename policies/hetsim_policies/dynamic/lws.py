@@ -2,9 +2,9 @@
 
 Decides where and when.  A task that becomes ready is put into the deque of the worker that ended the last of its
 predecessors, where its data still are; tasks without predecessors are assigned to the workers in turn.  An idle worker
-takes the newest task of its own deque, else the oldest of the nearest deque that has one it can run: first those of its
-node, then those of other nodes, nearest first.  Higher `priority` precedes age.  A worker is an accelerator, or
-the cores of a node.
+takes the newest task of its own deque, else the oldest task that it can run of the nearest deque with such a task:
+first deques of its node, then of other nodes, nearest first.  Higher `priority` precedes age.  A worker is an
+accelerator, or the cores of a node.
 Reference: Blumofe, Leiserson, Scheduling Multithreaded Computations by Work Stealing (1999): on P equal workers the
 expected time of a fully strict computation is T1/P + O(T_inf), with random victims; by locality as in StarPU
 (Augonnet et al., 2011).
@@ -124,7 +124,7 @@ class Lws(Scheduler):
         return workers
 
     def _home(self, task: Task) -> Worker:
-        """Return the worker that released the task, or the next in turn that can run it."""
+        """Return the worker that released the task, or the next worker that can run it."""
         index, worker = self._last
         if worker is None or self._before is None or index not in self._before[task.index]:
             self._turn = (self._turn + 1) % len(self.workers)
@@ -182,7 +182,7 @@ class Lws(Scheduler):
         return False
 
     def _steal(self, thief: Worker, view: View) -> tuple[Task, Placement] | None:
-        """Take a task from the nearest deque with one that the thief can start."""
+        """Remove and return a task that the thief can start, from the nearest deque."""
         task, empty = None, []
         for node in _outwards(self._busy, thief.device.node):
             here = self._on_node[node]
@@ -233,7 +233,7 @@ class Lws(Scheduler):
 
 
 def _room(mode: Mode) -> int:
-    """Amount of each of its workers that a launch occupies."""
+    """Amount (cores or whole device) that a launch occupies of each of its workers."""
     return mode.millicores if mode.on_cpu else mode.share
 
 

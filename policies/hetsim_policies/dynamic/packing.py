@@ -42,11 +42,10 @@ class Tetris(ListScheduler):
     the next to start has the largest alignment, on its best node, less `shortness` times its remaining work, until none
     fits.  Work is estimated time × demand; its unit is the mean alignment over the mean work of the tasks that fit.
     Reference: Grandl, Ananthanarayanan, Kandula, Rao, Akella, Multi-Resource Packing for Cluster Schedulers (SIGCOMM
-    2014): Tetris.  With `shortness` 0 it is the packer with which Mao et al., Resource Management with Deep
-    Reinforcement Learning (HotNets 2016) compare.
+    2014): Tetris.  With `shortness` 0 it is the packer that Mao et al., Resource Management with Deep Reinforcement
+    Learning (HotNets 2016) use as a baseline.
     Weakness: no bound is known; the packer lets short tasks wait behind large ones, and its slowdown grows with the
-    load.
-    Cost: for each start, a few NumPy operations over the nodes for every distinct waiting demand.
+    load.  Cost: for each start, a few NumPy operations over the nodes for every distinct waiting demand.
 
     shortness: weight of the remaining work; 0 packs only.
     """
@@ -143,7 +142,7 @@ class Similarity(ListScheduler):
     def _placement_cost(self, task: Task, placement: Placement, view: View) -> tuple[float, float]:
         """Cost of a placement: similarity to the jobs already there, then load.
 
-        Jobs on the same node count once; a task on part of a device counts those on its device again.
+        Jobs on the same node count once; for a task on part of a device, jobs on the same device count twice.
         """
         device = placement.devices[0]
         alike = sum(likeness(task, other) for other in self._on_node.get(device.node, {}).values())
@@ -192,8 +191,7 @@ class Defragment(ListScheduler):
 
     Reference: the migration of Xiao et al., Gandiva: Introspective Cluster Scheduling for Deep Learning (OSDI 2018).
     Weakness: greedy, one waiting task at a time; with wrong estimates it moves without need; fractions of GPUs are not
-    moved.
-    Cost: one pass over the running tasks and the nodes for a task that waits although enough GPUs are free.
+    moved.  Cost: one pass over the running tasks and the nodes for a task that waits although enough GPUs are free.
 
     margin: the saved GPU-seconds of waiting must exceed this factor × the GPU-seconds lost by pauses.
     minimum_run: minimum seconds between a task's start or last move and a move.
@@ -314,7 +312,7 @@ class _Nodes:
 def _cheapest(
     nodes: _Nodes, mode: Mode, movable: dict[int, list[Task]], max_moves: int, view: View
 ) -> tuple[float, Moves] | None:
-    """Return the fewest lost GPU-seconds, and the moves, after which the mode fits."""
+    """Return the cheapest moves after which the mode fits, with the GPU-seconds lost."""
     best: tuple[float, Moves] | None = None
     for node, tasks in movable.items():
         state, moves, cost = nodes.copy(), [], 0.0

@@ -4,14 +4,14 @@ Decides when tasks start, and which accelerators sleep.  Tasks start in the orde
 fit there; otherwise the accelerators of a sleeping node are woken for the first waiting task, which waits for them.  An
 accelerator that was idle for `patience` seconds is put to sleep unless the forecast needs it.  Tasks are never stopped.
 Reference: with a patience of waking time × (busy or idle watts) / (idle - sleep watts), the break-even time of sleep,
-this is the ski rental rule: at most twice the energy of knowing all arrivals (Karlin, Manasse, Rudolph, Sleator,
-Competitive Snoopy Caching, 1988; for power Irani, Shukla, Gupta, Online Strategies for Dynamic Power Management in
-Systems with Multiple Power-saving States, 2003).  None: that time for each type.  The forecast: the rate at which
-devices are requested is averaged over the last `memory` seconds (exponentially).  The expected requests while a device
-wakes, plus `safety` standard deviations of a Poisson count, are kept awake in addition to busy devices, if they are at
-least half a device: square-root staffing as in Gandhi, Harchol-Balter, Raghunathan,
-Kozuch, AutoScale: Dynamic, Robust Capacity Management for Multi-Tier Data Centers (2012).  Cores are never put to
-sleep, since their node's accelerators need them.
+this is the ski rental rule: it uses at most twice the energy of a policy that knows all arrivals (Karlin, Manasse,
+Rudolph, Sleator, Competitive Snoopy Caching, 1988; for power Irani, Shukla, Gupta, Online Strategies for Dynamic Power
+Management in Systems with Multiple Power-saving States, 2003).  By default the patience is this break-even time of each
+type.  The forecast: the rate at which devices are requested is averaged over the last `memory` seconds (exponentially).
+The expected requests while a device wakes, plus `safety` standard deviations of a Poisson count, are kept awake in
+addition to busy devices, if they are at least half a device: square-root staffing as in Gandhi, Harchol-Balter,
+Raghunathan, Kozuch, AutoScale: Dynamic, Robust Capacity Management for Multi-Tier Data Centers (2012).  Cores are never
+put to sleep, since their node's accelerators need them.
 Weakness: no forecast predicts a burst; a task for which devices wake waits for them even if others become free earlier;
 devices that draw as much power asleep as idle never sleep.
 Cost: linear in the accelerators for each round in which something was idle or asleep.
@@ -36,8 +36,8 @@ from hetsim_policies.prediction import FadingSum
 class PowerDown(ListScheduler):
     """First come, first served, with idle accelerators put to sleep.
 
-    patience: idle seconds before sleep; none: the break-even time by the watts of the type.
-    safety: standard deviations of the demand during a wake-up that are kept awake; 0: only its mean.
+    patience: idle seconds before sleep; None: the break-even time by the watts of the type.
+    safety: devices stay awake for the mean demand during a wake-up plus this number of standard deviations.
     memory: seconds over which the demand is averaged.
     """
 
@@ -105,8 +105,8 @@ class PowerDown(ListScheduler):
     def _to_wake(self, task: Task, view: View) -> list[Device]:
         """Return the fewest sleeping accelerators of one node that a task's mode lacks.
 
-        For a gang across nodes, and if cores or memory are also lacking, all sleeping ones of its type: a task must not
-        wait for devices that would never be woken.
+        For a gang across nodes, and if cores or memory are also lacking, return all sleeping ones of its type: a task
+        must not wait for devices that would never be woken.
         """
         if not self.asleep:
             return []
@@ -130,7 +130,7 @@ class PowerDown(ListScheduler):
     # Sleeping ---------------------------------------------------------------------------------------------------
 
     def _put_to_sleep(self, view: View, waiting: bool) -> Generator[Decision, None, float]:
-        """Put devices idle long enough to sleep; return the time of the next check."""
+        """Put long-idle devices to sleep; return the time of the next check."""
         now, soonest = view.now, math.inf
         idle: dict[DeviceType, list[Device]] = {}
         for device in self._sleepers:
@@ -162,7 +162,7 @@ class PowerDown(ListScheduler):
         squares.add(now, mode.gpu_share**2)
 
     def wanted_awake(self, kind: DeviceType, now: float) -> int:
-        """Idle devices to keep awake: one waking time's demand plus `safety` deviations.
+        """Idle devices to keep awake: demand during a wake-up plus `safety` deviations.
 
         The number is rounded up, but less than half a device counts as none: rare tasks keep no device awake.
         """

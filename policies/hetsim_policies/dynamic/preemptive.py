@@ -39,9 +39,8 @@ class PreemptiveList(ListScheduler):
     """A `ListScheduler` whose heads may stop lower-ranked running tasks.
 
     The least urgent tasks are stopped first, only as many as the head needs, and none if even all would not suffice.
-    Stopped tasks wait again, with their work kept.  Tasks that are not preemptible continue.
-    Cost: a pass over the running tasks for a head that does not fit and might displace one of them, once until
-    resources become free.
+    Stopped tasks wait again, with their work kept.  Tasks that are not preemptible continue.  Cost: a pass over the
+    running tasks for a head that does not fit and might displace one of them, once until resources become free.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class PreemptiveList(ListScheduler):
         self._worst: Any = None
 
     def rank(self, task: Task, view: View) -> Any:
-        """Rank of a running task, which must not grow (else call `ranks_grew`)."""
+        """Return a running task's rank; it must not grow, or `ranks_grew` must be called."""
         return self.order(task)
 
     def yields(self, running: Any, waiting: Any) -> bool:
@@ -71,14 +70,14 @@ class PreemptiveList(ListScheduler):
         return running > waiting
 
     def ranks_grew(self) -> None:
-        """Record that running tasks rank lower now, so that heads try again to make room."""
+        """Record that running tasks rank lower now, so that heads try to preempt again."""
         self._in_vain.clear()
 
     def beginning(self, view: View) -> None:
         """Hook at the beginning of a round."""
 
     def until(self, view: View) -> Wait | None:
-        """Time of the next round if nothing changes; None if none is needed."""
+        """Time of the next round if nothing changes; None if no round is needed."""
         return None
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
@@ -186,7 +185,7 @@ class RunningList:
         self._limit = 64  # maximum number of entries before void ones are removed
 
     def push(self, key: Any, task: Task) -> None:
-        """Add a task before it starts, with its memo set."""
+        """Add a task before it starts; its `memo` must be the number of the start."""
         entries = self._entries
         while entries:  # where those that end first come last, nothing else has to be removed
             _, start, last = entries[-1]
@@ -215,7 +214,7 @@ class RunningList:
         del self._entries[0]
 
     def until(self, reached: Callable[[Any], bool]) -> Iterator[Task]:
-        """Tasks before the first one whose key satisfies `reached`."""
+        """Yield tasks before the first one whose key satisfies `reached`."""
         entries = self._entries
         if not entries or reached(entries[0][0]):
             return iter(())
@@ -271,8 +270,7 @@ class Edf(PreemptiveList):
     Reference: Liu and Layland, Scheduling Algorithms for Multiprogramming (1973); Dertouzos (1974): preemptive and on
     one server it meets all deadlines whenever any policy can.  On several servers it may not (Dhall and Liu, 1978).
     Weakness: under overload it runs tasks that are nearly late and misses one deadline after the other; `drop_expired`
-    limits that.
-    Cost: O(log n) per task; if preemptive, one pass over the running tasks for a head that does not fit.
+    limits that.  Cost: O(log n) per task; if preemptive, one pass over the running tasks for a head that does not fit.
 
     preemptive: a head that does not fit stops running tasks with later deadlines.
     drop_expired: a waiting task that reaches the head of its queue after its deadline expires.
@@ -312,7 +310,7 @@ class Srtf(PreemptiveList):
     Reference: Schrage, A Proof of the Optimality of the Shortest Remaining Processing Time Discipline (1968): on one
     server, with exact estimates and free preemption, no policy has fewer tasks in the system at any time.  On m servers
     it is O(log min(n/m, P)) competitive for mean response, P the ratio of longest to shortest (Leonardi and Raz, 1997).
-    Weakness: long tasks can starve; every stop costs its save and restore; wrong estimates.
+    Weakness: long tasks can starve; every stop costs its save and restore; wrong estimates mislead it.
     Cost: O(log n) per task and stop, if running tasks compute steadily in their best mode: remaining time plus present
     time is then constant, and a sorted list finds the task with most time left.  Otherwise one pass over the running
     tasks for a head that does not fit.
@@ -366,7 +364,7 @@ class Las(PreemptiveList):
     al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019).  With heavy-tailed sizes (decreasing
     hazard rate) and free preemption, least attained service minimizes the mean response in M/G/1 among orders that do
     not use sizes (Righter and Shanthikumar, 1989).
-    Weakness: long tasks starve while load is high; with equal sizes worse than fcfs.
+    Weakness: long tasks starve while load is high; with equal sizes it is worse than fcfs.
     Cost: O(log n) per task, stop and crossed threshold; one timer per crossing while tasks wait.
 
     thresholds: GPU-seconds (core-seconds) at which a task moves to the next queue; default: one at an hour.
@@ -411,7 +409,7 @@ class Las(PreemptiveList):
     gone = finished
 
     def victims(self, key: tuple[int, float, int], view: View) -> Iterator[Task]:
-        """Yield running tasks behind a key by queue and arrival, the last first."""
+        """Yield running tasks that rank behind a key (queue, arrival), the last first."""
         own = -key[1], -key[2]
         for level in sorted(range(len(self._running)), key=self.order_of_levels.__getitem__, reverse=True):
             rank, running = self.order_of_levels[level], self._running[level]
@@ -454,8 +452,8 @@ class Tiresias(Las):
     2D-Gittins index; Gittins, Bandit Processes and Dynamic Allocation Indices (1979): optimal mean response in M/G/1
     among orders that know only the distribution, in the limit of many thresholds.  The distribution is that of the
     estimates of the whole workload (GPUs × estimated time in the fastest mode); estimates of single tasks are not used.
-    If the hazard rate decreases, this is `las`.
-    Weakness: a distribution that changes.  Cost: as `las`.
+    If the hazard rate decreases, this is `las`.  Weakness: a distribution that changes over time is not followed.
+    Cost: O(log n) per task, stop and crossed threshold.
     """
 
     queueing = ""

@@ -27,7 +27,7 @@ class Qssf(ListScheduler):
     decay: weight of the history against the latest job in a user's mean.
     trust: number of a user's jobs at which the mean of all jobs and the user's own mean have equal weight.
     default: predicted duration while nothing has ended.
-    quantile: predict this quantile of the last `window` durations; none: predict the mean.
+    quantile: predict this quantile of the last `window` durations; None: predict the mean.
     """
 
     def __init__(

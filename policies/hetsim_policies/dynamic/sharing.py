@@ -42,7 +42,7 @@ Slowdown = Annotated[float, Field(ge=1)]
 
 
 class PairingScheduler(ListScheduler):
-    """Base: starts in order of arrival; a head without free devices may join a task."""
+    """Base: tasks start by arrival; if no device is free, the first may join another."""
 
     serve = Scheduler.serve  # refused: it pairs jobs, not batches
 
@@ -112,7 +112,7 @@ class SharingByTable(PairingScheduler):
 
     @staticmethod
     def _alone_later(task: Task, view: View) -> float:
-        """Seconds until the task would end if it waited for free devices; inf: unknown."""
+        """Seconds until the task would end if it waited for free devices; inf if unknown."""
         best = math.inf
         for mode in alone_modes(task):
             if is_shared(mode):

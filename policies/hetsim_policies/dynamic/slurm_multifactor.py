@@ -1,21 +1,21 @@
 """Slurm's multifactor priority with backfilling: weighted factors, reservations.
 
 Decides when, and which job is preempted.  Jobs of partitions of a higher tier come first.  Within a tier the priority
-is the sum of weights times factors between 0 and 1: age (time waited over `max_age`, at most 1), fair share, size (GPUs
-over those of the cluster), partition, quality of service, and the task's own priority.
-Fair share is that of `accounts` by Fair Tree (`hetsim_policies.dynamic.common.fair_tree`) if they are given; otherwise
-of users alone, by the classic formula 2^(-usage / shares) on the share of all GPU time that the user has received.
-Usage is halved every `half_life`.  All factors are computed every `calc_period`, and when a job of a new user arrives.
-The main pass starts jobs in that order, at each change.  A job that does not fit may preempt jobs of lower qualities of
-service; otherwise it closes its partition's nodes to those behind it.  The pass considers `default_queue_depth` jobs,
-and all jobs once per `sched_interval`.  The backfill pass, once per `bf_interval`, makes reservations for the first of
-these jobs and starts jobs that delay none of them.  Both passes are at multiples of their intervals.  A job that a
-limit holds back does not block the jobs behind it.
+is the sum of weights times factors between 0 and 1: age (time waited over `max_age`, at most 1), fair share, size (the
+job's GPUs over the cluster's GPUs), partition, quality of service, and the task's own priority. Fair share is that of
+`accounts` by Fair Tree (`hetsim_policies.dynamic.common.fair_tree`) if they are given; otherwise of users alone, by the
+classic formula 2^(-usage / shares) on the share of all GPU time that the user has received. Usage is halved every
+`half_life`.  All factors are computed every `calc_period`, and when a job of a new user arrives. The main pass starts
+jobs in that order, at each change.  A job that does not fit may preempt jobs of lower qualities of service; otherwise
+it closes its partition's nodes to the jobs behind it.  The pass considers `default_queue_depth` jobs, and all jobs once
+per `sched_interval`.  The backfill pass, once per `bf_interval`, makes reservations for the first of these jobs and
+starts jobs that delay none of them.  Both passes are at multiples of their intervals.  A job that waits because of a
+limit does not block the jobs behind it.
 Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload Manager:
 Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
 Weakness: many weights with a joint effect that is hard to foresee; jobs beyond `bf_max_job_test` cannot backfill, and
-those without a reservation can be passed by any number of others; jobs shorter than `bf_interval` are hardly
-backfilled; requeued work is lost, and a busy high tier can requeue a long job forever.
+jobs without a reservation can be passed by any number of others; jobs shorter than `bf_interval` are hardly backfilled;
+requeued work is lost, and a busy high tier can requeue a long job forever.
 Cost: a backfill pass makes reservations in order, while a job behind them could start now, at O(nodes) each; computing
 priorities takes some operations on columns (nanoseconds per job), and sorts only the first jobs.  Usage takes O(1) per
 start and end; if rates change (transfers, shared devices, failures), a pass over the running jobs per computation.
@@ -60,18 +60,18 @@ class SlurmMultifactor(Scheduler):
     age, fair_share, size, partition, priority, service: weights of the factors; service is that of `qos`.
     small_first: favor small jobs instead of large ones.
     partitions: factor by partition (for tasks without one: by class), from 0 to 1; others have 0.
-    shares: of users, in any unit; others have 1.
+    shares: share of each user, in any unit; others have 1.
     usage: GPU-seconds already received at the start, by user; with accounts by ACCOUNT/USER.
     accounts: the tree of accounts, for Fair Tree.
     qos: qualities of service by name: priority, limits and preemption.
-    max_age: wait at which the age factor is 1.  half_life: of usage.
+    max_age: wait at which the age factor is 1.  half_life: time in which usage is halved.
     calc_period: time between computations of priorities (PriorityCalcPeriod); 0: at each change.
     default_queue_depth: jobs that the main pass considers.  sched_interval: time between passes over all jobs; 0:
         always; null (-1 in Slurm): never.
-    bf_interval: time between backfill passes; 0: one at each change.  bf_max_job_test: jobs that they consider;
-    bf_max_job_user: jobs of one user.
-    bf_job_part_count_reserve: jobs of each partition that get reservations; 0: all.  bf_window: how far ahead
-        reservations may begin; none for later ones (a day by default in Slurm).
+    bf_interval: time between backfill passes; 0: one at each change.  bf_max_job_test: jobs that a pass considers;
+    bf_max_job_user: jobs of one user that it considers.
+    bf_job_part_count_reserve: jobs of each partition that get reservations; 0: all.  bf_window: maximum time ahead at
+        which a reservation may begin (a day by default in Slurm).
     bf_resolution: begins and ends of reservations are rounded to multiples of it; 0: exact (60 s by default in Slurm).
     """
 
@@ -260,7 +260,7 @@ class SlurmMultifactor(Scheduler):
         self._calculates_at = _next_multiple(view.now, self.calc_period)
 
     def _score(self, now: float, fair: np.ndarray | None, columns: Any) -> Any:
-        """Sums of weighted factors; a job that became ready after `now` has age 0."""
+        """Return sums of weighted factors; a job that becomes ready after `now` has age 0."""
         _, ready, owner, own, constant, *_ = columns
         age, alone = (now - ready) / self.max_age, not isinstance(ready, np.ndarray)
         age = min(1.0, max(0.0, age)) if alone else np.clip(age, 0.0, 1.0)
@@ -435,7 +435,7 @@ class SlurmMultifactor(Scheduler):
             yield from self._state_reserved(order[position], view)
 
     def _kept(self, reservation: Reservation, task: Task, placement: Placement | None) -> Reservation:
-        """Return a reservation as stored: exact for a start, otherwise rounded."""
+        """Return the reservation to store: exact if the job starts now, else rounded."""
         unit = self.bf_resolution
         if placement is not None:
             nodes = tuple(amounts_of(placement).items())
@@ -455,7 +455,7 @@ class SlurmMultifactor(Scheduler):
     def _last_fitting(
         self, fitting: list[int], order: list[Task], now: float, *, first: int, profile: FreeProfile
     ) -> int:
-        """Return the last position from `first` on of a task that could start, or -1.
+        """Return the last position (`first` or later) of a task that could start, or -1.
 
         fitting: candidate positions; those behind the result are removed.  profile: the reservations that must leave
             room.

@@ -1,4 +1,4 @@
-"""Shares over time, by programs over time fractions or fixed; in rounds.
+"""Shares of time, realized in rounds: fixed, or from linear programs.
 
 A policy decides the fraction of time that each job runs on each device type; `rounds` realizes it.
 """
@@ -38,16 +38,16 @@ class MaxMinFairness(SideBySideScheduler):
     devices (`side_by_side`); the minimum progress in the program is never below that without pairs, since all solutions
     without pairs remain feasible.
     Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies
-    for Deep Learning Workloads (Gavel, OSDI 2020).  Weakness: all jobs progress at once, so mean response is far from
-    minimal; realized only in rounds, with a switch of jobs in each (see `rounds` for the deviation).
+    for Deep Learning Workloads (Gavel, OSDI 2020).  Weakness: all jobs progress simultaneously, so mean response is far
+    from minimal; realized only in rounds, with a switch of jobs in each (see `rounds` for the deviation).
     Cost: `levels` + 1 linear programs at the next round after arrivals or ends, or a few sorts if each job has one
     mode; with pairs each program has a column for every job, mode and partner label (128 jobs of 26 classes on three
     types: 7,000 columns, 0.02 s in total, as equal jobs count once).
 
     levels: programs of water filling; then the sum of progress of the remaining jobs is maximized.
     pairs: two jobs may share devices if their slowdowns were measured; they do not share otherwise.
-    threshold: pairs count only if the sum of both speeds, each relative to running alone, is greater; with 2 hardly
-        any.
+    threshold: pairs count only if the sum of both speeds, each relative to running alone, is greater (with 2, hardly
+        any pair).
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class FinishTimeFairness(SideBySideScheduler):
     Cost: about five linear programs per round, in which hardly any two jobs are equal; with pairs (`side_by_side`) 0.2
     s each for 128 jobs of 26 classes on three types.
 
-    levels: programs of water filling after the worst ratio is known; 1: none.
-    pairs, threshold: as for `max_min_fairness`.
+    levels: number of programs of water filling after the worst ratio is known; with 1 there are none.
+    pairs: jobs may share devices in pairs, if the sum of both relative speeds is above `threshold`.
     """
 
     moving = True
@@ -113,9 +113,9 @@ class MaxThroughput(SideBySideScheduler):
     Cost: one linear program at the next round after arrivals or ends, two per round with deadlines; about five times as
     many with costs.
 
-    costs: `prices` uses those of the cluster; or a price by name of type, per device and hour or any other time, if the
-        cluster has none.  Types without a price cost 1.
-    pairs, threshold: as for `max_min_fairness`.
+    costs: `prices` to use the cluster's prices; or, if it has none, a price per device and time, by name of type.
+        Types without a price cost 1.
+    pairs: jobs may share devices in pairs, if the sum of both relative speeds is above `threshold`.
     """
 
     def __init__(
@@ -159,9 +159,9 @@ class MinMakespan(SideBySideScheduler):
     Reference: Lawler, Labetoulle, On Preemptive Scheduling of Unrelated Parallel Processors by Linear Programming
     (1978), the source of the program; as a policy in Gavel (Narayanan et al., OSDI 2020).
     Weakness: short jobs are stretched to the end of the longest, so mean response is bad by design.
-    Cost: two linear programs per round, with pairs as for `finish_time_fairness`.
+    Cost: two linear programs per round; with pairs each takes longer (0.2 s for 128 jobs of 26 classes on 3 types).
 
-    pairs, threshold: as for `max_min_fairness`.
+    pairs: jobs may share devices in pairs, if the sum of both relative speeds is above `threshold`.
     """
 
     moving = True
@@ -177,8 +177,8 @@ class Isolated(RoundScheduler):
     the time; `rounds` realizes it, and no job runs beyond its share, not even on idle devices.  With `spare: true` idle
     devices are given to jobs that lag most: if jobs are equally wide, this is max-min fairness that ignores device
     types (the policy LAS of Gavel).
-    Reference: the baseline of Gavel (Narayanan et al., OSDI 2020) and Themis (Mahajan et al., NSDI 2020); every job's
-    progress under `max_min_fairness` is at least this in the program.
+    Reference: the baseline of Gavel (Narayanan et al., OSDI 2020) and Themis (Mahajan et al., NSDI 2020); in the
+    program of `max_min_fairness` every job progresses at least as fast.
     Weakness: it ignores the speed of a job on a device, and wastes devices by design: it is a baseline.
     Cost: linear in the jobs per round.
 
@@ -208,8 +208,7 @@ class FcfsRounds(RoundScheduler):
     Reference: FIFO of Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads
     (Gavel, OSDI 2020), type-aware and type-blind.
     Weakness: devices are idle behind a wide job that does not fit, and a job moves to a faster type whenever one before
-    it ends.
-    Cost: linear in the jobs and modes after arrivals or ends.
+    it ends.  Cost: linear in the jobs and modes after arrivals or ends.
 
     blind: each job takes the first type of the cluster with room, instead of its fastest.
     """
@@ -255,6 +254,6 @@ def check_costs(costs: Mapping[str, float], cluster: Cluster) -> None:
 
 
 def prices(cluster: Cluster, costs: Mapping[str, float]) -> dict[str, float]:
-    """Price of a device per time, by type: as given, else the cluster's, else 1."""
+    """Price of a device per time, by type: from `costs`, else the cluster's, else 1."""
     hour = 3600.0
     return {name: costs.get(name) or hour * cluster.price_of(name) or 1.0 for name in cluster.types}

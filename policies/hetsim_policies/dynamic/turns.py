@@ -1,4 +1,4 @@
-"""Devices in turn: quanta, leases, or all at once."""
+"""Devices in turn: quanta, leases, or all tasks simultaneously."""
 
 import math
 from collections.abc import Iterator
@@ -54,11 +54,11 @@ class RoundRobin(ListScheduler):
         self.received: dict[int, float] = {}  # device-seconds that a task had received when its turn began
 
     def _ticket(self, _: Task) -> int:
-        """Return the next entry number: the order is that of entries into the queue."""
+        """Return the next number: tasks are ordered by their entry into the queue."""
         return next(self._tickets)
 
     def _begin_turn(self, task: Task, view: View) -> Placement | None:
-        """Start a task now, begin its turn, and return its placement (None: no room)."""
+        """Start a task and its turn; return its placement, or None if there is no room."""
         placement = view.fit(task) if self.rule is None else self.rule(task, view)
         if placement is not None:
             self.turn_ends[task.index] = view.now + self.quantum
@@ -66,7 +66,7 @@ class RoundRobin(ListScheduler):
         return placement
 
     def _is_over(self, task: Task, view: View) -> bool:
-        """Return True after a quantum; else prolong the turn (a stop loses transfers)."""
+        """Return True after a quantum; else extend the turn, since a stop loses transfers."""
         if self.turn_ends[task.index] > view.now:
             return False
         missing = self.quantum - (view.attained(task) - self.received[task.index]) / place_of(task, view).mode.width
@@ -102,16 +102,15 @@ class RoundRobin(ListScheduler):
 
 
 class ProcessorSharing(ListScheduler):
-    """Processor sharing: start every task at once, where it would end first.
+    """Processor sharing: start each task on arrival, on the device of earliest end.
 
     Decides where.  It is for devices that share by time slices (`sharing: timeslice`), whose `streams` limit the tasks
     in flight; beyond that limit, and on other devices, tasks wait in the order of arrival.
     Reference: Kleinrock, Time-Shared Systems: A Theoretical Treatment (1967); on one server the mean response in M/G/1
     is x / (1 - load), whatever the distribution of sizes x.  Joining the least loaded of several servers: Gupta et
     al., Analysis of Join-the-Shortest-Queue Routing for Web Server Farms (2007), nearly as insensitive.
-    Weakness: equal tasks all end late; slices are switched, at a cost, all the time; all running tasks need memory at
-    once.
-    Cost: linear in the devices that fit.
+    Weakness: equal tasks all end late; slices are switched all the time, at a cost; all running tasks need memory
+    simultaneously.  Cost: linear in the devices that fit.
     """
 
     queueing = "processor sharing"
@@ -145,8 +144,7 @@ class Themis(Scheduler):
     gets a new lease.
     Reference: Mahajan et al., Themis: Fair and Efficient GPU Cluster Scheduling (2020).  In the paper the worst-off
     jobs bid in an auction whose payments make honest bids optimal; here estimates are trusted, so the auction reduces
-    to the order of ρ.
-    Weakness: ρ needs good estimates; short leases cost many stops, long ones approach fcfs.
+    to the order of ρ.  Weakness: ρ needs good estimates; short leases cost many stops, long ones approach fcfs.
     Cost: one pass over all jobs in the system per round in which a job waits.
 
     lease: minimum seconds that a job keeps its GPUs.

@@ -63,8 +63,8 @@ class AlloX(Scheduler):
     on four types of 128 devices 0.5, 1.5 and 6 ms.  n is at most `window`; only the sort grows with the length of the
     queue.  A window that is too short costs more than it saves: see four-generations in docs/speed.md.
 
-    alpha: part of the users (rounded up), those with the least attained service, whose jobs are considered.
-    window: the maximum number of waiting jobs, the shortest, that are matched at once; the others would be behind them
+    alpha: fraction of the users (rounded up), with the least attained service, whose jobs are considered.
+    window: maximum number of waiting jobs that are matched together, the shortest ones; others would be behind them
         anyway.
     """
 
@@ -144,7 +144,7 @@ class AlloX(Scheduler):
         self._ends[kind][at:at] = [end] * count
 
     def _queues(self, view: View) -> list[np.ndarray]:
-        """Seconds until each device is free, by device type, ascending."""
+        """Return by device type the sorted seconds until each device is free."""
         if not view.changes.steady:
             for task in view.running("start", own=True):
                 self.finished(task)
@@ -201,7 +201,7 @@ def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) ->
 
 
 def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
-    """Return the cheapest mode for `behind` jobs behind it; ties: the first."""
+    """Return the position of the first cheapest mode with `behind` jobs behind it."""
     return min((way.time * (1 + behind * way.width), order, way.mode)
                for order, way in enumerate(ways) if way.kind == kind)[2]  # fmt: skip
 
@@ -217,7 +217,7 @@ def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _wanted(cost: np.ndarray) -> np.ndarray:
-    """Return the places among the n best of any of the n jobs, which suffice."""
+    """Return the places that are among the n best of some job; n jobs need no others."""
     count, places = cost.shape
     if places <= count:
         return np.arange(places)
@@ -227,7 +227,7 @@ def _wanted(cost: np.ndarray) -> np.ndarray:
 
 
 def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield jobs, times, widths (columns) of first modes on a type, then second ones."""
+    """Yield jobs, times and widths for the jobs' first modes on a type, then second."""
     mine = [[(job, way.time, way.width) for way in some if way.kind == kind] for job, some in enumerate(ways)]
     for layer in range(max(map(len, mine))):
         rows, times, widths = zip(*(some[layer] for some in mine if len(some) > layer), strict=True)

@@ -60,7 +60,7 @@ class ByUser(ListScheduler):
     """Base of policies with one queue per user, served in turn by received service.
 
     With "block" no task passes one that does not fit, on any node of its partition; with "skip" the next user's task
-    may.  A user's tasks are in the order of arrival; those bound to another partition have their own queue.  `standing`
+    may.  A user's tasks are in the order of arrival; tasks bound to another partition have their own queue.  `standing`
     is queried when the round begins and when a user's task has started.
     """
 
@@ -141,7 +141,7 @@ class Wfq(ListScheduler):
     Weakness: service is charged by estimates; a user gains nothing from having been idle.  On many servers the bound
     grows with their number.  Cost: O(log n) per task with `block`, in addition O(shapes) per round with `skip`.
 
-    weights: of users by name; the others have 1.
+    weights: weight of each user, by name; the others have 1.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Drf(ByUser):
     preemption a share shrinks only as tasks end.
     Cost: O(log users) per start and end; with `skip` also O(waiting users) per round.
 
-    weights: of users by name; the others have 1.
+    weights: weight of each user, by name; the others have 1.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class QuotaBorrow(ByUser):
 
     Decides when, and which job is preempted.  Jobs within their user's quota start first, in the order of arrival; a
     job beyond the quota may borrow free GPUs while no job within a quota waits for them.  When a job within its quota
-    does not fit, borrowers are stopped, latest start first, just as many as it needs; they wait again, with their work
+    does not fit, borrowers are stopped, latest start first, only as many as needed; they wait again, with their work
     kept.
     Reference: Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads (2019), section
     2.3: virtual clusters with quotas, used beyond them while others are idle, and reclaim by preemption. `of` names the
@@ -323,10 +323,9 @@ class QuotaBorrow(ByUser):
         yield WAIT_FOR_CHANGE if view.num_waiting(own=True) else WAIT_FOR_READY
 
     def _serve(self, view: View, within: bool, owed: int) -> Generator[Decision, None, int]:
-        """Start heads of users, either those within quotas or those that borrow.
+        """Start first jobs of users, either jobs within quotas or jobs that borrow.
 
-        owed: bitmask of the nodes on which a job within its quota waits.  Return the nodes of the jobs that were
-            passed.
+        owed: bitmask of nodes for which a job within its quota waits.  Return the bitmask of nodes of the passed jobs.
         """
         passed: dict[Line, None] = {}
         waited_for = 0

@@ -25,7 +25,7 @@ SLACK = 1e-9  # Relative gain of a mean below which a difference is rounding
 
 @dataclass
 class First:
-    """A candidate for the first action: start a task there, or (None) wait.
+    """A candidate for the first action: start a task at a placement, or wait (None).
 
     alone: True if nothing else starts then until something changes.
     """
@@ -45,9 +45,9 @@ class Future:
 
 
 class Led(Relay):
-    """A base scheduler after a first decision made for it.
+    """A base scheduler that continues after a first decision by another scheduler.
 
-    A task that another scheduler starts is gone for the base; if it is stopped, it is ready again.
+    A task that another scheduler starts counts as gone for the base scheduler; if it is stopped, it is ready again.
     """
 
     def __init__(self, base: Scheduler):
@@ -97,8 +97,8 @@ class Rollout(Relay):
     ended tasks took other times than estimated, too few have ended to judge, or arrivals are drawn, the best candidate
     is compared with the base in `samples` further futures: the time of each task is the expectation given its estimate
     (weaker if estimates of its class were uninformative, see `hetsim_policies.prediction.estimates`) times the ratio of
-    an ended task, and both have the same times, arrivals and random numbers.  The lower confidence limit of the mean
-    paired gain (Student's t, one-sided) must exceed 0, or `margin` of the base.
+    an ended task, and base and candidate have the same times, arrivals and random numbers.  The lower confidence limit
+    of the mean paired gain (Student's t, one-sided) must exceed 0, or `margin` of the base.
     Reference: Bertsekas, Tsitsiklis, Wu, Rollout Algorithms for Combinatorial Optimization (1997): if forks are exact,
     a rollout is never worse than its base; policy improvement by one step.
     Weakness: later arrivals are not foreseen unless `arrivals` is `learned`, and no test measures that loss; ratios are
@@ -115,7 +115,7 @@ class Rollout(Relay):
     arrivals: `none` in forks, or drawn from a model `learned` from past arrivals; it needs a horizon.
     samples: number of futures in which the best candidate is compared with the base, if times or arrivals are
         uncertain; 1: the result of the first fork is trusted.
-    confidence: of the limit of the mean gain that must be above 0.
+    confidence: level of the lower confidence limit of the mean gain, which must be above 0.
     forks: maximum number of forks per decision, which limits the candidates.
     margin: relative gain over the base's mean that a candidate needs.
     """
@@ -279,7 +279,7 @@ class Rollout(Relay):
         return gain - doubt > max(SLACK, self.margin) * abs(float(np.mean(bases)))
 
     def _future(self, view: View, number: int) -> Future:
-        """Draw arrivals and times, equal for all candidates; number 0: expected ones."""
+        """Draw arrivals and times, equal for all candidates (number 0: expected times)."""
         decision, until = self.notes["decisions_tried"], view.now + self.horizon
         coming: list[tuple[float, Task]] = []
         if self.arrivals == "learned":
@@ -292,7 +292,7 @@ class Rollout(Relay):
         return Future(seed, coming, believed.residuals.tolist() if number else [1.0], believed)
 
     def _played(self, first: First | None, future: Future, view: View) -> tuple[float, dict[int, None]]:
-        """Return the objective after a first decision, and the rows that start at once."""
+        """Return the objective after a first decision, and the rows started immediately."""
         self._led.first = first
         try:
             expected = None if future.believed is None else future.believed.parts

@@ -9,14 +9,15 @@ For a guess λ of the time in which all of them will be done:
    busy for less than λ, then to the cores.  If a device then ends later than (2 + α)λ the guess was too small.
 Bisection finds the smallest accepted guess; one more guess is the end of the best layout so far, as affinity may use
 that time anyway.  The layout that ends first is chosen, among equals the one that moves the fewest bytes.  Then each
-device runs its line in order.
+device runs its queue in order.
 Reference: Bleuse, Gautier, Lima, Mounié, Trystram, Scheduling Data Flow Program in XKaapi: A New Affinity Based
-Algorithm for Heterogeneous Architectures (Euro-Par 2014).  There an activation of independent tasks ends within 2 + α
-times its optimum, transfers aside; nothing is proven of a graph.  `transfers` is their DADA(α) + CP.
+Algorithm for Heterogeneous Architectures (Euro-Par 2014).  There an activation (tasks that become ready together) of
+independent tasks ends within 2 + α times its optimum, without transfers; nothing is proven for a graph.  With
+`transfers` it is their DADA(α) + CP.
 Weakness: a task is placed once, when it becomes ready; only the tasks that are ready now are considered, so no device
-is reserved for the critical path, and α has to be chosen.  Gangs, fractions of GPUs and tasks that fit no line are
-placed as by `dmda`.
-Cost: an activation of n tasks on L lines: O(n L) lookups, and about 12 guesses of O(n (log n + L)).
+is reserved for the critical path, and α has to be chosen.  Gangs, fractions of GPUs and tasks that fit no device queue
+are placed as by `dmda`.
+Cost: an activation of n tasks on L device queues: O(n L) lookups, and about 12 guesses of O(n (log n + L)).
 """
 
 import math
@@ -42,10 +43,11 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Activation:
-    """Tasks that became ready together, and the lines' earlier tasks.
+    """Tasks that became ready together, and the loads of the device queues (lines).
 
-    `seconds[j, l]`: time of task j on line l (inf: cannot run there); `need[j, l]`: lanes it takes; `held[j, l]`: bytes
-    of its data that are there; `free[l]`: seconds until each lane of the line has served its earlier tasks.
+    `seconds[j, l]`: time of task j in queue l (inf: it cannot run there); `need[j, l]`: number of cores or GPUs that it
+    uses; `local[j, l]`: bytes of its data in the queue's memory; `free[l]`: seconds until each core or GPU of the queue
+    has served its earlier tasks; `on_cores[l]`: True if queue l is that of a node's cores.
     """
 
     seconds: np.ndarray
@@ -59,8 +61,8 @@ class Dada(Dmda):
     """Data affinity up to a share of each device, then dual approximation.
 
     alpha: the share of a device's time that is assigned by affinity alone; 0 is the dual approximation.
-    transfers: transfers count in the time of a task.
-    prefetch: transfer inputs of the next task of a line to its GPU while the task before it computes.
+    transfers: include transfers in the time of a task.
+    prefetch: transfer inputs of a GPU's next task while the task before it computes.
     """
 
     def __init__(
@@ -140,7 +142,7 @@ class Dada(Dmda):
 
 
 def _memory(line: DeviceLine) -> tuple[int, int]:
-    """Return the memory of a line's tasks: the node's, or that of the accelerator."""
+    """Return the memory that a queue's tasks use: the node's or the accelerator's."""
     assert line.device is not None
     return line.device.node, -1 if line.type.kind == "cpu" else line.device.index
 
@@ -175,7 +177,7 @@ class LinesLayout:
 
     @property
     def missing(self) -> float:
-        """Bytes of the tasks' data that are on other devices than their lines'."""
+        """Bytes of the tasks' data that are not in the memory of their assigned device."""
         local = self.given.local
         return float(sum(local[task].max() - local[task, line] for task, line in enumerate(self.line)))
 
@@ -209,7 +211,7 @@ def dealt(given: Activation, alpha: float) -> list[int]:
 def laid_out(
     given: Activation, guess: float, alpha: float, order: Sequence[int], pairs: Sequence[tuple[int, int]]
 ) -> LinesLayout | None:
-    """Lay out by affinity and balance for one guess; None if it is too small."""
+    """Assign tasks by affinity and balance for one guess; None if it is too small."""
     layout = LinesLayout(given)
     _put_near_data(layout, guess, alpha, pairs)
     accelerators = np.flatnonzero(~given.on_cores).tolist()
@@ -235,7 +237,7 @@ def laid_out(
 
 
 def _put_near_data(layout: LinesLayout, guess: float, alpha: float, pairs: Sequence[tuple[int, int]]) -> None:
-    """Put tasks near their data, most bytes first, up to the share alpha of a queue."""
+    """Place tasks near their data, most bytes first, up to the share alpha of a queue."""
     given = layout.given
     room = [alpha * sum(max(0.0, guess - free) for free in times) for times in given.free]
     for task, line in pairs:
@@ -250,7 +252,7 @@ def _shortest(given: Activation, task: int, lines: Sequence[int]) -> float:
 
 
 def _first(layout: LinesLayout, task: int, lines: Sequence[int]) -> int | None:
-    """Return the device queue where a task ends first; ties: most of its data."""
+    """Return the queue where a task ends first, of equal ones the one with most data."""
     usable = [line for line in lines if math.isfinite(layout.given.seconds[task, line])]
     local = layout.given.local[task]
     return min(usable, key=lambda line: (layout.finish(task, line), -local[line]), default=None)

@@ -4,17 +4,17 @@ Decides the group of each task; the inner scheduler decides order, device and mo
 is made from the waiting tasks and the observed arrival rates: the share of each class that each group runs
 (`hetsim_policies.hybrid.common.groups`).  New tasks are distributed in these shares, in turn, so that after any number
 of tasks of a class a group is less than one task off its share; waiting tasks are moved to match the shares.  A new
-class is planned at once.  Between plans a group *starves* if a task could start on its devices, no task waits in it for
-their type, and such tasks wait elsewhere.  It then takes the newest task of the class that loses least there, if the
-task is expected to end earlier.  With an `objective`, several plans are tried at each epoch in forks of the run
+class is planned immediately.  Between plans a group *starves* if a task could start on its devices, no task waits in it
+for their type, and such tasks wait elsewhere.  It then takes the newest task of the class that loses least there, if
+the task is expected to end earlier.  With an `objective`, several plans are tried at each epoch in forks of the run
 (`View.fork`), with the groups' later decisions: the planner's plan, that of the last epoch, every class where it takes
-least time, and the split that ends first.  The plan with the best mean of the objective is followed, the planner's
-among equals.
+least time, and the split that ends first.  The plan with the best mean of the objective is followed; at ties, the
+planner's.
 Reference: the split into a program over classes and a fast dispatcher is that of Gavel (Narayanan et al., OSDI 2020)
 and, for two levels, of Mesos (Hindman et al., NSDI 2011); stealing between them is that of Hawk (Delgado, Dinu,
-Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015).  The programs are those of
+Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015).  The optimization problems are those of
 `hetsim_policies.static.common.unrelated` and `dual_approximation`.
-No ratio is proven: the plan counts device-seconds, not lanes, and assumes that devices of a type are equal.
+No ratio is proven: the plan counts device-seconds, not single devices, and assumes that devices of a type are equal.
 Weakness: one group with the whole cluster is just the inner scheduler; many small groups keep wide gangs waiting,
 and an inner order applies only within a group.  A plan from few arrivals follows their noise, and for many kinds with
 few tasks each the shares are coarse.  The plan ignores data and links.
@@ -74,10 +74,11 @@ class Hierarchical(Scheduler):
 
     epoch: seconds between plans, at least 1 in a scenario.
     planner: "lp", or "dual_approximation" (cores and one type of accelerator).
-    inner: the scheduler in each group, by name or as a mapping with its parameters: a list order, or one that chooses
-        a line for each task (eft, dmda, ...); default: fcfs that skips tasks that do not fit.
+    inner: the scheduler in each group, by name or as a mapping with its parameters: a list order, or one that chooses a
+        device queue for each task (eft, dmda, ...); default: fcfs that skips tasks that do not fit.
     groups: "type" (of device), "node", "rack", or a number of nodes each.
-    moves: when a starving group takes work: if that ends "earlier", "always" when it could run there, or "never".
+    moves: when a starving group takes a task: if the task ends "earlier" there, "always" if it can run there, or
+        "never".
     objective: the mean by which plans are compared in forks of the run: response, slowdown, deadline_misses, energy
         (above idle) or cost; default: the planner's plan is followed without a comparison.
     """

@@ -2,24 +2,22 @@
 
 Decides where and when.  A planner lays out the present tasks; every lane (core or accelerator) has its steps in order,
 and starts the next when it is free.  Running tasks, with their estimated ends, and the coming steps give a forecast of
-the end.
-Repairs, the cheap ones first:
+the end.  Repairs, the cheap ones first:
 1. Order.  A lane whose next step cannot start yet starts a later step that delays no other.
 2. Theft.  An idle lane takes a step from the lane that will end last, if the step then ends sooner; and, with
    `restart`, restarts a task that runs elsewhere and would end sooner here (the work done there is lost).
 3. A new plan of unstarted steps, when the forecast of the end is off by more than `threshold` of the planned time, or
    devices failed or were repaired.  It is adopted only if it ends sooner by the forecast.
-A task that exceeds its estimate is expected to take as long as ended tasks that were as late (`Experience`).
+The time of a task that exceeds its estimate is predicted from ended tasks that were as late (`Experience`).
 Tasks that arrive later are put on the lane where they end first, and are part of the next plan.  With exact estimates
 and no surprises the policy follows the plan, except for thefts that end a task sooner.
 Reference: the three levels are those of dynamic rescheduling after Sakellariou and Zhao, A Low-cost Rescheduling Policy
 for Efficient Mapping of Workflows on Grid Systems (2004), where only what has become late is planned again, and of
 Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016), where plans are followed loosely; restarts
-are the spoliation of `heteroprio`.
-No ratio is proven once anything differs from its estimate.  Weakness: it plans for the makespan, so that under a steady
-load other policies have shorter responses; it trusts estimates until they are proven wrong; it sees a slow device only
-as single late tasks; tasks that the planner cannot plan (gangs, fractions of GPUs) start as soon as they fit, before
-the plan, and may wait long under a steady load.
+are the spoliation of `heteroprio`.  No ratio is proven once anything differs from its estimate.  Weakness: it plans for
+the makespan, so that under a steady load other policies have shorter responses; it trusts estimates until they are
+proven wrong; it sees a slow device only as single late tasks; tasks that the planner cannot plan (gangs, fractions of
+GPUs) start as soon as they fit, before the plan, and may wait long under a steady load.
 Cost: O(lanes) per round; a forecast is linear in the remaining steps, made about LOOKS times while half of them end; a
 repair visits one queue.  Between two plans PAUSE of the planned time and of the planned tasks must pass, so that with a
 planner of cost C(n) an event costs at most C(n) / (PAUSE n).
@@ -76,7 +74,7 @@ class PlanAndRepair(Scheduler):
         or by arrival.
     threshold: a new plan is made when the forecast end differs from the plan by this fraction of the planned time.
     foresight: the planner has the future arrivals, as static policies do.
-    restart: an idle lane may restart a task that runs elsewhere.
+    restart: an idle core or GPU may restart a task that runs elsewhere.
     prefetch: the inputs of an accelerator's next step are transferred while the step before it runs.
     """
 
@@ -204,7 +202,7 @@ class PlanAndRepair(Scheduler):
                     yield Fetch(item, lane.device)
 
     def _repair(self, idle: list[PlannedLane], view: View) -> Iterator[Decision]:
-        """Let idle lanes try their own queues, then those of others, then restarts."""
+        """Start steps on idle devices: from own queues, then from others', then restarts."""
         for lane in [lane for lane in idle if lane.queue]:
             if (job := reordered(self._board, lane, self._look(view), view)) is not None:
                 self.notes["reordered"] += 1
@@ -260,7 +258,7 @@ class PlanAndRepair(Scheduler):
         return self._upset or abs(self._look(view).end - self._promised) > self.threshold * span
 
     def _plan(self, view: View) -> None:
-        """Plan the unstarted tasks; adopt the plan if first, larger or shorter."""
+        """Plan unstarted tasks; adopt the plan if it is the first, larger or shorter."""
         tasks = self._problem.tasks
 
         def may_plan(row: int) -> bool:
@@ -306,7 +304,7 @@ class PlanAndRepair(Scheduler):
             self._board.put(job)
 
     def _house(self, view: View) -> None:
-        """Put new tasks at the end of the lane on which they would end first."""
+        """Put new tasks at the end of the device queue in which they would end first."""
         ends = dict(self._look(view).lane)
         board, now = self._board, view.now
         for task in sorted(self._new.values(), key=self._key):
@@ -369,7 +367,7 @@ Known = dict[DeviceType, list[tuple[float, PlannedJob]]]
 
 
 def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> PlannedJob | None:
-    """Return a step behind the head of a lane that delays none it passes, or None."""
+    """Return a step that may start before a lane's head without delaying it, or None."""
     now, limit, position = view.now, math.inf, lane.arrived
     for job in lane.queue.values():
         if not position:
@@ -384,7 +382,7 @@ def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -
 
 
 def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> tuple[PlannedJob, PlannedJob] | None:
-    """Return the step to steal from the lane that ends last, as (old, new), or None.
+    """Return the step to steal from the device that ends last, as (old, new), or None.
 
     Of that lane's steps, choose the one that makes the later end of both lanes earliest; it must end sooner here than
     there.  If that lane has no such step, try the lane that ends next to last, and so on.
@@ -416,7 +414,7 @@ def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> t
 
 
 def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: View) -> list[PlannedJob]:
-    """Return steps of waiting tasks on a lane that could end sooner on another lane."""
+    """Return steps of waiting tasks on `victim` that could end sooner on `lane`."""
     steady, end = view.changes.steady, seen.lane.get(victim.number, 0.0)
     return [
         job
@@ -428,11 +426,11 @@ def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: V
 
 
 def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> PlannedJob | None:
-    """Return a task that would end sooner if restarted here, latest end first.
+    """Return the task of latest end that would end sooner if restarted on this lane.
 
-    A late task is expected to be as late here, so it only ever moves to a faster lane.  Ends are computed now: an older
-    forecast, from before the last restart, would restart the same task repeatedly.
-    known: results for lanes of the same type since something was last started.
+    A late task is expected to be as late on the new lane (core or GPU), so it only ever moves to a faster one.  Ends
+    are computed now: an older forecast, from before the last restart, would restart the same task repeatedly.
+    known: earlier results for lanes of the same type, valid until something starts.
     """
     kind = lane.device.type
     if kind not in known:

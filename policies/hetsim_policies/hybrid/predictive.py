@@ -4,14 +4,13 @@ Runs around another scheduler, which decides when and where.  Every `interval` t
 number of devices that it would keep busy, and forecast (`hetsim_policies.prediction`):
 
 scale    as many devices are awake as the load within one waking time needs at the target utilization, plus those for
-         waiting work.  That load is at least the measured load, plus the rise by the forecast; so devices for a rise
+         waiting work.  That load is the measured load plus the forecast rise, or more; so devices for a rise
          are awake in time, not a waking time later, and on an unusual day they follow the measured load
          (`hetsim_policies.prediction.series`).
          With the predictor `last_value` or `ewma` this is an autoscaler that only reacts; with the signal `utilization`
-         it is also that of Kubernetes, which measures how busy the devices are
-         (`hetsim_policies.hybrid.predictive`).
-reserve  tasks of other classes may occupy only the devices that the forecast for the next `ahead` seconds leaves to
-         them, beyond those for the classes and services named here.  `ahead` is about the run time of such other tasks:
+         it is the autoscaler of Kubernetes, which measures how busy the devices are.
+reserve  tasks of other classes may occupy only the devices that the classes and services named here will not need by
+the forecast for the next `ahead` seconds.  `ahead` is about the run time of such other tasks:
          they are not stopped when the peak comes, so they must not have begun.  Meanwhile they may run on cores or in
          a smaller mode, if they have one that fits.
 
@@ -24,7 +23,7 @@ does not come; reservations use the forecast alone, of which only the level foll
 devices on one node than are awake there may have to wait until nothing runs.
 Cost: the inner scheduler's, and per interval that of the predictor and O(waiting + devices).  While no task waits or
 runs and no forecast can change anything there are no events; such intervals are measured at the next arrival, and
-those in which nothing is expected any more are skipped at once.  (Services are measured in every interval.)
+intervals in which nothing is expected any more are skipped together.  (Services are measured in every interval.)
 """
 
 import math
@@ -66,8 +65,8 @@ from hetsim_policies.prediction.predictors import HoltWinters
 class Predictive(Scheduler):
     """Scales and reserves devices by forecast, around another scheduler.
 
-    base: that scheduler; default: fcfs that skips tasks that do not fit.  With `reserve` it must be a list scheduler
-        (fcfs, sjf, edf, priority, qssf, ...), best with the discipline "skip".
+    base: the inner scheduler; default: fcfs that skips tasks that do not fit.  With `reserve` it must be a list
+        scheduler (fcfs, sjf, edf, priority, qssf, ...), best with the discipline "skip".
     predictor: how the load is forecast; default: holt_winters with a season of a day.
     scale: put devices to sleep and wake them.
     min_replicas: the minimum number of awake devices of a type.
@@ -175,7 +174,7 @@ class Predictive(Scheduler):
         return Series(predictor, self.interval, lead + self.interval, score=self.score, memory=self.memory)
 
     def _true_load(self, kind: DeviceType, names: Collection[str] | None, time: float) -> float:
-        """Mean number of devices that arrivals at a time keep busy, by true rates."""
+        """Mean number of devices kept busy by arrivals at `time`, by the true rates."""
         rates = self.rates or {}
         return sum(
             rates[name](time) * seconds / count
@@ -362,7 +361,7 @@ class Predictive(Scheduler):
 
 
 class ViewWithRoom(PartView):
-    """The view of tasks that must leave room: modes that leave none fit nowhere."""
+    """View of unprotected tasks: a mode that leaves too little room fits nowhere."""
 
     def __init__(self, view: View, leaves_room: Callable[[Mode], bool]):
         super().__init__(view, None, view.cluster.types.values())
@@ -454,7 +453,7 @@ def asked_of(task: Task) -> tuple[DeviceType, float] | None:
 
 
 class ServiceDemand:
-    """Requests of one service: the type that serves them, and their seconds."""
+    """Requests of one service: the type that serves them, and device-seconds of each."""
 
     def __init__(self, counter: Counter, view: View):
         self.queue = queue = counter.queue

@@ -1,20 +1,19 @@
 """A plan for long, predictable tasks, and a queue for the rest, which fills gaps.
 
 Decides when and where.  Tasks of the `static` classes are planned once, before the run, by a static policy on lanes
-(cores, accelerators) that are kept for them; each starts when it has arrived and is at the head of its idle lane.
-All other tasks wait in the order of `rest`.  They use other lanes; and a kept lane, with the host cores and the
+(cores, accelerators) that are reserved for them; each starts when it has arrived and is at the head of its idle lane.
+All other tasks wait in the order of `rest`.  They use other lanes; and a reserved lane, with the host cores and the
 memory that its tasks need, is lent to a task that is expected to end by the arrival of the lane's next planned task
-plus `slack`.  With exact estimates no planned task starts later than in the plan by more than `slack`.
-"auto" plans the classes that are predictable and long: the coefficient of variation of their estimated times is at
-most `cv`, their mean time at least that of all tasks, and planners can plan their tasks, which have no graph.
-Reference: the split by predictability is that of Hawk, which plans long jobs centrally and lets short ones find their
-own way on the rest (Delgado, Dinu, Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015);
+plus `slack`.  With exact estimates no planned task starts later than in the plan by more than `slack`. "auto" plans the
+classes that are predictable and long: the coefficient of variation of their estimated times is at most `cv`, their mean
+time at least that of all tasks, and planners can plan their tasks, which have no graph.
+Reference: the split by predictability is that of Hawk, which plans long jobs centrally and leaves short ones to
+distributed schedulers (Delgado, Dinu, Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015);
 filling gaps by estimates is that of Mu'alem and Feitelson (2001).
 Weakness: a task that overruns its estimate on a lent lane delays the plan (`margin` stretches these estimates); planned
-tasks never use devices that are not kept, even idle ones; contention on shared links is not modeled.  When a lane's
-device fails, its planned tasks join the rest.
-Cost: the planner's; O(lanes of the plan) per round, O(lanes of a node) for each placement checked, and if the first
-placement is refused a pass over the nodes on which the task fits.
+tasks never use devices that are not reserved, even idle ones; contention on shared links is not modeled.  When a lane's
+device fails, its planned tasks join the rest.  Cost: the planner's; O(lanes of the plan) per round, O(lanes of a node)
+for each placement checked, and if the first placement is refused a pass over the nodes on which the task fits.
 """
 
 import math
@@ -53,15 +52,15 @@ from hetsim_policies.static.lists import Mct
 
 
 class SemiStatic(Scheduler):
-    """Planned classes on kept lanes; others fill the gaps from a queue.
+    """Planned classes on reserved devices; unplanned tasks fill gaps from a queue.
 
     static: the classes to plan, or "auto".
     planner: a static policy for them, by name or as a mapping with its parameters; default: mct.
-    rest: the list order of the others; default: fcfs that skips tasks that do not fit.
-    reserve: part of the lanes of each type that are kept, or "auto": the planned classes' part of all estimated work.
+    rest: the list order of unplanned tasks; default: fcfs that skips tasks that do not fit.
+    reserve: fraction of the lanes of each type to reserve, or "auto": the planned classes' part of all estimated work.
     slack: seconds by which lending a lane may delay its next planned task.
     cv: for "auto": maximum coefficient of variation of the estimated times of a planned class.
-    margin: factor on estimates of the others when they fill a gap.
+    margin: factor on estimated times of unplanned tasks that fill a gap.
     """
 
     def __init__(
@@ -123,7 +122,7 @@ class SemiStatic(Scheduler):
         self.notes = {"planned_tasks": len(rows), "kept_lanes": len(kept)}
 
     def _rows(self, problem: PlanProblem) -> np.ndarray:
-        """Return the rows of the tasks to plan; ScenarioError if they have predecessors."""
+        """Return rows of the tasks to plan; raise ScenarioError if they have predecessors."""
         tasks = problem.tasks
         code = np.zeros(len(tasks), dtype=int) if tasks.class_code is None else tasks.class_code
         graph = np.zeros(len(tasks), dtype=bool)
@@ -186,7 +185,7 @@ class SemiStatic(Scheduler):
         self._tasks[task.index] = task
 
     def _impossible(self, number: int, task: Task) -> bool:
-        """Return True if a step's lane is down, or admission forbids its mode."""
+        """Return True if a device of the step is down, or admission forbids its mode."""
         assert self.planned is not None
         if task.allowed is not None and self.planned.steps[number].mode not in task.allowed:
             return True
@@ -308,7 +307,7 @@ def _classes(tasks: Tasks) -> list[str]:
 
 
 def kept_lanes(cluster: Cluster, part: float) -> dict[str, Device]:
-    """Return the last lanes of each type: at least this share, and at least one.
+    """Return the last devices of each type: at least this share, and at least one.
 
     First-fit placement reaches them last.
     """
@@ -320,7 +319,7 @@ def kept_lanes(cluster: Cluster, part: float) -> dict[str, Device]:
 
 @dataclass(eq=False, slots=True)
 class LaneQueue:
-    """A lane with its unstarted planned tasks, by number in the plan."""
+    """A core or GPU with its unstarted planned tasks, by number in the plan."""
 
     device: Device
     steps: deque[int] = field(default_factory=deque)
@@ -330,7 +329,7 @@ class LaneQueue:
 
 
 class PlanInProgress:
-    """A plan in progress: the next task of each lane, and when it is due."""
+    """A plan in progress: the next task of each core or GPU, and when it is due."""
 
     def __init__(self, plan: Plan, rows: np.ndarray, tasks: Tasks, cluster: Cluster):
         self.steps = [Step(int(rows[step.task]), step.mode, step.devices) for step in plan.steps]
@@ -355,7 +354,7 @@ class PlanInProgress:
         self.start = self._starts(tasks)
 
     def _starts(self, tasks: Tasks) -> list[float]:
-        """Return the start of each planned task by estimates; also set host demands."""
+        """Return each planned task's start by estimates; also store the host demands."""
         free: dict[str, float] = {}
         starts = []
         for number, step in enumerate(self.steps):
@@ -371,12 +370,12 @@ class PlanInProgress:
         return starts
 
     def heads(self, number: int) -> bool:
-        """Return True if a task is next on all its lanes, and they are idle."""
+        """Return True if a task is next on all its cores or GPUs, and they are idle."""
         lanes = [self.lanes[name] for name in self.steps[number].devices]
         return all(lane.steps and lane.steps[0] == number and not lane.busy for lane in lanes)
 
     def next_steps(self) -> list[int]:
-        """Return planned tasks that wait and may start now, in plan order; O(lanes)."""
+        """Return planned tasks that wait and may start now, in plan order; O(devices)."""
         first = dict.fromkeys(lane.steps[0] for lane in self.lanes.values() if lane.steps and not lane.busy)
         return sorted(number for number in first if number in self.waiting and self.heads(number))
 
@@ -400,7 +399,7 @@ class PlanInProgress:
                 lane.steps.remove(number)
 
     def back(self, number: int) -> None:
-        """Put back a stopped task, before the later tasks of its lanes."""
+        """Return a stopped task to the queues of its cores or GPUs, before later tasks."""
         self.end(number)
         for name in self.steps[number].devices:
             self.lanes[name].steps.appendleft(number)
@@ -426,8 +425,8 @@ class PlanInProgress:
     def claimed(self, node: int, end: float, slack: float) -> tuple[dict[Device, None], float, float]:
         """Return the resources of a node that must not be lent until `end`.
 
-        They are accelerators that run planned tasks, and accelerators, cores and bytes of idle lanes whose next task is
-        due by then, less `slack`.
+        They are accelerators that run planned tasks, and accelerators, cores and bytes of idle devices whose next task
+        is due before `end` - `slack`.
         """
         devices: dict[Device, None] = {}
         cores = memory = 0.0

@@ -21,11 +21,11 @@ Found = tuple[tuple[float, ...], Placement]  # (key, placement); the lowest key 
 
 
 def consolidate(task: Task, view: View) -> Placement | None:
-    """Place a spanning gang on as few nodes as possible, the fullest that suffice.
+    """Place a spanning gang on as few nodes as possible.
 
     Reference: the consolidation of Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (NSDI
-    2019).  Taking the emptiest nodes first is optimal: no fewer nodes have as many free GPUs.  The last node is the
-    tightest that suffices.  Weakness: it uses the largest gaps, which the next gang may need.
+    2019).  The emptiest nodes are taken first, which is optimal: no fewer nodes have as many free GPUs.  The last node
+    is the tightest that suffices.  Weakness: it uses the largest gaps, which the next gang may need.
     """
     for modes in equally_fast(task):
         if options := [option for mode in modes for option in _fewest_nodes(task, mode, view)]:
@@ -161,7 +161,7 @@ class Topology:
 
 
 def parts_of(cluster: Cluster) -> dict[str, np.ndarray]:
-    """Number the island, switch and node of each accelerator, by level, globally."""
+    """Number the island, switch and node of each accelerator, over the whole cluster."""
     widest = max((len(node.accelerators) for node in cluster.nodes), default=0)
     parts = {level: np.full((len(cluster.nodes), widest), -1) for level in ("island", "switch", "node")}
     for node in cluster.nodes:

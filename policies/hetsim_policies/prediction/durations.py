@@ -5,8 +5,7 @@ mean, or the quantile, of all jobs while the user has little history.
 Reference: Tsafrir, Etsion, Feitelson, Backfilling Using System-Generated Predictions Rather than User Runtime Estimates
 (2007), where the mean of a user's last two jobs is better than users' estimates; Hu et al., Characterization and
 Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters (2021) for rolling means by user and name.
-Fallback: `default` before any job has ended.
-Cost: O(1) per job for means; O(window) for quantiles.
+Fallback: `default` before any job has ended.  Cost: O(1) per job for means; O(window) for quantiles.
 """
 
 import math
@@ -26,7 +25,7 @@ class DurationHistory:
     decay: weight of the history against the latest job in a user's mean.
     trust: number of a user's jobs at which the mean of all jobs and the user's own mean have equal weight.
     default: prediction before any job has ended.
-    quantile: predict this quantile of the last `window` durations; none: predict the mean.
+    quantile: predict this quantile of the last `window` durations; None: predict the mean.
     """
 
     def __init__(

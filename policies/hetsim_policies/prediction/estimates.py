@@ -48,7 +48,7 @@ class Believed:
     def parts(self, tasks: Tasks) -> np.ndarray:
         """Expected (median) time of each row, divided by its estimate.
 
-        Estimates are compared with those of all tasks of the class that have arrived.
+        Estimates are compared with the estimates of all tasks of the class that have arrived.
         """
         estimate = np.log(np.maximum(tasks.computing(tasks.estimate).min(axis=1), SHORTEST))
         usable = np.isfinite(estimate) & np.isfinite(tasks.arrival)
@@ -84,7 +84,7 @@ class EstimateHistory:
 
     @property
     def uncertain(self) -> bool:
-        """Return True if estimates were wrong, or too few are known."""
+        """Return True if estimates were wrong, or too few tasks have ended to judge."""
         return len(self._last) < ENOUGH or self._wrong > 0
 
     def believed(self) -> Believed:
@@ -127,7 +127,7 @@ def _by_name(values: dict[str, Any], names: list[str]) -> np.ndarray:
 
 
 class ArrivalHistory:
-    """The last `window` arrivals, as a model of coming ones."""
+    """The last `window` arrivals, as a model of coming arrivals."""
 
     def __init__(self, window: int = 512):
         self._last: deque[Task] = deque(maxlen=window)

@@ -20,8 +20,7 @@ class LastValue(Predictor):
     It is the baseline of all forecasts (optimal for a random walk), and the method of autoscalers that react to a
     measurement.
     Reference: Hyndman, Athanasopoulos, Forecasting: Principles and Practice (2021), ch. 5.2 (the naive method).
-    Weakness: late by the whole horizon when the load changes, and as noisy as the measurement.
-    Cost: O(1).
+    Weakness: it is late by the whole horizon when the load changes, and as noisy as the measurement.  Cost: O(1).
     """
 
     flat = True
@@ -40,8 +39,7 @@ class Ewma(Predictor):
 
     Weights are divided by their sum, so that the first value has no more weight than its age allows.
     Reference: Brown, Statistical Forecasting for Inventory Control (1959); Holt (1957), reprinted 2004.
-    Weakness: the forecast is flat: late by about `memory` when the load changes.
-    Cost: O(1).
+    Weakness: the forecast is flat, and late by about `memory` when the load changes.  Cost: O(1).
     """
 
     flat = True
@@ -76,8 +74,8 @@ class Autoregressive(Predictor):
     x[t] = c + a1 x[t-1] + ... + ap x[t-p]; a forecast further ahead uses forecasts as inputs, step by step.
     Reference: Box, Jenkins, Time Series Analysis (1970), ch. 7; for servers' load Dinda, O'Hallaron, Host Load
     Prediction Using Linear Models (2000), which finds AR(16) enough a few seconds ahead.  Fallback: the mean of the
-    observations, until least squares have twice as many equations as weights (3 x order + 2 observations); an unstable
-    fit is limited to the window's range, widened by its size on each side.
+    observations, until least squares have twice as many equations as weights (3 x order + 2 observations); forecasts
+    are limited to the range of the window's values, extended on each side by the length of this range.
     Weakness: it has no season longer than its order; far ahead it tends to the mean.
     Cost: least squares of window x order every `refit` observations, O(order) per step of a forecast.
     """
@@ -106,7 +104,7 @@ class Autoregressive(Predictor):
             self._fit()
 
     def ceiling(self) -> float:
-        """Upper bound of forecasts: the window's range, widened by its size."""
+        """Upper bound of forecasts while nothing arrives: twice the window's maximum."""
         return 2.0 * max(self._values, default=0.0)
 
     def _pass_over(self, count: int, time: float) -> None:
@@ -168,7 +166,7 @@ class HoltWinters(Predictor):
     observation, because it is shorter than the interval, is forecast without its season.
     Cost: O(1) per observation; memory of one number per slot, and during the first week of one per pair of slots.
 
-    season: seconds after which the pattern repeats; week: those of a second, longer season; none: there is none.
+    season: seconds after which the pattern repeats.  week: seconds of a second, longer season; None: no second season.
     slot, week_slot: seconds in which the season, and the second one, add a constant.
     alpha, beta, gamma, delta: weights of one slot's observations in level, trend, day and week.  beta 0: no trend.
     """

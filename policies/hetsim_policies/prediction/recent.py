@@ -1,8 +1,8 @@
 """The mean load of the last minutes, or of longer if arrivals were few.
 
 Several exponentially weighted means are updated, each over twice the time of the one before; the shortest with at least
-`ENOUGH` arrivals is used, or the longest.  So a busy series is followed at once, and one with an arrival an hour does
-not jump with each of them.  Cost: O(1).
+`ENOUGH` arrivals is used, or else the longest.  So a busy series is followed immediately, and a series with one arrival
+per hour does not jump at each arrival.  Cost: O(1).
 """
 
 import math
@@ -14,7 +14,7 @@ MEMORIES = 7  # number of means: the longest is over 64 times the time of the sh
 
 
 class Mean(NamedTuple):
-    """Recent arrivals and expected ones over the same time, with equal weights."""
+    """Recent arrivals and expected arrivals over the same time, with equal weights."""
 
     value: float
     expected: float
@@ -80,5 +80,5 @@ class FadingSum:
         self.time = time
 
     def at(self, time: float) -> float:
-        """The faded sum at a time, not before the last addition."""
+        """Return the decayed sum at a time, which must not precede the last addition."""
         return math.exp(-(time - self.time) / self.memory) * self.total

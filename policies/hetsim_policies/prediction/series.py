@@ -31,10 +31,10 @@ LEADS = 10  # number of leads over which that error is averaged
 
 
 class Series:
-    """A predictor fed with measured intervals.
+    """Measures the load of each interval and feeds it to a predictor.
 
     interval: seconds between measurements.  lead: seconds ahead that are forecast.
-    score: record of forecast errors, perhaps shared by several series.
+    score: record of forecast errors; several series may share one record.
     memory: seconds over which the present load is averaged, more if arrivals are few.
     """
 
@@ -98,7 +98,7 @@ class Series:
     def skip(self, count: int, end: float) -> None:
         """Skip empty intervals up to a time; only if the series is settled.
 
-        It equals `measure` for each, except for loads below `NOTHING`.  Cost: O(1) in the count.
+        The result is that of `measure` for each interval, except for loads below `NOTHING`.  Cost: O(1) in the count.
         """
         self.predictor.skip(count, end - self.interval / 2)
         self.score.skip(count)
@@ -110,7 +110,7 @@ class Series:
         self._arrivals = 0.0
 
     def _demanded(self, end: float, value: float) -> float:
-        """Demand from measurement and forecast, as the module's docstring defines."""
+        """Return the demand: measured + rise, or the larger forecast (see the module)."""
         self._recent.observe(end, value, max(0.0, self.predictor.forecast(0.0)), self._arrivals)
         measured, expected, error = self._recent.mean
         if (rise := self.peak - expected) <= DOUBTFUL * self._error.forecast(0.0):

@@ -1,6 +1,6 @@
 """Policies of replicas: routing of requests, and eviction of models.
 
 Replicas:
-    evictions  The model that makes room for another on a node
-    routers  The replica of a language model that serves a request
+    evictions  Eviction: the choice of the model that makes room for another on a node
+    routers  Routing: the choice of the replica that serves a request to a language model
 """

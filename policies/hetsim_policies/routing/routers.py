@@ -1,4 +1,4 @@
-"""The replica of a language model that serves a request."""
+"""Routing: the choice of the replica that serves a request to a language model."""
 
 import math
 from typing import Annotated, Literal
@@ -13,13 +13,12 @@ from hetsim.policy import Generation, OpenReplicas, Replica, RoutedReplica, Rout
 class LeastOutstanding(Routing):
     """Least outstanding: the replica with the fewest unfinished requests.
 
-    Decides which replica serves a request: join the shortest queue, counting those in service; of replicas on unlike
-    devices the one with the fewest, the newcomer included, for the tokens per second that it gives (shortest expected
-    delay).
+    Decides which replica serves a request: join the shortest queue, requests in service included; on unlike devices,
+    the replica with the fewest requests (the new one included) per token/s of its speed (shortest expected delay).
     Reference: Winston, Optimality of the Shortest Line Discipline (1977), for equal exponential servers; for unlike
-    ones Banawan and Zahorjan, Load Sharing in Heterogeneous Queueing Systems (INFOCOM 1989).
-    Weakness: counts requests, not tokens: one long answer weighs as much as a short one.
-    Cost: one look at an array of loads a request.
+    servers Banawan and Zahorjan, Load Sharing in Heterogeneous Queueing Systems (INFOCOM 1989).
+    Weakness: it counts requests, not tokens: a long answer weighs as much as a short one.
+    Cost: one operation on an array of loads per request.
     """
 
     queueing = "shortest line"
@@ -32,12 +31,11 @@ class LeastOutstanding(Routing):
 class PowerOfTwo(Routing):
     """Power of two choices: the less loaded of two replicas drawn at random.
 
-    Decides which replica serves a request without looking at all of them.  The load of a replica is its number of
+    Decides which replica serves a request without comparing all replicas.  The load of a replica is its number of
     requests divided by its speed.
     Reference: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001): the longest queue falls from
     about log n / log log n (random) to log log n / log 2.
-    Weakness: worse than looking at all, where that costs nothing.
-    Cost: O(1) a request.
+    Weakness: it is worse than comparing all replicas if that costs nothing.  Cost: O(1) a request.
     """
 
     queueing = "shorter of two lines"
@@ -54,17 +52,16 @@ class PowerOfTwo(Routing):
 
 
 class PrefixAffinity(Routing):
-    """Prefix affinity: the replica with most of the prompt, if not overloaded.
+    """Prefix affinity: the replica that caches most of the prompt, if not overloaded.
 
     Decides which replica serves a request by the tokens that need not be prefilled there.
     Reference: the cache-aware routing of Zheng et al., SGLang: Efficient Execution of Structured Language Model
     Programs (NeurIPS 2024), and Qin et al., Mooncake: A KVCache-centric Disaggregated Architecture for LLM Serving
-    (FAST 2025).
-    Weakness: popular prefixes overload the replica that holds them; `slack` bounds by how much.
+    (FAST 2025).  Weakness: popular prefixes overload the replica that caches them; `slack` bounds this overload.
     Cost: O(replicas × blocks of the prefix) a request.
 
-    slack: a replica is overloaded if it has this many requests more than the one with the fewest; on unlike devices
-        they count as what the fastest replica would serve in the same time.
+    slack: a replica is overloaded if it has this many requests more than the least loaded replica; on unlike devices
+        requests are weighted by the fastest replica's speed / the replica's speed.
     """
 
     signals = ("queue", "prefix")
@@ -88,13 +85,13 @@ class Scored(Routing):
     """Scored: the replica with the largest weighted sum of scores from 0 to 1.
 
     Decides which replica serves a request by scores of each: `prefix`, the share of its prompt in the prefix cache
-    there; `queue`, 1 for the fewest requests that wait and 0 for the most; `running`, the same of all unfinished ones
-    for the speed of the replica; `kv`, the free share of KV blocks.
+    there; `queue`, from 1 for the fewest waiting requests to 0 for the most; `running`, likewise for unfinished
+    requests / speed; `kv`, the free share of KV blocks.
     Reference: the scheduler of llm-d (Kubernetes Gateway API Inference Extension), with its default weights.
-    Weakness: with signals of an age (`refresh`, `delay`) all requests of a moment go to the same replica.
+    Weakness: with delayed signals (`refresh`, `delay`) all requests between two updates go to the same replica.
     Cost: O(replicas × blocks of the prefix) a request.
 
-    weights: what each score counts, by its name.
+    weights: weight of each score, by name.
     """
 
     def __init__(self, weights: dict[Literal["prefix", "queue", "running", "kv"], NotNegative] | None = None):
@@ -120,12 +117,13 @@ class Scored(Routing):
 class Foresight(Routing):
     """Foresight: the replica where the request is forecast to be served first.
 
-    Decides which replica serves a request by the exact forecast of each with it (`foresee`), on estimates.
-    Reference: none; the yardstick of routing.
-    Weakness: a real router has no such forecast; selfish: what the others lose does not count.
-    Cost: a forecast of each replica a request, linear in the requests there.
+    Decides which replica serves a request by an exact forecast (`foresee`) of each replica with the request added, on
+    estimates.
+    Reference: none; it is an upper benchmark of routing.
+    Weakness: a real router has no such forecast; delays of the other requests are ignored.
+    Cost: one forecast per replica for each request, linear in the replica's requests.
 
-    by: what is to come first: the first token, or the end of the answer.
+    by: the time to minimize: that of the first token, or of the end of the answer.
     """
 
     signals = ("forecast",)
@@ -141,11 +139,10 @@ class Foresight(Routing):
 class RoundRobinRouting(Routing):
     """Round robin: the replicas take turns.
 
-    Decides which replica serves a request: the next in turn, whatever they have to do.
-    Reference: none; the yardstick of load balancing.
-    Weakness: requests of uneven length pile up on some replicas while others idle; the lower bound on the mean wait is
-    that of cyclic splitting, well above one common queue's.
-    Cost: O(1) a request.
+    Decides which replica serves a request: the next in turn, whatever the loads.
+    Reference: none; it is the baseline of load balancing.
+    Weakness: requests of uneven length pile up on some replicas while others are idle; the mean wait is at least that
+    of cyclic splitting, well above that of one common queue.  Cost: O(1) a request.
     """
 
     signals = ("queue",)
@@ -154,7 +151,7 @@ class RoundRobinRouting(Routing):
         self._last = -1
 
     def choose(self, request: RoutedRequest, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
-        """The next replica by number, cyclically; replicas may change."""
+        """Return the next replica by number, cyclically; the set of replicas may change."""
         following = [replica for replica in replicas if replica.number > self._last]
         chosen = min(following or replicas, key=lambda replica: replica.number)
         self._last = chosen.number

@@ -1,5 +1,5 @@
-"""Policies of how many replicas a service has.
+"""Policies that decide how many replicas a service has.
 
 Replicas:
-    scalers  The number of replicas of a service, by its counters or by forecast
+    scalers  Scaling: the number of replicas of a service, by its counters or by forecast
 """

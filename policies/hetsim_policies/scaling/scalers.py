@@ -1,4 +1,4 @@
-"""The number of replicas of a service, by its counters or by forecast."""
+"""Scaling: the number of replicas of a service, by its counters or by forecast."""
 
 import math
 from collections import deque
@@ -11,14 +11,14 @@ from hetsim_policies.prediction.predictors import Ewma
 
 
 class TargetRequests(Scaling):
-    """Target requests: unfinished requests divided by those of a replica.
+    """Target requests: unfinished requests / target requests of one replica.
 
-    Decides the number of replicas: all that are lacking start at once, one at a time is drained.
+    Decides the number of replicas: all missing replicas start immediately; surplus replicas are drained one at a time.
     Reference: Knative's autoscaler and Ray Serve scale by requests in flight (`target_ongoing_requests`).
-    Weakness: counts requests, not tokens; without `cooldown` replicas come and go with each burst.
+    Weakness: it counts requests, not tokens; without `cooldown` replicas start and stop with each burst.
     Cost: O(replicas) a request.
 
-    target: requests that each replica should have.  cooldown: least time between two changes.
+    target: requests that each replica should have.  cooldown: minimum time between two changes.
     """
 
     def __init__(self, target: Positive, cooldown: Seconds = 0.0):
@@ -42,15 +42,15 @@ class TargetRequests(Scaling):
 class QueueKv(Scaling):
     """Queue and KV cache: as many replicas as keep both at their targets.
 
-    Decides as Kubernetes' Horizontal Pod Autoscaler does with two metrics that KEDA feeds: each asks for replicas ×
-    value / target, rounded up, unless it is within `tolerance` of its target; the larger number counts, and downward
-    the largest of the last `stabilization`.
+    Decides as Kubernetes' Horizontal Pod Autoscaler does with two metrics that KEDA feeds: each requests replicas ×
+    value / target, rounded up, unless it is within `tolerance` of its target.  The larger number counts; to scale down,
+    the largest number of the last `stabilization` seconds.
     Reference: Kubernetes, Horizontal Pod Autoscaling; KEDA's scalers.
-    Weakness: acts once requests wait, so replicas come a load too late.
-    Cost: O(replicas) a question.
+    Weakness: it reacts only when requests wait, so replicas are ready one model loading too late.
+    Cost: O(replicas) per decision.
 
-    waiting: target of requests that wait, per replica.  kv: target of the share of KV blocks in use.
-    tolerance: relative deviation from a target that changes nothing.  stabilization: how long a number is kept.
+    waiting: target number of waiting requests per replica.  kv: target share of KV blocks in use.
+    tolerance: relative deviation from a target that changes nothing.  stabilization: seconds before scaling down.
     """
 
     signals = ("kv",)
@@ -79,13 +79,13 @@ class QueueKv(Scaling):
 class Predicted(Scaling):
     """Predicted: replicas for the request rate that is forecast.
 
-    Decides the number of replicas at equal intervals (`every`): a predictor observes the rate of the last one, and what
-    it expects after `lead` is divided by what a replica serves.
+    Decides the number of replicas at equal intervals (`every`): a predictor observes the arrival rate of the last
+    interval, and its forecast for `lead` later is divided by `rate`.
     Reference: Roy, Dubey, Gokhale, Efficient Autoscaling in the Cloud Using Predictive Models (2011).
-    Weakness: knows rates and not lengths; a day unlike those before it is met too late.
-    Cost: that of the predictor a question.
+    Weakness: it knows rates, not lengths of requests; an unusual day is followed too late.
+    Cost: that of the predictor, per decision.
 
-    rate: requests per second that a replica should serve.  lead: the time until a replica is ready.
+    rate: requests per second that a replica should serve.  lead: seconds until a replica is ready.
     predictor: how the rate is forecast; ewma unless given.
     """
 
@@ -103,15 +103,16 @@ class Predicted(Scaling):
 
 
 class KeepAlive(Scaling):
-    """Keep alive: a replica leaves when it has been idle for `keep` (serverless).
+    """Keep alive: a replica is stopped after `keep` idle seconds (serverless).
 
-    Decides the number of replicas: as many as unfinished requests need, and those that have been idle for less than
-    `keep`; the longest idle one leaves first.  With `min: 0` a request that finds none starts one.
-    Reference: Shahrad et al., Serverless in the Wild (USENIX ATC 2020), whose yardstick is a fixed keep-alive.
-    Weakness: pays for idle devices in every gap, and a load after every longer one.
+    Decides the number of replicas: as many as unfinished requests need, but at least the replicas that are busy or were
+    idle for less than `keep`; the longest idle one stops first.  With `min: 0` a request that finds no replica starts
+    one.
+    Reference: Shahrad et al., Serverless in the Wild (USENIX ATC 2020), whose baseline is a fixed keep-alive.
+    Weakness: it pays for idle devices in every gap, and for a model loading after every gap longer than `keep`.
     Cost: O(replicas) a request.
 
-    keep: how long an idle replica stays.  target: requests of a replica; as many as it runs at a time unless given.
+    keep: seconds before an idle replica stops.  target: requests per replica; default: as many as it runs at a time.
     """
 
     follows_idle = True

@@ -86,10 +86,11 @@ class ConstraintInjection(PlannedScheduler):
 
     candidates: maximum number of simulated plans, including the two without constraints; the best is tried again with
         chains of kernels launched as one, and with prefetches.
-    max_fused: maximum number of kernels of known work that are launched as one; 1: none.
-    patterns: sequences of classes of tasks for which a fused kernel exists, such as [[conv, norm, act]]: no others are
-        launched as one; default: any.
-    node_limit, max_variables: as in integer_program, for each constrained program; larger ones are relaxed and rounded.
+    max_fused: maximum number of kernels of known work that are launched as one; 1: no fusion.
+    patterns: sequences of classes of tasks for which a fused kernel exists, such as [[conv, norm, act]]: no other
+        sequences are launched as one; default: any sequence.
+    node_limit, max_variables: limits of `integer_program`, for each constrained program; larger programs are relaxed
+        and rounded.
     """
 
     def __init__(
@@ -189,7 +190,7 @@ class _Race:
     won: str = ""  # constraints of the best plan
 
     def enter(self, plan: Plan, constraints: str | None = None) -> None:
-        """Simulate one more plan; `constraints`: its constraints, None if only modified."""
+        """Simulate one more plan; `constraints` describes it (None: a modified plan)."""
         self.tried += 1
         if (makespan := simulated(self.problem, plan)) < self.makespan:
             self.best, self.makespan = plan, makespan
@@ -211,7 +212,7 @@ class ConstraintNode:
 def walk(
     siblings: Sequence[ConstraintNode], solve: Any, above: tuple[Constraint, ...] = (), names: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield name and solution of each feasible node: a node, its children, siblings.
+    """Yield name and solution of feasible nodes, in order node, children, siblings.
 
     `solve(constraints)` returns None if infeasible; no node below is then tried, since it has the same constraints and
     more.
@@ -228,7 +229,7 @@ def assigned(
     instance: Instance, sites: Sequence[LaneSite], constraints: Sequence[Constraint], unit: float,
     node_limit: int = NODES, max_variables: int = MAX_VARIABLES,
 ) -> np.ndarray | None:  # fmt: skip
-    """Return the site of every task under these constraints; None if none is found.
+    """Return the site of every task under constraints; None if no solution is found.
 
     unit: seconds near the expected makespan.
     """
@@ -284,7 +285,7 @@ class _Merging:
 
 
 class SharingTree:
-    """A tree of constraints for what the program ignores: groups with common data."""
+    """A tree of constraints that keep tasks with common data together."""
 
     def __init__(self, instance: Instance, sites: Sequence[LaneSite], traffic: Traffic, makespan: float):
         self.instance = instance
@@ -313,9 +314,9 @@ class SharingTree:
     # The tree
 
     def tree(self) -> list[ConstraintNode]:
-        """Return alternatives that bind tasks to groups; below each, growing groups.
+        """Return alternative groupings as constraints; their children have larger groups.
 
-        If tasks are better placed next to their data, that constraint comes first, above the others.
+        If some tasks should run where their data are, that constraint is the parent of all groupings.
         """
         alone = [(task,) for task in range(self.instance.size)]
         chains = [
@@ -337,7 +338,7 @@ class SharingTree:
         return ConstraintNode(name, _together(groups), tuple(below))
 
     def _parts(self, groups: list[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield the groups that gain by an accelerator, divided among all accelerators.
+        """Yield groups that are faster on accelerators, divided among all accelerators.
 
         The program still chooses the device of each part, and the place of all other tasks.
         """
@@ -440,7 +441,7 @@ class SharingTree:
         return dict.fromkeys(item for task in group for item in self.traffic.firsts[task])
 
     def _flow(self, given: Sequence[tuple[int, ...]]) -> dict[int, dict[int, float]]:
-        """Seconds to move what one group writes for another, both directions."""
+        """Seconds to move data that one group writes for another, in both directions."""
         group_of = {task: number for number, group in enumerate(given) for task in group}
         flow: dict[int, dict[int, float]] = {number: {} for number in range(len(given))}
         for reader, sources in enumerate(self.traffic.sources):
@@ -532,8 +533,8 @@ class SharingTree:
     def _short_uploads_first(self, group: Sequence[int]) -> Iterator[Before]:
         """Johnson's rule for link and device (1954), if uploads overlap computing.
 
-        Among tasks with private data, those whose upload is shorter than their compute come by increasing upload, then
-        the others by decreasing compute.
+        Of tasks with private data, tasks with uploads shorter than their compute are first, by increasing upload; then
+        the others follow by decreasing compute.
         """
         if self.tasks.predecessors is not None or len(group) < 2 or not self.devices:
             return

@@ -1,16 +1,17 @@
-"""Minimum energy before a deadline: lanes and frequencies from a convex program.
+"""Minimum energy before a deadline: devices and frequencies from a convex program.
 
 Decides where tasks run and the frequency of each device; the cores of a node have one common frequency.  At
 frequency f work takes 1/f of its time and the dynamic power (busy - idle) is multiplied by f³, so work W on a
 device costs W f² times its dynamic power: the lowest frequency that meets the deadline is best.  Idle power is drawn
 until the deadline in any case, as no device is put to sleep.
-Independent tasks: on L lanes of one type with dynamic power δ, work W (seconds at full speed, all present at once)
-costs at least δ W max(W / (L D), f)² until the deadline D, where f is the lowest frequency, by Jensen's inequality,
-also if frequencies vary.  The sum over types is convex in the loads W, and these are linear in the fractions of tasks
-that each type gets.  Its minimum, found by tangents from below (Kelley, The Cutting-Plane Method for Solving Convex
-Programs, 1960), is a lower bound on the dynamic energy of every schedule.  The integer assignment is relaxed there,
-then *rounded*: each task to the type with its largest fraction, the longest first to lanes, then single tasks move
-while that saves energy.  There is no ratio for the rounding; the plan's notes give planned energy and bound.  Task
+Independent tasks: on L lanes (cores or GPUs) of one type with dynamic power δ, work W (seconds at full speed, all
+present at the start) costs at least δ W max(W / (L D), f)² until the deadline D, where f is the lowest frequency, by
+Jensen's inequality, also if frequencies vary.  The sum over types is convex in the loads W, and these are linear in the
+fractions of tasks that each type gets.  Its minimum, found by tangents from below (Kelley, The Cutting-Plane Method for
+Solving Convex Programs, 1960), is a lower bound on the dynamic energy of every schedule.  The integer assignment is
+relaxed there, then *rounded*: each task to the type with its largest fraction, the longest first to lanes, then single
+tasks move while that saves energy.  There is no ratio for the rounding; the plan's notes give planned energy and bound.
+Task
 graphs: lanes and order are those of `heft`, and only the frequencies come from a convex program: the minimum sum of δ W
 / s² over devices for slownesses s = 1/f such that no path is longer than the deadline, again by tangents, and with
 paths added when they are found to be too long.  Never more energy than the fast planner's schedule (greedy_dual or mct,
@@ -162,7 +163,7 @@ def _in_time(
 
 @dataclass
 class Machine:
-    """Lanes and devices, with time and energy of work on them."""
+    """Cores and GPUs (lanes) and their devices, with time and energy of work."""
 
     instance: Instance
     devices: list[Device]
@@ -187,13 +188,13 @@ class Machine:
         return self.instance.first_lane[schedule.kind] + schedule.lane
 
     def times(self, lanes: np.ndarray) -> np.ndarray:
-        """Seconds of each task on its lane at full speed."""
+        """Seconds of each task on its core or GPU at full speed."""
         return self.instance.time[np.arange(self.instance.size), self.instance.lane_kind[lanes]]
 
     def frequencies(self, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
         """Minimum frequency of each device that meets the deadline; above 1 if impossible.
 
-        From every arrival on, a lane must do its work of this and later tasks until the deadline.
+        From every arrival on, a core or GPU must do its work of this and later tasks until the deadline.
         """
         arrival, needs = self.instance.problem.tasks.arrival, self.times(lanes)
         order = np.lexsort((arrival, lanes))[::-1]
@@ -218,13 +219,13 @@ class Machine:
         return float((self.watts * work * np.minimum(frequencies, 1.0) ** 2).sum())
 
     def frugal(self) -> np.ndarray:
-        """Assignment of each task to the type where it costs least at full speed."""
+        """Assign each task to the type where it uses least energy at full speed."""
         possible = np.isfinite(self.instance.time)
         joules = np.where(possible, np.where(possible, self.instance.time, 0.0) * self.type_watts, np.inf)
         return np.eye(len(self.type_watts))[joules.argmin(axis=1)]
 
     def scheduled(self, lanes: np.ndarray, frequencies: np.ndarray) -> Schedule:
-        """Schedule tasks by arrival on their lanes, at these frequencies."""
+        """Schedule tasks by arrival on their cores or GPUs, at these frequencies."""
         return by_arrival(self.instance, lanes, self.times(lanes) / frequencies[self.device[lanes]])
 
     def named(self, frequencies: np.ndarray, lanes: np.ndarray) -> dict[str, float]:
@@ -247,7 +248,7 @@ class Machine:
 
 
 def _settled(frequencies: np.ndarray) -> np.ndarray:
-    """Raise frequencies slightly against rounding, up to full speed."""
+    """Raise frequencies slightly, up to full speed, to allow for rounding."""
     return np.minimum(1.0, frequencies * (1 + ROUNDING))
 
 
@@ -279,7 +280,8 @@ def planned_loads(machine: Machine, seed: Schedule, min_frequency: float, deadli
 def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np.ndarray | None, float]:
     """Return fractions of tasks on types in the convex program, and its joules.
 
-    Loads are in deadlines, and joules in those of the most power-hungry type per deadline, so that numbers are near 1.
+    Loads are in multiples of the deadline, and joules in multiples of what the type of highest power uses until the
+    deadline, so that all values are near 1.
     """
     instance = machine.instance
     size, kinds = instance.time.shape
@@ -336,7 +338,7 @@ def _tangents(
 
 
 def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
-    """Assign a lane to each task: on its type of largest fraction, longest first."""
+    """Assign tasks, longest first, to cores or GPUs of the type of largest fraction."""
     kind = fractions.argmax(axis=1)
     lanes = np.empty(machine.instance.size, dtype=np.int64)
     for number, count in enumerate(machine.instance.counts):
@@ -348,10 +350,10 @@ def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
 
 
 def descended(machine: Machine, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
-    """Move each task, the largest first, to its cheapest lane, a few times.
+    """Move each task, largest first, to its cheapest core or GPU; repeat a few times.
 
-    This is for tasks that arrive together.  A lane beyond the deadline costs a penalty by its length, so that moves
-    repair it.
+    This is for tasks that arrive together.  A core or GPU that ends after the deadline costs a penalty, so that moves
+    repair this.
     """
     instance, kind, device, watts = machine.instance, machine.instance.lane_kind, machine.device, machine.watts
     lanes, needs = lanes.copy(), machine.times(lanes)
@@ -396,14 +398,14 @@ LATE = 1e12  # joules per second of lateness: more than anything real
 
 
 def planned_graph(machine: Machine, seed: Schedule, min_frequency: float, deadline: float) -> Plan:
-    """Keep the seed's lanes and order, with each device optimally slow."""
+    """Plan with the seed's assignment and order and the best frequency of each device."""
     frequencies = _settled(1 / slownesses(machine, seed, min_frequency, deadline))
     named = machine.named(frequencies, machine.lanes_of(seed))
     return plan_of(machine.instance, seed, frequencies=named, draft=True)
 
 
 def slownesses(machine: Machine, schedule: Schedule, min_frequency: float, deadline: float) -> np.ndarray:
-    """Slowness (1 / frequency) of each device for minimum energy, all paths in time."""
+    """Slowness (1 / frequency) of each device: minimum energy with all paths in time."""
     lanes = machine.lanes_of(schedule)
     number = len(machine.devices)
     joules = machine.watts * np.bincount(machine.device[lanes], machine.times(lanes), minlength=number)
@@ -441,7 +443,7 @@ def slownesses(machine: Machine, schedule: Schedule, min_frequency: float, deadl
 def _slowest(
     cost: np.ndarray, points: list[np.ndarray], paths: list[np.ndarray], limits: list[float], min_frequency: float
 ) -> tuple[np.ndarray, float]:
-    """Minimize the sum of tangents of cost / s² with known paths in time; slownesses."""
+    """Minimize tangents of cost / s², known paths in time; return slownesses and cost."""
     number = len(cost)
     rows, right = [], []
     for point in points:
@@ -479,7 +481,7 @@ def _overrun(
 
 
 def finishes(machine: Machine, schedule: Schedule, slow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each task's end in lane order without transfers, and what it waits for."""
+    """Return each task's end in device order without transfers, and what it waits for."""
     tasks = machine.instance.problem.tasks
     lanes = machine.lanes_of(schedule)
     needs = (machine.times(lanes) * slow[machine.device[lanes]]).tolist()

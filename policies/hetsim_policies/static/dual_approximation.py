@@ -1,6 +1,7 @@
 """Dual approximation for independent tasks on m CPUs and k GPUs, by bisection.
 
-Decides the CPU or the GPU side and the lane of every task, and proves how far from optimal the result can be.
+Decides the CPU or the GPU side and the lane (core or GPU) of every task, and proves how far from optimal the result can
+be.
 Reference: Kedad-Sidhoum, Monna, Mounié and Trystram, Scheduling Independent Tasks on Multi-cores with GPU
 Accelerators (HeteroPar 2013; Concurrency and Computation 2015).
 
@@ -23,10 +24,9 @@ tasks of the others, so that n counts only the free tasks; a cut by p/q within 4
 program is first solved in coarse units, where a refusal is still a proof and a schedule within 4λ/3 is still a
 schedule, and refined only if neither results.
 Improvements beyond the ratio: guesses are also refused by counting tasks of more than λ/2, λ/3, ... (`counts`), and the
-best schedule, also of list scheduling, is improved by moving and exchanging tasks (`descend`).
-Cost: O(n log n) and some O(n) passes per guess if the cut or the relaxation decides, else O(n² m k²) for k ≥ 2
-and O(n² m) for k = 1, n free tasks.  A program of more than `LARGEST` cells is coarsened; the ratio then proven is in
-the plan's notes.
+best schedule, also of list scheduling, is improved by moving and exchanging tasks (`descend`).  Cost: O(n log n) and
+some O(n) passes per guess if the cut or the relaxation decides, else O(n² m k²) for k ≥ 2 and O(n² m) for k = 1, n free
+tasks.  A program of more than `LARGEST` cells is coarsened; the ratio then proven is in the plan's notes.
 """
 
 import heapq
@@ -59,7 +59,7 @@ PAIRS = 5_000_000  # maximum number of task pairs of one descent: about 50 ms
 
 @dataclass(frozen=True)
 class TwoSidedSchedule:
-    """Side, lane and start of every task."""
+    """Side (CPUs or GPUs), lane (core or GPU) and start of every task."""
 
     on_gpu: np.ndarray
     lanes: np.ndarray
@@ -97,10 +97,11 @@ class DualApproximation(PlannedScheduler):
 
     The algorithm is that of Kedad-Sidhoum, Monna, Mounié, Trystram (2013).
 
-    It plans as if all tasks were present at time 0; if tasks arrive at different times, each lane waits for its next
-    task, the bound is valid, and no ratio is guaranteed; the same holds in mid-run (`rest_of_two_types`).  On
-    accelerators with one stream and their own links, uploads and downloads are part of the times, and ratio and bound
-    hold with them; with several streams the plan uses the time of a task's busiest engine, and no ratio is guaranteed.
+    It plans as if all tasks were present at time 0; if tasks arrive at different times, each lane (core or GPU) waits
+    for its next task, the bound is valid, and no ratio is guaranteed; the same holds in mid-run (`rest_of_two_types`).
+    On accelerators with one stream and their own links, uploads and downloads are part of the times, and ratio and
+    bound hold with them; with several streams the plan uses the time of a task's busiest engine, and no ratio is
+    guaranteed.
     ratio: proven ratio of makespan to optimum, 4/3 or more; larger is coarser and faster.
     tolerance: the bisection stops at this relative precision of the guess.
     """
@@ -222,7 +223,7 @@ def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float,
 
 
 def counts(part: np.ndarray, s: int) -> np.ndarray:
-    """⌊(s+1)x⌋/s for tasks with fraction x of a device's time, just below if whole.
+    """Return ⌊(s+1)x⌋/s for tasks of fraction x (slightly reduced) of a device's time.
 
     The sum over the tasks of one device is at most 1: the floors are integers with a sum below s + 1, so at most s.
     s = 1 counts the tasks of more than λ/2; s = 2 is the shelves' ½·medium + long.  (Dual feasible functions: Fekete
@@ -322,14 +323,14 @@ def longest_first(p: np.ndarray, q: np.ndarray, m: int, k: int, on_gpu: np.ndarr
 
 
 def shortest(schedules: Iterable[TwoSidedSchedule]) -> TwoSidedSchedule:
-    """Return the schedule of minimum makespan, the first of ties."""
+    """Return the schedule of minimum makespan; at ties, the first."""
     return min(schedules, key=lambda schedule: schedule.makespan)
 
 
 def descend(
     p: np.ndarray, q: np.ndarray, m: int, k: int, schedule: TwoSidedSchedule, enough: float
 ) -> TwoSidedSchedule:
-    """Move or exchange tasks of the longest lane while that shortens it.
+    """Move or exchange tasks of the longest core or GPU while that shortens it.
 
     It ends at a local optimum, at a makespan that is `enough`, or after `PAIRS` pairs of tasks.
     """
@@ -380,7 +381,7 @@ def descend(
 
 
 def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSidedSchedule:
-    """Return the schedule of tasks on given lanes (CPUs, then GPUs), longest first."""
+    """Return the schedule of tasks on given devices (CPUs, then GPUs), longest first."""
     on_gpu = lane >= m
     time = np.where(on_gpu, q, p)
     order = np.lexsort((-time, lane))
@@ -395,7 +396,7 @@ def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSide
 
 
 def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndarray) -> TwoSidedSchedule:
-    """Schedule each task where it finishes first; or longest first, if shorter."""
+    """Schedule tasks where they finish first, or longest first if that is shorter."""
     cpus, gpus = [(0.0, lane) for lane in range(m)], [(0.0, lane) for lane in range(m, m + k)]
     lanes = np.zeros(len(p), dtype=np.int64)
     cpu_times, gpu_times = p.tolist(), q.tolist()
@@ -467,9 +468,9 @@ def rest_of_two_types(
 
 
 def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int, count: int) -> np.ndarray | None:
-    """Rename lanes of one side's tasks so that running tasks keep their lanes.
+    """Rename devices of one side's tasks so that running tasks keep their devices.
 
-    Running tasks are the rows from `first` on.  Return None if two of them share a lane.
+    Running tasks are the rows from `first` on.  Return None if two of them share a core or GPU.
     """
     names = lanes[first : first + len(busy)]
     if len(np.unique(names)) < len(names):
@@ -485,7 +486,7 @@ def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int,
 def _spread(
     need: np.ndarray, tasks: np.ndarray, since: np.ndarray, arrival: np.ndarray, lanes: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return starts, lanes and end of one side's tasks, longest first, on given lanes."""
+    """Return starts, devices and end of one side's tasks, longest first."""
     order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
     if lanes is None:
         starts, lanes = list_schedule(need, len(since), order, ready=arrival, since=since)

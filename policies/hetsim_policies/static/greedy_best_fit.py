@@ -1,14 +1,14 @@
 """Greedy best fit by memory and compute: most demanding first, in tightest places.
 
-Decides where, and the order on each device: that of placing.  Every device has two budgets.  The memory budget is its
-memory; a task uses what its mode occupies there (on an accelerator its own memory, for cores that of their node) and
-the items it reads and writes, each once per device, and keeps it, so that models and data can stay where they are used.
-The compute budget is the area bound of the instance, the minimum time in which all lanes together could do all work; a
-task uses its time there.  Tasks are ordered by decreasing demand, the largest fraction of a budget that they use on the
-device where it is smallest; each is placed on the lane where both budgets suffice and the sum of their remaining
-fractions is smallest.  If only compute is short everywhere, it is placed where it ends first among the lanes with
-memory for it; if memory is short everywhere, among all that could hold it alone: it then waits for memory in the run,
-or replaces data there.
+Decides where, and the order on each device, which is the order of placing.  Every device has two budgets.  The memory
+budget is its memory; a task uses what its mode occupies there (on an accelerator its own memory, for cores that of
+their node) and the items it reads and writes, each once per device, and keeps it, so that models and data can stay
+where they are used. The compute budget is the area bound of the instance, the minimum time in which all lanes (cores or
+GPUs) together could do all work; a task uses its time there.  Tasks are ordered by decreasing demand, the largest
+fraction of a budget that they use on the device where it is smallest; each is placed on the lane where both budgets
+suffice and the sum of their remaining fractions is smallest.  If only compute is short everywhere, it is placed where
+it ends first among the lanes with memory for it; if memory is short everywhere, among all lanes whose memory could
+store it alone: it then waits for memory in the run, or replaces data there.
 Reference: Johnson, Demers, Ullman, Garey, Graham, Worst-Case Performance Bounds for Simple One-Dimensional Packing
 Algorithms (1974), for best fit by decreasing size, at most 11/9 of the fewest bins and a few; Panigrahy, Talwar,
 Uyeda, Wieder, Heuristics for Vector Bin Packing (2011), for several dimensions.  No ratio for the makespan.
@@ -85,7 +85,7 @@ class MemoryRoom:
         )
 
     def able(self, instance: Instance, task: int, kind_of: np.ndarray) -> np.ndarray:
-        """Mask of the lanes that could run a task, items aside."""
+        """Mask of the cores and GPUs that could run a task, without regard to items."""
         able = np.isfinite(instance.time[task, kind_of])
         shape = int(instance.problem.tasks.shape[task])
         for kind, position in enumerate(instance.mode[task].tolist()):
@@ -95,7 +95,7 @@ class MemoryRoom:
 
 
 def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
-    """Place every task on a lane, in order of placing."""
+    """Place every task on a core or GPU, in order of placing."""
     tasks = instance.problem.tasks
     kind_of = instance.lane_kind
     lane_of = np.concatenate([np.arange(count) for count in instance.counts])
@@ -131,7 +131,7 @@ def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
 def _choose(
     time: np.ndarray, needs: np.ndarray, free: np.ndarray, capacity: np.ndarray, load: np.ndarray, budget: float
 ) -> int:
-    """Return the lane of the tightest fit, or of the first end if nothing fits."""
+    """Return the device of the tightest fit, or of the first end if nothing fits."""
     roomy = np.isfinite(time) & (needs <= free)
     fits = roomy & (load + time <= budget * (1 + TOLERANCE))
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,8 +1,8 @@
 """Insertion planners: one task after the other, into gaps (HEFT, CPOP, PEFT).
 
 All three visit the tasks of a graph in an order of priority, each task after its predecessors, and place each once on
-a lane; later tasks may be placed into gaps between earlier ones.  The planners differ in the order and in the quantity
-that the chosen lane minimizes.
+a lane (core or GPU); later tasks may be placed into gaps between earlier ones.  The planners differ in the order and in
+the quantity that the chosen lane minimizes.
 Cost of all: O((n + edges) lanes), vectorized over the lanes, and a search of gaps on lanes that have one long enough.
 """
 
@@ -27,7 +27,7 @@ Choice = Callable[[int, np.ndarray], int]
 
 
 def first_finish(task: int, finish: np.ndarray) -> int:
-    """Return the lane on which the task finishes first."""
+    """Return the core or GPU on which the task finishes first."""
     return int(finish.argmin())
 
 
@@ -35,8 +35,8 @@ class InsertionPlanner(PlannedScheduler):
     """Base of planners that place one task after the other.
 
     insertion: a task may be placed into a gap before tasks that were placed earlier.
-    overlap: data move while the lane still runs the previous task, as in the papers; false: once the lane is free, as
-        when the plan is followed.
+    overlap: data move while the lane (core or GPU) still runs the previous task, as in the papers; if false, data move
+        once the lane is free, as when the plan is followed.
     If data move, the note `schedule_length` is the length of the schedule as in the papers, over idle links and while
     lanes work; the planned makespan is that of the plan as it is followed.
     """
@@ -61,26 +61,26 @@ class InsertionPlanner(PlannedScheduler):
 
     @classmethod
     def placed(cls, lanes: "Insertion") -> Schedule:
-        """Place all tasks on initially empty lanes."""
+        """Place all tasks on initially idle cores and GPUs."""
         return lanes.fill(*cls.priorities(lanes))
 
     @classmethod
     def priorities(cls, lanes: "Insertion") -> tuple[list[int], Choice]:
-        """Return the tasks in placing order, and the function that chooses their lanes."""
+        """Return the tasks in placing order, and the function that chooses their devices."""
         raise NotImplementedError
 
 
 class Heft(InsertionPlanner):
     """HEFT, for sequential and parallel tasks with or without a task graph.
 
-    For parallel tasks neither option is used.
+    For parallel tasks `insertion` and `overlap` are not used.
 
     Heterogeneous earliest finish time: tasks by their distance from the end, each where it finishes first.
 
-    Decides where and in which order, for task graphs.  The upward rank of a task is its mean time over the lanes that
-    can run it, its own transfers included, plus the maximum, over its successors, of their rank and the mean time to
-    move what they read from it.  In descending order of rank each task is placed on the lane where it finishes first,
-    into a gap between tasks placed before if one is long enough (insertion).
+    Decides where and in which order, for task graphs.  The upward rank of a task is its mean time over the lanes (cores
+    or GPUs) that can run it, its own transfers included, plus the maximum, over its successors, of their rank and the
+    mean time to move what they read from it.  In descending order of rank each task is placed on the lane where it
+    finishes first, into a gap between tasks placed before if one is long enough (insertion).
     Reference: Topcuoglu, Hariri, Wu, Performance-Effective and Low-Complexity Task Scheduling for Heterogeneous
     Computing (2002).  No ratio is proven for graphs; the plan has a certified lower bound (`graph_bounds`).
     Without a graph, arrivals and transfers it is longest mean time first and at most m times the least makespan on m
@@ -107,8 +107,8 @@ class Heft(InsertionPlanner):
 class Cpop(InsertionPlanner):
     """CPOP, for sequential tasks with or without a task graph.
 
-    Critical path on a processor: the longest path of the graph stays on one lane, other tasks run where they finish
-    first.
+    Critical path on a processor: the longest path of the graph stays on one lane (core or GPU), other tasks run where
+    they finish first.
 
     Decides where and in which order, for task graphs.  The priority of a task is the length of the longest path
     through it, with mean times over the lanes and the mean time to move data (upward plus downward rank).  The path
@@ -144,15 +144,16 @@ class Peft(InsertionPlanner):
 
     Predict earliest finish time: each task where it and the shortest path from there to the end finish first.
 
-    Decides where and in which order, for task graphs.  The optimistic cost of a task on a lane is the maximum, over its
-    successors, of the minimum, over their lanes, of their time, their own optimistic cost, and the mean time to move
-    the data if the lane differs.  Of the tasks with all predecessors placed the one with the highest mean optimistic
-    cost is next (ties, such as all independent tasks: the longest), and is placed on the lane where its finish plus its
-    optimistic cost is lowest, into a gap if one is long enough.
+    Decides where and in which order, for task graphs.  The optimistic cost of a task on a lane (core or GPU) is the
+    maximum, over its successors, of the minimum, over their lanes, of their time, their own optimistic cost, and the
+    mean time to move the data if the lane differs.  Of the tasks with all predecessors placed the one with the highest
+    mean optimistic cost is next (of equal tasks, such as all independent ones, the longest), and is placed on the lane
+    where its finish plus its optimistic cost is lowest, into a gap if one is long enough.
     Reference: Arabnejad, Barbosa, List Scheduling Algorithm for Heterogeneous Systems by an Optimistic Cost Table
     (2014).  No ratio is proven.  Transfers are counted as in `heft`.  Lanes of one host share their data here, so
     nothing moves between them; without any transfers the optimistic cost is the same on every lane, and only the order
-    differs from that of `heft`.  For parallel tasks it is that of their shortest options, and no gap is filled.
+    differs from that of `heft`.  For parallel tasks the optimistic cost is that of their shortest options, and no gap
+    is filled.
     Weakness: the table ignores that lanes are busy, so on graphs that are wider than the cluster it assumes lanes that
     others will occupy.
     """
@@ -173,7 +174,7 @@ class Peft(InsertionPlanner):
 
 
 def critical_tasks(up: Sequence[float], before: Ways) -> list[int]:
-    """Return one critical path from its first task to the end; ties: table order."""
+    """Return the first critical path (in table order) from its first task to the end."""
     after: list[dict[int, float]] = [{} for _ in before]
     for task, earlier in enumerate(before):
         for writer, seconds in earlier.items():
@@ -188,7 +189,7 @@ def critical_tasks(up: Sequence[float], before: Ways) -> list[int]:
 
 
 def lane_of_path(need: Needs, path: Sequence[int], free: np.ndarray) -> int:
-    """Return the lane that can run most of a path's tasks, then the fastest."""
+    """Return the fastest of the cores and GPUs that can run most of a path's tasks."""
     seconds = need.seconds[list(path)]
     usable = np.isfinite(seconds)
     order = np.lexsort((np.where(usable, seconds, 0.0).sum(axis=0), -usable.sum(axis=0)))
@@ -200,7 +201,7 @@ def lane_of_path(need: Needs, path: Sequence[int], free: np.ndarray) -> int:
 
 
 def optimistic_costs(need: Needs, before: Ways) -> np.ndarray:
-    """Minimum time after each task, by place, if all lanes are idle."""
+    """Minimum time after each task, by place, if all cores and GPUs are idle."""
     ahead = np.zeros(need.seconds.shape)
     for task in reversed(topological([tuple(earlier) for earlier in before])):
         here = np.where(need.lanes > 0, need.seconds[task] + ahead[task], np.inf)
@@ -211,9 +212,9 @@ def optimistic_costs(need: Needs, before: Ways) -> np.ndarray:
 
 
 class Insertion:
-    """A partial schedule on `counts[t]` lanes by type; see `InsertionPlanner`.
+    """A partial schedule on the `counts[t]` cores or GPUs of each type.
 
-    since: when each lane of each type is first free; None: at 0.
+    since: time when each lane of each type is first free; None: 0 for all.
     """
 
     def __init__(
@@ -239,7 +240,7 @@ class Insertion:
         self._brought = None if traffic is None else np.zeros(traffic.first_cost.shape, dtype=bool)
 
     def needs_and_ways(self) -> tuple[Needs, Ways]:
-        """Return lane times and predecessors of tasks, before placing."""
+        """Return times on each place and predecessors of tasks, before placing."""
         return needs(self.times, self.counts, self.traffic), ways(self.predecessors, self.traffic)
 
     def fill(self, order: Sequence[int], choice: Choice = first_finish) -> Schedule:
@@ -249,7 +250,7 @@ class Insertion:
         return self.schedule
 
     def offer(self, task: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return begin and occupied seconds of a task on each lane."""
+        """Return begin and occupied seconds of a task on each core or GPU."""
         schedule = self.schedule
         cost = self.times[task, self.kind]
         there = max([float(self.ready[task]), *(float(schedule.finish[p]) for p in self.predecessors[task])])
@@ -267,7 +268,7 @@ class Insertion:
         return begin, cost
 
     def _transfers(self, task: int, starts: np.ndarray) -> np.ndarray:
-        """Seconds of transfers that occupy each lane; raise `starts` for earlier ones."""
+        """Seconds of transfers that occupy each device; earlier transfers raise `starts`."""
         traffic, brought = self.traffic, self._brought
         assert traffic is not None and brought is not None
         more = traffic.extra[task].copy()
@@ -283,7 +284,7 @@ class Insertion:
         return more[traffic.place]
 
     def place(self, task: int, lane: int, begin: np.ndarray, cost: np.ndarray) -> None:
-        """Place a task on one of the offered lanes."""
+        """Place a task on one of the offered cores or GPUs."""
         start, tail = float(begin[lane]), float(self.free[lane])
         finish = self.schedule.put(
             task, start, float(cost[lane]), kind=int(self.kind[lane]), lane=int(self.number[lane])
@@ -320,13 +321,12 @@ class Prioritized(PlannedScheduler):
     delay an earlier one.
     Reference: Liu and Layland, Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment (1973), for
     deadlines; Graham, Bounds on Multiprocessing Timing Anomalies (1969), for the longest first; Coffman (ed.), Computer
-    and Job-Shop Scheduling Theory (1976), for both.
-    On one lane, if all tasks arrive together, the order by deadline minimizes the maximum lateness (Jackson's rule,
-    1955); the longest first is at most 4/3 - 1/(3m) times the least makespan on m equal lanes.  On unlike lanes neither
-    holds.  Deadlines that the plan misses do not stop it: its notes have their number and maximum lateness.
+    and Job-Shop Scheduling Theory (1976), for both.  On one lane (core or GPU), if all tasks arrive together, the order
+    by deadline minimizes the maximum lateness (Jackson's rule, 1955); the longest first is at most 4/3 - 1/(3m) times
+    the least makespan on m equal lanes.  On unlike lanes neither holds.  Deadlines that the plan misses do not stop it:
+    its notes have their number and maximum lateness.
     Weakness: it considers one task at a time; a lane is kept for a task that cannot start yet; transfers are not
-    counted.
-    Cost: O(n lanes), vectorized over the lanes, and a search of gaps on lanes that have one long enough.
+    counted.  Cost: O(n lanes), vectorized over the lanes, and a search of gaps on lanes that have one long enough.
 
     by: order of tasks: the earliest `deadline`, the largest `demand` of time, or the highest `importance` first.
     """
@@ -361,7 +361,7 @@ class Prioritized(PlannedScheduler):
 
 
 def missed(finish: np.ndarray, tasks: Tasks) -> dict[str, float]:
-    """Number of missed deadlines, and maximum lateness; {} without any."""
+    """Number of missed deadlines, and maximum lateness; {} if no deadline is missed."""
     if tasks.deadline is None or np.isnan(tasks.deadline).all():
         return {}
     # A request with stages ends with whichever ends last, and counts once.
@@ -398,5 +398,5 @@ def prioritized(
     times: np.ndarray, counts: Sequence[int], order: Sequence[int], ready: np.ndarray | None = None,
     predecessors: Graph | None = None,
 ) -> Schedule:  # fmt: skip
-    """Place each task in order where it ends first; ties: first type, lane."""
+    """Place each task in order where it ends first; at ties, on the first device."""
     return Insertion(times, counts, predecessors or [()] * len(times), ready).fill(order)

@@ -1,4 +1,4 @@
-"""Lists: tasks in an order, each assigned to a lane once."""
+"""Lists: tasks in an order, each assigned to a device once."""
 
 import heapq
 from collections.abc import Sequence
@@ -23,17 +23,17 @@ class Graham(PlannedScheduler):
 
     For sequential and parallel tasks, with or without a task graph.
     Decides where and when, from a given list; no device is idle by choice, however slow it is.
-    Reference: Graham, Bounds for Certain Multiprocessing Anomalies (1966).  On m equal lanes the makespan is at most 2
+    Reference: Graham, Bounds for Certain Multiprocessing Anomalies (1966).  On m equal lanes (cores or GPUs) the
+    makespan is at most 2
     - 1/m times the minimum, for every list, task graphs included; with the longest tasks first and without a graph at
     most 4/3 - 1/(3m) (Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
     Weakness: on unlike devices there is no such ratio, not even one by the largest speedup: with one CPU and one GPU
     and the tasks (CPU time, GPU time) = (x, 1) and (1, x + 1) both start on the wrong device, x + 1 times the minimum
-    makespan.  Transfers are not counted.
-    Cost: O((n + lanes) (log n + sets)) for n tasks, where sets is the number of different sets of device types that
-    tasks can run on.
+    makespan.  Transfers are not counted.  Cost: O((n + lanes) (log n + sets)) for n tasks, where sets is the number of
+    different sets of device types that tasks can run on.
 
-    order: of the list; `given` is by arrival, then table order; `longest` and `shortest` are by the time on each task's
-        fastest device.
+    order: order of the list; `given` is by arrival, then table order; `longest` and `shortest` are by the time on each
+        task's fastest device.
     """
 
     spreads = frozenset({"gpus", "cores", "nodes"})
@@ -57,7 +57,7 @@ class Graham(PlannedScheduler):
 
 
 class _WaitingTasks:
-    """Tasks that can start, in list order, by the lane types that can run them."""
+    """Tasks that can start, in list order, by the device types that can run them."""
 
     def __init__(self, usable: np.ndarray, order: Sequence[int]):
         groups, group_of = np.unique(usable, axis=0, return_inverse=True)
@@ -72,7 +72,7 @@ class _WaitingTasks:
         heapq.heappush(self._heap_of[task], (self._position[task], task))
 
     def take(self, kind: int) -> int | None:
-        """Return the first listed task that can run on a lane type; None if none waits."""
+        """Return the first listed task that can run on a type; None if no such task waits."""
         heaps = [heap for heap in self._served[kind] if heap]
         return heapq.heappop(min(heaps, key=lambda heap: heap[0]))[1] if heaps else None
 
@@ -84,10 +84,10 @@ def graham(
     times: np.ndarray, counts: Sequence[int], order: Sequence[int], ready: np.ndarray | None = None,
     predecessors: Graph | None = None, since: Free = None,
 ) -> Schedule:  # fmt: skip
-    """List schedule of tasks with `times[j, t]` on the `counts[t]` lanes of each type.
+    """List schedule of tasks, `times[j, t]` each, on `counts[t]` devices per type.
 
-    The first idle lane (types in order, then lanes) chooses first.
-    since: when each lane of each type is first free; None: at 0.
+    The first idle core or GPU (in order of types) chooses first.
+    since: time when each lane of each type is first free; None: 0 for all.
     """
     size, kinds = times.shape
     schedule = Schedule.empty(size)
@@ -126,15 +126,15 @@ def graham(
 
 
 class Mct(PlainPlanner):
-    """Minimum completion time: one task after the other to its earliest lane.
+    """Minimum completion time: one task after the other to its earliest device.
 
     For sequential and parallel tasks, with or without a task graph.
     Decides where, in the order of the list: by arrival, then table order; a task of a graph is placed after its
     predecessors.  A busy device is chosen if it is fast enough to be worth waiting for.
     Reference: Armstrong, Hensgen, Kidd, The Relative Performance of Various Mapping Algorithms Is Independent of
     Sizable Variances in Run-Time Predictions (1998); Ibarra and Kim, Heuristic Algorithms for Scheduling Independent
-    Tasks on Nonidentical Processors (1977), with the proof that on m unrelated lanes it is at most m times the least
-    makespan, without a graph and arrivals; on equal lanes it is then list scheduling, at most 2 - 1/m.
+    Tasks on Nonidentical Processors (1977), with the proof that on m unrelated lanes (cores or GPUs) it is at most m
+    times the least makespan, without a graph and arrivals; on equal lanes it is then list scheduling, at most 2 - 1/m.
     Weakness: it considers one task at a time, so a task that gains little takes the device that a later task needs; a
     lane is kept for a task that cannot start yet; transfers are not counted.
     Cost: O(n (types + log lanes)): of equal lanes only the one that is free first is considered.
@@ -157,7 +157,8 @@ def mct(
 ) -> Schedule:  # fmt: skip
     """Place each task where it finishes first, in an order that respects the graph.
 
-    Ties: the first type and lane.  since: when each lane of each type is first free; None: at 0.
+    At ties the first type and lane (core or GPU) are chosen.  since: time when each lane of each type is first free;
+    None: 0 for all.
     """
     schedule = Schedule.empty(len(times))
     free = [free_lanes(count, since[kind] if since else None) for kind, count in enumerate(counts)]
@@ -207,11 +208,12 @@ def _longest(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 class MinMin(_InRounds):
     """Min-min, for independent sequential and parallel tasks.
 
-    Repeatedly: of all remaining tasks, the one with the earliest completion is placed on its lane of that completion.
+    Repeatedly, of all remaining tasks, the task with the earliest possible completion is placed where it completes
+    then.
     Decides where, and in which order: short tasks first.
     Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
-    algorithm D: at most m times the least makespan on m unrelated lanes.  It is often good in practice (Braun et al., A
-    Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks, 2001).
+    algorithm D: at most m times the least makespan on m unrelated lanes (cores or GPUs).  It is often good in practice
+    (Braun et al., A Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks, 2001).
     Weakness: long tasks are placed last and run at the end, while other lanes are empty.  Transfers are not counted.
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is considered.
     """
@@ -226,8 +228,8 @@ class MaxMin(_InRounds):
     Place next the task with the latest earliest completion time.
     Decides where, and in which order: long tasks first, each where it completes first.
     Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
-    algorithm E: at most m times the least makespan on m unrelated lanes.  On equal lanes it is longest processing time
-    first, at most 4/3 - 1/(3m) (Graham, 1969).  It is good if few tasks are long and many are short.
+    algorithm E: at most m times the least makespan on m unrelated lanes (cores or GPUs).  On equal lanes it is longest
+    processing time first, at most 4/3 - 1/(3m) (Graham, 1969).  It is good if few tasks are long and many are short.
     Weakness: if most tasks are long, they take the fast devices from tasks that gain most there (Braun et al., 2001,
     find it much worse than min-min then).  Transfers are not counted.
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is considered.
@@ -240,10 +242,10 @@ class MaxMin(_InRounds):
 class Sufferage(_InRounds):
     """Sufferage, for independent sequential and parallel tasks.
 
-    Repeatedly: the task that would lose most without its best lane gets that lane.
+    Repeatedly, the task that would lose most without its best lane (core or GPU) gets that lane.
     Decides where, and in which order.  The sufferage of a task is the difference between its completion on the best and
     on the second best lane, lanes of one type included; the sufferage of a task that only one lane can run is infinite.
-    The second best place of a parallel task is as many other lanes.
+    The second best place of a parallel task consists of as many other lanes.
     Reference: Maheswaran, Ali, Siegel, Hensgen, Freund, Dynamic Mapping of a Class of Independent Tasks onto
     Heterogeneous Computing Systems (1999); placing one task per round, as here, Casanova et al., Heuristics for
     Scheduling Parameter Sweep Applications in Grid Environments (2000).  No ratio is proven.
@@ -263,12 +265,12 @@ class Sufferage(_InRounds):
 
 
 def min_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
-    """Schedule by min-min on `counts[t]` lanes per type; ties: first task, type, lane."""
+    """Schedule by min-min on `counts[t]` cores or GPUs per type; ties go to the first."""
     return rounds(times, counts, ready, choice=_shortest, since=since)
 
 
 def max_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
-    """Schedule by max-min on `counts[t]` lanes per type; ties: first task, type, lane."""
+    """Schedule by max-min on `counts[t]` cores or GPUs per type; ties go to the first."""
     return rounds(times, counts, ready, choice=_longest, since=since)
 
 
@@ -276,12 +278,12 @@ def sufferage(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, between: Between = "lanes",
     since: Free = None,
 ) -> Schedule:  # fmt: skip
-    """Sufferage on the `counts[t]` lanes of each type; ties: first task, type, lane."""
+    """Schedule by sufferage on `counts[t]` devices per type; ties go to the first."""
     return rounds(times, counts, ready, partial(suffering, between), since=since)
 
 
 def suffering(between: Between, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Value of tasks under sufferage: the loss without the best lane."""
+    """Value of tasks under sufferage: the seconds lost without the best device."""
     ends = first if between == "types" else np.concatenate([first, second])
     if len(ends) == 1:  # one type: there is no other
         return np.full(ends.shape[1], np.inf)
@@ -294,7 +296,7 @@ def rounds(
 ) -> Schedule:
     """Repeatedly place the task with the highest value where it ends first.
 
-    since: when each lane of each type is first free; None: at 0.
+    since: time when each lane (core or GPU) of each type is first free; None: 0 for all.
     """
     size = len(times)
     schedule = Schedule.empty(size)
@@ -305,7 +307,7 @@ def rounds(
     first, second = np.empty_like(need), np.empty_like(need)
 
     def renew(kind: int) -> None:
-        """Update completion times on the two lanes of a type that are free first."""
+        """Update each task's completion on the two earliest free devices of a type."""
         lanes = free[kind]
         first[kind] = np.maximum(lanes[0][0], there) + need[kind]
         next_free = min((lane[0] for lane in lanes[1:3]), default=np.inf)  # of a heap the second is one of these
@@ -327,19 +329,18 @@ def rounds(
 
 
 class LoadBalance(PlannedScheduler):
-    """Load balancing: each task to the lane with least projected load per speed.
+    """Load balancing: each task to the device with least projected load per speed.
 
     For sequential tasks, with or without a task graph.
     Decides where, in the order of the list: by arrival, then table order; a task of a graph is placed after its
     predecessors.  Each type has one speed for all tasks: the geometric mean, over the tasks that can run on all types,
     of its speedup over the slowest type.  The work of a task is its time times the speed of the type, averaged over the
-    types that can run it, and the load of a lane is its work divided by its speed.
+    types that can run it, and the load of a lane (core or GPU) is its work divided by its speed.
     Reference: Cho and Sahni, Bounds for List Schedules on Uniform Processors (1980).  If times are work divided by
     speed, all tasks arrive together and there is no graph, the makespan is at most (1 + √5)/2 times the least on two
     lanes and 1 + √(2m - 2)/2 times on m > 2.
     Weakness: one speed per device ignores which tasks gain from it, the main benefit of unlike devices, and without
-    that model there is no ratio; deadlines, memory and transfers are ignored.
-    Cost: O(n (types + log lanes)).
+    that model there is no ratio; deadlines, memory and transfers are ignored.  Cost: O(n (types + log lanes)).
     """
 
     def plan(self, problem: PlanProblem) -> Plan:
@@ -352,7 +353,7 @@ def load_balance(
     times: np.ndarray, counts: Sequence[int], order: Sequence[int], ready: np.ndarray | None = None,
     predecessors: Graph | None = None,
 ) -> Schedule:  # fmt: skip
-    """Place each task on the least loaded lane after its predecessors; ties: first."""
+    """Place each task, after its predecessors, on the first least loaded device."""
     schedule = Schedule.empty(len(times))
     speed = speeds(times)
     usable = np.isfinite(times)

@@ -33,11 +33,12 @@ class LinearProgram(DescendingPlanner):
     """The relaxed assignment program: split over types, then rounded to whole tasks.
 
     Decides where and in which order, for sequential tasks with or without a task graph and arrivals.  One linear
-    program (`assignment`, with the lanes of each type as one site) gives the minimum T; split tasks are made whole;
-    then every type schedules its tasks as a list, the longest path to the end first (of independent tasks the longest).
+    program (`assignment`, with the lanes (cores or GPUs) of each type as one site) gives the minimum T; split tasks are
+    made whole; then every type schedules its tasks as a list, the longest path to the end first (of independent tasks
+    the longest).
 
-    Independent tasks that are all present at once.  The optimum is a vertex, so with K types at most K - 1 tasks are
-    split, and they can be matched to types with a share of them, each to another type (Lenstra, Shmoys, Tardos,
+    If all tasks are independent and present at the start, the optimum is a vertex, so with K types at most K - 1 tasks
+    are split, and they can be matched to types with a share of them, each to another type (Lenstra, Shmoys, Tardos,
     Approximation Algorithms for Scheduling Unrelated Parallel Machines, 1990).  So a type with c lanes has at most cT
     of whole tasks and one more task of length t, and a list schedule takes at most (cT + t)/c + (1 - 1/c) t', with t'
     its last task: *the makespan is at most T plus the longest task as placed*.  That is not a constant ratio, as T may
@@ -49,7 +50,7 @@ class LinearProgram(DescendingPlanner):
     Reference: Lenstra, Shmoys and Tardos as above; for graphs Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with
     Precedence Constraints on Hybrid Multi-core Machines (2015).
     `Plan.bound` is T, certified by its prices, or that of paths and areas (`graph_bounds`) if it is larger.
-    Weakness: it ignores transfers and shared data, and keeps data on no particular device.
+    Weakness: it ignores transfers, shared data and the location of data.
     Cost: one linear program of tasks × types variables.
     """
 
@@ -98,7 +99,7 @@ def rounded(share: np.ndarray, matched: bool) -> np.ndarray:
 
 
 def all_at_once(instance: Instance) -> bool:
-    """Return True without a graph if all tasks arrive together."""
+    """Return True if there is no task graph and all tasks arrive together."""
     tasks = instance.problem.tasks
     return not any(tasks.predecessors or ()) and (not instance.size or float(np.ptp(tasks.arrival)) == 0)
 
@@ -131,18 +132,18 @@ MAX_VARIABLES = 2000
 class IntegerProgram(DescendingPlanner):
     """The integer assignment program: R||Cmax of independent sequential tasks.
 
-    Decides where and in which order.  Independent tasks that are all present at once: every lane is a site of the
-    program of `assignment`, and what the solver proves optimal is optimal (to 1e-6).  Equal lanes may be renumbered, so
-    the i-th of the tasks, longest first, is allowed on the first i lanes of a type only.  Pairs longer than the best
-    known schedule are excluded.  The solver takes no initial schedule, so the best of mct, max_min, linear_program, lst
-    and (on cores and one type of GPU) dual_approximation is compared with its result, and the better one is the plan.
-    With a graph or arrivals it is *not exact*: the program chooses a type for each task, with the load of each type and
-    the paths of the graph as rows, and list scheduling by upward ranks gives the order.  Its bound is still valid.
-    Transfers and shared data are ignored.  Limits: a search that ends at one returns its best plan, with `optimal:
-    false` and `gap` among the notes and in the warnings of the result; `Plan.bound` is then the solver's bound.
-    `node_limit`, the default, and `max_variables` give the same plan on every machine; a `time_limit` does not, and
-    nodes do not limit the root of the search.  Programs of more than `max_variables` are not tried: the best of the
-    other schedules is returned with the linear bound.
+    Decides where and in which order.  For independent tasks that are all present at the start, every lane (core or GPU)
+    is a site of the program of `assignment`, and what the solver proves optimal is optimal (to 1e-6).  Equal lanes may
+    be renumbered, so the i-th of the tasks, longest first, is allowed on the first i lanes of a type only.  Pairs
+    longer than the best known schedule are excluded.  The solver takes no initial schedule, so the best of mct,
+    max_min, linear_program, lst and (on cores and one type of GPU) dual_approximation is compared with its result, and
+    the better one is the plan. With a graph or arrivals it is *not exact*: the program chooses a type for each task,
+    with the load of each type and the paths of the graph as rows, and list scheduling by upward ranks gives the order.
+    Its bound is still valid. Transfers and shared data are ignored.  A search that ends at a limit returns its best
+    plan, with `optimal: false` and `gap` among the notes and in the warnings of the result; `Plan.bound` is then the
+    solver's bound. `node_limit`, the default, and `max_variables` give the same plan on every machine; a `time_limit`
+    does not, and nodes do not limit the root of the search.  Programs of more than `max_variables` are not tried: the
+    best of the other schedules is returned with the linear bound.
     Reference: the problem is that of Horowitz and Sahni, Exact and Approximate Algorithms for Scheduling Nonidentical
     Processors (1976); the search is branch and bound with cuts by HiGHS (Huangfu and Hall, Parallelizing the Dual
     Revised Simplex Method, 2018), through scipy.optimize.milp.
@@ -226,7 +227,7 @@ def rivals(instance: Instance) -> Iterator[Schedule]:
 
 
 def by_dual_approximation(instance: Instance, sides: Sequence[bool]) -> Schedule:
-    """Convert the schedule of `dual_approximation` to a Schedule of this instance."""
+    """Return the schedule of `dual_approximation` as a Schedule of this instance."""
     nowhere = np.full(instance.size, np.inf)
     p, q = (instance.time[:, sides.index(cpu)] if cpu in sides else nowhere for cpu in (True, False))
     m, k = (instance.counts[sides.index(cpu)] if cpu in sides else 0 for cpu in (True, False))
@@ -241,9 +242,9 @@ def by_dual_approximation(instance: Instance, sides: Sequence[bool]) -> Schedule
 
 
 def beyond_first(times: np.ndarray, kinds: Sequence[int]) -> np.ndarray:
-    """Mask of pairs that some optimum avoids: the i-th longest task beyond i lanes.
+    """Mask of pairs that some optimum avoids: the i-th longest task beyond i devices.
 
-    Any schedule can be renumbered so that the lanes of a type are in the order of their longest task.
+    Any schedule can be renumbered so that the cores or GPUs of a type are in the order of their longest task.
     """
     shortest = times.min(axis=1)
     rank = np.empty(len(times), dtype=int)
@@ -261,24 +262,22 @@ FRUGAL = 1e-3
 class Hlp(PlannedScheduler):
     """Heterogeneous linear program: a relaxed program, then list scheduling.
 
-    For sequential tasks, with or without a task graph.
-    Decides where and in which order, for task graphs on any number Q of device types.  The program (`assignment`)
-    splits tasks over types so that neither a path nor the work of a type is longer than λ, and minimizes λ; each task
-    is placed on the type that has its largest share (for two types: rounding at 1/2).  Then follows list scheduling on
-    the chosen types, with the longest path to the end first.
+    For sequential tasks, with or without a task graph.  Decides where and in which order, for task graphs on any number
+    Q of device types.  The program (`assignment`) splits tasks over types so that neither a path nor the work of a type
+    is longer than λ, and minimizes λ; each task is placed on the type that has its largest share (for two types:
+    rounding at 1/2).  Then follows list scheduling on the chosen types, with the longest path to the end first.
     Reference: Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with Precedence Constraints on Hybrid Multi-Core
     Machines (2015), for two types, ratio 6; Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling
-    Applications on Hybrid Multi-Core Machines (2017), for Q types and with the order by distance from the end.
-    Ratio Q(Q + 1)(1 + ε), so 6(1 + ε) on two types, without transfers.  The program minimizes λ + εW with W the mean
-    work of a lane; W ≤ λ, so its λ is at most 1 + ε times the minimum, which is at most the least makespan.  The
+    Applications on Hybrid Multi-Core Machines (2017), for Q types and with the order by distance from the end.  Ratio
+    Q(Q + 1)(1 + ε), so 6(1 + ε) on two types, without transfers.  The program minimizes λ + εW with W the mean work of
+    a lane (core or GPU); W ≤ λ, so its λ is at most 1 + ε times the minimum, which is at most the least makespan.  The
     largest share of a task is at least 1/Q, so rounding makes its time, the length of a path with the arrival before
     it, and the work of a type at most Q times what they are in the program.  From the task that ends last, go back to
     the event that allowed it to begin, a predecessor's end or its arrival, and so on: between that event and its start
     every lane of its type is busy.  So the makespan is at most one such path, Qλ, and for each type its work per lane,
     Qλ: in all Q(Q + 1)λ.  The plan has a certified bound.
     Weakness: makespans up to the ratio; the program ignores that few tasks are ready at a time; transfers are not
-    counted.
-    Cost: the program, n (Q + 1) variables and n + edges rows: 0.1 s for 1,000 tasks, 0.5 s for 3,000.
+    counted.  Cost: the program, n (Q + 1) variables and n + edges rows: 0.1 s for 1,000 tasks, 0.5 s for 3,000.
     """
 
     def plan(self, problem: PlanProblem) -> Plan:
@@ -311,7 +310,7 @@ def graph_linear_program(
         Minimize λ + εW over x_jt ≥ 0 and starts s_j ≥ r_j with  Σ_t x_jt = 1,  Σ_j p_jt x_jt ≤ c_t λ,
         s_i + Σ_t p_it x_it ≤ s_j for i before j,  s_j + Σ_t p_jt x_jt ≤ λ.
 
-    The last rows are omitted for independent tasks on single lanes, where only the tasks' own work matters.
+    The last rows are omitted for independent tasks on single cores or GPUs, where only the tasks' own work matters.
     """
     allowed = allowed_times(times, counts)
     if not len(times):
@@ -340,23 +339,24 @@ GUESS_ROOM = 1.01  # factor by which a solution may exceed the known schedule, a
 class ColumnPricing(PlannedScheduler):
     """Column pricing: an integer program over few pairs, chosen by LP prices.
 
-    For independent sequential tasks.
-    Decides where, for independent tasks on any number of device types that are all present at once.  The program of
-    `lst` gives prices w of lanes, with sum 1, and a lower bound; its plan is the first schedule, of length U.  The
-    reduced cost of task j on lane s is w_s p_js - min_r w_r p_jr.  No schedule shorter than U has a pair that costs
-    more than U - Σ_j min_r w_r p_jr.  Of the other pairs, those are kept that cost at most `SHARE` × U / lanes, and at
-    least the `FEW` cheapest.  The integer program over them is solved to `gap`, and a descent follows.  With more than
-    `LANES` lanes, `restarts` programs follow each other, each of the longest and of random lanes.
+    For independent sequential tasks.  Decides where, for independent tasks on any number of device types, which are all
+    present at the start.  The program of `lst` gives prices w of lanes (cores or GPUs), with sum 1, and a lower bound;
+    its plan is the first schedule, of length U.  The reduced cost of task j on lane s is w_s p_js - min_r w_r p_jr.  No
+    schedule shorter than U has a pair that costs more than U - Σ_j min_r w_r p_jr.  Of the other pairs, the program has
+    those that cost at most `SHARE` × U / lanes, and at least the `FEW` cheapest.  The integer program over them is
+    solved to `gap`, and a descent follows.  With more than `LANES` lanes, `restarts` programs follow each other, each
+    over the longest lanes and some random ones.
     Reference: Gogos, Valouxis, Alefragis, Goulas, Voros, Housos, Scheduling Independent Tasks on Heterogeneous
     Processors Using Heuristics and Column Pricing (FGCS 60, 2016); limits on pairs and lanes, descent and restarts are
     additions of hetsim.
     Ratio 2, as the plan is never longer than that of `lst`; the certified bound is that of the linear program.
     Weakness: with arrivals, shared items or more than `MAX_PAIRS` pairs in a program, it is the plan of `lst`.
     Cost: `restarts` integer programs of at most `node_limit` nodes (HiGHS), a few seconds each for 512 tasks on 16
-    lanes.  The same plan on every machine, unless `time_limit` ends a search: nodes do not limit the solver's own
-    heuristics.
+    lanes.  The plan is the same on every computer, unless `time_limit` ends a search: nodes do not limit the solver's
+    own heuristics.
 
-    gap: a plan within this fraction of the lower bound is good enough, as is a program's solution within it of its own.
+    gap: a plan within this fraction of the lower bound is good enough, and so is a program's solution within it of the
+        program's bound.
     restarts: maximum number of programs if there are more than 16 lanes.
     node_limit: maximum nodes of the search tree of a program.
     time_limit: maximum seconds of all searches together; the plan then depends on the machine.
@@ -406,7 +406,7 @@ class ColumnPricing(PlannedScheduler):
         self, times: np.ndarray, lane: np.ndarray, lanes: np.ndarray, since: np.ndarray, prices: np.ndarray,
         seconds: float,
     ) -> np.ndarray:  # fmt: skip
-        """Return each task's lane after the program of some lanes, unchanged without one."""
+        """Return each task's device after the program for some devices, if it is solved."""
         tasks = np.flatnonzero(np.isin(lane, lanes))
         own, at = times[np.ix_(tasks, lanes)], np.searchsorted(lanes, lane[tasks])
         makespan = float(loads(times, lane, since)[lanes].max())
@@ -425,12 +425,12 @@ class ColumnPricing(PlannedScheduler):
 
 
 def loads(times: np.ndarray, lane: np.ndarray, since: np.ndarray) -> np.ndarray:
-    """Time at which each lane becomes free, given the lane of each task."""
+    """Time at which each core or GPU becomes free, given the device of each task."""
     return since + np.bincount(lane, times[np.arange(len(lane)), lane], minlength=len(since))
 
 
 def cheap_pairs(times: np.ndarray, prices: np.ndarray, since: np.ndarray, makespan: float) -> np.ndarray:
-    """Mask of (task, lane) pairs with small reduced cost, by lane prices.
+    """Mask of (task, core or GPU) pairs with small reduced cost, by device prices.
 
     If only `makespan` excludes pairs, every shorter schedule consists of remaining pairs.
     """

@@ -1,7 +1,7 @@
 """Searches from planners' schedules: genetic algorithm, annealing, local search.
 
-All change a schedule at random until a budget is spent.  The first two change the lanes and keys of candidates
-(`hetsim_policies.static.common.search`), the third a plan that the engine simulates.
+All change a schedule at random until a budget is spent.  The first two change the lanes (cores or GPUs) and keys of
+candidates (`hetsim_policies.static.common.search`), the third a plan that the engine simulates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,9 +46,9 @@ class BudgetedSearch(DescendingPlanner):
     """Base of planners that search until a budget is spent.
 
     evaluations: number of schedules evaluated (makespan computed); for parallel tasks, whose evaluation takes longer, a
-        tenth of it.
-    seconds: instead, wall-clock seconds of the search; two runs with one seed then need not give the same plan, and its
-        notes say that it is not deterministic.
+        tenth of this number is evaluated.
+    seconds: wall-clock seconds of the search, instead of `evaluations`; two runs with one seed then need not give the
+        same plan, and its notes say that it is not deterministic.
     """
 
     name: ClassVar[str]  # name of the planner in messages
@@ -68,7 +68,7 @@ class BudgetedSearch(DescendingPlanner):
         return search.finished(search.landscape.schedule(*self.best(search)))
 
     def best(self, search: Search) -> tuple[np.ndarray, np.ndarray]:
-        """Return lanes and keys of the best schedule within the budget."""
+        """Return devices and keys of the best schedule within the budget."""
         raise NotImplementedError
 
 
@@ -76,15 +76,15 @@ class Genetic(BudgetedSearch):
     """Genetic algorithm, for sequential and parallel tasks with or without a graph.
 
     Schedules are recombined and changed at random, the better ones more often.
-    Decides where tasks run (which lane), and for task graphs, or tasks that read items, also in which order (a key for
-    each task, list scheduling by keys).  Each generation is made from the previous one: two parents, each the best of
-    three random candidates, contribute each task's lane and key with equal probability; then some tasks get a random
-    new lane or key, or the lane of another task.  The best few remain unchanged.
+    Decides where tasks run (which core or GPU), and for task graphs, or tasks that read items, also in which
+    order (a key for each task, list scheduling by keys).  Each generation is made from the previous one: two parents,
+    each the best of three random candidates, contribute each task's lane and key with equal probability; then some
+    tasks get a random new lane or key, or the lane of another task.  The best few remain unchanged.
     Reference: Holland, Adaptation in Natural and Artificial Systems (1975); for this problem the GA of Braun et al., A
     Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous Distributed
     Computing Systems (2001), and for graphs Wang, Siegel, Roychowdhury, Maciejewski, Task Matching and Scheduling in
     Heterogeneous Computing Environments Using a Genetic-Algorithm-Based Approach (1997), the source of the two strings.
-    No ratio of its own: the first generation has a fast planner's schedule and changes of it (the better of greedy_dual
+    No ratio is proven; the first generation has a fast planner's schedule and changes of it (the better of greedy_dual
     and mct for independent tasks, heft's for graphs), and the planned makespan is never above that schedule's.
     Weakness: many evaluations for little gain; a uniform crossover separates lanes that fit well together.  Transfers
     of independent tasks are not counted; others count as in `heft`.  For parallel tasks the options (device type and
@@ -140,28 +140,28 @@ class SimulatedAnnealing(BudgetedSearch):
     """Simulated annealing, for sequential and parallel tasks with or without a graph.
 
     One schedule is changed move by move; moves that make it longer are accepted ever more rarely.  Decides where tasks
-    run (which lane), and for task graphs, or tasks that read items, also in which order (a key for each task, list
-    scheduling by keys).  A move assigns another lane to a task, exchanges two tasks or, with keys, draws a new key;
-    every other move concerns a task of the lane that ends last.  `moves` of them are evaluated at once from the same
-    schedule; each passes with probability min(1, exp(-Δ/T)), and the first that passes is made, as if the later ones
+    run (which core or GPU), and for task graphs, or tasks that read items, also in which order (a key for each
+    task, list scheduling by keys).  A move assigns another lane to a task, exchanges two tasks or, with keys, draws a
+    new key; every other move concerns a task of the lane that ends last.  `moves` of them are evaluated together from
+    the same schedule; each passes with probability min(1, exp(-Δ/T)), and the first that passes is made, as if the
+    later ones
     had not been drawn: Metropolis' rule.  The temperature T falls geometrically while the budget is spent.  The
     objective is the makespan plus the root mean square of the ends of the lanes: most moves do not change the makespan,
     and the second term measures their progress.
     Reference: Kirkpatrick, Gelatt, Vecchi, Optimization by Simulated Annealing (1983); for this problem the SA of Braun
     et al., A Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous
     Distributed Computing Systems (2001).
-    No ratio of its own: it begins with a fast planner's schedule (the better of greedy_dual and mct for independent
+    No ratio is proven; it begins with a fast planner's schedule (the better of greedy_dual and mct for independent
     tasks, heft's for graphs), and the planned makespan is never above that schedule's.
     Weakness: at high temperature most of the moves evaluated together are wasted; convergence to an optimum would need
     much slower cooling (Hajek, Cooling Schedules for Optimal Annealing, 1988).  Transfers of independent tasks are not
     counted; others count as in `heft`.  For parallel tasks the options (device type and width) and keys are searched,
-    from the better of heft and mct.
-    Cost: O(lanes) per move of independent tasks, with arrivals O(n log n); for graphs O(n × maximum predecessors of a
-    task); for parallel tasks about 10 us per task.
+    from the better of heft and mct.  Cost: O(lanes) per move of independent tasks, with arrivals O(n log n); for graphs
+    O(n × maximum predecessors of a task); for parallel tasks about 10 us per task.
 
     evaluations: number of moves evaluated.
-    moves: number of moves evaluated at once.
-    temperature: at the start, as a fraction of the mean time of a task in the seed schedule.
+    moves: number of moves evaluated together.
+    temperature: temperature at the start, as a fraction of the mean time of a task in the seed schedule.
     """
 
     spreads = frozenset({"gpus", "cores", "nodes"})
@@ -205,7 +205,7 @@ class SimulatedAnnealing(BudgetedSearch):
 def mutate(
     landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, mutation: float, random: np.random.Generator
 ) -> None:
-    """Mutate every row: random lanes, exchanges, or new keys."""
+    """Mutate every row: random cores or GPUs, exchanges, or new keys."""
     rows, size = lanes.shape
     count = random.poisson(mutation * rows)
     row, task, other = random.integers(rows, size=count), *random.integers(size, size=(2, count))
@@ -229,7 +229,7 @@ def mutate(
 class Moves:
     """Possible changes of one schedule.
 
-    `task` gets `lane` and `key`, and `other` (-1: none) gets `back`, the former lane of `task`.
+    `task` gets `lane` and `key`, and `other` (-1: none) gets `back`, the former core or GPU of `task`.
     """
 
     task: np.ndarray
@@ -248,14 +248,14 @@ class Moves:
 
 
 def _height(ends: np.ndarray) -> np.ndarray:
-    """Objective to minimize, for each row of lane ends."""
+    """Objective to minimize, for each row of end times of the cores and GPUs."""
     return ends.max(axis=1) + np.sqrt(np.square(ends).mean(axis=1))
 
 
 def propose(
     landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, ends: np.ndarray, count: int, random: np.random.Generator
 ) -> Moves:
-    """Draw random moves, half of them of tasks on the lane that ends last."""
+    """Draw random moves, half of them of tasks on the device that ends last."""
     size = len(lanes)
     task = random.integers(size, size=count)
     if len(last := landscape.last_ones(lanes, ends)):
@@ -274,7 +274,7 @@ def propose(
 
 
 def ends_after(landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, ends: np.ndarray, moves: Moves) -> np.ndarray:
-    """Return the ends of all lanes after each move."""
+    """Return the end times of all cores and GPUs after each move."""
     count = len(moves.task)
     every = np.arange(count)
     swapped = moves.other >= 0
@@ -300,10 +300,10 @@ class LocalSearch(BudgetedSearch):
     Decides where, in which order, and which inputs are prefetched.  It begins with the plans of fast planners and of
     dmda and dmdas, rehearsed on the estimates, and simulates each, unchanged and with prefetches (inputs of a GPU's
     next task are transferred while the task before it computes).  From the best it tries changes, each simulated by the
-    engine with contention, memory and prefetches: a task is moved to another lane, to another position in the order
-    between its predecessors and successors, or both.  A change with a much longer timetable on idle links (`timing`) is
-    not simulated.  A change that ends later than the best by more than a threshold is undone; the threshold falls to 0
-    while the budget is spent.
+    engine with contention, memory and prefetches: a task is moved to another core or GPU, to another position in
+    the order between its predecessors and successors, or both.  A change with a much longer timetable on idle links
+    (`timing`) is not simulated.  A change that ends later than the best by more than a threshold is undone; the
+    threshold falls to 0 while the budget is spent.
     Reference: threshold accepting is that of Dueck, Scheuer, Threshold Accepting: A General Purpose Optimization
     Algorithm Appearing Superior to Simulated Annealing (1990).
     No ratio: the simulated makespan is never above that of any of its seeds, on the estimates.
@@ -384,7 +384,7 @@ class Climb:
                 yield name, plan
 
     def _tried(self, plan: Plan, seed: str, ahead: bool | None) -> Found | None:
-        """Simulate a seed with its own copies (None), without, or with prefetches."""
+        """Simulate a seed with its own copies (None), without copies, or with prefetches."""
         if (ahead and not self.moves_items) or (not self.budget.spend(1) and self.seeded < np.inf):
             return None
         rows = tuple((step.task, *self.number[step.devices[0]]) for step in plan.steps)
@@ -425,7 +425,7 @@ class Climb:
         return float(timing(self.instance, rows).finish.max())
 
     def _changed(self, rows: list[Placed]) -> list[Placed]:
-        """Return the rows with one task on another lane, at another position, or both."""
+        """Return the rows with one task on another device, at another position, or both."""
         place = int(self.random.integers(len(rows)))
         task, kind, lane = rows.pop(place)
         low, high = self._between(rows, task)

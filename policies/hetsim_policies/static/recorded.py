@@ -28,8 +28,7 @@ class Replay(PlannedScheduler):
     free and its predecessors are done; the plan fixes no times.  Its makespan on the estimates it was made for is the
     planner's; with other times, an order that waits for a late task leaves devices idle that a dynamic policy would
     use.  A plan in which orders and predecessors form a cycle could never end and is refused when it is loaded.
-    Reference: none; the plan is the user's.
-    Weakness: it uses only the plan, and waits for late tasks.
+    Reference: none; the plan is the user's.  Weakness: it uses only the plan, and waits for late tasks.
     Cost: O(devices of the step) per task, and a check per round of each device queue's head that does not fit.
 
     plan: CSV or Parquet with one row per task and the columns task (its id), mode (name, or position counted from
@@ -57,7 +56,7 @@ class Replay(PlannedScheduler):
 
 
 def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
-    """Read a plan from a table; ScenarioError lists all problems of the plan."""
+    """Read a plan from a table; raise ScenarioError with all problems of the plan."""
     problems: list[Problem] = []
 
     def complain(text: str, line: int | None = None) -> None:
@@ -131,7 +130,7 @@ def _copy(row: Mapping[str, str], row_of: Mapping[str, int], item_of: Mapping[st
 
 
 def _rows(path: Path) -> Iterator[tuple[int | None, dict[str, str]]]:
-    """Yield the table as rows of text, with line numbers; ScenarioError if unreadable."""
+    """Yield rows of text with line numbers; raise ScenarioError if unreadable."""
     header: list[str] | None = None
     for line, cells in _parquet(path) if path.suffix == ".parquet" else _csv(path):
         if header is None:
@@ -218,7 +217,7 @@ def _scattered(plan: Plan, tasks: Tasks, cluster: Cluster) -> Iterator[str]:
 class AsPlanned(PlannedScheduler):
     """Any scheduler as a plan: rehearse it on estimates, then follow its starts.
 
-    Decides nothing of its own: mode, devices and the order on each device are those of the rehearsal, in which every
+    Decides nothing itself: mode, devices and the order on each device are those of the rehearsal, in which every
     task takes as long as estimated.  With exact estimates the run is the scheduler's own, unless the scheduler stopped
     tasks: a plan runs each task once, where the scheduler started it last, which may end sooner or, if tasks continued
     their work elsewhere (round_robin, srtf), much later.  The difference between `as_planned` of a scheduler and
@@ -230,7 +229,7 @@ class AsPlanned(PlannedScheduler):
     scheduler (sleep, frequencies) are not in the plan; batches cannot be planned.
     Cost: two more runs: the rehearsal, and one of its plan for the times of a plan without idle waits.
 
-    base: that scheduler, by name or as a mapping with its parameters; default: heteroprio.
+    base: the scheduler, by name or as a mapping with its parameters; default: heteroprio.
     """
 
     spreads = Scheduler.spreads

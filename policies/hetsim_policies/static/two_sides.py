@@ -15,9 +15,9 @@ from hetsim_policies.static.common.outcome import DescendingPlanner, PlainPlanne
 
 
 def two_types(instance: Instance, planner: str) -> tuple[np.ndarray, list[int]]:
-    """Return times and lanes of two types, the second possibly without lanes.
+    """Return times and device counts of two types; the second may have no devices.
 
-    ScenarioError if there are more types.
+    Raise ScenarioError if there are more types.
     """
     if len(instance.types) > 2:
         names = ", ".join(kind.name for kind in instance.types)
@@ -28,7 +28,7 @@ def two_types(instance: Instance, planner: str) -> tuple[np.ndarray, list[int]]:
 
 
 def by_speed_up(times: np.ndarray) -> np.ndarray:
-    """Return tasks by descending ratio of first to second time; ties: table order."""
+    """Return tasks by descending ratio of first to second time, then in table order."""
     p, q = times[:, 0], times[:, 1]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where((q == 0) & (p == 0), 1.0, p / q)
@@ -51,8 +51,8 @@ class GreedyDual(DescendingPlanner):
     (2013), where it precedes the better algorithm.
     Ratio 2 (1 + precision) without arrivals.  A refusal is right: the GPUs have at least kλ of work, chosen so that a
     second there saves as much CPU work as possible (a fractional knapsack), hence no schedule of length λ has less CPU
-    work.  An acceptance is right: with s the task that ends last on its side and L the work of the side, s ends by
-    (L - s)/lanes + s; on the CPUs L is at most mλ, on the GPUs at most kλ plus the last task, and no task there is
+    work.  An acceptance is right: with s the task that ends last on its side and L the work of the side, s ends by (L -
+    s)/devices + s; on the CPUs L is at most mλ, on the GPUs at most kλ plus the last task, and no task there is
     longer than λ: at most 2λ.  With arrivals the schedule waits for each task in its turn and there is no ratio.  The
     plan has the largest rejected guess as a certified lower bound.  Weakness: it loses up to half of what a better
     program gains (see `dual_approximation`); transfers are not counted.
@@ -77,7 +77,8 @@ def greedy_dual(
 ) -> tuple[Schedule, float]:
     """Return the best schedule over all guesses, and a lower bound on the makespan.
 
-    `times[j, 0]` on the `counts[0]` lanes of one type, `times[j, 1]` on the `counts[1]` of the other, inf: impossible.
+    `times[j, 0]` on the `counts[0]` cores or GPUs of one type, `times[j, 1]` on the `counts[1]` of the other; inf if
+    impossible.
     """
     allowed = np.where(np.asarray(counts) > 0, times, np.inf)
     shortest = allowed.min(axis=1, initial=np.inf)
@@ -103,7 +104,7 @@ def greedy_dual(
 
 
 def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: float) -> np.ndarray | None:
-    """Mask of tasks for the second type, none longer than the guess; None: refuted."""
+    """Mask of tasks for the second type, all within the guess; None if impossible."""
     limit = guess * (1 + TOLERANCE)
     p, q = times[:, 0], times[:, 1]
     second = p > limit
@@ -120,12 +121,11 @@ def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: flo
 class BalancedMakespan(DescendingPlanner):
     """Balanced makespan: favorite types first, then tasks of the overloaded type move.
 
-    For independent sequential tasks on at most two types of device.
-    Decides where, for two types of devices.  Tasks are first put on the type where they are shorter.  From the type
-    with more work per lane they are moved to the other in ascending order of cost (the ratio of their two times), until
-    the work is balanced; tasks longer than a limit on the other type are not moved.  Every limit that can matter is
-    tried, and of the partitions just before and just after balance the one with the shortest schedule is kept, with
-    longest processing time first on either side.
+    For independent sequential tasks on at most two types of device.  Decides where, for two types of devices.  Tasks
+    are first put on the type where they are shorter.  From the type with more work per device they are moved to the
+    other in ascending order of cost (the ratio of their two times), until the work is balanced; tasks longer than a
+    limit on the other type are not moved.  Every limit that can matter is tried, and of the partitions just before and
+    just after balance the one with the shortest schedule is kept, with longest processing time first on either side.
     Reference: Canon, Marchal, Vivien, Low-Cost Approximation Algorithms for Scheduling Independent Tasks on Hybrid
     Platforms (2017).  The original algorithm moves a dominating task back after each move; here the limit prevents such
     moves, which makes the proof short.  Ratio 2 without arrivals.  Let λ be the least makespan and the limit the
@@ -133,8 +133,7 @@ class BalancedMakespan(DescendingPlanner):
     fractional way to balance the work if tasks longer than the limit must stay.  So just before balance the lanes of
     the receiving type have at most λ of work each, and those of the other type at most λ each plus the task that moves
     next, no longer than λ.  As for `greedy_dual`, longest processing time first ends by 2λ.  With arrivals there is no
-    ratio.  Transfers are not counted.
-    Weakness: it tries few partitions, all of them along one order.
+    ratio.  Transfers are not counted.  Weakness: it tries few partitions, all of them along one order.
     Cost: O(n log n), and O(n) for each limit between a lower bound and the first schedule found, at most n; then
     O(n log n) for each partition with less work per lane than the best makespan.
     """
@@ -146,7 +145,7 @@ class BalancedMakespan(DescendingPlanner):
 
 
 def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
-    """Return the best schedule on `counts[0]` and `counts[1]` lanes of two types."""
+    """Return the best schedule on `counts[0]` and `counts[1]` devices of two types."""
     allowed = np.where(np.asarray(counts) > 0, times, np.inf)
     on_second = allowed[:, 1] < allowed[:, 0]
     best = longest_first(times, counts, on_second, ready)
@@ -184,14 +183,13 @@ def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarra
 class Clb2c(PlainPlanner):
     """Centralized load balancing for two device types (CLB2C).
 
-    For independent sequential tasks on at most two types of device.
-    Decides the device of each task.  Tasks are sorted by the ratio of their two times.  In each step, the task at each
-    end is tried on the least loaded lane of its better type.  The task that would complete first is placed.
+    For independent sequential tasks on at most two types of device.  Decides the device of each task.  Tasks are sorted
+    by the ratio of their two times.  In each step, the task at each end is tried on the least loaded device of its
+    better type.  The task that would complete first is placed.
     Reference: Cheriere and Saule, Considerations on Distributed Load Balancing for Fully Heterogeneous Machines: Two
     Particular Cases (2015).  At most 2 times the least makespan if no task is longer than that on either type, without
     arrivals.  Weakness: without that condition no ratio holds, as the last tasks may be long ones on their worse type;
-    transfers are not counted.
-    Cost: O(n log n).
+    transfers are not counted.  Cost: O(n log n).
     """
 
     def plan(self, problem: PlanProblem) -> Plan:
@@ -201,7 +199,7 @@ class Clb2c(PlainPlanner):
 
 
 def clb2c(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
-    """Schedule by CLB2C on the lanes of two types; ties: the second type."""
+    """Schedule by CLB2C on the devices of two types; at ties, on the second type."""
     schedule = Schedule.empty(len(times))
     free = [[(0.0, lane) for lane in range(count)] for count in counts]  # heaps
     order = by_speed_up(np.where(np.asarray(counts) > 0, times, np.inf)).tolist()

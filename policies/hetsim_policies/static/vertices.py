@@ -1,4 +1,4 @@
-"""Programs with vertices that split few tasks, which are then made whole."""
+"""Linear programs whose vertices split few tasks, which are then made whole."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -26,8 +26,8 @@ class Lst(DescendingPlanner):
     where it alone takes no longer; the program splits tasks over those types so that no type has more than T of work a
     lane (`unrelated`).  The minimum feasible T is found by bisection.  A vertex splits few tasks, and each of those can
     be matched to a different type that has a share of it: it is placed there whole.  Then follows longest processing
-    time first on the lanes of each type.  Two other roundings of the vertex (`roundings`) are tried too; the shortest
-    schedule is used, and the descent starts from each of them.
+    time first on the lanes (cores or GPUs) of each type.  Two other roundings of the vertex (`roundings`) are tried
+    too; the shortest schedule is used, and the descent starts from each of them.
     Reference: Lenstra, Shmoys, Tardos, Approximation Algorithms for Scheduling Unrelated Parallel Machines (1990).
     Their program has a variable for each task and lane.  Lanes of one type are equal, so here it has one for each task
     and type: for 1,000 tasks on 24 lanes of three types 3,000 variables instead of 24,000.
@@ -100,8 +100,9 @@ def min_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.nd
 def first_solvable(levels: Sequence[float], at: Callable[[float], tuple[Split, float]]) -> tuple[float, Split]:
     """Return the minimum length with a feasible program, and its vertex, by bisection.
 
-    levels: between two of them the program is the same; the last is feasible, as it excludes nothing and the first has
-        room for all.  at: function that returns the vertex of a level's program, and the area that it needs per lane.
+    levels: the program is the same between two levels; the last is feasible, as it excludes nothing and the first has
+        room for all tasks.  at: function that returns the vertex of a level's program, and the area that it needs per
+        lane (core or GPU).
     """
     first, last = 0, len(levels) - 1
     middle = 0  # mostly possible
@@ -118,7 +119,7 @@ def first_solvable(levels: Sequence[float], at: Callable[[float], tuple[Split, f
 
 
 def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """Return the type of each task; split ones, longest first, by earliest lane end.
+    """Return each task's type; split tasks, longest first, go where they end first.
 
     No ratio is proven, but it leaves less for the descent than `rounded`.
     """
@@ -135,7 +136,7 @@ def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.nd
 
 
 def rounded(share: np.ndarray) -> np.ndarray:
-    """Return the type of each task; split ones matched to different types, by share."""
+    """Return each task's type; split tasks are matched to types with a share of them."""
     kind = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
     if len(parts := np.flatnonzero(share.max(axis=1, initial=0.0) < WHOLE)):
         from scipy.sparse import csr_array
@@ -156,10 +157,10 @@ WIDER = (1.0, 1.1, 1.25, 1.5)
 class MoldableDual(PlannedScheduler):
     """Dual approximation for parallel tasks: minimum work within a guess, then list.
 
-    For rigid and moldable tasks, without a task graph.
-    Decides on how many lanes of which type each task runs, where and when, for independent rigid and moldable tasks on
-    cores and gangs of GPUs.  For a guess λ, a task takes on each type the option of minimum area (width × seconds) of
-    at most λ seconds, and a linear program divides the areas over the types.  A guess without a solution is below every
+    For rigid and moldable tasks, without a task graph.  Decides on how many lanes (cores or GPUs) of which type each
+    task runs, where and when, for independent rigid and moldable tasks on cores and gangs of GPUs.  For a guess λ, a
+    task takes on each type the option of minimum area (width × seconds) of at most λ seconds, and a linear program
+    divides the areas over the types.  A guess without a solution is below every
     makespan: a schedule of length λ uses options of at most λ, of no less area, and solves the program.  The smallest
     guess with a solution is the certified bound and the start of the schedule: a vertex splits fewer tasks than
     there are types, each is placed whole on a type that gets no other, and the tasks of every type are listed, the
@@ -173,8 +174,7 @@ class MoldableDual(PlannedScheduler):
     running at t, so t and t + λ together keep more than m lanes busy, and A > mλ.  A split task is placed after that:
     3λ.
     Weakness: gangs that must find their lanes on one of several nodes have no ratio; arrivals are respected without a
-    ratio.
-    Cost: O(log n) linear programs of n × types variables, and some lists of O(n lanes).
+    ratio.  Cost: O(log n) linear programs of n × types variables, and some lists of O(n lanes).
     """
 
     spreads = frozenset({"gpus", "cores", "nodes"})
@@ -214,7 +214,7 @@ def min_guess(instance: WideTasks) -> tuple[float, Split]:
 
 
 def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[PoolLanes]:
-    """Return lists of a guess's allotments, given by a vertex (None: computed here)."""
+    """Return list schedules of a guess's options, from a vertex (None: computed here)."""
     areas = instance.min_areas(guess * (1 + 1e-9))
     share = (found or split(areas, instance.counts, divisible=True)).share
     made = []

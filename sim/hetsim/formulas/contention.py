@@ -123,7 +123,7 @@ def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
 
 
 def longest_delay(found: Sequence[tuple[np.ndarray, np.ndarray]], together: float) -> float:
-    """Expected delay of a job that sends over several links: that of its slowest link.
+    """Expected delay of a job that sends over several links: the slowest link's delay.
 
     found: probabilities and ascending delays on each link; together: correlation of the links' numbers of senders.
     """

@@ -52,7 +52,8 @@ def ring_over_nodes(
 
     Return the bytes that a node sends to the next, the seconds on the links within nodes (at the same time), and the
     seconds of latency.  ways: 2 for an all-reduce, 1 for a reduce-scatter or an all-gather.  The ring visits all ranks
-    and uses all cards of a node at once (as in NCCL): its bus bandwidth is the lower one of `inside` and of the cards.
+    and uses all cards of a node simultaneously (as in NCCL): its bus bandwidth is the lower one of `inside` and of the
+    cards.
     """
     ranks = max(1, nodes * each)
     moved = ways * (ranks - 1) / ranks * size
@@ -180,7 +181,7 @@ class ParallelPlan:
 
     @property
     def in_flight(self) -> float:
-        """Number of micro-batches whose activations the first stage stores at once."""
+        """Number of micro-batches whose activations the first stage stores at a time."""
         p, m = self.pipeline, self.micro_batches
         if self.schedule == "gpipe":
             return m
@@ -228,7 +229,7 @@ class TrainingMachine:
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """Seconds of a training step by cause, and bytes sent; `compute`: slowest stage."""
+    """Seconds of a training step by cause (`compute`: slowest stage), and bytes sent."""
 
     compute: float
     filling: float  # bubble caused by computing; `waiting` is the rest, caused by communication
@@ -338,7 +339,7 @@ def _reduced(
 ) -> tuple[float, float, float]:
     """Cost of `rings` concurrent all-reduces.
 
-    Return the bytes that each node sends, the seconds within nodes (at the same time), and additional seconds.
+    Return the bytes that each node sends, the simultaneous seconds within nodes, and the seconds to add to both.
     """
     sent, within, fixed = ring_over_nodes(
         2, hosts, each, size=size, inside=inside, latency=machine.latency, latency_inside=machine.latency_inside

@@ -97,11 +97,11 @@ def pipeline_partition(
 ) -> PipelinePartition:  # fmt: skip
     """Find the pipeline with minimum time between micro-batches on equal devices.
 
-    levels: from the innermost.  All devices are used, as PipeDream does; UsageError if that is impossible or there are
-    too many cuts.  `activations=False` ignores transfers of activations and their gradients; without `replication` a
-    stage is one part of each level.  A stage that needs more than the `memory` of a device is not a candidate; with
-    several levels, all devices outside its group count as later ones.  NothingMeets, with the needed and the available
-    memory, if nothing fits.
+    levels: from the innermost.  All devices are used, as PipeDream does; raise UsageError if that is impossible or
+    there are too many cuts.  `activations=False` ignores transfers of activations and their gradients; without
+    `replication` a stage is one part of each level.  A stage that needs more than the `memory` of a device is not a
+    candidate; with several levels, all devices outside its group count as later devices.  Raise NothingMeets, with the
+    needed and the available memory, if nothing fits.
     """
     _check_size(cuts)
     weights = cuts.sums([one.weights for one in cuts.layers])
@@ -155,7 +155,7 @@ class _Room:
 
 @dataclass(frozen=True)
 class _Solved:
-    """Tables [m - 1][i, j] of a level with m parts: best time, last cut or -1, parts."""
+    """Tables [m - 1][i, j] for m parts of a level: best time, last cut or -1, parts."""
 
     best: list[np.ndarray]
     cut: list[np.ndarray]
@@ -224,15 +224,15 @@ def unlike_partition(
     cuts: Cuts, groups: Sequence[EqualDevices], *, inference: bool = False, replication: bool = True,
     deadline: float = math.inf, reorder: bool = True, ways: Ways = slower_link,
 ) -> PipelinePartition:  # fmt: skip
-    """Find the fastest pipeline over unlike devices; ties: minimum latency.
+    """Find the fastest pipeline over unlike devices; at ties, of minimum latency.
 
     Training sends activations and gradients and reduces the gradients of a replicated stage; `inference` is the forward
     pass alone.  The latency of an item is the sum of its stages and transfers, at most `deadline`.  Devices may stay
     unused.  A transfer takes the path between two groups (`ways`; default: the slower of their links) and is shared by
     the smaller number of replicas.  A stage that needs more than the memory of its devices is not a candidate.  The
     result is exact for an order of the groups; with `reorder`, all orders of up to `ORDERS_OF` groups are tried, for
-    more groups orders by speed and a local search.  NothingMeets, with both figures, if no plan meets the deadline or
-    fits.
+    more groups orders by speed and a local search.  Raise NothingMeets, with the limit and the best possible value, if
+    no plan meets the deadline or fits.
     """
     _check_size(cuts)
     search = _Unlike(cuts, inference, replication, ways)
@@ -273,7 +273,7 @@ def unlike_partition(
 
 
 def _variants(groups: Sequence[EqualDevices]) -> Iterator[list[EqualDevices]]:
-    """Yield the groups with every choice of device counts, on which memory depends."""
+    """Yield the groups with every choice of device counts that memory may need."""
     every = math.prod(one.count + 1 for one in groups) <= MAX_VARIANTS
     counts = [range(one.count, -1, -1) if every else (one.count, 0) for one in groups]
     if len(groups) > ORDERS_OF and not every:
@@ -310,7 +310,7 @@ class _Unlike:
         self.stages: dict[EqualDevices, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def stages_of(self, group: EqualDevices) -> list[tuple[np.ndarray, np.ndarray]]:
-        """By replicas (1, 2, …): seconds between items and per item, of every stage."""
+        """By replica count: seconds between two items, and seconds per item, by stage."""
         if group not in self.stages:
             each = self.cuts.sums([seconds_on(one, group, self.inference) for one in self.cuts.layers])
             rows = []
@@ -357,7 +357,7 @@ class _Unlike:
         return np.where(self.cuts.crossing > 0, way.latency + seconds, 0.0) if way.latency else seconds
 
     def _sent(self, way: StageWay, shared: int) -> np.ndarray:
-        """Seconds between items that `shared` device pairs send, for each cut."""
+        """Seconds between two items on a path used by `shared` device pairs, for each cut."""
         if way.latency == 0 and way.together == math.inf:
             return (1 if self.inference else 2) * self.cuts.crossing / (way.rate * shared)
         together = (1 if self.inference else 2) * self.cuts.crossing / way.together

@@ -261,7 +261,7 @@ def step_schedule(pipeline: StepPipeline, seconds: Mapping[str, float], whole: f
     seconds: exposed communication of a whole step by phase; whole: seconds of the step by the closed form.
     All-reduces of tensor parallelism and expert exchanges are part of the passes; gradient reduction and the update
     follow the last pass of each stage.  Of more than MAX_PASSES passes only the first micro-batches are laid out.
-    UsageError if the stages alone are too many.
+    Raise UsageError if the stages alone are too many.
     """
     stages, all_of_them, chunks = pipeline.stages, pipeline.micro_batches, pipeline.chunks
     each = all_of_them * chunks

@@ -355,7 +355,7 @@ ROWS = 20
 
 
 class Plan(click.Command):
-    """A command on a scenario; its first word may be a subcommand instead."""
+    """A command for a scenario file; a subcommand may be given in its place."""
 
     commands = {"partition": partition, "training": training}
 

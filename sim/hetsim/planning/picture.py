@@ -62,7 +62,7 @@ def pipeline(found: Result | PipelineSchedule, *, task: Any = None) -> Picture:
 def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedule, str]:
     """Return a step's schedule for a job with stages, on its last devices, and its id.
 
-    Without `task`, the job with the most GPU time.  UsageError if no job, or not this one, has pipeline stages.
+    Without `task`, the job with the most GPU time.  Raise UsageError if no job, or not this one, has pipeline stages.
     """
     record, exchanges = result.record, _exchanges(result)
     if not exchanges:
@@ -127,7 +127,7 @@ def _lighter(color: str, chunk: int, chunks: int) -> str:
 
 
 def _bars(schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: float) -> list[Boxes]:
-    """Boxes of idle time, of passes in front, and legend entries without bars."""
+    """Return boxes of idle time, of passes drawn over it, and legend entries."""
     slots, every = schedule.slots, np.array(sorted(rows.values()))
     row = np.array([rows[slot.stage, slot.replica] for slot in slots])
     begin, done, free = (np.array([getattr(slot, name) for slot in slots]) for name in ("begin", "end", "free"))

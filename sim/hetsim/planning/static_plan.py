@@ -1,4 +1,4 @@
-"""Make the plan of a static policy without running it."""
+"""Compute the plan of a static policy without running it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def plan(
     scenario: str | Path | Mapping[str, Any] | Scenario, *, policy: PolicyLike | None = None, seed: int | None = None,
     overrides: Overrides = (),
 ) -> Planned:  # fmt: skip
-    """Make the plan of a static policy for a scenario.
+    """Compute the plan of a static policy for a scenario.
 
     Parameters: scenario, policy, seed, overrides: as for `run`.
     Returns: the plan, with its table, its figures and a way to save it.

@@ -165,7 +165,7 @@ def _alone(plan: theory.PipelinePartition, seconds: Sequence[float], items: int)
 def _plan(
     entry: WorkloadEntry, spec: PipelineSpec, places: Sequence[_Place], where: Path_, context: Context
 ) -> theory.PipelinePartition:
-    """Return the best stages on these devices; ScenarioError without a solution."""
+    """Return the best stages on these devices; raise ScenarioError if none is found."""
     devices = sum(place.group.count for place in places)
     if devices > MAX_DEVICES:
         text = f"a pipeline must have at most {MAX_DEVICES} devices; got {devices}: select types with devices"
@@ -268,7 +268,7 @@ def _hop(device: Device, up: bool, switch: Link | None = None) -> float:
 
 
 def _way(a: _Place, b: _Place) -> StageWay:
-    """Return the path from a device of one group to one of another, over all hops."""
+    """Return the path between devices of two groups, over all hops."""
     first, last = a.nodes[0], b.nodes[0]
     source, target = _device(first, a.type), _device(last, b.type)
     hops = [_hop(source, False, first.spec.switch), _hop(target, True, last.spec.switch)]
@@ -290,7 +290,7 @@ def _nodes_of(
 ) -> Partition | None:  # fmt: skip
     """Return the nodes of a stage and its device type; None for all nodes.
 
-    Tasks bound to these nodes do not hold up, in strict order, tasks of another stage that could start.
+    In a strict order, tasks bound to these nodes do not block tasks of another stage that could start.
     `cores`: True if stages also need cores of their nodes, for which they all compete.
     """
     nodes = place.nodes

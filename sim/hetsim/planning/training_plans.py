@@ -1,7 +1,7 @@
 """All ways to divide a training among its GPUs: degrees, schedule, micro-batch.
 
 The time of a step and the memory are those that a run of the scenario has (`hetsim.formulas.training`) when its nodes
-lie in as few racks as can be; nothing is run.
+lie in as few racks as possible; nothing is run.
 GPipe is not among the candidates: it takes the time of 1F1B and more memory.
 """
 
@@ -33,7 +33,7 @@ MAX_CHUNKS = 8  # maximum number of chunks tried for an interleaved pipeline
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """A parallel plan on one type of GPU; `room`: memory of the GPU in bytes."""
+    """A parallel plan on one type of GPU; `room` is the GPU's memory in bytes."""
 
     device: str
     plan: formulas.ParallelPlan
@@ -59,7 +59,7 @@ class PlanCandidate:
         return too_large(self.state, self.kept, self.room or 0, self.device)
 
     def schedule(self) -> PipelineSchedule:
-        """Return the schedule of a step's micro-batches; UsageError for one stage."""
+        """Return the schedule of a step's micro-batches; raise UsageError for one stage."""
         if self.pipeline is None:
             raise UsageError("the plan must have at least two stages to be drawn; got one")
         seconds = {name: getattr(self.step, name) for name in self.pipeline.phases}
@@ -73,8 +73,9 @@ def training_plans(
 
     rank: by the time of a step, or by GPU-hours.  The model, batch, recomputation, sharding and overlap remain those of
     the entry.  `gpus`: numbers of GPUs to compare; default: those of the entry's nodes (or of each of its `widths`).
-    A job is on nodes of one GPU type, in the partition of the entry.  ScenarioError if no entry or class trains, none
-    has this name, no GPU type has a known peak, there are too few nodes, or nothing fits (with both figures).
+    A job is on nodes of one GPU type, in the partition of the entry.  Raise ScenarioError if no entry or class has
+    `training:` (or this name), no GPU type has a known peak, there are too few nodes, or nothing fits (with needed and
+    available memory).
     """
     path, chosen = _entry(scenario, entry)
     where = (*path, "training")
@@ -193,7 +194,7 @@ def _trains(scenario: Scenario) -> Iterator[tuple[str, Path_, Demand]]:
 
 
 def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
-    """Return the entry or class that trains, by name if there are several."""
+    """Return the workload entry or job class with `training:`, chosen by `name`."""
     trains = {own: (where, one) for own, where, one in _trains(scenario)}
     if not trains:
         text = "no workload entry has training:"

@@ -59,10 +59,11 @@ def size(
 
     With one key without values, a whole number such as the number of nodes, its minimum is found by bisection, which
     assumes that more is never worse. With several numbers, policies or targets, the cheapest combination that meets all
-    targets is found; each combination is tested by itself, without any assumption.
+    targets is found; each combination is tested separately, without any assumption.
 
-    Targets are about the estimate from replications, not about one of them. A size at which some task can never fit is
-    missed, with the reason. Exit code 4 if no candidate is shown to meet the targets; all trials are printed even then.
+    Targets apply to the estimate from all replications, not to single ones. A size at which some task can never fit
+    misses the target, and the reason is stated. Exit code 4 if no candidate is shown to meet the targets; all trials
+    are printed even then.
     """
     from hetsim.search.size import size as search
 

@@ -2,12 +2,14 @@
 
 Every combination of values and policies is a candidate; a larger cluster may be worse.  A candidate meets the targets
 only if that is significant, each by a one-sided t interval; all tests together err with at most the stated probability
-(Bonferroni, over candidates, targets and the looks at each).
+(Bonferroni, over candidates, targets and the repeated tests of each).
 
-If the objective is known beforehand (the price of the cluster, the sum of the numbers), candidates are tried in its
-order and the first that meets the targets is the answer: all cheaper ones are shown to miss them, or are left open.
-If it is a metric, all are tried, and the best of those that meet the targets is found by ranking and selection
-(Kim and Nelson, `hetsim.results.many_runs.selection`); tests and selection then have half of the allowed error each.
+If the objective is known beforehand (the price of the cluster, the sum of the varied counts), candidates are tried in
+its
+order and the first that meets the targets is the answer: all cheaper candidates are shown to miss the targets, or are
+left open. If it is a metric, all candidates are tried, and the best candidate that meets the targets is found by
+ranking and selection (Kim and Nelson, `hetsim.results.many_runs.selection`); tests and selection then have half of the
+allowed error each.
 """
 
 import math
@@ -47,7 +49,7 @@ MAX_CANDIDATES = 10_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A combination of values and policy, with its trial; `objective`: NaN if unknown."""
+    """A combination of values and policy, with its trial; `objective` may be NaN."""
 
     number: int
     values: Mapping[str, Any]
@@ -63,13 +65,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Decision:
-    """The best candidate of a search, and all that were tried.  Attributes:
+    """The best candidate of a search, and all candidates tried.  Attributes:
 
     best        the candidate, or None if none is shown to meet all targets
-    candidates  those that were tried, in the order of the combinations; the others are dearer than the best
+    candidates  the candidates tried, in the order of the combinations; the others are dearer than the best
     count       number of all combinations
-    objective   what is minimized; `known`: its values that are known before any run
-    confidence  probability that all verdicts are right and the best is the best (of a metric: or within `delta`)
+    objective   the quantity to minimize; `known`: its values, if they are known before any run
+    confidence  probability that all verdicts are right and the best is the best (for a metric: or within `delta` of it)
     tied        candidates that are not significantly worse than the best
     """
 
@@ -217,7 +219,7 @@ def decide(
     policies: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None, minimize: str | None, confidence: float,
     delta: float, first: int, tell: Callable[[Any], None] | None,
 ) -> Decision:  # fmt: skip
-    """Implement `hetsim.search.size.size` for combinations of values."""
+    """Find the cheapest combination of values and policy that meets all targets."""
     if not 0 < delta < 1:
         raise UsageError(f"delta must be a share of the mean above 0 and below 1, such as 1%; got {delta:g}")
     base = scenario.moved()

@@ -2,8 +2,8 @@
 
 Each number is judged by replications.  It meets the target only if that is significant, by a one-sided t interval for
 the expectation of a replication's value.  All tests of a search together err with at most the stated probability
-(Bonferroni, over the sizes that a bisection can try and the looks at each), so the verdict holds for the size found.
-Bisection assumes that more is never worse; the sizes tried are checked for that, and a violation is reported.
+(Bonferroni, over the sizes that a bisection can try and the repeated tests of each), so the verdict holds for the size
+found. Bisection assumes that more is never worse; the sizes tried are checked for that, and a violation is reported.
 
 If waits or responses must stay below a bound, numbers are skipped without a run if the queue of a service grows so long
 by the end of its arrivals that the target is missed for certain.
@@ -41,7 +41,7 @@ MAX_SIZE = 4096  # largest number tried by default
 
 @dataclass(frozen=True)
 class SizeTrial:
-    """A size and its trial; `half`: one-sided half-width; `reason`: why it cannot run."""
+    """A size with its trial, one-sided half-width, and reason why it cannot run."""
 
     size: int
     replications: int
@@ -169,22 +169,22 @@ def size(
         target: one or several, such as `response_p99 < 200 ms` or `slo_attainment > 99%`, estimated by replications.
         over: a path as in `--set`, such as `cluster.nodes.0.count`: its minimum is found by bisection, which assumes
             that more is never worse.  Or a mapping of paths to values (`[2, 4, 8]`, `"1..8"`): then all combinations
-            are candidates without that assumption, and the answer is a Decision; so it is with several targets or
-            policies, or `minimize`.
+            are candidates without that assumption, and the result is a Decision; the same holds for several targets or
+            policies, or with `minimize`.
         least, most: bounds of the search; without `most`, sizes are doubled until one meets the target, up to 4,096.
             Without `least`, a bisection for waits or responses below a bound begins at the first size that overload
             does not exclude; from there the steps are doubled, not the sizes, beginning with an eighth of the size.
         minimize: objective among candidates that meet all targets: `price`, of the whole cluster per hour (the default
-            with prices); `total`, the sum of the numbers (the default without prices); or any metric, by ranking and
-            selection: the best with probability `confidence`, or within `delta` (a share) of the best.
+            with prices); `total`, the sum of the varied counts (the default without prices); or any metric, by ranking
+            and selection: the best with probability `confidence`, or within `delta` (a share) of the best.
         confidence, delta: probability that all verdicts are right; indifference zone of a selection.
         policies: every combination is tried under each of these policies.
-        replications: number per size; 3 or a third if these decide; four times as many if all leave the verdict open.
+        replications: number per size; 3 or a third of it if these decide; four times as many if the verdict is open.
         tell: called with each finished trial.
         scenario, policy: as for `run`.
-        shard: "2/8": only compute this part of the first looks (of a Decision) for the cache, and raise ShardOver.
-        options: those of every study.
-    Returns: the size or the decision, with every trial.
+        shard: "2/8": only compute this part of the first tests (of a Decision) for the cache, and raise ShardOver.
+        options: the options that all studies have.
+    Returns: the Sizing or the Decision, with every trial.
     Raises: UsageError: nothing to search, or no candidate can run or has the metric.
     """
     targets = [Target.parse(text) for text in ([target] if isinstance(target, str) else target)]

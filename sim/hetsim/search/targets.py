@@ -23,7 +23,7 @@ MORE = 4  # factor of the replications at the last look, if the requested number
 
 
 def looks(replications: int) -> list[int]:
-    """Replications at each look: 3, a third of the request, all, `MORE` times all."""
+    """Return the replications after which targets are tested: 3, n/3, n and MORE × n."""
     third = math.ceil(replications / 3)
     return [*([3] if third > 3 else []), *([third] if third >= 3 else []), replications, MORE * replications]
 
@@ -43,7 +43,7 @@ NO_SIZES = {
 
 @dataclass(frozen=True)
 class Target:
-    """A target `metric < value`, or with another relation; `strict` for < and >."""
+    """A target such as `metric < value`; `strict` is True for < and >."""
 
     metric: str
     below: bool
@@ -76,8 +76,8 @@ class Target:
     def _gap(self, mean: float) -> float:
         """Distance of an estimate from the target's value, positive if the target is met.
 
-        For a share of tasks, on the logarithmic scale of the tasks that miss: a sample with few late tasks also has a
-        small spread, and a symmetric interval would then end too early (docs/statistics.md).
+        For a share of tasks it is measured on the logarithmic scale of the tasks that miss: a sample with few late
+        tasks also has a small spread, and a symmetric interval would then end too early (docs/statistics.md).
         """
         declared = declaration(self.metric)
         gap = self.value - mean if self.below else mean - self.value
@@ -130,7 +130,7 @@ class TargetFinding:
 
 @dataclass(frozen=True)
 class TargetsTrial:
-    """Findings for all targets in one case; `reason`: why the case cannot run."""
+    """Findings for all targets in one case; `reason` states why the case cannot run."""
 
     replications: int
     findings: tuple[TargetFinding, ...]
@@ -152,8 +152,8 @@ class Judge:
     def try_(self, case: Case, where: str) -> tuple[TargetsTrial, Replicates | None]:
         """Test a case, with more replications while a verdict is open.
 
-        A case that the scenario's checks refuse (a gang that never fits) is missed.  UsageError, which names `where`,
-        if runs are too short to find a warm-up; RunError if a run fails in another way.
+        A case that the scenario's checks refuse (a gang that never fits) misses the targets.  Raise UsageError, which
+        names `where`, if runs are too short to find a warm-up, and RunError if a run fails in another way.
         """
         warmup = None
         if case.auto_warmup:

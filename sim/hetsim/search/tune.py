@@ -6,7 +6,7 @@ and hyperparameter optimization, AISTATS 2016): most runs are spent on settings 
 
 The best of many estimates looks better than it is, because chance helped to choose it (the winner's curse).  So the
 winner and the present setting are run again in further replications, which had no part in the choice; the confidence
-intervals are from those alone.
+intervals are from these replications alone.
 
 With `warmup: auto` all settings are measured over the same tasks: those after the warm-up found for the present
 setting, which does not depend on the other settings.  In the last replications it is the longer warm-up of the two
@@ -54,7 +54,7 @@ FINAL = 20
 class Setting:
     """Parameter values (empty: the present ones) and results of one setting.
 
-    `stage`: the last in which it took part; `values`: its metric by replication; `error`: of a failed replication.
+    `stage`: its last stage; `values`: its metric by replication; `error`: the error of a failed replication.
     """
 
     values: dict[str, Any]
@@ -71,12 +71,12 @@ class Setting:
 class Tuning:
     """The outcome of `hetsim.tune`.  Attributes:
 
-    settings       all that were tried, the present one last; `best` is the index of the winner
+    settings       all settings tried, the present one last; `best` is the index of the winner
     ours, present  contributions to the metric (`hetsim.results.one_run.estimands`) under the winner and under the
                    present setting, in `len(ours)` further replications, numbered from `used`, that had no part in the
                    choice
     policy         the winner as a scenario writes it under `policy:`
-    remarks        notes on the figures, such as a warm-up that was found; `warnings`: the serious ones of them
+    remarks        notes on the results, such as a warm-up that was found; `warnings`: the serious remarks
     """
 
     metric: str
@@ -233,14 +233,14 @@ def tune(
         scenario, policy: as for `run`.
         over: parameter -> list of values or range, as for `sweep`.  A parameter is given by its name (`limit`) if only
             one part of the policy has it, or by its path (`policy.admission.limit`).
-        metric: the metric to optimize; it says itself whether more or less is better.
+        metric: the metric to optimize; its definition states whether more or less is better.
         n, sample, sample_seed: number and kind of drawn settings ("sobol", "latin_hypercube", "random"); or "grid".
             Default: all combinations if there are only lists and ranges with steps, else 27 from a Sobol sequence.
         first: replications of every setting in the first stage.
         final: replications of the winner and of the present setting for their intervals, not used for the choice.
         confidence: level of the intervals.
         cache: a folder for finished runs; the same command continues from it after an interruption.
-        options: those of every study.
+        options: the options that all studies have.
     Returns: the winner as a scenario writes it, and every setting tried.
     Raises: UsageError: nothing to tune, too few replications, or a metric without a better direction.
     """
@@ -291,7 +291,7 @@ def tune(
 
 
 def _different(base: Scenario, given: Iterable[PointRow]) -> list[PointRow]:
-    """Return rows of distinct meaning, without the present setting if others remain."""
+    """Return distinct settings, without the present one unless no others remain."""
     rows: dict[str, PointRow] = {}
     for row in given:
         try:
@@ -344,7 +344,7 @@ class _Race:
         return [Replicates(series.case, first, warmup=series.warmup) for series in self.series]
 
     def run(self, first: int) -> int:
-        """Return the index of the best setting; UsageError if none has a defined metric."""
+        """Return the best setting's index; raise UsageError if the metric is undefined."""
         remaining = list(range(len(self.series)))
         for stage, (_, _, after) in enumerate(_stages(len(remaining), first), 1):
             for number in remaining:
@@ -396,7 +396,7 @@ class _Race:
 
 
 def parameter_path(base: Scenario, key: str) -> str:
-    """Return the full path of a parameter; UsageError if none or several match."""
+    """Return a parameter's full path; raise UsageError unless exactly one matches."""
     if key.partition(".")[0] in ScenarioModel.model_fields and "." in key:
         return key
     having, parameters = [], []

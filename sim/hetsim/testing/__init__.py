@@ -9,7 +9,7 @@ In a test file::
 or anywhere: `check_policy(MyScheduler)`, which raises AssertionError with a sentence for every rule broken.
 Both run the policy on small systems with the engine's invariant checks on, and recount the results.
 `check_predictor(MyPredictor)` does the same for predictors.
-`random_system(seed)` and the hypothesis strategy `systems()` make systems for property tests.
+`random_system(seed)` and the hypothesis strategy `systems()` create systems for property tests.
 """
 
 from hetsim.testing.audit import audit

@@ -23,10 +23,10 @@ ITEM = GB // 4  # maximum bytes of an item: the items of a task fit next to its 
 
 
 def random_system(seed: int, *, nodes: int = 3, tasks: int = 25, features: Collection[str] | None = None) -> System:
-    """Make a random system in which every task can run, equal for equal arguments.
+    """Create a random system in which every task can run, equal for equal arguments.
 
-    Parameters: seed: of the random numbers; nodes, tasks: their numbers; features: those from FEATURES that the system
-        may have; without this argument each feature has probability one half.
+    Parameters: seed: seed of the random numbers; nodes, tasks: numbers of nodes and tasks; features: names (from
+        FEATURES) that the system may have; without this argument each feature has probability one half.
     Returns: the cluster and its tasks.
     """
     random = np.random.default_rng(seed)
@@ -38,7 +38,7 @@ def random_system(seed: int, *, nodes: int = 3, tasks: int = 25, features: Colle
 
 
 def systems(max_tasks: int = 25, max_nodes: int = 4) -> Any:
-    """Make a hypothesis strategy of random systems that shrinks towards small systems.
+    """Create a hypothesis strategy of random systems that shrinks towards small ones.
 
     Parameters: max_tasks, max_nodes: maximum size of a system.
     Returns: the strategy.

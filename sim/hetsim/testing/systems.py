@@ -39,7 +39,7 @@ class System:
 
 
 def workload(rows: Sequence[Sequence[float]], shapes: Sequence[Shape], **columns: Any) -> Tasks:
-    """Make tasks from rows (arrival, shape number, time in each mode, ...).
+    """Create tasks from rows (arrival, shape number, time in each mode, ...).
 
     `estimate`: rows with the times that policies see instead of the true ones; every other column as in `Tasks`.
     """

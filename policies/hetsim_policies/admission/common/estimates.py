@@ -124,7 +124,7 @@ class DeviceStation:
 class Stations:
     """The stations of a run; a task belongs to the device type of its best mode.
 
-    `classed`: True if each class is estimated by itself.
+    `classed`: True if each class is estimated separately.
     """
 
     view: View
@@ -160,7 +160,7 @@ class Stations:
 class AtStations(Admission):
     """Base of the policies that count tasks at stations.
 
-    memory, classed: as for `Stations`.
+    memory: arrivals over which rates are estimated.  classed: True if each class is estimated separately.
     """
 
     memory: int = MIN_SEEN
@@ -177,7 +177,7 @@ class AtStations(Admission):
 
 
 def capacity(cluster: Cluster, mode: Mode) -> float:
-    """Number of devices of a mode's type (of a CPU: of cores)."""
+    """Return the number of devices of a mode's type; for CPUs, the number of cores."""
     return cluster.count(mode.type.name)
 
 

@@ -19,7 +19,7 @@ def occupied(queue: RequestQueue, placement: Placement, view: View) -> bool:
     """Return True if a policy that serves batch by batch must wait for the device.
 
     On a device divided in space or in time, only the service's own batch counts; else every launch in flight.  An idle
-    MIG slice is a device of its own.
+    MIG slice counts as a separate device.
     """
     device, mode = placement.devices[0], placement.mode
     if view.load(device) <= 0 or mode.type.sharing.kind == "mig":
@@ -49,8 +49,8 @@ def largest(most: int, holds: Callable[[int], bool]) -> int:
 class Outlook(NamedTuple):
     """Times when a device's engines are free, from which a batch's end follows.
 
-    Exact if estimates are exact and nothing else starts there or shares its links.  `loading`: additional seconds of
-    the upload, because the device lacks the model.
+    Exact if estimates are exact and nothing else starts on the device or shares its links.  `loading`: additional
+    seconds of the upload, because the device lacks the model.
     """
 
     now: float
@@ -70,7 +70,7 @@ class Outlook(NamedTuple):
 
 
 def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
-    """Return the outlook of the placement's device; of several devices, the first."""
+    """Return the outlook of the first device of a placement."""
     device, now = placement.devices[0], view.now
     loading = 0.0
     if view.items:
@@ -89,7 +89,7 @@ def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
 class ArrivalRate:
     """Requests per second over the last `window` seconds; longer if requests are few.
 
-    None before a few requests.  Cost: O(log n) for n requests, for a slow stream times the number of doublings.
+    None until a few requests have arrived.  Cost: O(log n) for n requests, times the doublings of the window.
     """
 
     def __init__(self, window: float):

@@ -35,7 +35,8 @@ class Rules(BaseModel):
     strategy: under strict_fifo the head blocks the workloads behind it.  within_cluster_queue, reclaim_within_cohort:
         the workloads that the queue may preempt among its own, and among borrowing workloads of other queues.
     borrow_within_cohort: it may borrow while it preempts workloads of lower priority, up to max_priority_threshold.
-    when_can_borrow, when_can_preempt: use such a flavor, or try the next.  preference: among flavors that need either.
+    when_can_borrow, when_can_preempt: use a flavor that needs borrowing (preemption), or try the next.
+    preference: which of these flavors is better if each needs borrowing or preemption.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -74,9 +75,10 @@ class Workload:
 
 
 class Queue(Cohort):
-    """A cluster queue: its admitted workloads, and those that wait.
+    """A cluster queue: its admitted and its waiting workloads.
 
-    Unless the queue is strict, kinds that could not be admitted are skipped until something in the cohort tree changes.
+    Unless the queue is strict, kinds of workloads that could not be admitted are skipped until something in the cohort
+    tree changes.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class Queue(Cohort):
         return self.quotas[key].nominal if key in self.quotas else 0
 
     def add(self, workload: Workload, first: bool = False) -> None:
-        """Add a waiting workload; `first`: before all others."""
+        """Add a waiting workload, before all others if `first`."""
         self._added += 1
         entry = (not first, -workload.priority, workload.created, self._added, workload)
         heappush(self.waiting.setdefault(workload.kind, []), entry)
@@ -131,7 +133,7 @@ class Queue(Cohort):
         return heappop(min(heads))[-1] if heads else None
 
     def requeue(self, entry: "Entry") -> bool:
-        """Return a head to the waiting workloads; True if its next attempt differs."""
+        """Return a head to the queue; return True if its next attempt may differ."""
         workload, strict = entry.workload, self.rules.strategy == "strict_fifo"
         self.add(workload, first=entry.outcome in ("preempting", "deferred") and not strict)
         tries_on = any(position != -1 for one in workload.tried for position in one.values())
@@ -172,7 +174,10 @@ def satisfies(policy: Policy, preemptor: Workload, candidate: Workload) -> bool:
 
 
 def preference(queue: Queue, one: Workload) -> tuple[bool, bool, float, float, str]:
-    """Sort key of preemption: evicted, from other queues, low priority, late first."""
+    """Sort key of the order in which workloads are preempted.
+
+    Evicted workloads are first, then those of other queues, of low priority, and admitted late.
+    """
     return not one.evicted, one.queue is queue, one.priority, -one.since, one.order
 
 
@@ -279,7 +284,7 @@ class Admission:
     # Preemption -----------------------------------------------------------------------------------------------
 
     def targets(self, workload: Workload, usage: Mapping[Key, int], keys: set[Key]) -> dict[Workload, str]:
-        """Return the workloads to preempt, with reasons; empty if that does not suffice.
+        """Return the workloads to preempt, with reasons; empty if preemption cannot help.
 
         keys: flavor and resource pairs with too little quota.
         """
@@ -307,7 +312,7 @@ class Admission:
     ) -> Iterator[Candidate]:
         """Yield candidates of other queues that borrow, from the nearest cohort upwards.
 
-        all_levels: False if the queue would have to borrow; it then preempts only users of nearer quota.
+        all_levels: if False (the queue would borrow), only levels at which it need not borrow are searched.
         """
         queue, rules, rest = workload.queue, workload.queue.rules, dict(usage)
         advantage = False
@@ -395,7 +400,7 @@ def _turn(entry: Entry) -> tuple[int, float, float]:
 
 
 def reserved_for(entry: Entry) -> dict[Key, int]:
-    """Amounts that are withheld from others for a workload without candidates."""
+    """Return the quota withheld for a workload without preemption candidates."""
     queue, kept = entry.workload.queue, dict[Key, int]()
     for key, amount in entry.usage.items():
         limit = queue.quotas.get(key, Quota()).borrowing if entry.borrowing else 0
@@ -460,7 +465,7 @@ def _next_turn(cohort: Cohort, queue: Queue, remaining: Mapping[Queue, list[Work
 
 
 def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) -> Iterator[Queue]:
-    """Yield queues below a cohort that borrow, as all cohorts between them do."""
+    """Yield borrowing queues below a cohort, if all cohorts between them borrow too."""
     for child in cohort.children:
         leaf = isinstance(child, Queue)
         if child is not skip and ((fair and not leaf) or any(child.borrows(key) for key in keys)):

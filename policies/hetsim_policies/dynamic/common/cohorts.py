@@ -14,7 +14,7 @@ Share = tuple[tuple[int, float], tuple[Key, ...]]  # dominant share: its sort ke
 
 
 class Quota(NamedTuple):
-    """The quota of one resource in one flavor; None: no limit."""
+    """The quota of one resource in one flavor; a limit of None means unlimited."""
 
     nominal: int = 0
     borrowing: int | None = None
@@ -37,7 +37,7 @@ class Cohort:
             parent.children.append(self)
 
     def settle(self) -> None:
-        """Compute the amounts of this node and those below, and what they never lend."""
+        """Compute the amounts of this node and its subtree, and the parts never lent."""
         self.subtree = {key: quota.nominal for key, quota in self.quotas.items()}
         self._potential: dict[Key, int] = {}
         self._lendable: dict[str, int] = {}
@@ -88,11 +88,11 @@ class Cohort:
                     break
 
     def borrows(self, key: Key, more: int = 0) -> bool:
-        """Return True if the node with `more` usage would use more than it has."""
+        """Return True if the node would borrow if its usage grew by `more`."""
         return self.subtree.get(key, 0) < self.usage.get(key, 0) + more
 
     def lowest_fit(self, key: Key, amount: int) -> tuple[int, bool]:
-        """Height of the smallest subtree with room for an amount; whether it has a parent.
+        """Return height of the smallest subtree with room, and True if it has a parent.
 
         Height 0: the queue need not borrow.
         """

@@ -22,7 +22,7 @@ SMALLEST_UNIT = 1e-100  # below this unit, all amounts are rescaled to units of 
 
 
 class Account(BaseModel):
-    """An account: its shares among siblings, and its parent (None: the root)."""
+    """An account: its shares among siblings, and its parent (None for the root)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -118,7 +118,7 @@ class FairTree:
 
 
 class _Account:
-    """Usage of one owner: `amount` units at time `reckoned`, then `rate` per second."""
+    """Usage of one owner: `amount` at time `reckoned`, then `rate` more per second."""
 
     __slots__ = ("amount", "rate", "reckoned")
 

@@ -6,10 +6,9 @@ the whole job would take in these modes.
 Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
 Deep Learning Workloads (Gavel, OSDI 2020), where all policies are programs of this form.
 Weakness: devices of a type are one pool here; the code that realizes the fractions must fit gangs on one node, and
-provide host cores and memory for GPU modes.
-Jobs that are equal after scaling get equal fractions and are one column of the program: an average of optimal
-solutions is optimal.
-Two jobs on the same devices are two offers, each with the other's label as partner; `Ties` links them.
+provide host cores and memory for GPU modes.  Jobs that are equal after scaling get equal fractions and are one column
+of the program: an average of optimal solutions is optimal.  Two jobs on the same devices are two offers, each with the
+other's label as partner; `Ties` links them.
 """
 
 from dataclasses import dataclass
@@ -52,11 +51,11 @@ class ModeOffers:
 
     @cached_property
     def rate(self) -> np.ndarray:
-        """Jobs per second of each offer."""
+        """Fraction of the whole job that each offer completes per second."""
         return np.asarray(1.0 / self.time)
 
     def progress(self, fraction: np.ndarray) -> np.ndarray:
-        """Jobs per second of each job, for these fractions."""
+        """Fraction of each job that is completed per second with these time fractions."""
         return np.bincount(self.job, self.rate * fraction, self.jobs)
 
     @cached_property
@@ -101,8 +100,7 @@ def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray
     others (water filling).  After `levels` programs a last one maximizes the sum of progress / base of the remaining
     jobs.  A job with base 0 (none of its devices is up) is ignored.  If every job has one mode, sorts replace the
     programs, and all jobs that cannot gain at a level are fixed there; a program may leave some of them, tied in price,
-    to the next.
-    Cost: `levels` + 1 programs of jobs × modes columns at most; equal jobs count once.
+    to the next.  Cost: `levels` + 1 programs of jobs × modes columns at most; equal jobs count once.
     """
     if offers.partner is None and (np.diff(offers.job) > 0).all():
         return _fill_up(offers, base, levels)
@@ -183,7 +181,7 @@ def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndar
 
 
 def best_ratio(offers: ModeOffers, value: np.ndarray, cost: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """Maximize the sum of values / the sum of costs; ties: the larger sum.
+    """Maximize the sum of values / the sum of costs; at ties, the sum of values.
 
     Reference: Dinkelbach, On Nonlinear Fractional Programming (1967): maximize value - q × cost, where q is the ratio
     of the last solution, until the ratio is constant.
@@ -206,9 +204,10 @@ def min_worst_ratio(
 ) -> np.ndarray:
     """Fractions that minimize the maximum (elapsed + left / progress) / alone.
 
-    A ratio r requires progress of at least left / (r × alone - elapsed): a max-min program, whose solution has a better
-    ratio unless r is the minimum.  Reference: Crouzeix, Ferland, Schaible, An Algorithm for Generalized Fractional
-    Programs (1985), which has this idea; the first ratio is that of the equal share.
+    By job, `elapsed` is the time since arrival, `left` the fraction left, `alone` the time on an equal share.  A ratio
+    r requires progress of at least left / (r × alone - elapsed): a max-min program, whose solution has a better ratio
+    unless r is the minimum.  Reference: Crouzeix, Ferland, Schaible, An Algorithm for Generalized Fractional Programs
+    (1985), which has this idea; the first ratio is that of the equal share.
     """
     fraction = equal_share(offers)
     usable = offers.progress(fraction) > 0
@@ -288,7 +287,7 @@ class _Groups:
         return csr_array((self.gain, (self.group, np.arange(len(self.group)))), (self.size, len(self.group)))
 
     def raise_min(self, floor: np.ndarray, fixed: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Return the maximum level of groups not fixed, the fractions, and group prices."""
+        """Maximize the level of all groups not fixed; return level, fractions and prices."""
         matrix, limits = self.limits
         rises = csr_array(np.where(fixed, 0.0, 1.0)[:, None])
         rows = vstack([hstack([matrix, csr_array((len(limits), 1))]), hstack([-self.gains, rises])])
@@ -314,7 +313,7 @@ class _Groups:
 def _limits(
     job: np.ndarray, jobs: int, kind: np.ndarray, width: np.ndarray, capacity: np.ndarray
 ) -> tuple[csr_array, np.ndarray]:
-    """Rows and right sides of the limits on each job's time and each type's devices."""
+    """Return matrix and right side of the limits on jobs' time and types' devices."""
     columns = np.arange(len(job))
     time = csr_array((np.ones(len(job)), (job, columns)), (jobs, len(job)))
     room = csr_array((width, (kind, columns)), (len(capacity), len(job)))

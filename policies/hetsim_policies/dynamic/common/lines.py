@@ -23,10 +23,10 @@ SLICES = 12  # lanes per GPU of a type on which fractions run
 
 
 class DeviceLine:
-    """Queue of one device, or of a type's pool, with the time each lane becomes free.
+    """Queue of one device or of a type's pool, and when its cores or GPUs are free.
 
-    `ends` stores end times minus `shift`. If a task ends early or late, only `shift` changes, which moves all later
-    tasks. If the task uses some of the lanes, `shift` changes by that share of the difference.
+    `ends` stores end times minus `shift`: when a task ends early or late, a change of `shift` moves all later tasks.
+    For a task on some of the queue's cores or GPUs, `shift` changes by their share of the difference.
     """
 
     __slots__ = ("number", "type", "device", "lanes", "most", "ends", "shift", "queue", "used", "up", "changed")
@@ -91,7 +91,7 @@ def refuse_parts_of_nodes(problem: PlanProblem) -> None:
 
 @dataclass(eq=False, slots=True)
 class LineTask:
-    """A task with its lines (device queues), lanes needed in each, estimated seconds.
+    """A task, its device queues (lines), devices needed in each, estimated seconds.
 
     `placement` is None if the task may run on any devices of the line's type.
     """
@@ -113,11 +113,10 @@ class LineTask:
 
 
 class AssigningScheduler(Scheduler):
-    """Base: `assign` chooses a ready task's line, where it waits in order of `key`.
+    """Base: `assign` chooses a task's device queue (line); `key` orders each queue.
 
-    When a device fails, the tasks of its line are assigned again.
-    Cost: O(log n) per task and line, in addition to `assign`; a round visits only lines that have changed, and lines
-    whose head lacks host cores or memory.
+    When a device fails, the tasks of its line are assigned again.  Cost: O(log n) per task and line, in addition to
+    `assign`; a round visits only lines that have changed, and lines whose head lacks host cores or memory.
     """
 
     rejects = False
@@ -138,7 +137,7 @@ class AssigningScheduler(Scheduler):
     # Defined by a policy --------------------------------------------------------------------------------------
 
     def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
-        """Make all lines (device queues), numbered from 0."""
+        """Create all lines (device queues), numbered from 0."""
         raise NotImplementedError
 
     def assign(self, task: Task, view: View) -> LineTask | None:
@@ -146,7 +145,7 @@ class AssigningScheduler(Scheduler):
         raise NotImplementedError
 
     def key(self, task: Task) -> Any:
-        """Sort key of a task in a device queue, lowest first; ties by assignment."""
+        """Sort key of a task in a device queue, lowest first, then in order of assignment."""
         return 0
 
     def after_starts(self, lines: Sequence[DeviceLine], view: View) -> Iterator[Decision]:
@@ -159,7 +158,7 @@ class AssigningScheduler(Scheduler):
         self.study(problem.tasks)
 
     def study(self, tasks: Tasks) -> None:
-        """Record the device types on which fractions run."""
+        """Record the device types on which tasks with fractions of a GPU run."""
         for shape in tasks.shapes:
             for mode in shape.modes:
                 if mode.gpus and not mode.whole_devices:
@@ -172,7 +171,7 @@ class AssigningScheduler(Scheduler):
         return max(1, (mode.share * self._unit.get(mode.type, 1) + WHOLE // 100) // WHOLE)
 
     def unit(self, kind: DeviceType) -> int:
-        """Number of lanes of one device of a type: 1, or more for fractions of a GPU."""
+        """Number of lanes of a device of this type: 1, or more for fractions of a GPU."""
         return self._unit.get(kind, 1)
 
     def begin(self, view: View) -> None:

@@ -45,9 +45,8 @@ class Occupancy:
 
     It persists between rounds: it is notified of starts; tasks that end when expected change nothing, and a node is
     recomputed only if a task ended at another time or overran.  If ends may move, or something was started without
-    notification (batches), it is recomputed on every use.
-    Without fractions of accelerators the room on a node can only grow from now on, so one time per mode says when the
-    node will have room for it (`by_first_time`).
+    notification (batches), it is recomputed on every use.  Without fractions of accelerators the room on a node can
+    only grow from now on, so one time per mode says when the node will have room for it (`by_first_time`).
     """
 
     def __init__(self, view: View):
@@ -97,7 +96,7 @@ class Occupancy:
         self._launches = -1
 
     def update(self) -> None:
-        """Update the occupancy before a profile is made from it."""
+        """Update the occupancy before a profile is computed from it."""
         view = self._view
         complete = self._launches >= 0 and self._launches + len(self._new) == view.changes.launches
         if not complete or not view.changes.steady:
@@ -175,7 +174,7 @@ class Occupancy:
     def by_first_time(self, mode: Mode) -> list[tuple[float, int]]:
         """Times from which nodes have room for a mode next to running tasks, in order.
 
-        A time may be in the past; inf: never; -inf: unknown, as for nodes with fractions.
+        A time may be in the past; inf means never, -inf unknown (as for nodes with fractions).
         """
         times, order, count = self._first.get(mode, ([], [], 0))
         changes, shared, now = self._changes, self.shared, self._view.now

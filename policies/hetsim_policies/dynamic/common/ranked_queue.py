@@ -1,8 +1,7 @@
 """Waiting tasks in the order of a score of their columns (features).
 
-The order is valid until `rescore`; new tasks are inserted.
-Cost: O(1) per new or removed task, and its insertion among the first tasks; a ranking is some operations on columns
-(nanoseconds per task), and sorts only the first tasks.
+The order is valid until `rescore`; new tasks are inserted.  Cost: O(1) per new or removed task, and its insertion among
+the first tasks; a ranking is some operations on columns (nanoseconds per task), and sorts only the first tasks.
 """
 
 from bisect import bisect_left, insort
@@ -62,13 +61,13 @@ class RankedQueue:
         return True
 
     def rescore(self, score: Callable[[Any], Any]) -> None:
-        """Rank tasks by this score of the columns from now on."""
+        """Rank tasks by `score`, a function of their columns; discard the old ranking."""
         self._score = score
         self._first.clear()
         self._keys.clear()
 
     def ranked(self, count: int) -> Iterator[Task]:
-        """Yield all tasks in order, as of now; `count`: expected number that is used."""
+        """Yield all tasks in the present order, of which the caller may use about `count`."""
         if len(self.tasks) == 1:
             yield self.tasks[0]
             return
@@ -81,7 +80,7 @@ class RankedQueue:
             yield from [key[-1] for key in self._first if key[3] not in rows]
 
     def first(self, count: int) -> Task:
-        """Return the first task; `count`: expected number of tasks taken soon."""
+        """Return the first task; the caller may soon take about `count` tasks."""
         self._rank(1, count)
         return self._first[0][-1]
 

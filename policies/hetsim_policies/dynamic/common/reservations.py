@@ -91,7 +91,7 @@ class FreeProfile:
         )
 
     def open_until(self, mode: Mode) -> float:
-        """Latest end of a window for the mode that is open now; -inf if none is."""
+        """Latest end of the mode's windows that are open now; -inf if no window is open."""
         if mode.span_any or mode.partition in self.pools:
             return math.inf
         if (ends := self._open.get(mode)) is None:
@@ -136,7 +136,7 @@ class FreeProfile:
         return chosen
 
     def _on_a_node(self, mode: Mode, duration: float, now: float, before: float) -> tuple[float, int]:
-        """First time before `before` with room on one node, and that node; -1: none."""
+        """First time before `before` with room on one node, and the node (-1 if none)."""
         best, chosen = before, -1
         if self.pools and mode.partition in self.pools:
             pool = self.pools[mode.partition]
@@ -239,7 +239,7 @@ class FreeProfile:
     ) -> Reservation | None:
         """Reserve a gang of equal parts, one per node, when enough nodes are free.
 
-        A sweep over the begins of windows; windows that end too early leave from the front of a heap.
+        It visits the free windows of the nodes by begin; a heap drops windows that end too early.
         Cost: O(windows × log windows).
         """
         assert mode.unit is not None

@@ -1,4 +1,4 @@
-"""Time fractions realized in rounds: the base of the programs over fractions.
+"""Rounds that realize time fractions: the base of policies that compute fractions.
 
 Decides when, in which mode and where.  A subclass computes the fraction of time that each job should run in each of its
 modes.  At the beginning of each round the pairs of job and mode that lag most get the devices, and other running jobs
@@ -9,7 +9,7 @@ the job's life, so that no history is lost when fractions change.  With `deficit
 Bounds: for jobs of equal width on one type, with `deficit`, no job ever lags by more than 1 + ln n rounds behind
 its fractions (Adler, Berenbrink, Friedetzky, Goldberg, Goldberg, Paterson, A Proportionate Fair Scheduling Rule with
 Good Worst-case Performance, SPAA 2003, show ln n up to a constant).  No such bound is known for gangs, for several
-types (no job runs on two at once), and for `ratio`.
+types (no job runs on two types at a time), and for `ratio`.
 Within a round free devices are given to waiting jobs in the same order, in any of their modes that fits, unless the
 policy keeps devices idle.  With `mid_round: false`, as in the simulators of Gavel and Shockwave, free devices are idle
 until the round ends and new jobs wait for the next one; a round ends early if nothing runs.
@@ -226,7 +226,7 @@ class RoundScheduler(Scheduler):
         }  # fmt: skip
 
     def _capacity(self, cluster: Cluster) -> np.ndarray:
-        """Number of devices by type that are up and not a replica's (of CPUs: cores)."""
+        """Number of devices (for CPUs: cores) by type that are up and no replica occupies."""
         capacity = np.zeros(len(self._kinds))
         for node in cluster.nodes:
             if node.cpu.index in self._down:
@@ -238,7 +238,7 @@ class RoundScheduler(Scheduler):
         return capacity
 
     def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
-        """Urgency of a job's mode: time due by the round's end / received, or difference."""
+        """Urgency of a job's mode: ratio or difference of time due and time received."""
         due = job.due[way] + job.target[way] * self.round_length
         received = job.received[way]
         if self.rule == "deficit":
@@ -248,7 +248,7 @@ class RoundScheduler(Scheduler):
     # Rounds -----------------------------------------------------------------------------------------------------
 
     def _change_hands(self, view: View) -> Iterator[Decision]:
-        """Choose the jobs of this round, stop others to make room, and start them."""
+        """Choose the jobs of this round, stop the others, and start the chosen ones."""
         self._held = self._held_by_replicas(view)
         free = dict(zip(self._kinds, self._capacity(view.cluster).tolist(), strict=True))
         running = [job for job in self.jobs.values() if job.mode >= 0]
@@ -354,7 +354,7 @@ class RoundScheduler(Scheduler):
 
 
 class RoundRoom:
-    """Devices of the next round, as if all jobs but the kept ones were stopped."""
+    """Devices of the next round, as if all jobs except the kept ones were stopped."""
 
     def __init__(self, cluster: Cluster, down: Collection[int]):
         self.cluster = cluster
@@ -370,7 +370,7 @@ class RoundRoom:
         self.expected: dict[int, float] = {}  # devices of a node that jobs hope to keep
 
     def keep(self, job: RoundJob) -> bool:
-        """Keep a job where it runs, if its devices are still free; return True if so."""
+        """Reserve a job's present devices for it; return False if they are not free."""
         placement = job.placement
         if placement is None or not self._is_free(placement):
             return False
@@ -385,7 +385,7 @@ class RoundRoom:
                 self.expected[device.node] = self.expected.get(device.node, 0.0) + 1
 
     def place(self, mode: Mode) -> Placement | None:
-        """Return devices for a mode, on the node where fewest jobs move or across nodes."""
+        """Return devices for a mode: on the node where fewest jobs move, or across nodes."""
         best: tuple[tuple[float, int], list[Device]] | None = None
         nodes = self._with(mode) if mode.node_count == 1 else []
         free, expected, on_cpu, min_devices = self._free, self.expected, mode.on_cpu, max(1, mode.gpus)

@@ -1,8 +1,8 @@
 """Quality of service (QOS): tiers with priority, limits and preemption.
 
 It has Slurm's MaxJobsPerUser, MaxTRESPerUser, GrpJobs, GrpTRES, Preempt, PreemptMode and PreemptExemptTime.  The tier
-of a task is its label `qos`, or its class without that label.  A job that a limit of its tier holds back waits, and
-does not block the jobs behind it.
+of a task is its label `qos`, or its class without that label.  A job that waits because of a limit of its tier does not
+block the jobs behind it.
 """
 
 from typing import Annotated, Literal

@@ -1,13 +1,13 @@
-"""Rounds with pairs: two jobs on the same devices, as the program decides.
+"""Rounds with pairs: two jobs on the same devices, as a linear program decides.
 
 This adds to `rounds` what Gavel calls space sharing.  A job may run in a mode alone, or next to a partner at the speed
 measured for their classes (`sharing: pairs` of the device type, as read from `gavel_gpus`); equally wide gangs count as
 pairs of jobs do.  The program chooses among both.  A pair counts once against the devices, each job runs for at most
-all the time, alone or not, and two jobs that cannot share have no fraction.  A job's time is counted separately alone
-and next to each label, as its speed depends on that; so no history is lost when partners change.  In a round the most
-urgent way (mode and partner label) is served first; if it has a partner label, the partner is the most urgent job of
-that label whose own way is next to this job's label, and both are placed at once.  A job whose partner ends within a
-round continues alone; waiting jobs start within a round only on empty devices.
+all the time, alone or not, and two jobs that cannot share have no fraction.  A job's time is counted separately for
+running alone and next to each label, as its speed depends on the partner; so no history is lost when partners change.
+In a round the most urgent way (mode and partner label) is served first; if it has a partner label, the partner is the
+most urgent job of that label whose own way has this job's label as partner, and both are placed together.  A job whose
+partner ends within a round continues alone; waiting jobs start within a round only on empty devices.
 Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI
 2020), section 3.1.  Gavel has one fraction per pair of jobs; here the same optimum has fewer columns: see `ties`.
 Bounds: if every job is always alone or always next to one other job, on one type with equal widths, a pair takes turns
@@ -15,10 +15,10 @@ as one job does, and with `deficit` no job lags by more than 1 + ln n rounds (se
 bound: the program ignores some constraints on meetings (see `ties`), and ways are chosen greedily.  Of eight jobs on
 two types, with all their time in pairs, each made at least 0.8 of its promised progress, in half of the samples more
 than 0.97; a job without a present partner runs alone.
-Weakness: as no progress is certain, neither is an equal share.  The program ignores the host memory and cores of two
-jobs at once: if they do not fit, one of the pair runs.  Only whole devices by time slices (`streams: 2`) are shared.
-Cost: programs of jobs × labels columns (128 jobs of 26 classes on three types: 7,000; 0.02 s if jobs of a class are
-equal, 0.2 s if all differ), and a sort of all ways with a fraction, per round.
+Weakness: as no progress is certain, neither is an equal share.  The program ignores that two jobs need host memory and
+cores simultaneously: if these do not suffice, one of the pair runs.  Only whole devices by time slices (`streams: 2`)
+are shared.  Cost: programs of jobs × labels columns (128 jobs of 26 classes on three types: 7,000; 0.02 s if jobs of a
+class are equal, 0.2 s if all differ), and a sort of all ways with a fraction, per round.
 """
 
 import math
@@ -90,7 +90,7 @@ class SeatedJob(NamedTuple):
 def with_partner(
     one: SeatedJob, others: Sequence[SeatedJob], taken: Collection[int], stays: Collection[int]
 ) -> tuple[SeatedJob, ...]:
-    """Return a job and the first other job that may join it; empty if there is none.
+    """Return a job and the first other job that may join it; empty if none may.
 
     A pair can have at most one job that must stay where it runs.
     """
@@ -117,7 +117,7 @@ class PairRoom(RoundRoom):
         self.beside: dict[int, PairedJob] = {}  # the partners on the same devices, of the jobs that start
 
     def stay(self, job: PairedJob, view: View) -> bool:
-        """Keep a job on its devices; return False if it runs with a partner or stops."""
+        """Reserve a job's devices for it; return False if it runs with a partner or stops."""
         if self.keep(job):
             return True
         if job.partner is not None:
@@ -125,14 +125,14 @@ class PairRoom(RoundRoom):
         return False
 
     def stay_beside(self, job: PairedJob, view: View) -> bool:
-        """Keep a job next to a partner that keeps the devices; return True if possible."""
+        """Reserve a job's devices next to its partner; return False if this is impossible."""
         if (placement := view.launch_of(job.task).placement) is None or not self.join(placement):
             return False
         self.kept[job.task.index] = None
         return True
 
     def seat(self, some: Sequence[SeatedJob], view: View) -> None:
-        """Place a job or a pair, if possible where one of them runs."""
+        """Place a job or a pair, if possible on the devices where one of them runs."""
         first = self._at_home(some, view)
         placement = view.launch_of(first.job.task).placement if first is not None else self.place(some[0].mode)
         if placement is None:
@@ -230,7 +230,7 @@ class SideBySideScheduler(RoundScheduler):
         job.way, job.since = way, view.now
 
     def _meet(self, one: PairedJob, other: PairedJob, view: View) -> None:
-        """Record that two jobs run on the same devices from now on."""
+        """Record that two jobs now run on the same devices."""
         for job, partner in ((one, other), (other, one)):
             job.partner = partner
             self._turn(job, job.way_of(job.mode, partner.labels[partner.mode]), view)
@@ -327,7 +327,7 @@ class SideBySideScheduler(RoundScheduler):
         return chosen
 
     def _has_to_go(self, job: PairedJob, room: PairRoom, view: View) -> bool:
-        """Return True if the job is to run elsewhere, or other jobs get its devices."""
+        """Return True if the job will run elsewhere, or other jobs get its devices."""
         index, partner = job.task.index, job.partner
         if index in room.places:
             return True
@@ -402,7 +402,7 @@ class Labels:
         return labels
 
     def beside(self, label: int, others: dict[int, int]) -> Iterator[tuple[int, float]]:
-        """Yield labels among `others` that can share with `label`, and its speed then.
+        """Yield labels that can share devices with `label`, and the speed of `label` then.
 
         others: number of jobs by label.
         """
@@ -411,7 +411,7 @@ class Labels:
                 yield other, pair[0]
 
     def speeds(self, one: int, other: int) -> tuple[float, float] | None:
-        """Relative speeds of both when sharing; None if there is no gain."""
+        """Relative speeds of two labels on shared devices; None if sharing gains nothing."""
         if (one, other) not in self._speeds:
             self._speeds[one, other] = self._measured(one, other)
         return self._speeds[one, other]

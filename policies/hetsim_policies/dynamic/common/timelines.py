@@ -60,9 +60,9 @@ class Fields:
         self.alone: dict[Mode, None] = {}  # Queried modes of which two launches never fit at once
 
     def need(self, mode: Mode) -> tuple[int, int] | None:
-        """Return a launch's demand on this node alone, and its `mask`.
+        """Return the packed demand of a launch on this node alone, and its `mask`.
 
-        Mask 0: the launch fits if at least this amount is free.  None: it never fits, or takes fractions of
+        With mask 0 the launch fits if at least this amount is free.  None if it never fits, or takes fractions of
         accelerators.
         """
         if (need := self.needs.get(mode)) is None and mode not in self.needs:
@@ -82,14 +82,14 @@ class Fields:
         return mode.type.name in self.offsets if mode.gpus else self.node.cpu.type is mode.type
 
     def mask(self, mode: Mode) -> int:
-        """Return the bits that remain set in the rest if the mode has room."""
+        """Return the bits that stay set after subtracting a demand that fits."""
         return SPARE | SPARE << WIDTH | (SPARE << self.offsets[mode.type.name] if mode.gpus else 0)
 
     def pack(self, mode: Mode, gpus: int, cores: int, memory: int) -> int:
         return cores + (memory << WIDTH) + (gpus << self.offsets[mode.type.name] if gpus else 0)
 
     def demand(self, mode: Mode, count: int) -> int:
-        """Return the packed demand of an amount of a launch, without fractions."""
+        """Return the packed demand of an amount (`amount_of`) of a launch."""
         if (packed := self.packed.get((mode, count))) is None:
             gpus, cores, memory = occupied(mode, count)
             if self.one_field and (cores or memory):
@@ -243,9 +243,9 @@ class Timeline:
         return times[place] if place < len(times) else math.inf
 
     def first_gap(self, mode: Mode, duration: float, since: float, until: float, low: float = 0) -> tuple[float, float]:
-        """Times at which a mode first has room, and first has room for `duration`.
+        """Times at which a mode first has room, and first has room during `duration`.
 
-        The second is in [since, until], or inf; the first may be in the past.  low: no room before this time.
+        The second time is in [since, until], or inf; the first may be in the past.  low: no room before this time.
         """
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:

@@ -56,7 +56,7 @@ class TaskKind:
             self.queued[position] = self.queued[position] + sign * seconds if self.waiting else 0.0
 
     def expected(self, position: int, coming: float) -> float:
-        """Seconds of work, in a mode, of waiting tasks and `coming` expected ones."""
+        """Seconds of work in a mode: waiting tasks, and `coming` expected tasks."""
         return max(0.0, self.queued[position]) + coming * self.total[position] / max(1, self.seen)
 
 
@@ -173,7 +173,10 @@ class DeviceGroup:
         entry.end = None
 
     def wait_for(self, kind: DeviceType, width: float, now: float, less: float = 0.0) -> float:
-        """Seconds until a new task starts on a type here, with a backlog `less` smaller."""
+        """Seconds until a new task starts on a type in this group.
+
+        less: device-seconds by which the backlog is assumed to be smaller.
+        """
         if not (lanes := self.lanes.get(kind, 0)):
             return float("inf")
         wait = max(0.0, self.backlog[kind] - less) / lanes
@@ -195,7 +198,7 @@ def lanes_of(device: Device, node: Node) -> int:
 
 
 def make_groups(cluster: Cluster, grouping: Grouping) -> list[DeviceGroup]:
-    """Make the numbered groups; ScenarioError if the cluster has no such parts."""
+    """Create numbered groups; raise ScenarioError if the cluster has no such parts."""
     if grouping == "type":
         present = [kind for kind in cluster.types.values() if cluster.count(kind.name)]
         having = {kind: [node for node in cluster.nodes if kind in _types([node])] for kind in present}
@@ -258,7 +261,8 @@ SLACK = 1e-6  # relative slack of the second program over the value of the first
 def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, fill: float = FILL) -> np.ndarray:
     """Share of each class (row) on each device type (column); rows sum to 1 or 0.
 
-    work: device-seconds of all tasks of a class on a type, inf if they cannot run there; lanes: devices of a type.
+    work: device-seconds of all tasks of a class on a type, inf if they cannot run there; lanes: number of devices of
+        each type.
     fill: fraction of an epoch up to which loads need not be balanced; 0: minimize the end of all work, inf: each class
         runs where it takes least time.
     """
@@ -271,7 +275,7 @@ def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, 
 
 
 def by_program(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
-    """Solve two linear programs: minimum T, then minimum work within that T."""
+    """Solve two linear programs: minimum end of all work, then minimum work by then."""
     from hetsim_policies.static.common.unrelated import split
 
     share = split(work, [int(count) for count in lanes], divisible=True).share
@@ -303,7 +307,7 @@ def min_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.nd
 
 
 def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
-    """Dual approximation on two types: each side a machine, classes in PARTS tasks.
+    """Dual approximation on two types (as two machines), with classes in PARTS tasks.
 
     A guess below `unhurried` is raised to `unhurried`: the second side is then filled by speedup while that gains
     (`two_sides.fill`).
@@ -342,7 +346,7 @@ def apportion(count: int, share: Sequence[float]) -> list[int]:
 
 
 class Turns:
-    """Turns of groups that follow their shares at every moment (Tijdeman 1980).
+    """Assigns tasks to groups so that shares hold at every moment (Tijdeman 1980).
 
     Of the groups that may get another task (less than one ahead of their share), the group with the earliest due
     task gets it; among equals the group number `first` or the next after it.

@@ -14,7 +14,8 @@ ALONE = ("Defragment", "Gandiva", "PowerDown", "SharingByTable")  # list schedul
 def check_nested(inner: Scheduler, outer: str, key: str, lines: bool) -> None:
     """Raise ScenarioError for a scheduler that cannot run inside another one.
 
-    It must be a list scheduler that only uses what fits now, or (`lines`) one that chooses a line for each task.
+    It must be a list scheduler that only uses what fits now, or (`lines`) one that chooses a device queue for each
+    task.
     """
     listing = isinstance(inner, ListScheduler) and not isinstance(inner, Backfilling)
     if (listing and type(inner).__name__ not in ALONE) or (lines and isinstance(inner, AssigningScheduler)):
@@ -25,9 +26,9 @@ def check_nested(inner: Scheduler, outer: str, key: str, lines: bool) -> None:
 
 
 def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight: bool = False) -> dict[Shape, bool]:
-    """Return for each shape whether the planner (None: default) can plan its tasks.
+    """Return for each shape True if the planner (None: default) can plan its tasks.
 
-    ScenarioError if a named planner refuses all of them, or needs information that is missing in mid-run.
+    Raise ScenarioError if a named planner refuses all of them, or needs information that is missing in mid-run.
     """
     tasks = problem.tasks
     refused: ScenarioError | None = None

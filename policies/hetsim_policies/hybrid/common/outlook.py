@@ -1,7 +1,7 @@
 """The outcome of a fork as one number: a mean over tasks unfinished at the fork.
 
 Tasks that have not ended at the end of the fork count as if they continued, or began, then in their fastest mode;
-energy and money are those of the mode in which they run, or of their cheapest mode.
+their energy and cost are counted in the mode in which they run, or else in their cheapest mode.
 """
 
 import math

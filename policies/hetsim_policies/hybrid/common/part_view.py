@@ -1,7 +1,7 @@
 """A part of the cluster as if it were all: the view of a group's scheduler.
 
 A part is some nodes and some device types.  Placements use only these; times, data and random numbers are those of the
-run.  Cost: as the view's own methods, but `options`, `nodes.fitting` and `nodes.candidates` filter results for the
+run.  Cost: that of the cluster's view, but `options`, `nodes.fitting` and `nodes.candidates` filter results for the
 whole cluster.
 """
 
@@ -47,7 +47,7 @@ class PartView:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The part as a cluster; made on first use."""
+        """The part as a cluster; created on first use."""
         return PartOfCluster(self._view.cluster, self._mask, self._types)
 
     @cached_property

@@ -41,7 +41,7 @@ class PlannedLane:
         return next(iter(self.queue.values()), None)
 
     def placed(self, mode: Mode) -> Placement | None:
-        """Return the placement of a one-lane mode on this lane, or None."""
+        """Return the placement of a sequential mode on this core or GPU, or None."""
         if mode.type is not self.device.type or not can_host(self.node, mode):
             return None
         if not mode.on_cpu:
@@ -55,7 +55,7 @@ class PlannedLane:
 
 @dataclass(eq=False, slots=True, repr=False)
 class PlannedJob:
-    """A step of the plan: a task, its placement, lanes and expected seconds.
+    """A step of the plan: a task, its placement, cores or GPUs, and expected seconds.
 
     `task` is None until it waits.
     """
@@ -72,7 +72,7 @@ class PlannedJob:
 
     @property
     def alone(self) -> bool:
-        """Return True if the step uses one lane."""
+        """Return True if the step uses a single core or GPU."""
         return len(self.lanes) == 1
 
     def __repr__(self) -> str:
@@ -81,7 +81,7 @@ class PlannedJob:
 
 @dataclass
 class LaneForecast:
-    """Expected times if lanes keep their order and estimates are right.
+    """Expected times if device queues keep their order and estimates are right.
 
     `start` and `finish` by row; `lane`: end of the last step by lane number, without lanes that have no steps.
     """
@@ -110,7 +110,7 @@ class Experience:
     def ratio(self, least: float) -> float:
         """Expected ratio of a task that has reached `least` times its estimate.
 
-        1 for a task that is not late; if fewer than ENOUGH tasks were as late, the present lateness again.
+        It is 1 for a task that is not late; if fewer than ENOUGH tasks were as late, the present excess is doubled.
         """
         if least < 1 + LATE:
             return least if least > 1.0 else 1.0
@@ -122,10 +122,9 @@ class Experience:
 
 
 class Board:
-    """The remaining plan by lane: the base of `plan_and_repair`.
+    """The remaining plan by lane (core or GPU): the base of `plan_and_repair`.
 
-    Lanes and steps are those of `hetsim_policies.hybrid.common.planned_lanes`.  Results are cached by lane until
-    something changes there, so that the cost of an event hardly grows with the lanes.
+    Results are cached by lane until something changes there, so that the cost of an event hardly grows with the lanes.
 
     Cost: O(lanes of a step) to add, start and remove it; a forecast is one pass over the steps and their predecessors.
     """
@@ -159,8 +158,8 @@ class Board:
         self._due: list[tuple[float, int, float]] = []
         self._overdue: dict[int, None] = {}  # rows that may be late
         self._hopeless: dict[DeviceType, list[tuple[float, int, int, float]]] = {}
-        """Tasks of `faster` with too little time left for a restart unless they are late: a heap of ends, rows, numbers
-        and seconds."""
+        """Tasks that end too soon for a restart unless they become late, by type: a heap of (expected end, row, step
+        number, seconds on the type)."""
         self._refused: dict[int, int] = {}  # for lanes whose head step had no room: the node
         self._released: dict[int, None] | None = {}  # nodes with releases since the last check; None: perhaps all
         self._releases = 0
@@ -180,14 +179,14 @@ class Board:
         self._idle = self._made = self._released = None
 
     def idle(self) -> list[PlannedLane]:
-        """Return lanes that are up and on which no step of the plan runs."""
+        """Return the cores and GPUs that are up and on which no step of the plan runs."""
         if self._idle is None:
             down = self._down
             self._idle = [lane for lane in self.lanes.values() if not lane.running and lane.number not in down]
         return self._idle
 
     def able(self, mode: Mode) -> list[PlannedLane]:
-        """Return lanes that can run a mode, whether up or down."""
+        """Return the cores or GPUs that can run a mode, whether up or down."""
         if (lanes := self._able.get(mode)) is None:
             lanes = [lane for lane in self._by_kind.get(mode.type, ()) if lane.placed(mode) is not None]
             self._able[mode] = lanes
@@ -196,7 +195,7 @@ class Board:
     # Changes --------------------------------------------------------------------------------------------------
 
     def _touch(self, lane: PlannedLane) -> None:
-        """Mark the lane as changed: its queue, or its running task."""
+        """Mark a core or GPU as changed: its queue, or its running task."""
         self.due[lane.number] = lane
         self._touched[lane.number] = lane
         self._refused.pop(lane.number, None)
@@ -204,7 +203,7 @@ class Board:
             movable.changed[lane.number] = lane
 
     def put(self, job: PlannedJob) -> None:
-        """Add a step at the end of its lanes' queues."""
+        """Add a step at the end of the queues of its cores or GPUs."""
         self.changes += 1
         self._joint |= not job.alone
         self.pending[job.row] = job
@@ -215,7 +214,7 @@ class Board:
             self._touch(lane)
 
     def _load(self, lane: PlannedLane, more: int) -> None:
-        """Add `more` to the number of waiting tasks of a lane."""
+        """Add `more` to the number of waiting tasks of a core or GPU."""
         lane.arrived += more
         if lane.arrived:
             self.loaded[lane.number] = lane
@@ -223,7 +222,7 @@ class Board:
             self.loaded.pop(lane.number, None)
 
     def put_first(self, job: PlannedJob) -> None:
-        """Add a step at the front of its lanes' queues."""
+        """Add a step at the front of the queues of its cores or GPUs."""
         self.put(job)
         self.pending = {job.row: job, **self.pending}
         for lane in job.lanes:
@@ -258,7 +257,7 @@ class Board:
             lane.arrived = 0
 
     def start(self, job: PlannedJob, view: View) -> Start:
-        """Record a step as started, and return the decision."""
+        """Record a step as started, and return the decision that starts its task."""
         assert job.task is not None
         self.take_out(job)
         job.seconds = view.duration(job.task, job.placement)
@@ -300,7 +299,7 @@ class Board:
         return job
 
     def startable(self, view: View) -> Iterator[PlannedJob]:
-        """Yield steps at the head of their lanes that fit; the caller must start each.
+        """Yield steps at the head of their device queues that fit; the caller starts each.
 
         A step without room is not tried again before something was released on its node.
         """
@@ -326,7 +325,7 @@ class Board:
         self.due = again
 
     def _freed(self, view: View) -> dict[int, None] | None:
-        """Return nodes with newly free resources; None: perhaps all."""
+        """Return nodes with newly free resources; None if these are unknown."""
         freed = self._released if view.changes.releases == self._releases else None
         self._released, self._releases = {}, view.changes.releases
         return freed
@@ -340,7 +339,7 @@ class Board:
     def at(
         self, task: Task, lane: PlannedLane, view: View, seconds: Callable[[Task, Placement, View], float]
     ) -> PlannedJob | None:
-        """Return the step of a task on one lane in its fastest mode, or None."""
+        """Return the step of a task on one core or GPU in its fastest mode, or None."""
         best: PlannedJob | None = None
         for position, mode in enumerate(task.modes):
             placement = lane.placed(mode)
@@ -360,7 +359,7 @@ class Board:
         return self._experience.ratio(spent if spent >= before else before)
 
     def finish(self, task: Task, view: View) -> float:
-        """Expected end of a running task; if late, by the lateness of ended tasks."""
+        """Expected end of a running task; for a late one from the lateness of ended tasks."""
         now, row = view.now, task.index
         job, since = self.running.get(row, (None, 0.0))
         if job is None:
@@ -380,9 +379,9 @@ class Board:
         return max(now, since + job.seconds * self.lateness(row, now))
 
     def forecast(self, view: View) -> LaneForecast:
-        """Forecast all lanes; a task on a lane that is down never ends.
+        """Forecast all lanes (cores or GPUs); a task on a lane that is down never ends.
 
-        If no step depends on another lane, only lanes are updated that have changed, or on which something should have
+        If no step depends on another lane, only lanes are updated that have changed, or whose running step should have
         ended since; the last forecast is changed in place.
         """
         self.changes = 0
@@ -412,7 +411,7 @@ class Board:
         return made
 
     def separable(self, view: View) -> bool:
-        """Return True if lanes are independent and running tasks end as expected."""
+        """Return True if devices are independent and running tasks end as expected."""
         return not self._joint and view.changes.steady
 
     def _forecast_lane(self, lane: PlannedLane, made: LaneForecast, view: View) -> None:
@@ -470,7 +469,7 @@ class Board:
         return [self.running[row] for row in self._overdue]
 
     def next_look(self, now: float) -> float:
-        """Return the next time to check: a running task is due, or late by half its time."""
+        """Return when to check next: a running task is due, or half its time late."""
         looks: Iterable[float] = (
             since + job.seconds
             if now - since < job.seconds * (1 - LATE)
@@ -489,8 +488,8 @@ class Board:
     def restartable(self, kind: DeviceType, view: View, rounding: float) -> list[tuple[float, PlannedJob]]:
         """Return running tasks that might end sooner on this type, with their ends.
 
-        A task on time has less left than its whole time, and a restart on another lane takes at least its compute time
-        there: few tasks remain.  Tasks with too little time left are not checked again until they are late.
+        A task on time has less left than its whole time, and a restart on another lane (core or GPU) takes at least its
+        compute time there, so few tasks remain.  Tasks with too little time left are not checked until they are late.
         """
         now, jobs = view.now, []
         there, away = self.faster.get(kind, {}), self._hopeless.setdefault(kind, [])
@@ -522,7 +521,7 @@ class Board:
 
 
 class Movable:
-    """Waiting steps that could end sooner on an idle lane of a type.
+    """Waiting steps that could end sooner on an idle core or GPU of a type.
 
     It is valid only in a steady run: the end of a step on the idle lane grows with time, and its end on its own lane is
     constant while that lane is unchanged, so a dropped step returns only after a change there.
@@ -535,7 +534,7 @@ class Movable:
         self.changed: dict[int, PlannedLane] = dict(loaded)
 
     def towards(self, seen: LaneForecast, now: float) -> list[tuple[PlannedLane, list[PlannedJob]]]:
-        """Return steps that could end sooner on an idle lane, by lane in queue order."""
+        """Return steps that could end sooner on an idle device, by device in queue order."""
         for number, lane in self.changed.items():
             self.steps.pop(number, None)
             end = seen.lane.get(number, 0.0)
@@ -559,5 +558,5 @@ class Movable:
 
 
 def min_seconds(task: Task, kind: DeviceType) -> float:
-    """Minimum seconds of a task on a lane of a type; inf without a mode."""
+    """Minimum seconds of a task on a device of a type; inf without a mode."""
     return min([task.remaining_in(mode) for mode in task.modes if mode.type is kind], default=math.inf) * (1 - LATE)

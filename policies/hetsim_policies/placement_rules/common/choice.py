@@ -44,7 +44,7 @@ def equally_fast(task: Task) -> Iterator[list[Mode]]:
 def best_node(task: Task, view: View, keys: Keys, pick: Pick | None = None) -> Placement | None:
     """Return the fastest mode that fits, on the node with the lowest key, or None.
 
-    Ties: the first node.  A gang that fits on no node is placed across nodes if it may span them.
+    At ties the first node is chosen.  A gang that fits on no node is placed across nodes if it may span them.
     """
     pick = pick or on_node
     for modes in equally_fast(task):
@@ -81,7 +81,7 @@ def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode
 
 
 def on_node(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-    """Return a node's first devices (for a fraction, its fullest) that fit the data."""
+    """Return a node's first devices (for a fraction, the fullest) with room for data."""
     return view.first(mode, task, node=node)
 
 
@@ -96,7 +96,8 @@ def first_across(task: Task, modes: Sequence[Mode], view: View) -> Placement | N
 def taking(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
     """Mask of the accelerators with the share and memory that a mode needs.
 
-    Rows as `nodes`, columns as positions.  The engine decides finally (`view.fits`): this ignores slices of a GPU.
+    Rows are `nodes`, columns are positions of accelerators.  The engine decides finally (`view.fits`): this ignores
+    slices of a GPU.
     """
     single = view.nodes.accelerators
     of_type = single.kind[nodes] == single.types.index(mode.type.name)

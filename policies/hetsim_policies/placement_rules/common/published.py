@@ -38,7 +38,7 @@ Scores = Literal["exact", "published"]
 
 
 class Scored:
-    """Chooses the node with the highest integer score; ties: the lowest random name."""
+    """Chooses the node with the highest integer score, at ties the lowest random name."""
 
     _rank = np.zeros(0, np.int64)  # place of each node in the order of drawn names
 
@@ -63,7 +63,7 @@ class Scored:
         """Hook before a placed task starts."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
-        """Scores of nodes where a mode fits; `owner`: index of each node's mode."""
+        """Return scores of nodes where a mode fits; `owner[i]` is the mode of `nodes[i]`."""
         raise NotImplementedError
 
     def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
@@ -103,7 +103,7 @@ class ScoredRule:
         return self.exact(task, view) if self._published is None else self._published(task, view)
 
     def exact(self, task: Task, view: View) -> Placement | None:
-        """Place a task by exact values of the rule; ties by remaining room."""
+        """Place a task by exact values of the rule, and at ties by remaining room."""
         raise NotImplementedError
 
 
@@ -232,7 +232,7 @@ class PublishedFgd(Scored):
 def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]:
     """Return nodes on which a mode fits, and for each node the index of that mode.
 
-    The modes differ only in type.  For whole GPUs and fractions the columns answer for all types at once.
+    The modes differ only in type.  For whole GPUs and fractions the columns answer for all types together.
     """
     first = modes[0]
     if not all(mode.gpus and mode.type.streams == 1 and mode.type.sharing.kind != "mig" and mode.nodes is None

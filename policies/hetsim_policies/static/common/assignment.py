@@ -1,8 +1,8 @@
 """Assignment of sequential tasks to places as an LP or MIP with added constraints.
 
-A *site* is a set of equal lanes to which a task is assigned: all lanes of a type, the cores of one node, one
-accelerator, or one lane.  With x[j, s] the fraction of task j on site s, t[j, s] its time there and c[s] the number of
-lanes of the site:
+A *site* is a set of equal lanes (cores or GPUs) to which a task is assigned: all lanes of a type, the cores of one
+node, one accelerator, or one lane.  With x[j, s] the fraction of task j on site s, t[j, s] its time there and c[s] the
+number of lanes of the site:
 
     minimize T     with  Σ_s x[j, s] = 1             every task is somewhere
                          Σ_j t[j, s] x[j, s] ≤ c[s] T   no site works longer than T
@@ -38,9 +38,9 @@ ROUNDING = 1e-6  # Tolerance of HiGHS: for a number that is nearly an integer, a
 
 @dataclass(frozen=True)
 class LaneSite:
-    """A site: equal lanes of one type.
+    """A site: equal cores or GPUs (lanes) of one type.
 
-    `lanes`: their numbers within the type; `place`: the memory with their data, if it is the same for all.
+    `lanes`: numbers of the lanes within the type; `place`: the memory with their data, if all use the same memory.
     """
 
     kind: int
@@ -49,12 +49,12 @@ class LaneSite:
 
 
 def by_type(instance: Instance) -> list[LaneSite]:
-    """Return one site per type, with all its lanes."""
+    """Return one site per type, with all its cores or GPUs."""
     return [LaneSite(kind, tuple(range(count))) for kind, count in enumerate(instance.counts)]
 
 
 def by_lane(instance: Instance) -> list[LaneSite]:
-    """Return one site per lane, ordered by type."""
+    """Return one site per core or GPU, ordered by type."""
     return [LaneSite(kind, (lane,)) for kind, count in enumerate(instance.counts) for lane in range(count)]
 
 
@@ -108,7 +108,7 @@ class Cap:
 class Before:
     """Constraint: the second task starts after the first, as a successor in the graph.
 
-    A plan enforces this only on one lane; elsewhere tasks start when their data and lanes are available.
+    A plan enforces this only on one lane (core or GPU); elsewhere tasks start when their data and lanes are available.
     """
 
     first: int
@@ -185,9 +185,9 @@ class AssignmentProgram:
 
     times[j, s]: inf if a task cannot run there.  Without constraints `unit` is the makespan of any schedule, which the
     optimum does not exceed.
-    longest: add a row for each task, which is not longer than T; redundant with single-lane sites or start variables.
-    frugal: weight of the mean work of a lane in the objective, so that among equal makespans the least work is
-        preferred; 0 (as for bounds) leaves the rest to chance.
+    longest: add a row for each task that it is not longer than T; redundant with single-lane sites or start variables.
+    frugal: weight of the mean work of a lane (core or GPU) in the objective, so that among equal makespans the least
+        work is preferred; with 0 (as for bounds) any of the optima may be returned.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class AssignmentProgram:
             self.cost[: self.span] = frugal * self.time / self.counts.sum()
 
     def _in_a_row(self, times: np.ndarray, arrivals: np.ndarray | None, constraints: Sequence[Constraint]) -> float:
-        """Return a makespan that every assignment can meet: all work and caps in sequence."""
+        """Return a makespan that every assignment meets: all work and caps in sequence."""
         total = float(np.where(np.isfinite(times), times, 0.0).max(axis=1, initial=0.0).sum())
         total += 0.0 if arrivals is None else float(np.ptp(arrivals))
         for one in constraints:
@@ -329,9 +329,9 @@ class AssignmentProgram:
         self, node_limit: int | None = None, time_limit: float | None = None, gap: float = 0.0,
         fixed: np.ndarray | None = None,
     ) -> Integral:  # fmt: skip
-        """Solve the integer program (precision 1e-6), or return the best at a limit.
+        """Solve the integer program (to 1e-6); at a limit, return the best solution found.
 
-        fixed: pairs (j, s) to exclude, where some optimum does not use them.
+        fixed: pairs (j, s) to exclude; some optimum must not use them.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -365,7 +365,7 @@ def ordered(
     instance: Instance, sites: Sequence[LaneSite], site_of: np.ndarray, constraints: Sequence[Constraint] = (),
     traffic: Traffic | None = None,
 ) -> Schedule:  # fmt: skip
-    """List schedule of assigned tasks: idle lanes take the most urgent ready task.
+    """List schedule of assigned tasks: idle devices start the most urgent ready task.
 
     The most urgent task has the longest path to the end of the graph (upward rank, with mean transfers if `traffic`
     is given); without a graph it is the longest task.  Fused tasks take the list position of their first task.

@@ -68,7 +68,7 @@ def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float 
 
 
 def longest_task(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
-    """max_j min(p_j, q_j): every task takes at least its shorter time."""
+    """Return max_j min(p_j, q_j), since each task takes at least its shorter time."""
     fastest = np.minimum(p if m else np.inf, q if k else np.inf)
     return float(np.max(fastest, initial=0.0)) if len(p) else 0.0
 
@@ -79,7 +79,8 @@ def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.nda
     The maximum over j of r_j + min(p_j, q_j), and over r of r + area bound of the tasks released at r or later.
 
     The area falls as r grows, so between two release times r + area is at most the later time + the area of the
-    earlier: intervals that cannot beat the best are skipped.  The number of areas is limited; fewer are a bound too.
+    earlier: intervals that cannot beat the best are skipped.  The number of areas is limited; fewer areas also give a
+    bound.
     """
     if not len(p):
         return 0.0
@@ -135,10 +136,11 @@ def by_gain(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 def relaxation(
     p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, order: np.ndarray | None = None
 ) -> Relaxation | None:
-    """Minimize Σ p_j x_j with GPU area ≤ kλ, long pairs excluded; None if > mλ.
+    """Minimize CPU area Σ p_j x_j with GPU area ≤ kλ; None if it exceeds mλ.
 
-    λ is the guess.  A continuous knapsack: the GPUs are filled by decreasing p/q.  If moving a task alone to the other
-    side would raise the optimum above mλ, the task is fixed (its reduced cost: the sensitivity of the linear program).
+    λ is the guess; no task runs where it takes longer than λ.  A continuous knapsack: the GPUs are filled by decreasing
+    p/q.  If moving a task alone to the other side would raise the optimum above mλ, the task is fixed (its reduced
+    cost: the sensitivity of the linear program).
     """
     order = by_gain(p, q) if order is None else order
     limit = guess * (1 + TOLERANCE)

@@ -1,9 +1,9 @@
-"""Local search for any assignment planner: shorten the longest lane.
+"""Local search for any assignment planner: shorten the longest lane (core or GPU).
 
-While the longest lane becomes shorter and no other as long, the best of these changes is made:
+While a change makes the longest lane shorter and no other lane as long, the best such change is made:
     move    a task of the longest lane is moved to another lane
-    swap    it is exchanged with a task of another lane
-    chain   it is moved to another lane, from which a task is ejected to a third
+    swap    a task of the longest lane is exchanged with a task of another lane
+    chain   a task of the longest lane is moved to another lane, and a task there to a third lane
 The search ends at a local optimum of all three, at a makespan that is `enough`, or after a maximum number of task
 pairs.  It restarts from a local optimum `rounds` times, each after tasks of the longest lane and of some others were
 moved to suitable lanes, and keeps the best: iterated local search.
@@ -29,7 +29,10 @@ THROWN = 4  # number of tasks that a restart moves off the longest lane, and off
 
 @dataclass
 class DescentLanes:
-    """Tasks on lanes: `time[j, t]` by type, `kind` of each lane, `lane` of each task."""
+    """Tasks on lanes (cores or GPUs): their times, types and assignment.
+
+    `time[j, t]`: time of task j on type t; `kind`: type of each lane; `lane`: lane of each task.
+    """
 
     time: np.ndarray
     kind: np.ndarray
@@ -40,7 +43,7 @@ class DescentLanes:
     def on_lanes(
         cls, time: np.ndarray, counts: Sequence[int], lane: np.ndarray, since: np.ndarray | None = None
     ) -> "DescentLanes":
-        """Build from the lane of each task; lanes are numbered over all types."""
+        """Build from the core or GPU of each task; they are numbered over all types."""
         kind = np.repeat(np.arange(len(counts)), counts)
         load = np.zeros(len(kind)) if since is None else since.astype(float)
         np.add.at(load, lane, time[np.arange(len(lane)), kind[lane]])
@@ -58,7 +61,8 @@ class DescentLanes:
 def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.ndarray | None = None) -> int:
     """Descend in place to a local optimum; return the number of pairs examined.
 
-    prices: value of a second of each type, by which other changes are compared if the longest lane has none.
+    prices: value of a second of each type, by which other changes are compared if no change shortens the longest lane
+        (core or GPU).
     """
     size = len(lanes.lane)
     looked = turn = 0
@@ -80,7 +84,7 @@ def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.n
 
 
 def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: float) -> list[tuple[int, int]] | None:
-    """Return the moves (task, to) that make the longest lane they touch shortest."""
+    """Return the moves (task, device) after which the longest changed one is shortest."""
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows = np.arange(len(lane))
     order = []  # the least loaded lane of each type that has lanes
@@ -111,10 +115,10 @@ def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: floa
 def _cheaper_change(
     lanes: DescentLanes, prices: np.ndarray, goal: float, first: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """Return the change of the first lane that saves most priced work; the next lane.
+    """Return the change of one device that saves most priced work; the next device.
 
-    Lanes are tried from `first` on; no lane may become too long.  The change shortens no longest lane, but makes room
-    for that.
+    Lanes are tried from `first` on; no lane may become too long.  The change does not shorten the longest lane, but
+    makes room for changes that do.
     """
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows, count = np.arange(len(lane)), len(load)
@@ -145,7 +149,7 @@ def _cheaper_change(
 
 
 def _elsewhere(lanes: DescentLanes, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return for every task the best other lane, and that lane's length then."""
+    """Return for every task the best other core or GPU, and its resulting length."""
     candidates = []
     for kind in dict.fromkeys(lanes.kind.tolist()):  # two of each type, as one may be the task's own
         here = np.flatnonzero((lanes.kind == kind) & (np.arange(len(lanes.kind)) != longest))
@@ -163,7 +167,7 @@ def improved(
     time: np.ndarray, counts: Sequence[int], lane: np.ndarray, enough: float = 0.0, since: np.ndarray | None = None,
     rounds: int = RESTARTS, pairs: int = EFFORT, others: Sequence[np.ndarray] = (),
 ) -> np.ndarray:  # fmt: skip
-    """Return each task's lane after descents; never longer, equal on all machines.
+    """Return each task's core or GPU after descents that never lengthen the makespan.
 
     enough: a makespan that need not be improved, such as a lower bound.
     others: alternative lanes of tasks, from which a descent of half the effort starts too; the best of all continues.
@@ -194,7 +198,7 @@ def improved(
 
 
 def is_additive(instance: Instance) -> bool:
-    """Return True if lanes take the sum of their tasks' times (independent, no items)."""
+    """Return True if the end of a core or GPU is the sum of its tasks' times."""
     tasks = instance.problem.tasks
     plain = not any(tasks.predecessors or ()) and not any(tasks.reads or ()) and not any(tasks.writes or ())
     return instance.size > 0 and plain and float(np.ptp(tasks.arrival)) == 0
@@ -203,7 +207,7 @@ def is_additive(instance: Instance) -> bool:
 def descended(
     instance: Instance, schedule: Schedule, enough: float | None = None, others: Sequence[Schedule] = ()
 ) -> Schedule:
-    """Return the schedule after descents, longest first on each lane, if better.
+    """Return the schedule after descents, longest first on each device, if better.
 
     The given schedule is returned if tasks arrive at different times, have predecessors or share items, since then more
     than the sum of times matters.  others: schedules from which a descent starts too.
@@ -227,7 +231,7 @@ def descended(
 
 
 def _throw(lanes: DescentLanes, random: np.random.Generator) -> None:
-    """Move some tasks, half of them of the longest lane, to lanes of suitable types."""
+    """Move some tasks, half of them from the longest device, to suitable types."""
     mine = np.flatnonzero(lanes.lane == int(lanes.load.argmax()))
     chosen = [*random.permutation(mine)[:THROWN].tolist(), *random.integers(len(lanes.lane), size=THROWN).tolist()]
     for task in dict.fromkeys(chosen):

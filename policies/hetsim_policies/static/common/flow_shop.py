@@ -5,7 +5,7 @@ shorter on the first machine than on the second come first, by increasing time t
 on the second.  It is optimal for two machines, so without downloads, or without uploads, and with enough streams; for
 three, with upload + compute as the first time and compute + download as the second, it is optimal if the compute stage
 is never longer than every upload or every download.  With few streams, releases or a graph nothing is proven: the order
-is adopted only if the timetable of the lane becomes shorter.
+is adopted only if the timetable of the lane (core or GPU) becomes shorter.
 Cost: O(k log k) for k tasks on a lane, and their timetable.
 """
 
@@ -27,7 +27,7 @@ def johnson(first: Sequence[float], second: Sequence[float]) -> list[int]:
 
 
 def length(stages: Sequence[tuple[float, float, float]], streams: int) -> float:
-    """Seconds for an idle lane to do jobs in order, with `streams` in flight."""
+    """Seconds for an idle device to run jobs in order, at most `streams` in flight."""
     free = [0.0, 0.0, 0.0]
     ends: list[float] = []
     for number, job in enumerate(stages):
@@ -58,7 +58,7 @@ def ordered(instance: Instance, placed: Iterable[Placed]) -> list[Placed]:
 
 
 def best_order(instance: Instance, tasks: Sequence[int], kind: int) -> list[int]:
-    """Return the shortest of a lane's present order and Johnson's orders."""
+    """Return the best of the present order of tasks on a device and Johnson's orders."""
     streams = instance.types[kind].streams
     up, compute, down = (part[list(tasks), kind].tolist() for part in (instance.up, instance.compute, instance.down))
     stages = list(zip(up, compute, down, strict=True))

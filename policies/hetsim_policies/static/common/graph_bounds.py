@@ -1,4 +1,4 @@
-"""Lower bounds on the makespan of task graphs on lanes of any number of types.
+"""Lower bounds on the makespan of task graphs on any number of device types.
 
 The longest of `Paths` ≤ `graph_bound` ≤ the optimum; `graph_bound` ≤ the program of `hlp` ≤ the optimum.
 `times[j, t]` is the time of task j on each of the `counts[t]` lanes of type t, inf if it cannot run.  Transfers are
@@ -39,7 +39,7 @@ class Paths:
         return float((self.heads + self.fastest + self.tails).max())
 
     def bound(self, cost: np.ndarray) -> float:
-        """Longest path, or the bound by tasks that cannot start (or end) before a time r."""
+        """Longest path, or a larger bound by all tasks that must start late or end early."""
         best = self.longest
         for release in (self.heads, self.tails):
             latest = np.argsort(-release, kind="stable")
@@ -53,7 +53,7 @@ def graph_bound(
     """A cheap bound on the makespan from the first arrival, by paths and areas.
 
     For every r, tasks that cannot start before r, by the paths to them, need their area after r; and tasks that must
-    end r before the end, by the paths from them, need their area before that.
+    end r seconds before the end, by the paths from them, need their area before that time.
     """
     if not len(times):
         return 0.0

@@ -1,4 +1,4 @@
-"""The offline problem of planners: tasks by device types, with lanes of each type.
+"""The offline problem of planners: tasks on the cores and GPUs of several types.
 
 A *lane* runs one task at a time: a core or an accelerator.  Planners of this folder plan sequential tasks (one core or
 one whole accelerator each); other demands are refused with a message.
@@ -30,14 +30,14 @@ Free = list[np.ndarray] | None  # When each lane of each type can start its firs
 
 @dataclass(frozen=True)
 class Instance:
-    """n sequential tasks and the lanes of T device types.
+    """n sequential tasks and the lanes (cores or GPUs) of T device types.
 
     `time[j, t]` is the estimated time for which task j occupies a lane of type t (inf: cannot run there), `mode[j, t]`
     the position of that mode in its shape (-1: none).  `up`, `compute` and `down` are its stages on idle links.
     `lanes[t]` are the names of the type's lanes.  Types are in the order of the cluster, cores first.  In mid-run
     `free[t]` has the time when each lane of the type can start its first task (without lanes that are down); None if
-    all lanes are free from the start.  A planner that ignores it plans as if all lanes were free at once, which gives a
-    valid but worse plan.
+    all lanes are free from the start.  A planner that ignores it plans as if all lanes were free immediately, which
+    gives a valid but worse plan.
     """
 
     problem: PlanProblem
@@ -58,24 +58,24 @@ class Instance:
 
     @property
     def serial(self) -> np.ndarray:
-        """Mask of the types whose lanes run one task at a time, transfers included."""
+        """Mask of types with devices that run one task at a time, transfers included."""
         return np.array([kind.kind == "cpu" or kind.streams == 1 for kind in self.types], dtype=bool)
 
     @property
     def idle_while_held(self) -> np.ndarray:
-        """Seconds in which a task's busiest engine is idle on its lane; 0 if serial."""
+        """Seconds for which a task's busiest engine is idle during the task; 0 if serial."""
         return np.where(np.isfinite(self.time), self.alone, 0.0) - np.where(np.isfinite(self.time), self.time, 0.0)
 
     @cached_property
     def alike(self) -> bool:
-        """Return True if all lanes of each type have equal paths to hosts."""
+        """Return True if all devices of each type have equal paths to hosts."""
         cluster = self.problem.cluster
         return all(len(dict.fromkeys(way_to_host(cluster, one) for one in cluster.devices if one.type is kind)) < 2
                    for kind in self.types)  # fmt: skip
 
     @cached_property
     def pipelined(self) -> bool:
-        """Return True if stages of different tasks can overlap on a lane."""
+        """Return True if stages of different tasks can overlap on a core or GPU."""
         moved = (self.up + self.down).any(axis=0)
         return bool((moved & ~self.serial).any())
 
@@ -84,23 +84,23 @@ class Instance:
 
     @cached_property
     def lane_kind(self) -> np.ndarray:
-        """Type of each lane, numbered over all types."""
+        """Type of each core or GPU, numbered over all types."""
         return np.repeat(np.arange(len(self.lanes)), np.asarray(self.counts, dtype=np.int64))
 
     @cached_property
     def first_lane(self) -> np.ndarray:
-        """Number of the first lane of each type; the last entry is the number of lanes."""
+        """Number of the first core or GPU of each type; the last entry is their total."""
         return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
 
     @cached_property
     def devices(self) -> list[list[Device]]:
-        """Device of each lane, by type."""
+        """Device of each core or GPU, by type."""
         names = lane_names(self.problem.cluster)
         return [[names[name] for name in lanes] for lanes in self.lanes]
 
     @cached_property
     def places(self) -> tuple[list[Device], np.ndarray]:
-        """Devices with lanes (a node's cores are one), and the device of each lane."""
+        """Devices (a node's cores are one), and the device of each lane (core or GPU)."""
         devices = [device for of_type in self.devices for device in of_type]
         number = {device: place for place, device in enumerate(dict.fromkeys(devices))}
         return list(number), np.array([number[device] for device in devices], dtype=np.int64)
@@ -111,14 +111,14 @@ class Instance:
 
     @property
     def counts(self) -> list[int]:
-        """Number of lanes of each type."""
+        """Number of cores or GPUs of each type."""
         return [len(lanes) for lanes in self.lanes]
 
 
 def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """Return the sequential tasks of a problem; ScenarioError names each misfit.
+    """Return a problem's sequential tasks; raise ScenarioError that names each misfit.
 
-    everywhere: a mode must fit on every node with its device type, so that all lanes of a type are equal.
+    everywhere: a mode must fit on every node with its device type, so that all cores or GPUs of a type are equal.
     """
     cluster, tasks = problem.cluster, problem.tasks
     up_lanes = ((name, device) for name, device in lane_names(cluster).items() if is_up(problem, name))
@@ -190,7 +190,7 @@ def staged(
 
 
 def occupied(stages: np.ndarray, mode: Mode) -> np.ndarray:
-    """Seconds that each task occupies a lane.
+    """Seconds for which each task occupies a core or GPU.
 
     With one stream, the sum of all stages; if stages overlap, the longest one.
     """
@@ -203,7 +203,7 @@ def occupied(stages: np.ndarray, mode: Mode) -> np.ndarray:
 
 
 def slowest_way(problem: PlanProblem, kind: DeviceType) -> Way:
-    """Return the path to a type's host; if lanes differ, the slowest of each part."""
+    """Return the path to a type's host; if paths differ, the slowest of each part."""
     cluster = problem.cluster
     ways = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
     return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in ways), strict=True)))
@@ -249,7 +249,7 @@ def _has(node: Node, kind: DeviceType) -> bool:
 
 
 def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """Return the instance of a problem; ScenarioError if a task can run on no lane."""
+    """Return a problem's instance; raise ScenarioError if a task can run nowhere."""
     instance = instance_of(problem, planner, everywhere)
     if len(nowhere := np.flatnonzero(~np.isfinite(instance.time).any(axis=1))):
         first = problem.tasks.name(int(nowhere[0]))
@@ -259,7 +259,7 @@ def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Ins
 
 
 def independent(problem: PlanProblem, planner: str) -> Instance:
-    """Return the instance of a problem; ScenarioError if there is a task graph."""
+    """Return a problem's instance; raise ScenarioError if there is a task graph."""
     refuse_graph(problem, planner)
     return runnable(problem, planner)
 
@@ -274,7 +274,7 @@ def refuse_graph(problem: PlanProblem, planner: str) -> None:
 
 
 def free_lanes(count: int, free: np.ndarray | None = None) -> list[tuple[float, int]]:
-    """Return a heap of (time when free, number) of the lanes of one type."""
+    """Return a heap of (time when free, number) of the cores or GPUs of one type."""
     return sorted((0.0 if free is None else float(free[lane]), lane) for lane in range(count))
 
 
@@ -282,10 +282,10 @@ def list_schedule(
     times: np.ndarray, count: int, order: Sequence[int], ready: np.ndarray | None = None,
     since: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Start and lane of tasks in order, each on the first free lane of one type.
+    """Start and lane of tasks in order, each on the earliest free device of one type.
 
-    Tasks not in `order` get start NaN and lane -1.  Ties: the first lane.
-    since: when each lane is first free; None: at 0.
+    Tasks not in `order` get start NaN and lane -1.  At ties the first lane is chosen.
+    since: time when each lane is first free; None: 0 for all.
     """
     starts = np.full(len(times), np.nan)
     lanes = np.full(len(times), -1, dtype=np.int64)
@@ -301,7 +301,7 @@ def list_schedule(
 def longest_first(
     times: np.ndarray, counts: Sequence[int], kind: np.ndarray, ready: np.ndarray | None = None, since: Free = None
 ) -> "Schedule":
-    """Longest processing time first on the lanes of each type, given tasks' types."""
+    """Schedule tasks with given types by longest processing time first."""
     schedule = Schedule.empty(len(times))
     for number, count in enumerate(counts):
         need = times[:, number]
@@ -315,7 +315,7 @@ def longest_first(
 
 
 def by_arrival(instance: Instance, lanes: np.ndarray, needs: np.ndarray) -> "Schedule":
-    """Schedule tasks by arrival on given lanes, numbered over all types."""
+    """Schedule tasks by arrival on given cores or GPUs, numbered over all types."""
     schedule = Schedule.empty(instance.size)
     free = np.zeros(len(instance.lane_kind))
     arrival = instance.problem.tasks.arrival
@@ -329,7 +329,7 @@ def by_arrival(instance: Instance, lanes: np.ndarray, needs: np.ndarray) -> "Sch
 
 @dataclass
 class Schedule:
-    """Start, finish, type and lane of each task, and the order of placing."""
+    """Start, finish, type and device (`lane`) of each task, and the order of placing."""
 
     start: np.ndarray
     finish: np.ndarray
@@ -339,7 +339,7 @@ class Schedule:
 
     @classmethod
     def empty(cls, size: int) -> "Schedule":
-        """Return a schedule without placed tasks: NaN times, type and lane -1."""
+        """Return a schedule without placed tasks: times NaN, type and lane -1."""
         nowhere = np.full(size, -1, dtype=np.int64)
         return cls(np.full(size, np.nan), np.full(size, np.nan), nowhere, lane=nowhere.copy(), order=[])
 

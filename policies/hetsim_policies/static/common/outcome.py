@@ -1,6 +1,6 @@
 """From a schedule to a plan: timetable, bounds, coverage; used by all planners.
 
-If the stages of tasks overlap on a lane, its tasks are in the order of a flow shop (`flow_shop`).
+If the stages of tasks overlap on a core or GPU, its tasks are in the order of a flow shop (`flow_shop`).
 The planned makespan is that of the plan's timetable, with transfers that the planner may have ignored.  It is computed
 without the engine (`timing`).  If that is not exact, because transfers share a link or the plan has prefetches,
 `finished` uses the times of a rehearsal of the plan on the estimates.
@@ -47,7 +47,8 @@ SILENT = ("absent", "covered")
 class DescendingPlanner(PlannedScheduler):
     """Base of assignment planners whose schedule may get a local search.
 
-    descent: finally move and exchange tasks of the longest lane (`descent`), for independent tasks present at once.
+    descent: finally move and exchange tasks of the longest lane (`descent`), for independent tasks present at the
+        start.
     """
 
     def __init__(self, descent: bool = True):
@@ -70,8 +71,8 @@ def plan_of(
     """Return a schedule as a plan, in order of starts, tasks of length 0 first.
 
     bound: a lower bound on the makespan of all schedules, from the first arrival, that the planner proves.
-    guaranteed: the algorithm's ratio of makespan and optimum for independent tasks present at once, on lanes that run
-        one task at a time; None: none.
+    guaranteed: the algorithm's ratio of makespan and optimum for independent tasks present at the start, on lanes
+        (cores or GPUs) that run one task at a time; None: no ratio.
     descent: first shorten the longest lanes (`descent`), if the tasks are independent.
     others: schedules from which the descent starts too, since another rounding may be improved further.
     draft: the planner continues with the plan, and calls `finished` itself at its end.
@@ -94,7 +95,7 @@ def planned(
     instance: Instance, placed: Sequence[Placed], bound: float | None = None, guaranteed: float | None = None,
     frequencies: Mapping[str, float] = NOMINAL, draft: bool = False,
 ) -> Plan:  # fmt: skip
-    """Return a plan of (task, type, lane number) entries, in exactly their order."""
+    """Return a plan of (task, type, device number) entries, in exactly their order."""
     steps = [instance.step(*one) for one in placed]
     times = timing(instance, placed, frequencies)
     problem = instance.problem
@@ -141,7 +142,10 @@ def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
 
 
 def _proven(instance: Instance, bound: float | None, late: bool) -> float | None:
-    """Return the largest valid bound or None; `late`: tasks arrive at different times."""
+    """Return the largest valid bound or None.
+
+    late: True if tasks arrive at different times.
+    """
     problem, tasks = instance.problem, instance.problem.tasks
     proven = [] if bound is None or instance.pipelined else [bound]
     if proven and late:
@@ -157,7 +161,7 @@ def _proven(instance: Instance, bound: float | None, late: bool) -> float | None
 
 
 def counted(times: np.ndarray, counts: Sequence[int]) -> float:
-    """Minimum makespan of equal tasks, by counting per lane; 0 for unequal tasks."""
+    """Minimum makespan of equal tasks, by counting per device; 0 for unequal tasks."""
     size, each = len(times), times[0]
     if (times != each).any():
         return 0.0
@@ -171,7 +175,7 @@ def notes_of(
 ) -> dict[str, object]:
     """Return the notes of a plan.
 
-    exact: its timetable is exact; guaranteed: the ratio that is proven here, or None.
+    exact: True if its timetable is exact.  guaranteed: the ratio that is proven here, or None.
     """
     notes: dict[str, object] = {"covers": covers, "timetable": "exact" if exact else "idle links"}
     if bound is not None and exact and all(word in SILENT for word in covers.values()):
@@ -182,7 +186,7 @@ def notes_of(
 
 
 def together(instance: Instance) -> bool:
-    """Return True for tasks without graph or arrivals on lanes without overlap."""
+    """Return True for tasks without graph or arrivals on devices without overlap."""
     tasks = instance.problem.tasks
     alike = not instance.size or float(np.ptp(tasks.arrival)) == 0
     return alike and not any(tasks.predecessors or ()) and not instance.pipelined and instance.alike
@@ -272,7 +276,7 @@ def rows_of(instance: Instance) -> Iterator[ResourceRow]:
 
 
 def _links(instance: Instance, kind: DeviceType, devices: list[Device]) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield tasks' bytes over a type's links, by direction or both, and the rate."""
+    """Yield tasks' bytes over a type's links (by direction or both), and their rate."""
     cluster = instance.problem.cluster
     above, below = instance.private.up, instance.private.down
     switch_of = {(d.node, d.switch): cluster.nodes[d.node].spec.switch for d in devices if d.switch is not None}
@@ -299,7 +303,7 @@ def _links(instance: Instance, kind: DeviceType, devices: list[Device]) -> Itera
 
 
 def priced_rows(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
-    """Minimum cost of each task; the sum is a lower bound on the makespan."""
+    """Minimum cost of each task at dual prices; the sum is a bound on the makespan."""
     rows = [row for row in rows if row.use.any()]
     if not rows:
         return np.zeros(len(usable))

@@ -34,7 +34,7 @@ from hetsim_policies.task_graphs import graph_of, successors, topological, upwar
 
 @dataclass(frozen=True)
 class LanePool:
-    """Lanes of a type on a node (-1: on all), and when each is first free."""
+    """Devices of a type on a node (-1: on all nodes), and when each is first free."""
 
     kind: int
     node: int
@@ -46,8 +46,8 @@ class LanePool:
 class WideTasks:
     """Parallel tasks and their options.
 
-    Option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes of type `kind[o]` for `seconds[o]`, in equal parts
-    in `parts[o]` of `pools_of[o]`.  Options are grouped by task, those of task j from `first[j]` on.
+    Option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes (cores or GPUs) of type `kind[o]` for `seconds[o]`,
+    in equal parts in `parts[o]` of `pools_of[o]`.  Options are grouped by task, those of task j from `first[j]` on.
     """
 
     problem: PlanProblem
@@ -70,17 +70,17 @@ class WideTasks:
 
     @property
     def counts(self) -> list[int]:
-        """Number of lanes of each type."""
+        """Number of cores or GPUs of each type."""
         return [sum(len(pool.lanes) for pool in self.pools if pool.kind == kind) for kind in range(len(self.types))]
 
     @property
     def area(self) -> np.ndarray:
-        """Lane-seconds of each option."""
+        """Area of each option: its width × its seconds."""
         return self.width * self.seconds
 
     @cached_property
     def gathered(self) -> list[bool]:
-        """Mask of the types whose lanes are all in one pool and can work together."""
+        """Mask of the types whose devices are all in one pool and can work together."""
         return [sum(pool.kind == kind for pool in self.pools) == 1 for kind in range(len(self.types))]
 
     @property
@@ -91,7 +91,7 @@ class WideTasks:
                    for kind, width, parts, homes in options)  # fmt: skip
 
     def min_areas(self, longest: float = np.inf) -> np.ndarray:
-        """Minimum area of each task by type, over options up to `longest`; inf: none."""
+        """Minimum area of each task by type, of options up to `longest`; inf if none."""
         areas = np.full((self.size, len(self.types)), np.inf)
         some = np.flatnonzero(self.seconds <= longest)
         np.minimum.at(areas, (self.task[some], self.kind[some]), self.area[some])
@@ -105,13 +105,13 @@ class WideTasks:
 
 
 def parallel(problem: PlanProblem) -> bool:
-    """Return True if a task has a mode with several lanes."""
+    """Return True if a task has a mode with several cores or GPUs."""
     used = {problem.tasks.shapes[number] for number in dict.fromkeys(problem.tasks.shape.tolist())}
     return not problem.in_mid_run and any(_width(mode) > 1 for shape in used for mode in shape.modes)
 
 
 def _width(mode: Mode) -> int:
-    """Number of lanes that a mode occupies; 0 if it occupies parts of lanes."""
+    """Number of cores or GPUs that a mode occupies; 0 if it occupies parts of them."""
     if mode.on_cpu:
         return 0 if mode.millicores % 1000 else mode.millicores // 1000
     return mode.gpus if mode.whole_devices else 0
@@ -128,7 +128,7 @@ class _Option(NamedTuple):
 
 
 def wide(problem: PlanProblem, planner: str) -> WideTasks:
-    """Return the parallel tasks of a problem; ScenarioError if one has no option."""
+    """Return a problem's parallel tasks; raise ScenarioError if one has no option."""
     tasks = problem.tasks
     types, pools = _pools(problem)
     stages = np.zeros((3, len(tasks), len(types)))
@@ -187,9 +187,9 @@ def _options(
 
 
 def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, mode: Mode) -> tuple[int, ...]:
-    """Return the pools with enough lanes for a mode, or for its part of each node.
+    """Return the pools with enough devices for a mode, or for its part of each node.
 
-    The result is empty if the mode uses parts of lanes, or its parts do not fit next to each other.
+    The result is empty if the mode uses parts of cores or GPUs, or its parts do not fit next to each other.
     """
     nodes, count = problem.cluster.nodes, mode.node_count
     part = mode.unit if count > 1 and mode.unit is not None else mode
@@ -201,7 +201,7 @@ def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, m
 
 
 def _spreads(problem: PlanProblem, mode: Mode, width: int) -> bool:
-    """Return True if each node with lanes of the type can host a mode's parts."""
+    """Return True if each node with devices of the type can host a mode's parts."""
     for node in problem.cluster.nodes:
         lanes = node.cpus if mode.on_cpu else sum(one.type is mode.type for one in node.accelerators)
         share = min(lanes, width) / width
@@ -212,7 +212,7 @@ def _spreads(problem: PlanProblem, mode: Mode, width: int) -> bool:
 
 
 def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
-    """Return types in cluster order, cores first, and the usable lanes by node."""
+    """Return types in cluster order, cores first, and usable cores and GPUs by node."""
     cluster = problem.cluster
     used = {problem.tasks.shapes[number] for number in dict.fromkeys(problem.tasks.shape.tolist())}
     gangs = [mode for shape in used for mode in shape.modes if _width(mode) > 1]
@@ -235,7 +235,7 @@ def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
 
 @dataclass(frozen=True)
 class LanePlacing:
-    """An option placed on lanes."""
+    """An option placed on cores or GPUs."""
 
     option: int
     lanes: tuple[str, ...]
@@ -244,7 +244,7 @@ class LanePlacing:
 
 
 class PoolLanes:
-    """Lanes of all pools with their tasks; a task is placed behind earlier ones."""
+    """Cores and GPUs of all pools with their tasks, placed after earlier tasks."""
 
     def __init__(self, instance: WideTasks):
         self.instance = instance
@@ -254,26 +254,26 @@ class PoolLanes:
     def earliest(
         self, homes: Iterable[int], width: int, ready: float = 0.0, parts: int = 1
     ) -> tuple[float, tuple[int, ...]]:
-        """Return when `width` lanes are free, and the `parts` pools that have them."""
+        """Return when `width` devices are free, and the `parts` pools that have them."""
         each = width // parts - 1
         soonest = heapq.nsmallest(parts, ((self.free[home][each][0], home) for home in homes))
         return max(soonest[-1][0], ready), tuple(home for _, home in soonest)
 
     def of_option(self, option: int, ready: float) -> tuple[float, tuple[int, ...]]:
-        """Return when an option's lanes are free, and the pools that have them."""
+        """Return when an option's devices are free, and the pools that have them."""
         instance = self.instance
         parts = int(instance.parts[option])
         return self.earliest(instance.pools_of[option], int(instance.width[option]), ready, parts)
 
     def after_those(self, homes: Iterable[int], width: int, parts: int) -> float:
-        """Time at which `width` further lanes are free too; inf if there are too few."""
+        """Time when `width` more cores or GPUs are free; inf if there are too few."""
         each = width // parts
         ends = [lanes[count * each - 1][0] for lanes in (self.free[home] for home in homes) for count in (1, 2)
                 if count * each <= len(lanes)]  # fmt: skip
         return sorted(ends)[2 * parts - 1] if len(ends) >= 2 * parts else np.inf
 
     def put(self, option: int, pools: Sequence[int], start: float) -> float:
-        """Place an option on the lanes freed last before its start; return its finish."""
+        """Place an option on devices freed last before its start; return its finish."""
         instance, names = self.instance, list[str]()
         each, finish = int(instance.width[option]) // len(pools), start + float(instance.seconds[option])
         for pool in pools:
@@ -299,7 +299,7 @@ class PoolLanes:
 def wide_bound(instance: WideTasks) -> float | None:
     """A lower bound from the first arrival: paths of the fastest options, and areas.
 
-    None if the engine could run a task in ways that are not options.
+    None if the engine could run a task in modes that are not options.
     """
     if not instance.complete or instance.outline.pipelined:
         return None
@@ -318,8 +318,8 @@ def wide_plan(
 ) -> Plan:
     """Return a plan of placed options in order of starts, with timetable and notes.
 
-    bound: a bound that the planner proves, besides `wide_bound`.  guaranteed: the algorithm's ratio for independent
-        tasks present at once.
+    bound: a bound that the planner proves, in addition to `wide_bound`.  guaranteed: the algorithm's ratio for
+        independent tasks present at the start.
     """
     problem, tasks = instance.problem, instance.problem.tasks
     steps, times = _timetable(instance, placed)
@@ -381,13 +381,13 @@ Rule = Callable[[WideTasks, np.ndarray], PoolLanes]  # places the tasks of an in
 
 
 def listed(problem: PlanProblem, planner: str, rule: Rule) -> Plan:
-    """Return the shortest plan of a rule, over all FLOORS."""
+    """Return a rule's shortest plan over all FLOORS (minimum efficiencies of options)."""
     instance = wide(problem, planner)
     return wide_plan(instance, shortest(instance, rule).placed)
 
 
 def shortest(instance: WideTasks, rule: Rule) -> PoolLanes:
-    """Return the shortest schedule of a rule, over all FLOORS."""
+    """Return a rule's shortest schedule over all FLOORS (minimum option efficiencies)."""
     areas = instance.min_areas()[instance.task, instance.kind]
     with np.errstate(invalid="ignore", divide="ignore"):
         efficiency = np.where(instance.area > 0, areas / instance.area, 1.0)
@@ -396,7 +396,7 @@ def shortest(instance: WideTasks, rule: Rule) -> PoolLanes:
 
 
 def in_order(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> PoolLanes:
-    """Place tasks in order, each where it ends first; ties: its first option."""
+    """Place tasks in order, each where it ends first (of equal options, the first)."""
     tasks, lanes = instance.problem.tasks, PoolLanes(instance)
     graph, finish = graph_of(tasks), [0.0] * instance.size
     for task in order:
@@ -423,7 +423,7 @@ def wide_heft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
 
 
 def wide_peft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
-    """Place tasks by descending optimistic cost, that of their shortest options."""
+    """Place tasks by descending optimistic cost of their shortest options."""
     graph = graph_of(instance.problem.tasks)
     fastest = np.full(instance.size, np.inf)
     np.minimum.at(fastest, instance.task[allowed], instance.seconds[allowed])
@@ -441,7 +441,7 @@ Choice = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def wide_rounds(instance: WideTasks, allowed: np.ndarray, choice: Choice) -> PoolLanes:
-    """Repeatedly place the task of highest value where it ends first; ties: the first."""
+    """Repeatedly place the (first) task of highest value where it ends first."""
     lanes, arrival = PoolLanes(instance), instance.problem.tasks.arrival[instance.task]
     wanted = list(zip(instance.pools_of, instance.width.tolist(), instance.parts.tolist(), strict=True))
     demands = list(dict.fromkeys(wanted))
@@ -464,7 +464,7 @@ def wide_rounds(instance: WideTasks, allowed: np.ndarray, choice: Choice) -> Poo
 
 
 def wide_graham(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> PoolLanes:
-    """Start the first listed task that fits on idle lanes, in its earliest option.
+    """Start the first listed task that fits on idle devices, in its earliest option.
 
     order: the list; independent tasks that are not in it are not placed.  Of tasks with equal widths and pools, only
         the first that does not fit is tested.
@@ -507,7 +507,7 @@ def wide_graham(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) 
 
 
 def _begin(instance: WideTasks, lanes: PoolLanes, options: Sequence[int], now: float) -> float | None:
-    """Start the option that ends first, now; return its end, or None if none fits."""
+    """Start the option of earliest end; return its end, or None if no option fits."""
     for option in sorted(options, key=lambda one: float(instance.seconds[one])):
         start, pools = lanes.of_option(option, now)
         if start <= now:

@@ -4,7 +4,7 @@ Each part is one accelerator.  Its load is the work of its groups, every input t
 and what they read from groups of other parts; the uploads of all parts behind one switch are a load too.  The search
 moves one group at a time while this lowers a high-order norm of the loads, which approximates their maximum.
 Reference: the moves are those of Fiduccia and Mattheyses, A Linear-Time Heuristic for Improving Network Partitions
-(1982), with loads instead of cut edges and without its tentative moves that make things worse.
+(1982), with loads instead of cut edges and without its tentative moves that worsen the result.
 Cost: a pass over the groups tries each on each other part, O(inputs and neighbors of a group) each; about ten passes.
 """
 
@@ -144,7 +144,7 @@ def known_work(tasks: Tasks, step: Step) -> bool:
 def chains(tasks: Tasks, most: int, patterns: Patterns | None = None) -> list[tuple[int, ...]]:
     """Chains of at most `most` tasks, each the only successor of its predecessor.
 
-    patterns: sequences of classes; only chains with such a sequence, the longest that matches.
+    patterns: sequences of classes; a chain must match one, and the longest matching sequence is used.
     """
     graph = graph_of(tasks)
     after = successors(graph)
@@ -196,12 +196,12 @@ def as_one(plan: Plan, tasks: Tasks, groups: Iterable[Sequence[int]], most: int 
 
 
 def apart(plan: Plan) -> Plan:
-    """The same plan with every task launched separately."""
+    """Return the same plan with every task launched separately."""
     return replace(plan, steps=[replace(step, launch=None) for step in plan.steps])
 
 
 def _joined(plan: Plan, groups: Sequence[tuple[int, ...]], last: bool) -> Plan:
-    """Make each group one launch, at the position of its last (or first) task."""
+    """Combine each group into one launch, at the position of its last (or first) task."""
     place = {step.task: number for number, step in enumerate(plan.steps)}
     number = max([step.launch for step in plan.steps if step.launch is not None], default=-1) + 1
     rank = {task: (float(at), 0) for task, at in place.items()}

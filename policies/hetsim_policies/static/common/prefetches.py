@@ -2,7 +2,8 @@
 
 Each item that a task reads is fetched once the previous task on the same accelerator has started, or as soon as it has
 been written (`hetsim.model.plan.Copy`).
-Weakness: on shared links a prefetch may delay an upload that a task waits for; simulate both and use the better.
+Weakness: on shared links a prefetch may delay an upload that a task waits for; simulate the plan with and without them
+and use the better one.
 """
 
 from dataclasses import replace

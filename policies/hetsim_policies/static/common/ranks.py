@@ -1,6 +1,7 @@
 """Ranks of the tasks of a graph: their distance from its end and its beginning.
 
-Times are means over lanes, as the lane of a task is not known yet; data moves over an average path between two lanes.
+Times are means over lanes (cores or GPUs), as the lane of a task is not known yet; data moves over an average path
+between two lanes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hetsim_policies.task_graphs import Graph, Ways, successors, topological, up
 
 @dataclass(frozen=True)
 class Needs:
-    """Seconds of each task on a lane of each place, without reads; inf: impossible.
+    """Seconds of each task on a device of each place, without reads (inf: impossible).
 
     If no data moves, each device type is one place.
     """
@@ -30,14 +31,14 @@ class Needs:
     place: np.ndarray  # place of each lane
 
     def mean(self, values: np.ndarray | None = None) -> np.ndarray:
-        """Mean of times (or other values) over the lanes that can run each task."""
+        """Mean of times (or other values) over the devices that can run each task."""
         usable = np.isfinite(self.seconds)
         total = np.where(usable, self.seconds if values is None else values, 0.0) @ self.lanes
         return total / np.maximum(usable @ self.lanes, 1.0)
 
 
 def needs(times: np.ndarray, counts: Sequence[int], traffic: Traffic | None = None) -> Needs:
-    """Seconds that tasks occupy the `counts[t]` lanes of each type."""
+    """Seconds for which a task occupies one of `counts[t]` cores or GPUs of each type."""
     kind = np.repeat(np.arange(len(counts)), np.asarray(counts, dtype=np.int64))
     if traffic is None:
         return Needs(times, np.asarray(counts, dtype=float), kind)
@@ -58,7 +59,7 @@ def ways(predecessors: Graph, traffic: Traffic | None = None) -> Ways:
 
 
 def by_key(keys: Sequence[Any], before: Ways) -> list[int]:
-    """Order tasks by lowest key, each after its predecessors; ties: topological order."""
+    """Order tasks by lowest key, then topologically, each after its predecessors."""
     predecessors = [tuple(earlier) for earlier in before]
     position = {task: number for number, task in enumerate(topological(predecessors))}
     missing = [len(earlier) for earlier in predecessors]
@@ -108,7 +109,7 @@ class Traffic:
     private: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
 
     def mean(self) -> tuple[float, float]:
-        """Mean latency and seconds per byte between two different lanes."""
+        """Mean latency and seconds per byte between two different cores or GPUs."""
         if len(self.place) < 2:
             return 0.0, 0.0
         lanes = np.bincount(self.place, minlength=len(self.latency)).astype(float)

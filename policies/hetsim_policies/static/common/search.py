@@ -41,7 +41,7 @@ class SearchBudget:
         self._began = time.perf_counter()
 
     def spend(self, wanted: int) -> int:
-        """Spend up to `wanted` evaluations; return the number allowed."""
+        """Use up to `wanted` evaluations of the budget; return the number allowed."""
         granted = min(wanted, self.evaluations - self.used) if self.seconds is None else wanted * (self.part < 1)
         self.used += granted
         return granted
@@ -103,7 +103,7 @@ def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
 
 
 def seed_of(instance: Instance, traffic: Traffic | None = None) -> Seed:
-    """Return the seed of minimum makespan, the first of ties."""
+    """Return the seed of minimum makespan; at ties, the first."""
     return min(seeds_of(instance, traffic), key=lambda seed: seed.schedule.makespan)
 
 
@@ -127,7 +127,7 @@ class Landscape(ABC):
 
     @abstractmethod
     def ends(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Return when each lane of each candidate has done its last task."""
+        """Return when each core or GPU of each candidate has done its last task."""
 
     @abstractmethod
     def schedule(self, lanes: np.ndarray, keys: np.ndarray) -> Schedule:
@@ -137,25 +137,25 @@ class Landscape(ABC):
         return self.ends(lanes, keys).max(axis=1, initial=0.0)
 
     def times(self, tasks: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        """Seconds of tasks on lanes."""
+        """Seconds of tasks on given cores or GPUs."""
         return self.instance.time[tasks, self.lane_kind[lanes]]
 
     def can_run(self, tasks: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         return np.isfinite(self.times(tasks, lanes))
 
     def last_ones(self, lanes: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return a candidate's tasks on the lane that ends last."""
+        """Return a candidate's tasks on the core or GPU that ends last."""
         return np.flatnonzero(lanes == int(ends.argmax()))
 
     def random_lanes(self, tasks: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """Draw a lane for each task: first a type, then a lane of it."""
+        """Draw a core or GPU for each task: first a type, then a device of the type."""
         drawn = (random.random(tasks.shape) * self.choices[tasks]).astype(np.int64)
         kind = self.choice[tasks, drawn]
         first = self.first_lane[kind]
         return first + (random.random(tasks.shape) * (self.first_lane[kind + 1] - first)).astype(np.int64)
 
     def encoded(self, schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
-        """Encode a schedule as lanes and keys between 0 and 1, in the order of starts."""
+        """Encode a schedule as devices and keys between 0 and 1, in the order of starts."""
         placed = np.empty(self.instance.size)
         placed[np.lexsort((schedule.finish, schedule.start))] = np.arange(self.instance.size)
         lanes = self.first_lane[schedule.kind] + schedule.lane
@@ -163,7 +163,7 @@ class Landscape(ABC):
 
 
 class Loads(Landscape):
-    """Landscape of independent tasks: a lane ends after the sum of its tasks."""
+    """Landscape of independent tasks: a device ends after the sum of its tasks."""
 
     uses_keys = False
 
@@ -184,7 +184,7 @@ class Loads(Landscape):
         return self.start + loads if self.together else self._after_arrivals(number, needs, loads)
 
     def _after_arrivals(self, number: np.ndarray, needs: np.ndarray, loads: np.ndarray) -> np.ndarray:
-        """End of each lane: maximum over its tasks of arrival plus all later work."""
+        """End of each core or GPU: maximum over its tasks of arrival plus all later work."""
         number, needs = number[:, self.by_arrival].ravel(), needs[:, self.by_arrival].ravel()
         there = np.tile(self.arrival[self.by_arrival], len(loads))
         order = np.argsort(number, kind="stable")
@@ -201,10 +201,10 @@ class Loads(Landscape):
 
 
 class Ranked(Landscape):
-    """Landscape of dependent tasks: list scheduling by keys, all candidates at once.
+    """Landscape of dependent tasks: list scheduling by keys, all candidates together.
 
-    Transfers count as in `heft`: over idle links, while the lane still works; initial items on a host are moved to each
-    device once.  Cost: for P candidates of n tasks with at most d predecessors O(P n d) in n steps.
+    Transfers count as in `heft`: over idle links, while the core or GPU still works; initial items on a host are
+    moved to each device once.  Cost: for P candidates of n tasks with at most d predecessors O(P n d) in n steps.
     """
 
     uses_keys = True
@@ -234,7 +234,7 @@ class Ranked(Landscape):
         return self._decode(lanes, keys)[0]
 
     def _decode(self, lanes: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return ends of lanes; starts and finishes of tasks, in topological order; order."""
+        """Return ends of devices, starts and finishes of tasks by order, and the order."""
         rows, size = lanes.shape
         every = np.arange(rows)
         order = self._placing(keys[:, self.order])
@@ -290,7 +290,7 @@ class Ranked(Landscape):
 class WideRanked(Ranked):
     """Landscape of parallel tasks: candidates choose options, placed by keys.
 
-    Cost: O(n (pools + lanes of a pool)) per candidate, one after the other.
+    Cost: O(n (pools + devices of a pool)) per candidate, one after the other.
     """
 
     def __init__(self, instance: parallel.WideTasks):
@@ -303,7 +303,7 @@ class WideRanked(Ranked):
         return np.array([[free[-1][0] for free in one.free] for one in self.candidates(lanes, keys)])
 
     def candidates(self, lanes: np.ndarray, keys: np.ndarray) -> Iterator[parallel.PoolLanes]:
-        """Yield the candidates, placed on lanes."""
+        """Yield the candidates, placed on cores and GPUs."""
         before, arrival = self.before.tolist(), self.arrival.tolist()
         for options, order in zip(lanes[:, self.order].tolist(), self._placing(keys[:, self.order]), strict=True):
             made, finish = parallel.PoolLanes(self.wide), [-np.inf] * (len(options) + 1)
@@ -329,7 +329,7 @@ def wide_search(
 ) -> Plan:
     """Search from the schedules of list algorithms for parallel tasks.
 
-    best: function that returns the lanes and keys of a search's best candidate.
+    best: function that returns the devices and keys of a search's best candidate.
     """
     instance = parallel.wide(problem, planner)
     rules = {"heft": parallel.wide_heft, "mct": parallel.wide_mct}

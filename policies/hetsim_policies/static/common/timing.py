@@ -1,11 +1,11 @@
 """When each step of a plan starts and ends, computed without the engine.
 
-A lane takes its tasks in the order of the plan; a task starts when a stream of the lane is free, it has arrived and its
-predecessors are done.  An accelerator has an upload, a compute and a download engine, each for one task at a time, in
-the order of starts.  Items are located where they were read, written or passed by, and a task transfers missing items,
-source by source and hop by hop; results that no later task uses are downloaded to the host.
+A lane (core or GPU) starts its tasks in the order of the plan; a task starts when a stream of the lane is free, it has
+arrived and its predecessors are done.  An accelerator has an upload, a compute and a download engine, each for one task
+at a time, in the order of starts.  Items are located where they were read, written or passed by, and a task transfers
+missing items, source by source and hop by hop; results that no later task uses are downloaded to the host.
 Links are idle: if two transfers would share a link, or memory, host cores or sharing rules could delay a task,
-the timetable is not `exact`.  Otherwise it is that of the run, start by start, if estimates are right.
+the timetable is not `exact`.  Otherwise each start is that of the run, if estimates are right.
 Cost: O(n + edges) if lanes are serial and nothing is shared, else O((n + edges + reads) log n), in Python.
 """
 
@@ -70,7 +70,7 @@ def timing(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[st
 
 
 class LaneStages:
-    """Seconds of the stages of tasks on given lanes."""
+    """Seconds of the stages of tasks on given cores or GPUs."""
 
     def __init__(self, instance: Instance, frequencies: Mapping[str, float] = NOMINAL):
         self.instance = instance
@@ -80,7 +80,7 @@ class LaneStages:
         self.fixed: dict[tuple[int, int], tuple[float, float]] = {}
 
     def seconds(self, task: int, kind: int, lane: int) -> tuple[float, float, float]:
-        """Return the seconds of upload, compute and download of a task on a lane."""
+        """Return the seconds of upload, compute and download of a task on a device."""
         instance = self.instance
         compute = self.compute(task, kind, lane)
         if instance.types[kind].kind == "cpu":
@@ -95,7 +95,7 @@ class LaneStages:
         return seconds / self.frequencies.get(self.devices[kind][lane].name, 1.0) if self.frequencies else seconds
 
     def durations(self, task: int, kind: int) -> tuple[float, float]:
-        """Return upload and download seconds that the task gives as durations."""
+        """Return a task's upload and download seconds that are given as times, not bytes."""
         tasks = self.instance.problem.tasks
         key = int(tasks.shape[task]), int(self.instance.mode[task, kind])
         if key not in self.fixed:
@@ -109,7 +109,7 @@ class LaneStages:
 
 @dataclass(eq=False, slots=True)
 class TimedLane:
-    """One lane: its queue, launches in flight, and users and waiters of each engine."""
+    """One core or GPU: its queue, launches, and users and waiters of each engine."""
 
     device: Device
     kind: int
@@ -310,7 +310,7 @@ class Pipeline:
         return own + (self.items.final_bytes(task) if self.items is not None else 0.0)
 
     def _served(self, task: int, engine: int, now: float, touched: dict[int, TimedLane]) -> None:
-        """Move a task that an engine is done with to its next stage, or end it."""
+        """Move a task that an engine has served to its next stage, or end it."""
         lane = self.lane_of[task]
         lane.holder[engine] = -1
         touched[id(lane)] = lane
@@ -366,7 +366,7 @@ class Copies:
         return sources
 
     def _source(self, item: int, device: Device) -> int | None:
-        """Return the host, a local accelerator, another host or its accelerator; or None."""
+        """Return a place to copy an item from (host, accelerator or other node), or None."""
         best, best_rank = None, 4
         for place in self.where[item]:
             node = -1 - place if place < 0 else self.cluster.devices[place].node

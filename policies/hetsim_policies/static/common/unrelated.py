@@ -1,13 +1,13 @@
-"""The linear program of R||Cmax by types: split tasks, no lane longer than T.
+"""The linear program of R||Cmax by types: tasks are split, no type exceeds T.
 
     minimize T  subject to  Σ_t x_jt = 1 for every task j,  Σ_j p_jt x_jt ≤ c_t T for every type t,  x ≥ 0,
 
-with c_t equal lanes of each type.  It is equivalent to the program with a share for every lane, since shares of equal
-lanes can be averaged.  But it has n T variables and n + T rows instead of n Σc and n + Σc, and a vertex of it splits at
-most T tasks.  A lower bound is certified by prices w_t ≥ 0 with Σ c_t w_t = 1 alone: Σ_j min_t w_t p_jt ≤ T, where a
-second on a lane of type t costs w_t.  The solver returns prices, the sum is computed here.  `AssignmentProgram` is the
-same with sites, paths and constraints.  It needs the makespan of a schedule as its unit; this one does not, so the
-bounds of the planners that make such schedules can use it.
+with c_t equal lanes (cores or GPUs) of each of K types.  It is equivalent to the program with a share for every lane,
+since shares of equal lanes can be averaged.  But it has n K variables and n + K rows instead of n Σc and n + Σc, and a
+vertex of it splits at most K tasks.  A lower bound is certified by prices w_t ≥ 0 with Σ c_t w_t = 1 alone: Σ_j min_t
+w_t p_jt ≤ T, where a second on a lane of type t costs w_t.  The solver returns prices, the sum is computed here.
+`AssignmentProgram` is the same with sites, paths and constraints.  It needs the makespan of a schedule as its unit;
+this one does not, so the bounds of the planners that make such schedules can use it.
 Cost: one sparse linear program (HiGHS), a few milliseconds for 1,000 tasks on 3 types.
 """
 
@@ -33,16 +33,16 @@ class Split:
 
 
 def allowed_times(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """Times, infinite for types without lanes."""
+    """Return times, infinite for types without devices."""
     return np.where(np.asarray(counts) > 0, times, np.inf)
 
 
 def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> Split:
-    """Solve the program for tasks that can each run on a type with lanes.
+    """Solve the program; each task must be able to run on a type with devices.
 
     Pairs with infinite time are excluded, and pairs that take longer than the sum of all tasks' minimum times, which no
     optimal schedule has: times may differ by more than the solver's range.
-    divisible: the rows are work that any number of lanes can share, so that length excludes nothing.
+    divisible: the rows are work that any number of cores or GPUs can share, so that no pair is too long.
     """
     from scipy.optimize import linprog  # takes as long to import as a small plan takes
     from scipy.sparse import csr_array
@@ -113,7 +113,7 @@ def _by_columns(
 
 
 def priced(times: np.ndarray, counts: Sequence[int], prices: np.ndarray) -> np.ndarray:
-    """Minimum cost of each task; the sum is a lower bound on the makespan."""
+    """Minimum cost of each task at these prices; the sum is a bound on the makespan."""
     with np.errstate(invalid="ignore"):
         cost = np.where(np.isfinite(allowed_times(times, counts)), times * prices, np.inf)
     return cost.min(axis=1, initial=np.inf)

@@ -54,7 +54,7 @@ class LearnedPolicy:
         return Layout(self.window, self.types, self.decides)
 
     def best(self, observation: np.ndarray, mask: np.ndarray) -> int:
-        """Return the possible action with the highest score; the first one of ties."""
+        """Return the possible action with the highest score; at ties, the first."""
         possible = np.flatnonzero(mask)
         return int(possible[self.network.scores(self.layout.row(observation, possible)).argmax()])
 
@@ -96,7 +96,7 @@ def save(policy: LearnedPolicy, path: str | Path) -> None:
 
 
 def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
-    """Read a policy file; ScenarioError if it is invalid or for another decision."""
+    """Read a policy file; raise ScenarioError if invalid or for another decision."""
     path = Path(path)
     wrong = partial(file_error, path)
     policy = _checked(_read_parts(path, wrong), wrong)

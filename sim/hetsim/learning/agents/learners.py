@@ -32,12 +32,11 @@ class Dqn:
     network chooses the next action, the other values it.  Decisions are at irregular times, so the discount is by
     elapsed time, as in a semi-Markov process (Bradtke and Duff, NIPS 1994).
     Weakness: no guarantee with a network, and the noise of the system's total cost hides the effect of one action; some
-    ten thousand steps are needed.
-    Cost: an update of `batch` transitions every `every` steps, about 1 ms each.
+    ten thousand steps are needed.  Cost: an update of `batch` transitions every `every` steps, about 1 ms each.
 
     memory: number of transitions stored; batch: number drawn for an update, one every `every` steps.
-    horizon: typical times after which a reward is discounted to 1/e.  Exploration falls to `min_explore` over the first
-        `explore` of all steps.  `target`: updates between two copies to the target network.
+    horizon: number of typical task times after which a reward is discounted to 1/e.  Exploration falls to `min_explore`
+        over the first `explore` of all steps.  `target`: number of updates between two copies to the target network.
     """
 
     hidden: Layers = (32, 32)
@@ -142,12 +141,12 @@ class Reinforce:
     for Reinforcement Learning in Input-Driven Environments (ICLR 2019), as used for scheduling in Decima (SIGCOMM
     2019): several episodes have the same arrivals and sizes, and a return is compared with the remaining cost of the
     other episodes at the same simulated time, so the randomness of the load cancels.
-    Weakness: each step is used once, so it needs many; no guarantee but of a local optimum, at small enough rates.
-    Cost: about 20 µs per step, in addition to the simulation.
+    Weakness: each step is used once, so it needs many steps; only a local optimum is guaranteed, at small learning
+    rates.  Cost: about 20 µs per step, in addition to the simulation.
 
-    runs: episodes of the same load per update.  horizon: typical times after which a reward is discounted to 1/e.
-    shortest, growth: an episode is cut after `shortest` typical times at first, and after 1 + `growth` times as many in
-        the end, because a long run under an untrained policy teaches nothing.
+    runs: episodes of the same load per update.  horizon: typical task times after which a reward is discounted to 1/e.
+    shortest, growth: an episode is cut after `shortest` typical task times at first, and after 1 + `growth` times as
+        many in the end, because a long run under an untrained policy teaches nothing.
     entropy: weight of a bonus for undecided choices, which falls to 0.
     """
 
@@ -231,7 +230,7 @@ _FIRST = np.zeros(1, np.int64)
 def balanced(
     scores: np.ndarray, starts: np.ndarray, may_wait: np.ndarray
 ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-    """Give waiting the weight against all placements that it has against the best one.
+    """Weigh waiting against all placements together as against the best placement.
 
     Otherwise waiting would be the likeliest of many actions even if most probability is on placing a task, and a policy
     that takes the best action would wait forever.  Waiting is the last row of a decision that allows it.  Return the
@@ -287,7 +286,7 @@ MISSING = "the agent ppo needs stable-baselines3 and sb3-contrib: pip install 'h
 class Ppo:
     """MaskablePPO with its own parameters; `discount` is per step.
 
-    horizon: above 0, the discount is by time instead: typical times after which a reward is discounted to 1/e.
+    horizon: if above 0, the discount is by time: typical task times after which a reward is discounted to 1/e.
     """
 
     hidden: Layers = (32, 32)

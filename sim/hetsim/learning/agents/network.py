@@ -25,7 +25,7 @@ class ScoreNetwork:
 
     @classmethod
     def fresh(cls, inputs: int, hidden: Sequence[int], random: np.random.Generator) -> "ScoreNetwork":
-        """Draw weights (Glorot and Bengio, 2010); a small last layer: near-equal scores."""
+        """Draw weights (Glorot and Bengio, 2010), small in the last layer: similar scores."""
         arrays = []
         sizes = [inputs, *hidden, 1]
         for before, after in zip(sizes, sizes[1:], strict=False):
@@ -88,7 +88,7 @@ class Adam:
 
 
 def shares(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Softmax within each decision; `starts`: the first row of each decision."""
+    """Softmax within each decision; `starts` has the first row of each decision."""
     owner = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(scores)))
     shifted = np.exp(scores - np.maximum.reduceat(scores, starts)[owner])
     return np.asarray(shifted / np.add.reduceat(shifted, starts)[owner])

@@ -33,7 +33,7 @@ Choice = Callable[[Any, np.ndarray], Any]
 
 
 def check_actions(actions: Iterable[str]) -> tuple[str, ...]:
-    """Return the enabled actions in order of `SWITCHES`; UnknownName or UsageError."""
+    """Return enabled actions in order of `SWITCHES`; raise UnknownName or UsageError."""
     if isinstance(actions, str) or not isinstance(actions, Iterable):
         raise UsageError(f'actions must be a list of names, such as ["node", "preempt"]; got {actions!r}')
     named = list(actions)
@@ -46,7 +46,7 @@ def check_actions(actions: Iterable[str]) -> tuple[str, ...]:
 
 
 class Actions:
-    """The numbered actions of one scenario, as in the module's docstring."""
+    """Mapping between action numbers and the scheduler's decisions, for one scenario."""
 
     def __init__(self, problem: PlanProblem, types: Sequence[str], window: int, switches: tuple[str, ...]):
         self.window, self.switches = window, switches

@@ -1,7 +1,7 @@
 """Admission step by step: the engine stops at each task that becomes ready.
 
 During the decision the task waits in the engine, at the instant at which it became ready and before the scheduler is
-notified of it; a refused task is rejected at once.  So accepting all tasks gives the tables of the run itself.
+notified of it; a refused task is rejected immediately.  So accepting all tasks gives the result tables of a plain run.
 """
 
 from collections import deque

@@ -64,20 +64,20 @@ class Episodes:
     `reset(seed, replication)` begins the run that `hetsim.run(scenario, seed=seed)` makes, but with the decisions of
     the scenario's policy left open; `step(action)` makes one decision.  `mask` has the possible actions.  With
     `loads=TRAINING` the run has a load that no `hetsim.run` has.
-    An action that the mask forbids waits; if waiting is forbidden too, the first allowed action is taken.
+    An action that the mask forbids counts as waiting; if waiting is forbidden too, the first allowed action is taken.
     ahead: for agents that learn.  The time of a task beyond its minimum counts as soon as the task starts, by its
-        estimate, and the minimum time does not count; the same holds for meeting a deadline.  So an action is paid for
-        at once, and a discount does not make late starts look cheaper; the ranking of policies is that of the plain
-        reward.
-    normalize: rewards are multiplied by `factor`, taken from the first training runs of seed 0, which start in order of
-        arrival what fits.  `return`: the root mean square of the return after a step, discounted by 0.99 per step, is
-        one, so that a critic with small weights is nearly right at first (its error would otherwise dominate, since
-        usual agents clip the gradients of actor and critic together).  `time`: rewards are about one per typical time
-        (`scale`), for agents that discount by time.  None: not multiplied.
-    observation: vector, dict, graph, or an own one (`hetsim.learning.environment.observations`).
+        estimate, and the minimum time does not count; the same holds for meeting a deadline.  So the cost of an action
+        is charged immediately, and a discount does not make late starts look cheaper; the ranking of policies is that
+        of the plain reward.
+    normalize: rewards are multiplied by `factor`, computed from the first training runs of seed 0 under a policy that
+        starts the oldest task that fits.  `return`: the root mean square of the return after a step, discounted by 0.99
+        per step, is one, so that a critic with small weights is nearly right at first (its error would otherwise
+        dominate, since usual agents clip the gradients of actor and critic together).  `time`: rewards are about one
+        per typical time (`scale`), for agents that discount by time.  None: not multiplied.
+    observation: vector, dict, graph, or a custom one (`hetsim.learning.environment.observations`).
     actions: optional actions: width, mode, node, preempt, power (`hetsim.learning.environment.acting`).
-    order: of the tasks shown: by `arrival`, or `shortest` first by estimated minimum time.
-    `earned` is the plain reward of the last step, neither ahead nor normalized; its sum is a value of the tables.
+    order: order of the tasks shown: by `arrival`, or `shortest` first by estimated minimum time.
+    `earned` is the plain reward of the last step, neither ahead nor normalized; its sum over a run is a metric.
     """
 
     watched: Window  # the window of the current run
@@ -129,12 +129,12 @@ class Episodes:
         self.record: Record | None = None
 
     def acting(self, kind: type[Acting] = Acting) -> Any:
-        """Make a window with the observation and actions of this environment."""
+        """Create a window with the observation and actions of this environment."""
         return kind(self.window, self.scale, self.switches, observation=self.observer, order=self.order)
 
     @property
     def observer(self) -> Callable[[PlanProblem, int, float], Observation] | None:
-        """Function that makes the observation of a run, with the shapes of the first run."""
+        """Function that creates a run's observation, with the shapes of the first run."""
         make, first = self._make, self.first
         if make is None or first is None:
             return make
@@ -167,7 +167,7 @@ class Episodes:
         return 1.0 / usual if usual > 0 else 1.0
 
     def build(self, seed: int, replication: int, loads: str = JUDGED) -> RunInput:
-        """Build the input of a run; ScenarioError if requests wait at services."""
+        """Build the input of a run; raise ScenarioError if requests wait at services."""
         run = self.scenario.build(seed, replication, loads)
         if run.services or run.language:
             text = "an environment needs tasks without a `service`: requests of services wait in other queues"
@@ -192,7 +192,7 @@ class Episodes:
         return self.observation
 
     def clone(self) -> Self:
-        """Return an independent copy in mid-episode; UsageError if a part has no copy."""
+        """Return an independent copy in mid-episode; raise UsageError if impossible."""
         new = copy(self)
         if self.simulation is not None and not self.over:
             new.simulation = self.simulation.fork()
@@ -259,7 +259,7 @@ class Episodes:
             self.reward.started(task, self.watched.expected_end(task), shortest)
 
     def legal(self, action: int) -> int:
-        """Return the action that `step` carries out; another one if this is forbidden."""
+        """Return the action, or if it is forbidden the action that `step` takes instead."""
         if self.mask[action]:
             return int(action)
         return len(self.mask) - 1 if self.mask[-1] else int(self.mask.argmax())
@@ -299,7 +299,7 @@ class Episodes:
 
 
 def _of_sizes(make: Callable[..., Observation], first: Observation, *given: Any) -> Observation:
-    """Make an observation with the shapes of the first one."""
+    """Create an observation with the shapes of the first observation."""
     observation = make(*given)
     observation.keep(first)
     return observation
@@ -327,7 +327,7 @@ def root_mean_square(runs: list[list[float]]) -> float:
 
 
 def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> type[Acting]:
-    """Make a scheduler class with this name, whose actions `choice` chooses."""
+    """Create a scheduler class with this name, whose actions `choice` chooses."""
     if episodes.decides != SCHEDULING:
         raise UsageError("as_scheduler needs an environment of scheduling; this one is of admission")
     if not callable(choice):

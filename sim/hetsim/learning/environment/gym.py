@@ -39,14 +39,14 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     observation: vector, dict, graph, a registered name, a class or a function
         (`hetsim.learning.environment.observations`).
     actions: optional actions: width, mode, node, preempt, power (`hetsim.learning.environment.acting`).
-    order: of the tasks shown: `shortest` first by estimated minimum time, so that a position means the same at every
-        load; or by `arrival`.
+    order: order of the tasks shown: `shortest` first by estimated minimum time, so that a position means the same at
+        every load; or by `arrival`.
 
     `info` has `now` (simulated time) and `dt` (seconds since the last decision), `earned` (the plain reward of the
-    step, neither ahead nor normalized: its sum is a value of the tables) and `action_mask`.  Each reset begins a run on
-    another load.  These are the loads that `hetsim train` trains on, never one of `run`, `compare` or the final
-    comparison of `train`, whatever the seeds.  `reset(seed=s)` begins the first load of seed s, each plain `reset()`
-    the next one; without any seed it is drawn from entropy, so that parallel environments differ.
+    step, neither ahead nor normalized: its sum over a run is a metric of the results) and `action_mask`.  Each reset
+    begins a run on another load.  These are the loads that `hetsim train` trains on, never one of `run`, `compare` or
+    the final comparison of `train`, whatever the seeds.  `reset(seed=s)` begins the first load of seed s, each plain
+    `reset()` the next one; without any seed it is drawn from entropy, so that parallel environments differ.
     `options={"replication": r}` begins replication r of `hetsim.run(scenario, seed=s)` instead (default: the scenario's
     own seed); `options={"validation": r}` begins the validation load r of seed s (default 0), by which `hetsim train`
     chooses the network to keep.  `action_masks()` (bool) and `info["action_mask"]` (int8, for `action_space.sample`)
@@ -142,7 +142,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         return self.episodes.action_names
 
     def scheduler(self, choice: Choice, name: str = "trained") -> type[Scheduler]:
-        """Make a scheduler class that chooses by `choice(observation, mask)`.
+        """Create a scheduler class that chooses by `choice(observation, mask)`.
 
         `choice` returns the number of an action from an observation of this environment.  `run` and `compare` accept
         the class as a policy; or register it under a name: `hetsim.register("mine", env.unwrapped.scheduler(choice))`.
@@ -192,7 +192,7 @@ def _replication(value: Any) -> int:
 
 
 def whole_number(action: Any) -> int:
-    """Convert an action to an integer; UsageError for anything else."""
+    """Convert an action to an integer; raise UsageError if it is none."""
     if isinstance(action, np.ndarray) and action.ndim == 0:
         action = action.item()
     if isinstance(action, bool) or not isinstance(action, int | np.integer):
@@ -203,9 +203,8 @@ def whole_number(action: Any) -> int:
 class AdmissionEnv(SchedulingEnv):
     """Accept (1) or reject (0) each task that becomes ready (hetsim/Admission-v0).
 
-    The parameters are those of `hetsim/Scheduling-v0`; the default reward is `goodput`.  The agent replaces the
-    scenario's own admission policy.  The observation is that of scheduling, with the new task first and the waiting
-    tasks behind it.
+    It takes the parameters of `SchedulingEnv`; the default reward is `goodput`.  The agent replaces the scenario's own
+    admission policy.  The observation has the same features, for the new task first and then for the waiting tasks.
     """
 
     def __init__(
@@ -219,10 +218,10 @@ class AdmissionEnv(SchedulingEnv):
 class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray]):
     """Many environments in one process (`gymnasium.make_vec`), each with a row.
 
-    num_envs: their number; the other parameters are those of the single environment.
+    num_envs: number of environments; the other parameters are those of the single environment.
     `reset(seed=s)` seeds them with s, s + 1, ...; an ended episode begins again at the next step, whose action is
-    ignored.  Each row equals the single environment's; array operations run for all at once.  In `info` each entry is
-    an array, `action_mask` of shape (num_envs, actions).
+    ignored.  Each row equals the single environment's; array operations run for all environments together.  In `info`
+    each entry is an array, `action_mask` of shape (num_envs, actions).
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
@@ -243,7 +242,7 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin a run in each; return the first observations, and the info with the masks."""
+        """Begin a run in each environment; return observations, and info with the masks."""
         seeds = [None] * self.num_envs if seed is None else seed
         seeds = [seeds + number for number in range(self.num_envs)] if isinstance(seeds, int) else seeds
         if len(seeds) != self.num_envs:
@@ -253,7 +252,7 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
         return self._seen()
 
     def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Carry out an action in each; return Gymnasium's values as arrays."""
+        """Carry out an action in each environment; return Gymnasium's values as arrays."""
         if len(actions) != self.num_envs:
             raise UsageError(f"{len(actions)} actions are given for {self.num_envs} environments")
         rewards, moved = np.zeros(self.num_envs), []

@@ -1,10 +1,10 @@
-"""Observations of environments by name, and how to write an own observation.
+"""Observations of environments by name, and how to write a custom observation.
 
 vector    the vector of `hetsim.learning.observation.window`, for the network that scores actions (the default)
 dict      arrays: nodes with free resources, waiting tasks, their modes with all demands, the whole system
 graph     the same, and the task graph (tasks, links, critical paths) and data locations
 
-An own observation is a class derived from `Observation`, or a function of the `Acting` window (`view`, `shown()`,
+A custom observation is a class derived from `Observation`, or a function of the `Acting` window (`view`, `shown()`,
 `problem`, ...) that returns an array; `hetsim.register(name, item, kind="observation")` registers its name.
 Its values are checked at each step: a value that is not a number, or another shape, raises ScenarioError.
 """
@@ -61,7 +61,7 @@ class Observation:
         raise NotImplementedError
 
     def checked(self, acting: Acting, vector: np.ndarray | None) -> Any:
-        """Return the observation as float32; ScenarioError if it does not match `shapes`."""
+        """Return the observation as float32; raise ScenarioError if `shapes` differ."""
         observed, now = self._observed(acting, vector), acting.view.now
         if not isinstance(self.shapes, Mapping):
             return self._array(observed, self.shapes, "", now)
@@ -250,7 +250,7 @@ class GraphObservation(Arrays):
     data    (items, 1 + nodes): GB of each item, and by node 1 for a valid copy in host memory, 2 for one on a GPU.
     needs   (window, items): 1 if the task shown reads the item, 2 if it writes it.
     At most 4,096 tasks are shown, the first by number; the sizes are those of the load with which the environment was
-    made (twice as many tasks if there is no graph).
+    created (twice as many tasks if there is no graph).
     """
 
     name = "graph"
@@ -339,7 +339,7 @@ ObservationLike = str | type[Observation] | Callable[[Any], Any]
 
 
 def _made(kind: type[Observation], problem: PlanProblem, window: int, scale: float) -> Observation:
-    """Make an observation of this class; UsageError if it has no shape."""
+    """Create an observation of this class; raise UsageError if it has no shape."""
     observation = kind(problem, window, scale)
     shapes = getattr(observation, "shapes", None)
     named = shapes if isinstance(shapes, Mapping) else {"": shapes}
@@ -356,7 +356,7 @@ def _made(kind: type[Observation], problem: PlanProblem, window: int, scale: flo
 def make_observation(given: ObservationLike) -> Callable[[PlanProblem, int, float], Observation] | None:
     """Return the factory of a run's observation; None for the vector.
 
-    UnknownName or UsageError if there is no such observation.
+    Raise UnknownName or UsageError if there is no such observation.
     """
     item: Any = given
     if isinstance(given, str):

@@ -35,7 +35,7 @@ from hetsim.results.one_run.usage import resting_watts, usage
 class Reward:
     """Base of rewards: notified of the tasks of a run, returns reward by step.
 
-    An own reward is a class derived from this.  Its sum over a run must not depend on when `take` is called, so that
+    A custom reward is a class derived from this.  Its sum over a run must not depend on when `take` is called, so that
     other policies can be scored with it, too; `hetsim.register(name, item, kind="reward")` registers its name.
     """
 
@@ -288,7 +288,7 @@ class ValueReward(Goodput):
 
 
 class Makespan(Reward):
-    """Minus the seconds by which completions extend the makespan; ahead if expected."""
+    """Minus the seconds by which (expected) completions extend the makespan."""
 
     name = metric = MAKESPAN
 
@@ -390,7 +390,7 @@ REWARDS: dict[str, type[Reward]] = {
 
 
 class RewardParts(dict[str, float]):
-    """Weights of rewards by name; `made`: factories of rewards not in `REWARDS`."""
+    """Weights of rewards by name; `made` has factories of rewards not in `REWARDS`."""
 
     made: dict[str, Callable[[Simulation], Reward]]
 
@@ -401,7 +401,7 @@ class RewardParts(dict[str, float]):
 
 
 def check_reward(reward: RewardLike) -> RewardParts:
-    """Check names and weights; UnknownName or UsageError if they are wrong."""
+    """Check names and weights; raise UnknownName or UsageError if they are wrong."""
     if isinstance(reward, RewardParts):
         return reward  # checked before: a class of the user's has no name to be looked up by
     rewards = {**REWARDS, **registry.registered("reward")}
@@ -444,7 +444,7 @@ def metric_of(name: str, parts: RewardParts) -> str:
 
 
 def make_reward(simulation: Simulation, parts: RewardParts) -> Reward:
-    """Make the reward of one run from the result of `check_reward`."""
+    """Create the reward of one run from the result of `check_reward`."""
     [*weights] = parts.values()
     if weights == [1.0]:
         name = next(iter(parts))
@@ -458,7 +458,7 @@ def raised(what: str, name: str, now: float, error: Exception) -> ScenarioError:
 
 
 def checked(value: Any, parts: RewardParts, now: float) -> float:
-    """Return a reward as a float; ScenarioError unless it is a finite number."""
+    """Return a reward as a float; raise ScenarioError unless it is finite."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
         raise ScenarioError(

@@ -3,9 +3,8 @@
 The environment (`hetsim.learning.environment.admission`) and the policy that runs a trained network
 (`hetsim_policies.learning`) both use it.  It is notified as an admission policy is: of each new task, of completed
 tasks, and of tasks that ended otherwise.  It finds the waiting and running admitted tasks in the view, so that a policy
-observes in a run what it observed in training.
-Cost: that of an observation (`hetsim.learning.observation.window`), and a pass over all admitted tasks if anything has
-started or ended since the last question.
+observes in a run what it observed in training.  Cost: that of an observation (`hetsim.learning.observation.window`),
+and a pass over all admitted tasks if anything has started or ended since the last decision.
 """
 
 import math

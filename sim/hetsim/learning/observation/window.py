@@ -138,7 +138,7 @@ _STATIC = _OWN + 5
 
 
 class Window(Scheduler):
-    """The waiting tasks by arrival, the first of them shown; actions to decisions.
+    """Observes the first waiting tasks by arrival, and converts actions to decisions.
 
     Base of policies that choose among such actions: `choose` returns one that the mask allows.
     scale: seconds of a typical task.

@@ -31,7 +31,7 @@ class ActionScores(nn.Module):
     `forward` is for drawing actions: waiting has the weight against all placements together that it has in `plain`
     against the best placement.  The best action is that of `plain` (`greedy`).  Otherwise a policy that takes the
     likeliest action would wait forever, since the probability of placing is spread over many actions.
-    hidden: widths of the hidden layers.  seed: of the first weights, as for `numpy.random.default_rng`.
+    hidden: widths of the hidden layers.  seed: seed of the first weights, as for `numpy.random.default_rng`.
     """
 
     def __init__(self, layout: Layout, hidden: Sequence[int] = (32, 32), seed: Any = 0):

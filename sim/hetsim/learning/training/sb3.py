@@ -46,8 +46,8 @@ class _ActorAndCritic(nn.Module):
 class ScoringPolicy(MaskableActorCriticPolicy):
     """An actor-critic policy for MaskablePPO; its actor is an `ActionScores`.
 
-    layout: that of the environment, whose observation is the vector.  hidden, seed: of the scores; width: of the
-        critic's two layers.
+    layout: layout of the environment, whose observation is the vector.  hidden, seed: widths of the actor's hidden
+        layers, seed of its first weights; width: width of the critic's two layers.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ScoringPolicy(MaskableActorCriticPolicy):
     def _predict(
         self, observation: torch.Tensor, deterministic: bool = False, action_masks: np.ndarray | None = None
     ) -> torch.Tensor:
-        """If `deterministic`, take the action with the highest plain score."""
+        """Draw an action; if `deterministic`, take the one with the highest plain score."""
         if not deterministic:
             return super()._predict(observation, deterministic, action_masks)
         scores = self.scores.plain(observation)
@@ -86,7 +86,7 @@ class ScoringPolicy(MaskableActorCriticPolicy):
 class TimedRolloutBuffer(MaskableRolloutBuffer):
     """A rollout buffer that discounts by elapsed simulated time.
 
-    clock: the (single) environment, whose `episodes` have `dt` and `scale`.  horizon: typical times after which a
+    clock: the (single) environment, whose `episodes` have `dt` and `scale`.  horizon: typical task times after which a
         reward is discounted to 1/e.
     """
 

@@ -131,16 +131,17 @@ def train(
         steps: number of decisions to learn from.
         decides: what is learned: scheduling (where each task runs), or admission (which tasks are accepted, under the
             scenario's own scheduler).
-        seed: of all random numbers in training; the same seed gives the same arrays.
+        seed: seed of all random numbers in training; the same seed gives the same arrays.
         window, reward: as in `hetsim.learning`; the default for admission is `value` if no task has a deadline.
-        settings: of the agent, instead of its defaults ({"rate": 0.001}).
-        baselines: policies to compare with, as in `compare`; none: ().  For admission these may be admission policies,
-            which then run with the scenario's scheduler.
-        metrics, replications: of the comparison; default: the metric of the reward, and the scenario's replications.
+        settings: settings of the agent that replace its defaults ({"rate": 0.001}).
+        baselines: policies to compare with, as in `compare`; () for none.  For admission these may be admission
+            policies, which then run with the scenario's scheduler.
+        metrics, replications: metrics and replications of the comparison; default: the metric of the reward, and the
+            scenario's replications.
         out: a file to write the policy to.
         workers: processes for the replications of the comparison, None for one per core; the agent learns in this
             process.
-        options: those of every study.
+        options: the options that all studies have.
     Returns: the policy, its learning curve, and the comparison.
     Raises:
         UnknownName: `decides` is not a known decision.
@@ -217,7 +218,7 @@ def _usual_reward(scenario: Scenario, decides: str) -> str:
 
 
 def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
-    """Make an agent by name with these settings; raise if packages are missing."""
+    """Create an agent by name; raise an error if required packages are missing."""
     if name not in AGENTS:
         raise UnknownName("agent", name, AGENTS, f"; the agents are {', '.join(AGENTS)}")
     kind = registry.load_object(AGENTS[name])
@@ -290,7 +291,7 @@ def with_admission(scenario: Scenario, admission: Mapping[str, Any]) -> dict[str
 
 
 def with_admissions(scenario: Scenario, policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) -> dict[str, Any]:
-    """Map labels to values for `policy:`; UsageError for a label given twice.
+    """Map labels to values for `policy:`; raise UsageError for a label given twice.
 
     An admission policy is combined with the scenario's scheduler; another name is the whole policy.
     """
