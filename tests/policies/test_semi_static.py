@@ -316,7 +316,7 @@ def test_known_and_unknown():
     ours = 100 * column(name, "slo_attainment")
     mean = {key: values.mean() for key, values in found.items()}
     assert mean["eft"] == pytest.approx(mean["fcfs"], abs=1)
-    states(name, "56 % of all jobs under fcfs", mean["fcfs"])
+    states(name, "56 % of all jobs are in time under fcfs", mean["fcfs"])
     states(name, "50 % where eft's plan is followed, 89 % under sjf", mean[str(plan)], mean["sjf"])
     states(name, "93.5 % under semi_static", ours.mean())
     assert len(ours) >= 10
