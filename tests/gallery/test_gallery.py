@@ -147,7 +147,7 @@ def test_figures_stated_of_deeprm_are_those_recorded():
     assert f"{full['Packer']:.1f} under a packer" in text and f"a strict sjf has {full['strict SJF']:.1f}" in text
     assert f"is {full['strict SJF']:.2f} instead of {full['SJF']:.2f}" in entry.expected.property
     most = found["180"]
-    assert f"({most['strict SJF']:.2f} against {most['DeepRM']:.2f})" in entry.expected.property
+    assert f"({most['strict SJF']:.2f} compared with {most['DeepRM']:.2f})" in entry.expected.property
     assert all(abs(found[load]["Tetris"] - found[load]["SJF"]) < 0.01 for load in ("50", "90"))
     assert all(found[load]["DeepRM"] < found[load]["Tetris"] < found[load]["SJF"] for load in ("130", "180"))
 
@@ -221,7 +221,7 @@ def test_a_figure_that_is_missed_is_told(tmp_path):
     entry = catalogue.entry(own(tmp_path, figures="policy,wait\nFCFS,9\nSJF,2\n"))
     found = outcomes.run(entry).comparison()
     assert found["within"].tolist() == [False, True]
-    assert "farthest outside is FCFS, wait: 4.67 against 9" in outcomes.sentence(found)
+    assert "farthest outside is FCFS, wait: 4.67 (paper: 9)" in outcomes.sentence(found)
 
 
 @pytest.mark.parametrize(("bound", "within"), [(1.5, True), (1.49, False)])
@@ -336,7 +336,7 @@ def test_places_are_judged_by_the_order_of_what_comes_out(tmp_path, figures, wit
     assert found["within"].tolist() == within
     assert found["difference"].isna().all()
     told = outcomes.sentence(found)
-    assert told.startswith("2 of 2" if within[0] else "0 of 2 figures are within the tolerance; another place")
+    assert told.startswith("2 of 2" if within[0] else "0 of 2 figures are within the tolerance; the place of ")
     assert "place 2" in hetsim(entry.folder).stdout
 
 

@@ -351,7 +351,7 @@ def sentence(comparison: pd.DataFrame) -> str:
     judged_ = comparison[comparison["within"].notna()]
     missing = int((comparison["hetsim"].isna() & comparison["paper"].notna()).sum())
     if not len(judged_):
-        return "not run" if missing else "nothing is judged"
+        return "not run" if missing else "no figure is judged"
     good = int(judged_["within"].astype(bool).sum())
     text = f"{good} of {len(judged_)} figures are within the tolerance" + (f", {missing} not run" if missing else "")
     outside = judged_[~judged_["within"].astype(bool)]
@@ -362,9 +362,9 @@ def sentence(comparison: pd.DataFrame) -> str:
                 if isinstance(worst[name], str)]  # fmt: skip
         where = ", ".join([*axes, str(worst["value"])])
         if worst["difference"] != worst["difference"]:
-            text += f"; another place than the paper's has {where}: {number(worst['hetsim'])}"
+            text += f"; the place of {where} ({number(worst['hetsim'])}) is not the paper's"
         else:
-            text += f"; farthest outside is {where}: {number(worst['hetsim'])} against {number(worst['paper'])}"
+            text += f"; farthest outside is {where}: {number(worst['hetsim'])} (paper: {number(worst['paper'])})"
     return text
 
 
