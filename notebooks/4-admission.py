@@ -81,7 +81,7 @@ print(f"goodput fraction {100 * means['accept all']:.0f} % when all are accepted
 hs.plots.pareto(overload, "rejected_fraction", "attainment_admitted")
 
 # %% [markdown]
-# Naor (1969) showed that customers who decide for themselves join queues that are longer than the best queue for all customers together. The next cell computes the thresholds for a reward of 10 and a cost of 1 per second, with one server of rate 1 and an arrival rate of 0.9:
+# Naor (1969) showed that customers that decide for themselves join queues that are longer than the best queue for all customers together. The next cell computes the thresholds for a reward of 10 and a cost of 1 per second, with one server of rate 1 and an arrival rate of 0.9:
 
 # %%
 best = theory.naor(0.9, 1.0, reward=10, cost=1)
@@ -117,4 +117,4 @@ for objective in ("individual", "social", "revenue"):
           f"{'covered' if loss.covers(exact.loss) else 'missed'}")
 
 # %% [markdown]
-# If customers decide for themselves, a fifth of the welfare is lost. An owner who sells admission rejects more customers than is best for all customers.
+# If customers decide for themselves, a fifth of the welfare is lost. An owner that sells admission rejects more customers than is best for all customers.

@@ -31,4 +31,4 @@ def code(text: Any) -> str:
 
 
 def generated(what: str) -> list[str]:
-    return ["", f"This page is made from {what} by `docs/make_reference.py`.", ""]
+    return ["", f"`docs/make_reference.py` generates this page from {what}.", ""]

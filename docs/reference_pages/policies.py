@@ -1,4 +1,4 @@
-"""The page of policies: what stands at the head of each file, and its parameters."""
+"""The pages of policies: the text at the head of each file, and the parameters of each policy."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ OF_PROOFS = (
 
 
 FOLDERS = {
-    "orders": "Orders of a queue", "dynamic": "Schedulers that decide while the clock runs",
-    "static": "Schedulers that plan before it", "hybrid": "Schedulers that do both", "learning": "Learned policies",
+    "orders": "Orders of a queue", "dynamic": "Dynamic schedulers, which decide during the run",
+    "static": "Static schedulers, which plan before the run", "hybrid": "Hybrid schedulers, which plan and decide",
+    "learning": "Learned policies",
     "placements": "Placements", "placement_rules": "Placements by a score", "admission": "Admission",
     "batching": "Batching", "routing": "Routing", "prediction": "Predictors",
 }  # fmt: skip
@@ -61,9 +62,10 @@ def policies_pages() -> dict[str, list[str]]:
 def _overview(shipped: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     yield "# Policies"
     yield from generated("the registry and the text at the head of each policy's file")
-    yield "`hetsim list policies` prints names, first sentences and parameters, those of installed packages included."
-    yield "*Guarantee* is what is proven, with its conditions; where it is empty, nothing is stated. Under"
-    yield "`policy:` a parameter stands beside the name: `policy: {scheduler: {name: sjf, discipline: skip}}`."
+    yield "`hetsim list policies` prints the names, first sentences and parameters of all policies, including those"
+    yield "of installed packages. The column *guarantee* states what is proven of a policy, with the conditions; it"
+    yield "is empty if the policy's text states no guarantee. Under `policy:` a parameter is written next to the"
+    yield "name of its policy: `policy: {scheduler: {name: sjf, discipline: skip}}`."
     for kind, heading in KINDS.items():
         yield f"\n## {heading}\n"
         yield from table("name", "what it is", "guarantee", "reference")
@@ -81,7 +83,7 @@ def _folder(shipped: Mapping[str, Mapping[str, str]], folder: str, title: str) -
     yield from generated("the registry and the text at the head of each policy's file")
     there = [(kind, name, place) for kind in KINDS for name, place in sorted(shipped[kind].items())
              if folder_of(place) == folder]  # fmt: skip
-    yield "[All policies](../policies.md) in one table."
+    yield "[All policies](../policies.md) lists the policies of all pages in one table."
     text = importlib.import_module(f"hetsim_policies.{folder}").__doc__ or ""
     for family, listed in re.findall(r"^(\S[^\n]*):\n((?:    .*\n?)+)", text, re.MULTILINE) or [("", "")]:
         if family:
@@ -103,9 +105,10 @@ def _policy(kind: str, name: str) -> Iterator[str]:
         says = said_of_parameters(item if inspect.isclass(item) or kind != "scheduler" else _lists(), given)
         yield from table("parameter", "default", "meaning")
         for key, default in given.items():
-            yield row(code(key), "needed" if default is None else code(default), prose(says.get(key, "see above")))
+            shown = "required" if default is None else code(default)
+            yield row(code(key), shown, prose(says.get(key, "see the text above")))
         yield ""
-    yield f"In `{inspect.getmodule(item).__name__.replace('.', '/')}.py`."  # type: ignore[union-attr]
+    yield f"Source: `{inspect.getmodule(item).__name__.replace('.', '/')}.py`."  # type: ignore[union-attr]
 
 
 def _lists() -> Any:

@@ -36,16 +36,17 @@ def python_page() -> Iterator[str]:
     """Functions of `hetsim`, what they return, pictures, tests."""
     yield "# Python"
     yield from generated("the signatures and docstrings of the public names")
-    yield "`import hetsim` costs next to nothing; each name is loaded when it is first used. Exact queueing models:"
-    yield "[queueing theory](../theory.md); the contract for policies: [own policy](../how-to/own-policy.md); what the"
-    yield "pictures look like: [pictures](../pictures.md); the columns of the tables: [results](results.md); what stays"
-    yield "as it is in later versions: [promises](../promises.md)."
+    yield "`import hetsim` takes almost no time, since each name is loaded at its first use. Other pages describe"
+    yield "the exact queueing models ([queueing theory](../theory.md)), the contract for policies ([own"
+    yield "policy](../how-to/own-policy.md)), the [pictures](../pictures.md), the columns of the tables"
+    yield "([results](results.md)), and the parts of the interface that later versions keep"
+    yield "([promises](../promises.md))."
     names = [name for name in hs.__all__ if name not in ELSEWHERE]
     yield "\n## Functions\n"
     for name in names:
         if inspect.isfunction(item := getattr(hs, name)):
             yield from _function(f"hetsim.{name}", item)
-    yield "## What they return\n"
+    yield "## Classes of results\n"
     for name in names:
         if inspect.isclass(item := getattr(hs, name)):
             yield from _class(f"hetsim.{name}", item)

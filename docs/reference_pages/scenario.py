@@ -33,10 +33,10 @@ def scenario_page() -> Iterator[str]:
     by_title = {_title(name): parts[name] for name in reversed(list(parts))}
     yield "# Scenario files"
     yield from generated("the JSON Schema that `hetsim schema` prints")
-    yield "A scenario is one YAML file. A value with a dimension has a unit (`5 min`, `2 GB`, `40/h`, `250 W`, `5%`);"
-    yield "unknown keys are errors with a suggestion. Where a list may stand, a single mapping is a list of one."
-    yield "Keys in **bold** are needed. A *distribution* is a bare quantity, which is constant, or a mapping with"
-    yield "`distribution`, of one of the kinds below."
+    yield "A scenario is one YAML file. A value with a dimension has a unit (`5 min`, `2 GB`, `40/h`, `250 W`,"
+    yield "`5%`); an unknown key is an error, and the message suggests a known key. In place of a list of mappings a"
+    yield "single mapping is accepted. Keys in **bold** are required. A *distribution* is either a quantity, which"
+    yield "is constant, or a mapping with the key `distribution` and one of the kinds below."
     yield ""
     yield "## The whole file"
     yield ""
