@@ -38,7 +38,8 @@ def readers_page() -> Iterator[str]:
     yield f"The reader `{readers.SIZE}` is the bound of `hetsim size`."
     yield f"`{readers.PLAN}` stands for the proofs of planners and for the plans that other policies follow,"
     yield f"`{readers.TRAINING}` for the step times of `hetsim plan-training`, `{readers.TWIN}` for the forecasts"
-    yield f"of `hetsim twin`, and `{readers.VALIDATE}` for the explanations of recorded waits by `hetsim trace validate`."
+    yield f"of `hetsim twin`, and `{readers.VALIDATE}` for the explanations of recorded waits by"
+    yield "`hetsim trace validate`."
     sections: dict[str, dict[frozenset[str], list[str]]] = {}
     for key, known in _shown().items():
         plain = key.rstrip("*.").replace("gpu_time.TYPE", "gpu_time:TYPE")

@@ -541,7 +541,7 @@ def test_quotas_by_type():
     quotas = column(name, "response_mean")
     states(name, "105 s under fcfs and 105 s under sjf", found["fcfs"].mean(), found["sjf"].mean())
     states(name, "69 s under eft and 159 s where its plan is followed", found["eft"].mean(), planned.mean())
-    states(name, "by sjf on each type: 47 s", quotas.mean())
+    states(name, "by sjf on each type: the mean response is 47 s", quotas.mean())
     assert len(quotas) == 4
     for other in (found["fcfs"], found["sjf"], found["eft"], planned):
         assert below(quotas, other, confidence=0.99)
