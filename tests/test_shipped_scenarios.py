@@ -722,7 +722,7 @@ def test_shared_switch():
     one, two, four = (runs(name, None, {"cluster.nodes.pcie.switch.size": size}) for size in (1, 2, 4))
     states(name, "takes 8.3 s, because the switch needs 8.0 s", four.metric("makespan"), 80 * 1.2 / 12)
     states(name, "compute only 72 %", 100 * four.metric("gpu_utilization"))
-    states(name, "it takes 6.2 s, and 6.1 s if", two.metric("makespan"), one.metric("makespan"))
+    states(name, "the run takes 6.2 s, and 6.1 s if", two.metric("makespan"), one.metric("makespan"))
 
 
 @pytest.mark.slow
@@ -1305,7 +1305,14 @@ def test_vulnerable_region():
 
     name, key = "vulnerable-region", vulnerable.KEYS[1]
     back, down = (column(name, "slo_attainment", "fcfs", {key: count}).mean() * 100 for count in (25, 50))
-    states(name, "answers 100 % of its calls after a trigger of 25 calls, and 0 % after one of 50", back, 25, down, 50)
+    states(
+        name,
+        "answers 100 % of its calls after a trigger of 25 calls, and 0 % after a trigger of 50",
+        back,
+        25,
+        down,
+        50,
+    )
     states(name, "the edge between recovery and collapse is at 34.9", 10 * vulnerable.edge(0.5))
     assert column(name, "slo_attainment", "fcfs", {key: 50, vulnerable.KEYS[0]: "2/s"}).min() == 1
 

@@ -590,9 +590,7 @@ def test_the_mark_of_a_stranger_is_one_sentence(tmp_path):
     whole = (out / "sweep.json").read_bytes()
     rows = json.loads(whole)["rows"]
     for make in (
-        os.mkfifo,
-        Path.mkdir,
-        lambda path: path.symlink_to("/dev/zero"),
+        os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"),
         lambda path: (path.touch(), os.truncate(path, 1 << 40)),
         lambda path: path.write_text(sealed({**safe_load(whole), "rows": 5, "format": 2})),
         lambda path: path.write_text(sealed({**safe_load(whole), "rows": [1, rows], "format": 2})),
