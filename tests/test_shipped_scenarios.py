@@ -1126,7 +1126,7 @@ def test_chunked_prefill():
     states(name, "first token is 2.01 s", first)
     states(name, "above 32.9 ms", 1e3 * gap)
     first, _, gap = token_times(name, max_num_batched_tokens=None)
-    states(name, "the figures are 0.95 s and 240 ms", first, 1e3 * gap)
+    states(name, "the first token takes 0.95 s and the longest gaps 240 ms", first, 1e3 * gap)
     halting = {"batching": {"name": "continuous", "phases": "prefill_first"}}
     first, _, gap = token_times(name, halting, max_num_batched_tokens=None)
     states(name, "prefill_first) 0.93 s and 221 ms", first, 1e3 * gap)

@@ -48,7 +48,7 @@ TASKS = {
 LAUNCHES = {
     "launch": "number of the launch", "task": "id of its first task; in a pipeline an id of `stages`",
     "members": "number of tasks in the launch",
-    "mode": "mode in which the launch ran", "device_type": "type of device",
+    "mode": "mode in which the launch ran", "device_type": "type of the device",
     "device": "names of the devices that it used, joined by +",
     "node": "names of the nodes that it used, joined by +", "decided": "time at which the policy started the launch",
     "start": "time at which its first stage began", "upload_start": "start of the upload",
@@ -108,7 +108,7 @@ STAGES = {
     "arrival": "time of arrival of the request",
     "ready": "arrival, or the time at which the item ended the previous stage",
     **{name: TASKS[name] for name in ("start", "finish")}, "wait": "start − ready",
-    "device_type": "type of device", "device": "device", "node": "node of the device",
+    "device_type": "type of the device", "device": "name of the device", "node": "node of the device",
     **{name: TASKS[name] for name in ("batch", "upload", "compute", "download")},
     "overhead": "finish − start − upload − compute − download",
     **{name: TASKS[name] for name in ("status", "reason", "preemptions", "migrations", "energy_j", "cost")},
