@@ -1,8 +1,8 @@
-"""Write docs/gallery.md and its pictures from what the gallery's entries recorded.
+"""Write docs/gallery.md and its pictures from the recorded results of the gallery's entries.
 
     python docs/make_gallery.py              writes the page, the pictures of docs/gallery, and the counts in
                                              README.md and docs/index.md
-    python docs/make_gallery.py --check      exit code 1 if the page is not what would be written now
+    python docs/make_gallery.py --check      exit code 1 if the page differs from the page that would be written
 
 `hetsim gallery NAME --record` runs an entry and records the results; this script only reads the record.
 """
@@ -38,7 +38,7 @@ NOT_TUNED_ON = {
 FITTED = {"vtc": "one factor"}
 """By entry: the table in which a number was fitted for each row; its figures are not counted."""
 COUNTED = re.compile(r"\[[0-9]+ published (?:.|\n)*?was tuned on\.")
-"""The sentence with the counts, in README.md and docs/index.md."""
+"""The sentences with the counts, in README.md and docs/index.md."""
 
 
 def halves(entry: Entry, comparison: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -51,7 +51,7 @@ def halves(entry: Entry, comparison: pd.DataFrame) -> tuple[pd.DataFrame, pd.Dat
 
 
 def judged_rows(entry: Entry, outcome: Outcome) -> pd.DataFrame:
-    """The comparison without tables that have a number fitted to each row."""
+    """Return the comparison without tables that have a number fitted to each row."""
     rows = outcome.comparison()
     return rows[rows["table"] != FITTED.get(entry.name)]
 
@@ -85,7 +85,7 @@ def page() -> str:
 def _page() -> Iterator[str]:
     yield "# Gallery of published results"
     yield ""
-    yield "<!-- Made from what the entries recorded by docs/make_gallery.py; do not edit. -->"
+    yield "<!-- docs/make_gallery.py generates this page from the recorded results of the entries; do not edit. -->"
     yield ""
     yield "Each entry compares a published result with hetsim's result on the authors' own inputs: it states the"
     yield "figures of the paper, the figures of hetsim, and why they differ. `hetsim gallery` lists the entries,"
@@ -259,7 +259,7 @@ def _table(entry: Entry, table: FiguresTable, comparison: pd.DataFrame) -> Itera
 
 
 def _others(entry: Entry, others: pd.DataFrame) -> str:
-    """How many figures are within the tolerance, by value of the axis."""
+    """Return the number of figures within the tolerance, by value of the axis."""
     (axis,) = NOT_TUNED_ON[entry.name]
     by_value = others.groupby(axis, sort=False)
     return ", ".join("{} {} of {}".format(value, *tally(rows)) for value, rows in by_value)
@@ -274,7 +274,7 @@ def capital(text: str) -> str:
 
 
 def pictures() -> None:
-    """Draw the pictures of all that was recorded."""
+    """Draw the pictures of all recorded results."""
     from hetsim.gallery.picture import bars
     from hetsim.model.files import write_whole
 
@@ -295,7 +295,7 @@ def main(arguments: list[str]) -> int:
         same = all(COUNTED.search(counted(*one)) and counted(*one) == one[0].read_text("utf-8") for one in COUNTING)
         if same and PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
             return 0
-        print("gallery.md, README.md or index.md is not what docs/make_gallery.py writes now; run it", file=sys.stderr)
+        print("gallery.md, README.md or index.md is not up to date; run docs/make_gallery.py", file=sys.stderr)
         return 1
     pictures()
     PAGE.write_text(page(), encoding="utf-8")

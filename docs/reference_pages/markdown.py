@@ -8,7 +8,7 @@ from typing import Any
 
 
 def prose(text: str) -> str:
-    """A docstring's text as one line of Markdown: nothing in it is taken for a tag or for emphasis by accident."""
+    """Return a docstring's text as one line of Markdown, with accidental tags and emphasis escaped."""
     line = " ".join(text.split())
     parts = re.split(r"(`[^`]*`)", line)
     for number in range(0, len(parts), 2):

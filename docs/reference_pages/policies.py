@@ -27,12 +27,12 @@ PROMISE = re.compile(
     r"Never more energy|[Ll]east makespan of all|envy|starts after the shadow|never later than|"
     r"no planned task starts later|makespan is at most"
 )
-"""Sentences that say what is proven of a policy, or that nothing is."""
+"""Sentences that state a guarantee of a policy, or that there is none."""
 OF_PROOFS = (
     "Weakness", "Cost", "So ", "A type ", "Let ", "Decides", "Long and medium", "What makes", "W ≤", "The cheapest",
     "A job may", "The program", "YES", "The least T", "A small task",
 )  # fmt: skip
-"""Beginnings of sentences that are part of a proof, or of no promise."""
+"""Beginnings of sentences that are part of a proof, or state no guarantee."""
 
 
 FOLDERS = {
@@ -46,12 +46,12 @@ FOLDERS = {
 
 
 def folder_of(place: str) -> str:
-    """The folder or file of `hetsim_policies` in which a policy stands."""
+    """Return the folder or file of `hetsim_policies` that has a policy."""
     return "orders" if place.startswith("hetsim.") else place.partition(":")[0].split(".")[1]
 
 
 def policies_pages() -> dict[str, list[str]]:
-    """File names and lines: one line for every registered policy, and a page for each folder of them."""
+    """Return file names and lines of the overview of all policies and of the page of each folder."""
     shipped = importlib.import_module("hetsim_policies").CATALOGUE
     pages = {"policies.md": list(_overview(shipped))}
     for folder, title in FOLDERS.items():
@@ -78,7 +78,7 @@ def _overview(shipped: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 
 
 def _folder(shipped: Mapping[str, Mapping[str, str]], folder: str, title: str) -> Iterator[str]:
-    """A page: the policies of a folder, by the families that its head names."""
+    """Write the page of a folder: its policies, by the families that the folder's docstring names."""
     yield f"# {title}"
     yield from generated("the registry and the text at the head of each policy's file")
     there = [(kind, name, place) for kind in KINDS for name, place in sorted(shipped[kind].items())
@@ -118,7 +118,7 @@ def _lists() -> Any:
 
 
 def head(item: Any) -> str:
-    """The text at the head of a policy's file; where several share a file, their own and what holds for all."""
+    """Return the text at the head of a policy's file; in a file of several policies, its own text and the cost."""
     module = inspect.getmodule(item)
     of_all = inspect.cleandoc(module.__doc__ or "")  # type: ignore[union-attr]
     own = inspect.cleandoc(item.__doc__ or "")
@@ -129,7 +129,7 @@ def head(item: Any) -> str:
 
 
 def cost_of_all(module: Any, of_all: str) -> str:
-    """What a file of several policies says of the cost of all; orders that stand elsewhere have that of the list."""
+    """Return the sentence on the cost of all policies in a file; orders in other files have that of the list."""
     if module.__name__ == "hetsim.policy.lists":
         of_all = inspect.cleandoc(importlib.import_module("hetsim_policies.orders").__doc__ or "")
     found = re.search(r"Cost(?: of all)?:.*?(?=\n\n|\Z)", of_all, re.DOTALL)
@@ -137,9 +137,9 @@ def cost_of_all(module: Any, of_all: str) -> str:
 
 
 def labeled(text: str, names: Mapping[str, Any]) -> Iterator[str]:
-    """Paragraphs of a head; what is labeled (Reference, Weakness, Cost) begins a paragraph of its own.
+    """Split a head into paragraphs; a label (Reference, Weakness, Cost) begins a paragraph.
 
-    Lines about parameters, which are in a table of their own, are left out.
+    Lines about parameters are omitted, since a table lists the parameters.
     """
     line_of_one = rf"(?m)^({'|'.join(map(re.escape, names)) or '(?!)'}): .*(?:\n {{4,}}.*)*"
     for block in re.sub(line_of_one, "", text).split("\n\n"):
@@ -157,7 +157,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def guarantee(text: str) -> list[str]:
-    """The sentences of a head that say what is proven, at most three; of a reference what it says of that."""
+    """Return the sentences of a head that state a guarantee, at most three, also from its reference."""
     found = []
     for one in sentences(text):
         if one.startswith(OF_PROOFS):
@@ -171,14 +171,14 @@ def guarantee(text: str) -> list[str]:
 
 
 def reference(text: str) -> str:
-    """The first work that a head refers to, up to its year; empty where it names none."""
+    """Return the first work that a head refers to, up to its year; empty if the head names none."""
     line = " ".join(text.split())
     found = re.search(r"References?: (.*?\d{4}[^()]*\)|[^.]*)", line)
     return found[1] if found else ""
 
 
 def said_of_parameters(item: Any, names: Mapping[str, Any]) -> dict[str, str]:
-    """What docstrings say of parameters, in lines `name: what it is`."""
+    """Return the meanings of parameters from docstring lines of the form `name: meaning`."""
     texts = [inspect.getdoc(one) or "" for one in (item.__mro__ if inspect.isclass(item) else [item])]
     module = inspect.getmodule(item)
     texts.append(inspect.cleandoc((module.__doc__ if module else "") or ""))

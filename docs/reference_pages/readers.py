@@ -1,4 +1,4 @@
-"""The page of readers: which keys of a scenario theory, sizing and planners understand."""
+"""The page of readers: the keys of a scenario that theory, sizing and planners understand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONG = {"": "The whole file"}
 
 
 def readers_page() -> Iterator[str]:
-    """Each section of the table, with the keys by the set of readers that understands them."""
+    """Write each section of the table, with the keys by the set of readers that understand them."""
     yield "# Keys by reader"
     yield from generated("the table in `sim/hetsim/scenario/readers.py`")
     yield "The engine understands every key of a scenario. Theory, sizing, planners and other readers understand"
@@ -54,7 +54,7 @@ def readers_page() -> Iterator[str]:
 
 
 def _shown() -> dict[str, frozenset[str]]:
-    """The rows, without the keys of distributions and measured times."""
+    """Return the rows without the keys of distributions and measured times."""
     rows = readers.rows()
     laws = [key.removesuffix(".distribution") for key in rows if key.endswith(".distribution")]
     below = {f"{law}.{one}" for law in laws for one in readers.BELOW["@"].split()}
@@ -64,7 +64,7 @@ def _shown() -> dict[str, frozenset[str]]:
 
 
 def _set(known: frozenset[str]) -> str:
-    """All, all but a few, or those that understand it."""
+    """Name a set of readers: all, all but a few, or the readers that understand the keys."""
     others = [one for one in readers.READERS if one not in known]
     if not known or not others:
         return "all" if known else "none"
