@@ -546,7 +546,7 @@ def test_quotas_by_type():
     for other in (found["fcfs"], found["sjf"], found["eft"], planned):
         assert below(quotas, other, confidence=0.99)
     comment = SHIPPED[name].path.read_text(encoding="utf-8")
-    assert f"mean response {found['heteroprio'].mean():.1f} s under heteroprio" in comment
+    assert f"mean response is {found['heteroprio'].mean():.1f} s under heteroprio" in comment
     assert f"{found['er_ls'].mean():.1f} s under er_ls" in comment
 
 
