@@ -517,7 +517,7 @@ def test_opening_hours():
     fewer = [student_interval(100 * (late[key] - late["own"]), 0.95) for key in ("rate", "busy")]
     phrase = "1.8 ± 0.6 and 2.0 ± 1.3 points fewer"
     states(name, phrase, *(value for one in fewer for value in (one.mean, one.half_width)))
-    states(name, "0.00 % are missed at 576 GPU-hours", 100 * late["on"].mean(), cost["on"].mean())
+    states(name, "0.00 % of the deadlines are missed at 576 GPU-hours", 100 * late["on"].mean(), cost["on"].mean())
 
 
 @pytest.mark.slow
