@@ -70,7 +70,7 @@ def queues() -> Figure:
 
 
 def entry(rate: str, mean: str = "1 s", **more: Any) -> dict[str, Any]:
-    """Poisson arrivals of tasks with exponential times."""
+    """Return a workload of Poisson arrivals with exponential run times."""
     times = {"distribution": "exponential", "mean": mean}
     return {"arrivals": {"process": "poisson", "rate": rate}, "gpu_time": times, **more}
 
@@ -103,11 +103,11 @@ MODELS: list[tuple[str, str, int, list[float], Any]] = [
     ("PH/PH/3 (Latouche, Ramaswami 1993)", "scv of the gaps", 3, [0.25, 1.5, 3, 5], lambda x: {"workload": [
         {"arrivals": {"process": "renewal", "rate": "2.2/s", "scv": x}, "gpu_time": PHASES}]}),
 ]  # fmt: skip
-"""Title, what is varied, GPUs, values, and what a scenario of a value says."""
+"""Title, varied quantity, number of GPUs, values, and the changes of the scenario for a value."""
 
 
 def models() -> Figure:
-    """Mean responses of scenarios that `hetsim theory` recognizes, predicted and simulated."""
+    """Draw predicted and simulated mean responses of scenarios that `hetsim theory` recognizes."""
     picture = figure(11.0, 12.0)
     axes = picture.subplots(4, 2).ravel()
     for ax, (title, label, gpus, values, changes) in zip(axes, MODELS, strict=True):
@@ -133,7 +133,7 @@ def models() -> Figure:
 
 
 def prediction(matched: Any, metric: str) -> float:
-    """The predicted figure of all tasks: the mean over classes, which here are equally frequent."""
+    """Return the prediction for all tasks: the mean over classes, which are equally frequent in these scenarios."""
     rows = [row.value for row in matched.rows if row.metric == metric]
     return sum(rows) / len(rows)
 
@@ -159,7 +159,7 @@ KERNELS = {
 
 
 def ratios() -> Figure:
-    """Makespan over the certified lower bound, forty draws of one load."""
+    """Draw the makespan over the certified lower bound, for forty random instances of one workload."""
     policies = ["dual_approximation", "heft", "greedy_dual", "heteroprio", "mct", "min_min", "graham"]
     over = {policy: [] for policy in policies}
     for seed in range(40):
@@ -214,7 +214,7 @@ def batches() -> Figure:
 
 
 def measured_gpu() -> Figure:
-    """Latency of a batch server on an H100: predictions as lines, measurements as dots."""
+    """Draw the latency of a batch server on an H100, with predictions as lines and measurements as marks."""
     from benchmarks import h100
 
     picture = figure(8.0, 3.8)
@@ -248,11 +248,11 @@ def measured_gpu() -> Figure:
 
 
 RED = "#D62728"
-"""Seen on the light and the dark cells of a map."""
+"""Color that is visible on the light and the dark cells of a map."""
 
 
 def vulnerable_region(table: pd.DataFrame | None = None) -> Figure:
-    """Share of calls answered over load and trigger, as the sweep of the scenario has it, and the fluid's edge."""
+    """Draw the share of answered calls by load and trigger, from a sweep, and the edge of the fluid limit."""
     from benchmarks import vulnerable
 
     rate, trigger = vulnerable.KEYS
@@ -314,7 +314,7 @@ def number(value: Any) -> float | str:
 
 
 def answer(sweep: dict[str, Any], name: str) -> Figure:
-    """The first metric of a sweep over its last key, a line for each policy or value of the first of two keys."""
+    """Draw the first metric of a sweep over its last key, a line per policy or per value of the first key."""
     across, up, unit = QUESTIONS[name]
     metric = "makespan" if "makespan" in up else sweep["metrics"][-1]
     *first, key = sweep["keys"]
@@ -341,7 +341,7 @@ def answer(sweep: dict[str, Any], name: str) -> Figure:
 
 
 def questions() -> None:
-    """Run, of docs/questions.md, the command before each picture, and draw what it found, with 95 % intervals."""
+    """Run the command before each picture of docs/questions.md, and draw its results with 95 % confidence intervals."""
     import click.testing
 
     from hetsim.cli.program import hetsim

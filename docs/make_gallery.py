@@ -1,10 +1,10 @@
-"""Write docs/gallery.md and its pictures from what the gallery's entries recorded.
+"""Write docs/gallery.md and its pictures from the recorded results of the gallery's entries.
 
     python docs/make_gallery.py              writes the page, the pictures of docs/gallery, and the counts in
                                              README.md and docs/index.md
-    python docs/make_gallery.py --check      exit code 1 if the page is not what would be written now
+    python docs/make_gallery.py --check      exit code 1 if the page differs from the page that would be written
 
-`hetsim gallery NAME --record` runs an entry and records what comes out; this only reads it.
+`hetsim gallery NAME --record` runs an entry and records the results; this script only reads the record.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ HERE = Path(__file__).parent
 PAGE, PICTURES = HERE / "gallery.md", HERE / "gallery"
 COUNTING = ((HERE.parent / "README.md", "docs/gallery.md"), (HERE / "index.md", "gallery.md"))
 MAX_ROWS = 40
-"""Rows of a table on the page; a longer one is told by its picture and its sentence."""
+"""Maximum rows of a table on the page; a longer table is shown by its picture and a sentence only."""
 
 NOT_TUNED_ON = {
     "gavel": {"jobs": ["200", "400", "500", "600", "700"]},
     "fgd": {"trace": ["cpu100", "cpu250", "gpushare40", "gpushare60", "gpushare80", "gpuspec10", "gpuspec20",
                       "multigpu20", "multigpu30", "multigpu40"]},
 }  # fmt: skip
-"""By entry, the values of an axis that were first run when scenario, model and tolerance stood, and changed nothing."""
+"""By entry: values of an axis that were first run when scenario, model and tolerance were final."""
 FITTED = {"vtc": "one factor"}
-"""By entry, a table of which a number was fitted for each row; it is not counted."""
+"""By entry: the table in which a number was fitted for each row; its figures are not counted."""
 COUNTED = re.compile(r"\[[0-9]+ published (?:.|\n)*?was tuned on\.")
-"""The sentence with the counts, in README.md and docs/index.md."""
+"""The sentences with the counts, in README.md and docs/index.md."""
 
 
 def halves(entry: Entry, comparison: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The figures on inputs that were used in building, and those on others."""
+    """Split figures into those on inputs used while hetsim was built, and those on other inputs."""
     rows = comparison
     others = pd.Series(False, index=rows.index)
     for axis, values in NOT_TUNED_ON.get(entry.name, {}).items():
@@ -51,7 +51,7 @@ def halves(entry: Entry, comparison: pd.DataFrame) -> tuple[pd.DataFrame, pd.Dat
 
 
 def judged_rows(entry: Entry, outcome: Outcome) -> pd.DataFrame:
-    """The comparison without tables that have a number fitted to each row."""
+    """Return the comparison without tables that have a number fitted to each row."""
     rows = outcome.comparison()
     return rows[rows["table"] != FITTED.get(entry.name)]
 
@@ -62,15 +62,15 @@ def tally(rows: pd.DataFrame) -> tuple[int, int]:
 
 
 def counts(gallery: str = "gallery.md") -> str:
-    """What README.md and docs/index.md say of the gallery."""
+    """Return the sentences on the gallery in README.md and docs/index.md."""
     every = [halves(entry, judged_rows(entry, recorded(entry))) for entry in entries()]
     (good, judged), (good_other, judged_other) = (
         map(sum, zip(*(tally(pair[half]) for pair in every), strict=True)) for half in (0, 1)
     )
     return (
-        f"[{len(every)} published results]({gallery}) are reproduced from their authors' own inputs, by scenarios that "
-        f"ship: {good} of {judged} figures are within the tolerance of their source, and {good_other} of "
-        f"{judged_other} on inputs that nothing was tuned on."
+        f"[{len(every)} published results]({gallery}) are reproduced by scenarios that ship, from the inputs of the "
+        f"results' authors. {good} of {judged} figures are within the tolerance of their source, and so are "
+        f"{good_other} of {judged_other} figures on inputs that nothing was tuned on."
     )
 
 
@@ -85,18 +85,19 @@ def page() -> str:
 def _page() -> Iterator[str]:
     yield "# Gallery of published results"
     yield ""
-    yield "<!-- Made from what the entries recorded by docs/make_gallery.py; do not edit. -->"
+    yield "<!-- docs/make_gallery.py generates this page from the recorded results of the entries; do not edit. -->"
     yield ""
-    yield "Published results, with their authors' own inputs and figures: what the paper says, what hetsim gives, why"
-    yield "they differ. `hetsim gallery` lists the entries, `hetsim gallery NAME` runs one and prints this table,"
-    yield "`hetsim gallery NAME --short` takes seconds. The inputs lie in"
-    yield "`scenarios/hetsim_scenarios/published`, with notices of their"
-    yield "licenses; how to add an entry is told in CONTRIBUTING."
+    yield "Each entry compares a published result with hetsim's result on the authors' own inputs: it states the"
+    yield "figures of the paper, the figures of hetsim, and why they differ. `hetsim gallery` lists the entries,"
+    yield "`hetsim gallery NAME` runs one entry and prints its table, and `hetsim gallery NAME --short` runs a short"
+    yield "case in seconds. The inputs are in `scenarios/hetsim_scenarios/published`, with notices of their licenses."
+    yield "CONTRIBUTING describes how to add an entry."
     yield ""
-    yield "The third column counts inputs that were there while scenario and model were made; those of the fourth were"
-    yield "first run afterwards, and nothing was changed for them. Figures with a number fitted to each are in neither."
+    yield "The third column counts figures on inputs that were available while scenario and model were made. The fourth"
+    yield "column counts figures on inputs that were first run afterwards, and nothing was changed for these inputs."
+    yield "Neither column counts figures for which a number was fitted to each figure."
     yield ""
-    yield "| entry | what | figures within the tolerance | on inputs that nothing was tuned on | time |"
+    yield "| entry | published result | figures within the tolerance | on inputs that nothing was tuned on | time |"
     yield "| --- | --- | --- | --- | --- |"
     found = [(entry, recorded(entry)) for entry in entries()]
     for entry, outcome in found:
@@ -106,9 +107,9 @@ def _page() -> Iterator[str]:
         first += f", {missing} not run" if missing else ""
         yield f"| [{entry.name}](#{anchor(entry)}) | {entry.expected.title} | {first} | {second} | {seconds(outcome)} |"
     servers = measured_servers()
-    errors = " and ".join(f"{percent(servers[name].median())} {text}" for name, text in ERRORS.items())
-    yield (f"| [real servers](#real-servers) | Measured servers of language models, predicted unfitted | – | "
-           f"{len(servers):,} points; median errors {errors} | – |")  # fmt: skip
+    errors = " and ".join(f"{percent(servers[name].median())} (time {text})" for name, text in ERRORS.items())
+    yield (f"| [real servers](#real-servers) | Times of language-model servers, predicted without fitting | – | "
+           f"{len(servers):,} points; the median errors are {errors} | – |")  # fmt: skip
     for entry, outcome in found:
         yield from _entry(entry, outcome)
     yield from _servers(servers)
@@ -116,12 +117,12 @@ def _page() -> Iterator[str]:
 
 SERVERS = PICTURES / "real-servers.csv.gz"
 """Measured and predicted times of servers, which `python -m benchmarks.measured_servers --points CSV` writes."""
-ERRORS = {"token": "a token", "first": "to the first token"}
+ERRORS = {"token": "per token", "first": "to the first token"}
 ENGINES = {"sglang": ("SGLang", GREEN), "trtllm": ("TensorRT-LLM", BLUE), "vllm": ("vLLM", ORANGE)}
 
 
 def measured_servers() -> pd.DataFrame:
-    """The points, with relative errors of the two times."""
+    """Read the points, and add the relative errors of the two times."""
     table = pd.read_csv(SERVERS)
     errors = {name: (table[f"{name}_predicted_ms"] / table[f"{name}_ms"] - 1.0).abs() for name in ERRORS}
     return table.assign(**errors)
@@ -137,20 +138,22 @@ def _servers(servers: pd.DataFrame) -> Iterator[str]:
     yield "## real servers"
     yield ""
     yield (
-        f"{len(servers):,} servers of vLLM, TensorRT-LLM and SGLang under a steady number of requests at a time, as "
-        "measured (aiconfigurator-core 0.12.0, Apache-2.0, [notice](gallery/real-servers-NOTICE.txt)), and as "
-        "predicted from kernels that were measured one by one. No prediction is fitted to what it predicts: those of "
-        f"{len(own):,} points have an engine's constants from servers on other GPUs, and {len(others):,} points were "
-        "kept out of all fits. [Measured servers](background/measured-servers.md) tells how, and what is not "
-        "predicted. [All points](gallery/real-servers.csv.gz) are a table, which "
-        "`python -m benchmarks.measured_servers --points CSV` makes again."
+        f"This section has {len(servers):,} servers of vLLM, TensorRT-LLM and SGLang under a steady number of "
+        "concurrent requests. It compares measured times (aiconfigurator-core 0.12.0, Apache-2.0, "
+        "[notice](gallery/real-servers-NOTICE.txt)) with times that hetsim predicts from kernels that were measured "
+        "one by one. No prediction is fitted to the measurement that it predicts: for "
+        f"{len(own):,} points the constants of the engine come from servers on other GPUs, and {len(others):,} points "
+        "were excluded from all fits. "
+        "[Measured servers](background/measured-servers.md) explains the method and its limits. "
+        "`python -m benchmarks.measured_servers --points CSV` writes the table of "
+        "[all points](gallery/real-servers.csv.gz) again."
     )
     yield ""
-    yield "![Measured and predicted time a token and to the first token, a dot a server](gallery/real-servers.png)"
+    yield "![Measured and predicted times per token and to the first token, a dot per server](gallery/real-servers.png)"
     yield ""
-    yield "Errors are relative and absolute; half and nine tenths of the points are below the two figures."
+    yield "Each cell has two errors, the median and the 90th percentile of the absolute relative error over the points."
     yield ""
-    yield "| model | GPU | engine | points | a token | first token | a token within 20 % |"
+    yield "| model | GPU | engine | points | time per token | time to the first token | time per token within 20 % |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     groups = [*servers.groupby(["model", "gpu", "engine"]), (("all", "all", "all"), servers)]
     for (model, gpu, engine), rows in groups:
@@ -162,7 +165,7 @@ def _servers(servers: pd.DataFrame) -> Iterator[str]:
 
 
 def servers_picture(servers: pd.DataFrame) -> Picture:
-    """Predicted against measured times, a dot a server; on the line both are equal."""
+    """Plot predicted over measured times, one dot per server; on the line both are equal."""
     panels = []
     for name, text in ERRORS.items():
         low, high = servers[f"{name}_ms"].min() / 1.5, servers[f"{name}_ms"].max() * 1.5
@@ -197,7 +200,7 @@ def _entry(entry: Entry, outcome: Outcome) -> Iterator[str]:
         yield f"The figures were measured on a real machine: {expected.measured_on}."
         yield ""
     if (comparison["hetsim"].isna() & comparison["paper"].notna()).any():
-        took = f"What was run of `hetsim gallery {entry.name}` took {seconds(outcome)}; `--case` runs a part."
+        took = f"The recorded cases of `hetsim gallery {entry.name}` took {seconds(outcome)}; `--case` selects cases."
     else:
         took = f"`hetsim gallery {entry.name}` takes {seconds(outcome)}."
     yield f"**{capital(sentence(comparison))}.** {took}"
@@ -216,17 +219,17 @@ def _table(entry: Entry, table: FiguresTable, comparison: pd.DataFrame) -> Itera
     yield f"### {table.title or table.name}"
     yield ""
     if not len(rows):
-        yield "Not run."
+        yield "No figure of this table was run."
         return
     if table.picture != "none" and (PICTURES / f"{_file(entry, table)}").exists():
         drawn = "hetsim's figures" if table.tolerance.shape else "the paper's figures and hetsim's"
         yield f"![{table.title or table.name}: {drawn}](gallery/{_file(entry, table)})"
         yield ""
-    tail = f" {missing} further figures were not run." if missing else ""
+    tail = f" {missing} further figures of this table were not run." if missing else ""
     rows, others = (half[half["table"] == table.name] for half in halves(entry, rows))
     if not len(rows):
         rows, others = others, rows
-        tail += " Nothing was tuned on these inputs."
+        tail += " Nothing in hetsim was tuned on these inputs."
     if len(others):
         good, judged = tally(others)
         tail += f" On inputs not used for tuning, {good} of {judged} figures are within the tolerance:"
@@ -238,7 +241,7 @@ def _table(entry: Entry, table: FiguresTable, comparison: pd.DataFrame) -> Itera
     axes = [axis for axis in table.axes if axis in rows and rows[axis].notna().any()]
     told = ""
     if table.tolerance.mean_ratio is not None:
-        told = " Mean ratio {:.4f}, largest {:.4f}.".format(*ratios(rows))
+        told = " The mean ratio is {:.4f}, the largest ratio {:.4f}.".format(*ratios(rows))
     yield f"Tolerance: {table.tolerance.text}.{told}{tail}"
     yield ""
     yield "| " + " | ".join([*axes, "figure", "paper", "hetsim", "difference", "within"]) + " |"
@@ -256,7 +259,7 @@ def _table(entry: Entry, table: FiguresTable, comparison: pd.DataFrame) -> Itera
 
 
 def _others(entry: Entry, others: pd.DataFrame) -> str:
-    """How many figures are within the tolerance, by value of the axis."""
+    """Return the number of figures within the tolerance, by value of the axis."""
     (axis,) = NOT_TUNED_ON[entry.name]
     by_value = others.groupby(axis, sort=False)
     return ", ".join("{} {} of {}".format(value, *tally(rows)) for value, rows in by_value)
@@ -271,7 +274,7 @@ def capital(text: str) -> str:
 
 
 def pictures() -> None:
-    """Draw the pictures of all that was recorded."""
+    """Draw the pictures of all recorded results."""
     from hetsim.gallery.picture import bars
     from hetsim.model.files import write_whole
 
@@ -292,7 +295,7 @@ def main(arguments: list[str]) -> int:
         same = all(COUNTED.search(counted(*one)) and counted(*one) == one[0].read_text("utf-8") for one in COUNTING)
         if same and PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
             return 0
-        print("gallery.md, README.md or index.md is not what docs/make_gallery.py writes now; run it", file=sys.stderr)
+        print("gallery.md, README.md or index.md is not up to date; run docs/make_gallery.py", file=sys.stderr)
         return 1
     pictures()
     PAGE.write_text(page(), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Writes the notebooks from the texts that they are paired with: `python docs/make_notebooks.py [1-first-steps ...]`.
+"""Write the notebooks from their paired Python texts: `python docs/make_notebooks.py [1-first-steps ...]`.
 
 Each text in notebooks/ (a Python file in which `# %%` begins a cell) is executed from its first cell to its last, and
-written with its outputs beside it.  What tells of the machine or the moment is left out.
+stored as a notebook with its outputs.  Metadata of the machine and of the time of execution are omitted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def write(text: Path) -> Path:
     """Execute one text and write its notebook."""
     notebook = jupytext.read(text)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Jupyter's own, about its sockets and event loops
+        warnings.simplefilter("ignore")  # warnings of Jupyter about its sockets and event loops
         NotebookClient(
             notebook, timeout=900, kernel_name="python3", record_timing=False, resources={"metadata": {"path": folder}}
         ).execute()

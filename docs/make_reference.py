@@ -1,12 +1,12 @@
-"""Write docs/reference, the schema of scenarios, and works.bib, from what the program itself knows.
+"""Write docs/reference, the schema of scenarios, and works.bib, from the declarations in hetsim.
 
     python docs/make_reference.py            writes the pages
-    python docs/make_reference.py --check    exit code 1 if a page is not what would be written now
+    python docs/make_reference.py --check    exit code 1 if a page differs from the page that would be written
 
 Each page has a module in docs/reference_pages.  scenario: the JSON Schema of scenario files.  policies, traces: the
 registries and the texts at the head of each file.  readers: the keys that theory, sizing and planners understand.
-results: the metrics and the columns of the tables.  commands: the command line's own help.  python: signatures and
-docstrings of the public functions and classes.  works: the references of docstrings, as BibTeX.
+results: the metrics and the columns of the tables.  commands: the help texts of the command line.  python: signatures
+and docstrings of the public functions and classes.  works: the references of docstrings, as BibTeX.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # First steps
 #
-# hetsim answers: *which scheduling policy should this cluster of CPUs and GPUs use under this load, and what will it do?* A scenario is a YAML file, a mapping, or the name of one that ships.
+# hetsim answers the question: *which scheduling policy should this cluster of CPUs and GPUs use under this load, and what will the policy do?* A scenario is a YAML file, a Python mapping, or the name of a scenario that ships with hetsim.
 
 # %%
 import hetsim as hs
@@ -10,20 +10,20 @@ result = hs.run("first-steps")
 result
 
 # %% [markdown]
-# Every task is a row. Times are seconds, sizes bytes.
+# Each task is a row of the table. Times are in seconds, sizes in bytes.
 
 # %%
 columns = ["id", "class", "arrival", "wait", "response", "slowdown", "device", "upload", "compute", "download"]
 result.tasks.nlargest(5, "response")[columns].round(2)
 
 # %% [markdown]
-# Which task ran where and when; uploads, computing and downloads are told apart.
+# The Gantt chart shows on which device and when each task ran; uploads, computing and downloads have different colors.
 
 # %%
 hs.plots.gantt(result)
 
 # %% [markdown]
-# Some training tasks ran on cores, where they take five times as long (`speedup: 5` in the scenario). What did that cost?
+# Some training tasks ran on cores, where they take five times as long (`speedup: 5` in the scenario). How much longer did these tasks take?
 
 # %%
 training = result.tasks[result.tasks["class"] == "train"]
@@ -31,13 +31,13 @@ on_cores = training[training["device_type"] == "cpu"]["compute"]
 print(f"{len(on_cores)} of {len(training)} training tasks: {on_cores.mean():.0f} s on average on a core, {on_cores.mean() / 5:.0f} s on a GPU")
 
 # %% [markdown]
-# Where did the waiting come from? Each second of it has a cause.
+# Why did tasks wait? Each second of waiting has a cause.
 
 # %%
 result.explain(by="class").round(1)
 
 # %% [markdown]
-# Would another policy be better? Every policy meets the same arrivals and sizes, so differences are paired, and a winner is named only where the interval of the difference excludes zero.
+# Would another policy be better? Every policy has the same arrivals and sizes, so differences are paired. A winner is named only where the confidence interval of the difference excludes zero.
 
 # %%
 hs.compare(
@@ -47,7 +47,7 @@ hs.compare(
 )
 
 # %% [markdown]
-# And what would a third node do? Any key of the scenario can be changed from outside.
+# How much would a third node help? Overrides change any key of the scenario.
 
 # %%
 for nodes in (2, 3, 4):

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # The dual approximation
 #
-# Forty-five independent tasks are known beforehand; each takes one time on a core and another on a GPU. When is the last one done? To find the best schedule is NP-hard. `dual_approximation` guesses a makespan λ, and either builds a schedule of at most 4λ/3 or proves that none of λ exists (Kedad-Sidhoum, Monna, Mounié, Trystram 2015); bisection does the rest.
+# Forty-five independent tasks are known beforehand; each task has one run time on a core and another on a GPU. When does the last task end? Finding the best schedule is NP-hard. `dual_approximation` guesses a makespan λ, and either builds a schedule of length at most 4λ/3 or proves that no schedule of length λ exists (Kedad-Sidhoum, Monna, Mounié, Trystram 2015). Bisection over λ finds the smallest guess for which it builds a schedule.
 
 # %%
 import hetsim as hs
@@ -32,20 +32,20 @@ print(f"makespan {result.metric('makespan'):.2f} s; no schedule is shorter than 
 print(f"at most {result.metric('makespan') / notes['lower_bound']:.3f} times the best, whatever that is.")
 
 # %% [markdown]
-# The proof, drawn. Long tasks take more than 2λ/3 and medium ones more than λ/3; a device runs one long task or two medium ones at most, and small ones fill it up to 4λ/3.
+# The picture shows the idea of the proof. Long tasks take more than 2λ/3 and medium tasks more than λ/3. A device runs at most one long task or two medium tasks, and small tasks fill the device up to 4λ/3.
 
 # %%
 hs.plots.shelves(result)
 
 # %% [markdown]
-# Beside other planners, and a policy that does not plan: the lower bound is the same for all of them, so each ratio is certified.
+# The next table compares `dual_approximation` with other planners and with a policy that does not plan. The lower bound is the same for all policies, so each ratio is certified.
 
 # %%
 found = hs.compare(batch, ["dual_approximation", "heft", "mct", "graham", "fcfs"])
 found.plans[["makespan", "lower_bound", "ratio"]].round(3)
 
 # %% [markdown]
-# One instance says little. Over fifty, each with its own certified bound:
+# One instance says little. The next cell runs fifty instances, each with its own certified lower bound:
 
 # %%
 bounds = [run.notes["lower_bound"] for run in hs.replicate(batch, replications=50, keep=True)]
@@ -57,7 +57,7 @@ for policy in ("dual_approximation", "heft", "mct"):
 assert ratios["dual_approximation"].max() <= 4 / 3  # as is proven of it
 
 # %% [markdown]
-# Lists can go wrong without limit. Two tasks, one core and one GPU, of (x, 1) and (1, x + 1) seconds: giving the next task to the first idle device costs x + 1 times the optimum.
+# List scheduling can be arbitrarily bad. Two tasks run on one core and one GPU: the first takes x s on the core and 1 s on the GPU, the second 1 s on the core and x + 1 s on the GPU. Giving the next task to the first idle device takes x + 1 times the optimal makespan.
 
 # %%
 for x in (9, 99, 999):

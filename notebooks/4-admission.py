@@ -1,7 +1,7 @@
 # %% [markdown]
-# # Admission: theory beside simulation
+# # Admission: theory compared with simulation
 #
-# When more is asked for than a cluster can do, some requests are not served in time. Admission control selects which. First a system that theory solves, then one that it does not.
+# If requests exceed the capacity of a cluster, some of them are not served in time. Admission control selects the requests to serve. This notebook begins with a system that theory solves, and continues with a system that theory does not solve.
 
 # %%
 import pandas as pd
@@ -11,7 +11,7 @@ from hetsim import theory
 from hetsim.queueing.matching import match
 
 # %% [markdown]
-# Sixteen servers at 13.7 customers a second of one second each. Which exact model is that, and does every one of its assumptions hold? `match` is what `hetsim theory mm16` asks: it looks up each assumption in the scenario, with the key that decides it.
+# Sixteen servers serve 13.7 customers per second, with a mean service time of one second. Which exact model describes this system, and do all assumptions of the model hold? `match`, which `hetsim theory mm16` also calls, checks each assumption in the scenario, and names the key that decides it.
 
 # %%
 mm16 = match(hs.load("mm16"))
@@ -19,7 +19,7 @@ print(f"{mm16.model}: {mm16.verdict}")
 pd.DataFrame(mm16.assumptions)[["holds", "text", "key", "value"]]
 
 # %% [markdown]
-# All hold, so the predictions are exact, and the intervals of the simulation have to cover them, but for one in twenty by chance:
+# All assumptions hold, so the predictions are exact. The confidence intervals of the simulation have to cover the predictions, except for one in twenty by chance:
 
 # %%
 def beside(found, runs):
@@ -33,7 +33,7 @@ def beside(found, runs):
 beside(mm16, hs.replicate("mm16", replications=10, metrics=[row.metric for row in mm16.rows]))
 
 # %% [markdown]
-# Change one thing, and the answer may no longer be exact, or there is none:
+# After a single change of the scenario the prediction may only be approximate, or no model may match:
 
 # %%
 for change in ({"workload.customers.gpu_time": "1 s"}, {"policy": "sjf"}):
@@ -57,7 +57,7 @@ for limit in (0, 4, 16):
     print(f"{limit:2} may wait: loss {predicted:.4f} exact, {interval.mean:.4f} ± {interval.half_width:.4f} simulated")
 
 # %% [markdown]
-# Now heavy-tailed GPU tasks, with a fallback on cores ten times as slow, at 1.3 times the capacity; each is due after two minutes. Goodput is what ends in time.
+# The next scenario has heavy-tailed tasks on GPUs, or on cores that are ten times as slow, at 1.3 times the capacity; each task is due after two minutes. Goodput counts the tasks that end in time.
 
 # %%
 policies = {
@@ -72,7 +72,7 @@ overload = hs.compare("overload", policies, metrics=metrics)
 overload.shown_table()
 
 # %% [markdown]
-# If all tasks are accepted, almost none ends in time; rejecting the few long tasks that cannot meet their deadline saves the rest.
+# If all tasks are accepted, almost no task ends in time. Rejecting the few long tasks that cannot meet their deadlines lets the other tasks end in time.
 
 # %%
 means = overload.table["goodput_fraction", "mean"]
@@ -81,14 +81,14 @@ print(f"goodput fraction {100 * means['accept all']:.0f} % when all are accepted
 hs.plots.pareto(overload, "rejected_fraction", "attainment_admitted")
 
 # %% [markdown]
-# Naor's question (1969): customers that decide for themselves join queues that are longer than is best for all of them together. Thresholds for a reward of 10 and a cost of 1 a second, at one server of rate 1 and arrivals of 0.9:
+# Naor (1969) showed that customers that decide for themselves join queues that are longer than the best queue for all customers together. The next cell computes the thresholds for a reward of 10 and a cost of 1 per second, with one server of rate 1 and an arrival rate of 0.9:
 
 # %%
 best = theory.naor(0.9, 1.0, reward=10, cost=1)
 best
 
 # %% [markdown]
-# The policy `naor` has these thresholds. Under each of them the queue is M/M/1 with so many places, and its welfare, the rewards earned less the cost of waiting, is known exactly; the simulation beside it:
+# The policy `naor` applies these thresholds. Under a threshold n the queue is M/M/1/n, and its welfare (the rewards earned less the cost of time in the system) is known exactly. The next cell compares the exact welfare with the simulation:
 
 # %%
 toll = {
@@ -117,4 +117,4 @@ for objective in ("individual", "social", "revenue"):
           f"{'covered' if loss.covers(exact.loss) else 'missed'}")
 
 # %% [markdown]
-# Customers that decide for themselves lose a fifth of the welfare; an owner that sells admission rejects more of them than is best for all.
+# If customers decide for themselves, a fifth of the welfare is lost. An owner that sells admission rejects more customers than is best for all customers.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A GPU cluster's trace under six policies
 #
-# Replaying a cluster's job log under another policy is what most users come for. The log that ships is a small generated one in the format of Alibaba's GPU trace of 2023: pods on parts of GPUs, on whole ones and on several, some of which name the GPU types they can run on. Put the path of your own file in its place; `hetsim list traces` names the formats that are read.
+# Most users want to replay a cluster's job log under another policy. The log that ships with hetsim is small and generated, in the format of Alibaba's GPU trace of 2023. It has pods on a part of a GPU, on one GPU and on several GPUs, and some pods name the GPU types on which they can run. Replace its path by that of your own file; `hetsim list traces` names the formats that hetsim reads.
 
 # %%
 import hetsim as hs
@@ -11,7 +11,7 @@ run = trace.build()
 print(f"{len(run.tasks):,} pods on {run.cluster.describe()}")
 
 # %% [markdown]
-# Six policies meet the same log, drawn ten times by blocks of six hours, so that intervals tell how much of a difference is this log's own.
+# Six policies run the same log, resampled ten times in blocks of six hours. The confidence intervals show how much the differences depend on this particular log.
 
 # %%
 policies = {
@@ -27,7 +27,7 @@ found = hs.compare(trace, policies, metrics=metrics, baseline="fcfs")
 found.shown_table()
 
 # %% [markdown]
-# What is shown, and what is not, in words:
+# The comparison also states in words which differences are significant:
 
 # %%
 for sentence in found.sentences:
@@ -35,7 +35,7 @@ for sentence in found.sentences:
         print(sentence)
 
 # %% [markdown]
-# Why is first come, first served so bad here? `explain` splits the waiting of every pod by cause.
+# Why is first come, first served so bad on this log? `explain` splits the waiting time of every pod by cause.
 
 # %%
 one = hs.run(trace, policy="fcfs")
@@ -43,7 +43,7 @@ causes = one.explain(by="class").drop(columns="tasks")
 (100 * causes.div(causes["wait"], axis=0)).drop(columns="wait").loc[:, lambda table: table.max() > 1].round(1)
 
 # %% [markdown]
-# Most of it is head-of-line blocking: the first pod in the queue does not fit, and blocks all pods behind it, although there is room for them. Which pod is that? `explain` names it for every stretch of a pod's wait; here for every tenth pod that waited.
+# Most of the waiting is head-of-line blocking: the first pod in the queue does not fit, and blocks all pods behind it, although there is room for them. Which pod is at the head? `explain` names the head for every interval of a pod's wait; the next cell does this for every tenth pod that waited.
 
 # %%
 from pathlib import Path
@@ -66,20 +66,20 @@ stands = told["of the time at the head"]
 print(f"behind pods that name GPU types {100 * stands[True].sum():.0f} %, behind others of several GPUs {100 * stands[False][[2, 4]].sum():.0f} %")
 
 # %% [markdown]
-# So it is two kinds: pods that wait for a GPU type of their choice, and pods on several GPUs, which have to find them on one node. The queue and the GPUs over time, with and without the rule that no pod passes the head of the queue:
+# Two kinds of pods block the queue: pods that wait for a particular GPU type, and pods on several GPUs, which need all of them on one node. The next picture shows the queue and the GPUs over time, with the rule that no pod passes the head of the queue (`fcfs`) and without it (`fcfs_skip`):
 
 # %%
 skipping = hs.run(trace, policy="fcfs_skip")
 hs.plots.over_time({"fcfs": one, "fcfs_skip": skipping})
 
 # %% [markdown]
-# And how single pods fare:
+# The next picture shows the distributions over single pods:
 
 # %%
 hs.plots.distributions({"fcfs": one, "fcfs_skip": skipping, "sjf": hs.run(trace, policy="sjf")})
 
 # %% [markdown]
-# What changed for which users, and where the two policies first parted:
+# `hs.difference` states which users' pods changed, and at which decision the two policies first differ:
 
 # %%
 hs.difference(one, skipping).sentences

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A policy of your own
 #
-# A policy reads a view of the cluster and yields decisions; the engine checks each one and carries it out before the next. Here is one: shortest job first, except that a task that has waited longer than a patience goes first.
+# A policy reads a view of the cluster and yields decisions; the engine checks each decision and carries it out before the next one. The policy below is shortest job first, except that a task goes first if it has waited longer than a limit, `patience`.
 
 # %%
 import hetsim as hs
@@ -26,7 +26,7 @@ class PatientSjf(ListScheduler):
 _ = hs.register("patient_sjf", PatientSjf)
 
 # %% [markdown]
-# Does it keep the contract? The conformance suite tries it on small systems with gangs, fractions, memory, transfers, graphs and preemption, with the engine's invariants on.
+# Does the policy satisfy the contract for policies? The conformance suite runs it on small systems with gangs, fractions of GPUs, memory, transfers, graphs and preemption, while the engine checks its invariants.
 
 # %%
 from hetsim.testing import check_policy
@@ -35,7 +35,7 @@ check_policy(PatientSjf)
 print("no rule broken")
 
 # %% [markdown]
-# A policy that breaks a rule is told which, in a sentence:
+# If a policy breaks a rule, the error names the rule in a sentence:
 
 # %%
 class Forgetful(ListScheduler):
@@ -55,7 +55,7 @@ except AssertionError as complaint:
     print(*str(complaint).splitlines()[:3], sep="\n")
 
 # %% [markdown]
-# What is it worth? Sjf lets long jobs wait; patience should help the worst off, at a price for the rest.
+# How good is the policy? Shortest job first lets long jobs wait. A limit on the wait should help the jobs that wait longest, and delay the other jobs.
 
 # %%
 found = hs.compare(
@@ -67,7 +67,7 @@ found = hs.compare(
 found
 
 # %% [markdown]
-# The two ends of the table want opposite things: an hour's patience takes hours from the longest wait, and multiplies the slowdown that one task in twenty exceeds. Which patience is best for that slowdown? `tune` searches by successive halving, and states the interval of the winner from runs that had no part in the choice. The list has to go far enough: a winner at its edge would say that the best lies beyond. Here the last value is longer than nearly anybody waits under sjf, so beyond it there is nothing but sjf.
+# The two metrics conflict: a patience of an hour shortens the longest wait by hours, and multiplies the 95th percentile of the slowdown. Which patience gives the smallest 95th percentile? `tune` searches by successive halving, and computes the confidence interval of the winner from runs that had no part in the choice. The list of values has to be long enough: if the winner is the last value, a better value may lie beyond the list. In this list the last value is longer than nearly every wait under sjf, so that with a larger patience the policy equals sjf.
 
 # %%
 hours = [0.5, 2, 6, 12, 24, 48]
@@ -75,7 +75,7 @@ tuned = hs.tune("deep-learning-mix", "patient_sjf", over={"patience": [3600 * ea
 tuned
 
 # %% [markdown]
-# The slowdown wants a patience of a day. Is that still a policy of its own? The winner beside plain sjf, on loads that neither the choice nor its interval has seen (another seed):
+# The 95th percentile of the slowdown is smallest with a patience of a day. Does this policy still differ from sjf? The next cell compares the winner with plain sjf, on arrivals that were used neither for the choice nor for its confidence interval (another seed):
 
 # %%
 last = hs.compare(
@@ -88,9 +88,9 @@ last = hs.compare(
 last
 
 # %% [markdown]
-# Over twenty loads no significant difference to sjf is found in either figure: tuned for the slowdown alone, the policy has become sjf. A shorter longest wait costs slowdown; how much it may cost has to be decided first.
+# Over twenty replications neither metric differs significantly from sjf: tuned for the slowdown alone, the policy has become sjf. A shorter longest wait increases the slowdown, so the acceptable increase has to be decided first.
 #
-# Two runs side by side: where do sjf and an hour's patience first differ, and which tasks gained?
+# The last cell compares two runs: at which decision do sjf and a patience of an hour first differ, and which tasks wait less?
 
 # %%
 patient = {"name": "patient_sjf", "patience": 3600.0}

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson: queues and backfilling
 #
-# Why do tasks wait although devices are idle half of the time? What does a second GPU change, and what does the order of the queue? This lesson takes an hour or two. You need the mean and the exponential distribution, and a little Python.
+# Why do tasks wait although devices are idle half of the time? What does a second GPU change, and what does the order of the queue change? This lesson takes an hour or two. You need to know means, the exponential distribution, and a little Python.
 #
-# Each exercise has a cell with `answer_1 = None` and so on. Replace `None` by your answer, run the cell, then the one below it, which checks the answer within 1 %. Answers are numbers, in the unit that the exercise names. Work them out by hand first: what the check compares with is computed by theory or by a simulation, so its source gives the answer away.
+# Each exercise has a cell with `answer_1 = None` and so on. Replace `None` by your answer, run the cell, and then run the cell below it, which checks the answer within 1 %. Answers are numbers, in the unit that the exercise names. Find each answer by hand first: the code of the check contains the formula or the simulation that computes the right answer.
 
 # %%
 import pandas as pd
@@ -27,9 +27,9 @@ def check(answer, right, hint):
 # %% [markdown]
 # ## 1. The load
 #
-# Tasks arrive at rate λ, each takes 1/μ on average, and there are c GPUs. The **offered load** is a = λ/μ: how many GPUs would be busy on average if no task had to wait. The **load of each GPU** (its utilization) is ρ = a/c. A queue has a steady state only if ρ < 1.
+# Tasks arrive at rate λ, each task takes 1/μ on average, and there are c GPUs. The **offered load** a = λ/μ is the number of GPUs that would be busy on average if no task had to wait. The **load of each GPU** (its utilization) is ρ = a/c. A queue has a steady state only if ρ < 1.
 #
-# **Exercise 1.** Requests come at 150 a second and take 50 ms on average. How many GPUs are needed at least, so that the queue does not grow for ever (`gpus`)? What is the load of each with 10 GPUs (`load`, between 0 and 1)?
+# **Exercise 1.** Requests arrive at 150 per second and take 50 ms on average. What is the minimum number of GPUs with which the queue does not grow without bound (`gpus`)? What is the load of each GPU with 10 GPUs (`load`, between 0 and 1)?
 
 # %%
 answer_1 = {"gpus": None, "load": None}
@@ -40,7 +40,7 @@ check(answer_1, {"gpus": 8, "load": 0.75}, "a = 150/s × 0.05 s; the number is w
 # %% [markdown]
 # ## 2. One GPU: the queue M/M/1
 #
-# Poisson arrivals, exponential service, one server, first come, first served: M/M/1. Here is one, at 0.8 tasks a second of 1 s each.
+# The queue M/M/1 has Poisson arrivals, exponential service times, one server, and the order first come, first served. The next cell simulates this queue with 0.8 tasks per second of 1 s on average.
 
 # %%
 queue = {
@@ -62,11 +62,11 @@ one_run = hs.run(queue)
 print(f"busy {100 * one_run.metric('gpu_utilization'):.1f} % of the time")
 
 # %% [markdown]
-# A fifth of the time the GPU is idle. Do tasks wait? The number of tasks in the system goes up at rate λ and down at rate μ. In the steady state both flows between n and n + 1 tasks are equal, so the probability of n tasks is (1 − ρ)ρⁿ, and their mean number is ρ/(1 − ρ). A task that arrives sees this state (Poisson arrivals see time averages) and waits for those that are there, 1/μ each:
+# A fifth of the time the GPU is idle. Do tasks wait? The number of tasks in the system rises at rate λ and falls at rate μ. In the steady state the two flows between n and n + 1 tasks are equal, so the probability of n tasks is (1 − ρ)ρⁿ, and their mean number is ρ/(1 − ρ). A task that arrives sees this state (Poisson arrivals see time averages) and waits 1/μ on average for each task in the system:
 #
 # $$W_q = \frac{\rho}{1-\rho}\cdot\frac{1}{\mu} = \frac{\rho}{\mu-\lambda}$$
 #
-# **Exercise 2.** What is the mean wait at 0.8 tasks a second of 1 s each, in seconds (`wait`)? And the mean response, the time from arrival to end (`response`)?
+# **Exercise 2.** What is the mean wait with 0.8 tasks per second of 1 s on average, in seconds (`wait`)? What is the mean response, the time from arrival to end (`response`)?
 
 # %%
 answer_2 = {"wait": None, "response": None}
@@ -78,7 +78,7 @@ check(answer_2, {"wait": exact.wait_mean, "response": exact.response_mean}, "ρ 
 # %% [markdown]
 # ## 3. Little's law
 #
-# In any system in a steady state, whatever its arrivals, services and order: mean number in it = rate of arrivals × mean time in it, L = λW. The three are measured apart: the number as an average over time, the rate by counting, the time as an average over tasks.
+# Little's law holds for every system in a steady state, for any arrivals, service times and order: the mean number of tasks in the system is the arrival rate times the mean time in the system, L = λW. The three quantities are measured separately: the number as an average over time, the rate by counting, and the time as an average over tasks.
 
 # %%
 number = one_run.metric("jobs_in_system_mean")
@@ -87,9 +87,9 @@ time = one_run.metric("response_mean")
 print(f"L = {number:.3f}; λ × W = {rate:.3f}/s × {time:.3f} s = {rate * time:.3f}")
 
 # %% [markdown]
-# The small difference comes from the edges of the run: tasks that arrived before the first second that is measured, and those that end after the last.
+# The small difference comes from the edges of the run: some tasks arrived before the first second that is measured, and some end after the last.
 #
-# **Exercise 3.** The monitor of a cluster shows 42 waiting jobs on average. 12 jobs an hour end. How long does a job wait on average, in hours?
+# **Exercise 3.** The monitor of a cluster shows 42 waiting jobs on average, and 12 jobs end per hour. How long does a job wait on average, in hours?
 
 # %%
 answer_3 = None
@@ -100,14 +100,14 @@ check(answer_3, 3.5, "Apply the law to the queue alone: L is what waits, W is th
 # %% [markdown]
 # ## 4. The curve that every operator should know
 #
-# One call runs the simulation at several rates and draws what theory says next to it. `theory_and_simulation` finds the model that fits the scenario by itself; its points are means with intervals of 95 % over the replications.
+# One call runs the simulation at several rates and also draws the prediction of theory. `theory_and_simulation` finds the queueing model that matches the scenario; its points are means with 95 % confidence intervals over the replications.
 
 # %%
 rates = ["0.2/s", "0.4/s", "0.6/s", "0.7/s", "0.8/s", "0.9/s"]
 theory_and_simulation(queue, "workload.tasks.arrivals.rate", rates, "wait_mean", replications=10)
 
 # %% [markdown]
-# **Exercise 4.** At which load is the mean wait nine times the service time (`load`)? How many times as long is the wait at a load of 0.95 as at 0.9 (`factor`)?
+# **Exercise 4.** At which load is the mean wait nine times the service time (`load`)? By what factor is the wait at a load of 0.95 longer than at a load of 0.9 (`factor`)?
 
 # %%
 answer_4 = {"load": None, "factor": None}
@@ -119,7 +119,7 @@ check(answer_4, {"load": 0.9, "factor": factor}, "Set ρ/(1 − ρ) to 9; then d
 # %% [markdown]
 # ## 5. One run is not an answer
 #
-# The same queue with other random numbers gives another mean wait. Ten replications, and the interval for the mean that they allow:
+# The same queue with other random numbers gives another mean wait. The next cell runs ten replications, and computes the confidence interval of the mean:
 
 # %%
 runs = hs.replicate(queue, replications=10, metrics=["wait_mean"])
@@ -128,9 +128,9 @@ interval = runs.interval("wait_mean")
 print(f"{interval.mean:.2f} ± {interval.half_width:.2f} s (95 %); exact: {exact.wait_mean:.2f} s")
 
 # %% [markdown]
-# An interval of 95 % misses the exact value once in twenty times: that is what 95 % means, and no error of the simulator. The standard error of a mean of n independent values is their standard deviation divided by √n.
+# A confidence interval of 95 % misses the exact value in one of twenty cases; such a miss is not an error of the simulator. The standard error of a mean of n independent values is their standard deviation divided by √n.
 #
-# **Exercise 5.** How many times as many replications does it take for a tenth of the standard error?
+# **Exercise 5.** By what factor must the number of replications grow to reduce the standard error to a tenth?
 
 # %%
 answer_5 = None
@@ -141,7 +141,7 @@ check(answer_5, 10**2, "√n has to be ten times as large.")
 # %% [markdown]
 # ## 6. Several GPUs: Erlang's formulas
 #
-# With c servers and offered load a, Erlang (1917) asked for the probability B(a, c) that all are busy if a task that meets c busy servers is *lost*. It follows from a recursion over the number of servers:
+# With c servers and offered load a, Erlang (1917) derived the probability B(a, c) that all servers are busy if a task that finds c busy servers is *lost*. The probability follows from a recursion over the number of servers:
 #
 # $$B(a, 0) = 1, \qquad B(a, n) = \frac{a\,B(a, n-1)}{n + a\,B(a, n-1)}$$
 #
@@ -149,7 +149,7 @@ check(answer_5, 10**2, "√n has to be ten times as large.")
 #
 # $$C(a, c) = \frac{B}{1-\rho\,(1-B)}, \qquad W_q = \frac{C(a, c)}{c\mu-\lambda}$$
 #
-# **Exercise 6.** Write the recursion.
+# **Exercise 6.** Write the recursion for B as a Python function.
 
 # %%
 def erlang_b(load, servers):
@@ -163,7 +163,7 @@ cases = {case: theory.erlang_b(*case) for case in ((0.5, 1), (1.6, 2), (3.2, 4),
 check({case: erlang_b(*case) for case in cases}, cases, "begin with 1, and go from n = 1 to the number of servers; with load 0.5 and one server it is 1/3.")
 
 # %% [markdown]
-# **Exercise 7.** Four users have a GPU each, and each sends 0.8 tasks a second of 1 s on average. Alone, each waits 4 s. Now they share one queue for the four GPUs, so the load of each GPU stays 0.8. What is the mean wait (`wait`, in seconds)? By what factor did it become shorter (`factor`)?
+# **Exercise 7.** Four users have one GPU each, and each user sends 0.8 tasks per second of 1 s on average. With a GPU per user a task waits 4 s on average. Now the users share one queue for the four GPUs, so the load of each GPU remains 0.8. What is the mean wait (`wait`, in seconds)? By what factor is this wait shorter than before (`factor`)?
 
 # %%
 answer_7 = {"wait": None, "factor": None}
@@ -173,7 +173,7 @@ pooled = theory.mmc(3.2, 1.0, servers=4).wait_mean
 check(answer_7, {"wait": pooled, "factor": exact.wait_mean / pooled}, "a = 3.2 and c = 4; cμ − λ is 0.8/s. With your erlang_b(3.2, 4): C, then the wait.")
 
 # %% [markdown]
-# Sharing costs nothing and shortens the wait to less than a fifth: no GPU is idle while a task waits in the queue of another. The picture for four GPUs, at the same loads as above:
+# Sharing costs nothing and shortens the wait to less than a fifth: no GPU is idle while a task waits in the queue of another GPU. The next picture shows the wait with four GPUs, at the same loads per GPU as above:
 
 # %%
 four = {"cluster.nodes.gpus.count": 4}
@@ -183,11 +183,11 @@ theory_and_simulation(queue, "workload.tasks.arrivals.rate", rates, "wait_mean",
 # %% [markdown]
 # ## 7. Variability
 #
-# Service times need not be exponential. For one server and any service time S, Pollaczek and Khinchine (1930) have the mean wait from two moments; scv is the squared coefficient of variation, variance / mean² (0: all equal, 1: exponential):
+# Service times need not be exponential. For one server and any service time S, the formula of Pollaczek and Khinchine (1930) gives the mean wait from two moments. The squared coefficient of variation, scv, is variance / mean² (0: all equal, 1: exponential):
 #
 # $$W_q = \frac{\rho}{1-\rho}\cdot\frac{1+\mathrm{scv}}{2}\cdot E[S]$$
 #
-# **Exercise 8.** At a load of 0.8 and a mean service of 1 s: what is the mean wait if all tasks are equally long (`equal`)? If their scv is 4, which is little for training jobs (`mixed`)? In seconds.
+# **Exercise 8.** At a load of 0.8 and a mean service time of 1 s, what is the mean wait in seconds if all tasks are equally long (`equal`)? What is the mean wait in seconds if their scv is 4, which is low for training jobs (`mixed`)?
 
 # %%
 answer_8 = {"equal": None, "mixed": None}
@@ -197,7 +197,7 @@ rights = {"equal": theory.md1(0.8, 1.0).wait_mean, "mixed": theory.mg1(0.8, 1.0,
 check(answer_8, rights, "ρ/(1 − ρ) is 4; the factor is 1/2 for equal tasks.")
 
 # %% [markdown]
-# The simulation agrees. With a heavy tail it takes long runs: a few long tasks make most of the waiting.
+# The simulation agrees with the formula. With a heavy tail long runs are needed, since a few long tasks cause most of the waiting.
 
 # %%
 sizes = {"all equal": "1 s", "lognormal, scv 4": {"distribution": "lognormal", "mean": "1 s", "cv": 2}}
@@ -209,7 +209,7 @@ for (name, size), wait in zip(sizes.items(), rights.values()):
 # %% [markdown]
 # ## 8. Jobs that need several GPUs: first come, first served
 #
-# A job that needs several GPUs at once can wait while some are free, and those behind it wait with it. Five jobs on a machine with four GPUs:
+# A job that needs several GPUs at once may have to wait while some GPUs are free, and the jobs behind it wait as well. Five jobs arrive at a machine with four GPUs:
 #
 # | job | arrives at | GPUs | runs for |
 # | --- | --- | --- | --- |
@@ -238,7 +238,7 @@ def starts(policy, jobs=jobs):
 
 
 # %% [markdown]
-# **Exercise 9.** Draw the schedule on paper: time to the right, four lines. Under `fcfs` no job may start before one that arrived earlier. When does each start, in seconds?
+# **Exercise 9.** Draw the schedule on paper, with time to the right and one line per GPU. Under `fcfs` no job may start before a job that arrived earlier. When does each job start, in seconds?
 
 # %%
 answer_9 = {"B": None, "C": None, "D": None, "E": None}
@@ -254,9 +254,9 @@ check_starts(answer_9, "fcfs", "B needs three GPUs and has to wait for the end o
 # %% [markdown]
 # ## 9. EASY backfilling
 #
-# Lifka (1995): users say how long their jobs run. If the first job of the queue does not fit, compute its **shadow time**, the earliest time at which enough GPUs will be free for it, and the **extra** GPUs, those that are free then and that it does not need. A later job may start now if it fits and either ends by the shadow time or takes only extra GPUs. The first job is not delayed; nothing is promised to the second.
+# In EASY backfilling (Lifka 1995) users state how long their jobs run. If the first job of the queue does not fit, EASY computes the **shadow time**, the earliest time at which enough GPUs will be free for this job. The **extra** GPUs are those that will be free at the shadow time and that the first job does not need. A later job may start now if it fits and either ends by the shadow time or takes only extra GPUs. The first job is not delayed; the second job in the queue has no such guarantee.
 #
-# **Exercise 10.** When does each job start under EASY? At 3 s, when D arrives: what is the shadow time of B, and how many GPUs are extra?
+# **Exercise 10.** When does each job start under EASY? As a help, find the shadow time of B and the number of extra GPUs at 3 s, when D arrives.
 
 # %%
 answer_10 = {"B": None, "C": None, "D": None, "E": None}
@@ -267,7 +267,7 @@ check_starts(answer_10, "easy_backfill", "B gets three GPUs at 6 s, so one is ex
 # %% [markdown]
 # ## 10. Conservative backfilling
 #
-# Every job gets a reservation when it arrives, and a later one may start only if it delays none of them.
+# Every job gets a reservation when it arrives, and a later job may start only if it delays no reservation.
 #
 # **Exercise 11.** When does each job start under conservative backfilling?
 
@@ -278,7 +278,7 @@ answer_11 = {"B": None, "C": None, "D": None, "E": None}
 check_starts(answer_11, "conservative_backfill", "When D arrives, C has its reservation: all GPUs from 10 to 12 s. D is too long to end before it.")
 
 # %% [markdown]
-# **Exercise 12.** How long may D be, in seconds, so that it starts at once (at 3 s) under conservative backfilling?
+# **Exercise 12.** What is the longest run time of D, in seconds, with which D starts at once (at 3 s) under conservative backfilling?
 
 # %%
 answer_12 = None
@@ -288,7 +288,7 @@ lengths = [length for length in range(1, 10) if starts("conservative_backfill", 
 check(answer_12, max(lengths), "It has to end when the reservation of C begins.")
 
 # %% [markdown]
-# The three schedules. C is the job that pays under EASY: it starts at 12 s, where it would have started at 10 s without backfilling. Yet the mean wait of the five is least there.
+# The next cell draws the three schedules. Under EASY job C is delayed: it starts at 12 s, where it would have started at 10 s without backfilling. Even so, the mean wait of the five jobs is shortest under EASY.
 
 # %%
 from IPython.display import display
@@ -301,7 +301,7 @@ for policy in ("fcfs", "easy_backfill", "conservative_backfill"):
 # %% [markdown]
 # ## 11. A real question
 #
-# The shipped scenario `backfilling` has a log of a machine with 128 processors (drawn from the model of Lublin and Feitelson), at 64 % load, with the run times that users asked for, which are wrong. Ten draws of the log by days:
+# The shipped scenario `backfilling` has a log of a machine with 128 processors (drawn from the model of Lublin and Feitelson), at a load of 64 %. The run times that users requested are wrong. The next cell resamples the log ten times by days:
 
 # %%
 found = hs.compare(
@@ -313,17 +313,17 @@ found = hs.compare(
 found.shown_table()
 
 # %% [markdown]
-# First come, first served keeps processors idle in front of wide jobs, and jobs wait for a day and more, where with backfilling they wait for hours. Which way of backfilling is better?
+# First come, first served leaves processors idle until a wide job fits, and jobs wait for a day and more; with backfilling jobs wait for hours. Which kind of backfilling is better?
 
 # %%
 difference = found.runs["easy_backfill"].column("wait_mean") - found.runs["conservative_backfill"].column("wait_mean")
 print(f"mean wait, EASY less conservative, draw by draw (min): {(difference / 60).round().astype(int).tolist()}")
 
 # %% [markdown]
-# The draws differ far more from one another than the two policies do, so the policies are compared draw by draw (both meet the same jobs), and the interval is that of the differences. `found` prints it with its verdict:
+# The resampled logs differ far more from one another than the two policies do. Therefore the policies are compared log by log (both policies run the same jobs), and the confidence interval is that of the differences. `found` prints this interval with its verdict:
 
 # %%
 found
 
 # %% [markdown]
-# **To go on.** Run the comparison with `overrides={"workload.jobs.trace.estimates": "perfect"}`: is it better for all if users know how long their jobs run? Then lower the load (`workload.jobs.trace.time_scale`) until first come, first served has a steady state, and see what share of the machine it can use. The comments of `scenarios/hetsim_scenarios/clusters/backfilling.yaml` say what to expect.
+# **To go on.** Run the comparison with `overrides={"workload.jobs.trace.estimates": "perfect"}`: do all jobs gain if users know how long their jobs run? Then lower the load (`workload.jobs.trace.time_scale`) until first come, first served has a steady state, and find the share of the machine that it can use. The comments of `scenarios/hetsim_scenarios/clusters/backfilling.yaml` describe the results.

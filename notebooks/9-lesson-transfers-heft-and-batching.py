@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson: transfers, HEFT and batching
 #
-# When is a GPU worth its transfers? How does a planner choose between unlike devices, and what does it not see? How large should a batch be? This lesson takes an hour or two. You need a little Python; the last part uses the load of a queue from the lesson on queues.
+# When is a GPU worth its transfers? How does a planner choose between different devices, and what does its model omit? How large should a batch be? This lesson takes an hour or two. You need a little Python; the last part uses the load of a queue from the lesson on queues.
 #
-# Each exercise has a cell with `answer_1 = None` and so on. Replace `None` by your answer, run the cell, then the one below it, which checks the answer within 1 %. Answers are numbers, in the unit that the exercise names. Work them out by hand first: what the check compares with is a published figure, or comes from theory or a simulation, so its source gives the answer away.
+# Each exercise has a cell with `answer_1 = None` and so on. Replace `None` by your answer, run the cell, and then run the cell below it, which checks the answer within 1 %. Answers are numbers, in the unit that the exercise names. Find each answer by hand first: the code of the check contains the published figure, or the formula or simulation that computes the right answer.
 
 # %%
 import hetsim as hs
@@ -25,9 +25,9 @@ def check(answer, right, hint):
 # %% [markdown]
 # ## 1. Is the GPU worth its transfers?
 #
-# A GPU task has three stages: **upload** of its input over PCIe, **compute**, **download** of its result. A task on a core has none of the transfers. A task takes 400 ms on a core and 20 ms on a GPU, twenty times as fast. Its input comes over a link of 12 GB/s, its result is small.
+# A GPU task has three stages: **upload** of its input over PCIe, **compute**, and **download** of its result. A task on a core needs no transfers. In this exercise a task takes 400 ms on a core and 20 ms on a GPU, which is twenty times as fast. The input of the task is uploaded over a link of 12 GB/s, and its result is small.
 #
-# **Exercise 1.** From which size of the input on (in GB) is the core as fast as the GPU?
+# **Exercise 1.** At which size of the input (in GB) is the core as fast as the GPU?
 
 # %%
 answer_1 = None
@@ -56,9 +56,9 @@ check(answer_1, min(size for size in sizes if where(size) == "cpu"), "The upload
 # %% [markdown]
 # ## 2. Overlap
 #
-# One task cannot compute before its input is there, but the next task's upload can go on while this one computes: a GPU has a copy engine for each direction next to the one that computes. With `streams: 1` a GPU has one task in flight at a time, with 2 two of them, and so on. Fifty blocks arrive at once; each takes 100 ms to upload, 150 ms to compute and 110 ms to download.
+# A task cannot compute before its input is on the GPU, but the upload of the next task can run while this task computes: besides its compute engine a GPU has a copy engine for each direction. With `streams: 1` a GPU has one task in flight at a time, with `streams: 2` two tasks, and so on. Fifty blocks arrive at once; each takes 100 ms to upload, 150 ms to compute and 110 ms to download.
 #
-# **Exercise 2.** How long do the fifty blocks take, in seconds, one after the other (`one`)? And if nothing but the stages themselves limits the overlap (`best`)? Find the stage that sets the pace, then what comes before its first block and after its last.
+# **Exercise 2.** How long do the fifty blocks take, in seconds, if they run one after the other (`one`)? How long do they take if only the stages themselves limit the overlap (`best`)? Find the slowest stage, and then the time before its first block and after its last block.
 
 # %%
 answer_2 = {"one": None, "best": None}
@@ -88,9 +88,9 @@ simulated = {"one": blocks(1).metric("makespan"), "best": blocks(50).metric("mak
 check(answer_2, simulated, "The slowest stage works without a pause: 50 times 150 ms, and once the other two stages.")
 
 # %% [markdown]
-# With s streams, s blocks are in flight at most, and each is in flight for 360 ms at least. By Little's law at most s/360 ms blocks end in a time, and never more than one in 150 ms.
+# With s streams at most s blocks are in flight, and each block is in flight for at least 360 ms. By Little's law at most s blocks end per 360 ms, and never more than one block per 150 ms.
 #
-# **Exercise 3.** How many streams does it take for the full pace?
+# **Exercise 3.** How many streams are needed for the maximum rate of blocks?
 
 # %%
 answer_3 = None
@@ -100,7 +100,7 @@ pace = simulated["best"]
 check(answer_3, min(streams for streams in range(1, 6) if blocks(streams).metric("makespan") < 1.001 * pace), "s/360 has to be 1/150 at least, and s is whole.")
 
 # %% [markdown]
-# The picture of six blocks, with one stream and with three: uploads are orange, computing is blue, downloads are green.
+# The next cell draws six blocks, with one stream and with three streams: uploads are orange, computing is blue, and downloads are green.
 
 # %%
 from IPython.display import display
@@ -109,7 +109,7 @@ for streams in (1, 3):
     display(hs.plots.gantt(blocks(streams, count=6), until=2.2))
 
 # %% [markdown]
-# **Exercise 4.** On a link of half duplex, uploads and downloads share one rate. Which is the shortest time a block now, in the long run, with any number of streams (in ms)?
+# **Exercise 4.** On a half-duplex link uploads and downloads share one rate. What is the shortest time per block in the long run, with any number of streams (in ms)?
 
 # %%
 answer_4 = None
@@ -123,7 +123,7 @@ check(answer_4, 1000 * (longer - shorter) / 100, "Now the link sets the pace: it
 #
 # Transfers that use a link at the same time share its rate equally.
 #
-# **Exercise 5.** Two GPUs sit behind one PCIe switch of 12 GB/s. At the same moment one begins to fetch 12 GB, the other 24 GB. When does each have its data, in seconds?
+# **Exercise 5.** Two GPUs are behind one PCIe switch of 12 GB/s. At the same moment one GPU begins to fetch 12 GB, and the other GPU 24 GB. After how many seconds does each GPU have its data?
 
 # %%
 answer_5 = {"12 GB": None, "24 GB": None}
@@ -148,7 +148,7 @@ check(answer_5, fetched(), "Each gets 6 GB/s until the smaller one is complete; 
 # %% [markdown]
 # ## 4. HEFT
 #
-# Heterogeneous earliest finish time (Topcuoglu, Hariri, Wu 2002) plans a graph of tasks on unlike processors. The example of the paper: ten tasks, three processors, and data on the edges, which take as many seconds from one processor to another as they have bytes, and none on the same.
+# Heterogeneous earliest finish time (Topcuoglu, Hariri, Wu 2002) plans a graph of tasks on different processors. The example of the paper has ten tasks, three processors, and data on the edges. The data take one second per byte from one processor to another, and no time on the same processor.
 
 # %%
 times = {  # seconds on each processor
@@ -162,13 +162,13 @@ edges = {  # bytes to each successor
 }
 
 # %% [markdown]
-# HEFT takes the tasks by falling **upward rank**: the length of the longest path from the beginning of the task to the end of the graph, with each task's mean time over the processors and each edge's time:
+# HEFT considers the tasks in decreasing order of **upward rank**. The upward rank of a task is the length of the longest path from the start of the task to the end of the graph, with the mean time of each task over the processors and the time of each edge:
 #
 # $$\mathrm{rank}(i) = \bar{w}_i + \max_{j\,\in\,\mathrm{succ}(i)} \bigl(c_{ij} + \mathrm{rank}(j)\bigr)$$
 #
-# Without a successor the maximum is 0.
+# For a task without successors the maximum is 0.
 #
-# **Exercise 6.** Write it.
+# **Exercise 6.** Write the upward rank as a Python function.
 
 # %%
 def rank(task):
@@ -184,7 +184,7 @@ published = {
 check({task: rank(task) for task in times}, published, "n10 has its mean time, 44/3; n7 has 11, and 17 + rank(n10) after it.")
 
 # %% [markdown]
-# Each task in turn goes to the processor where it would end first, its data's way included. n1 has the highest rank. It ends first on the third processor, at 9 s. Next is n3 (n4 has the same rank).
+# HEFT assigns each task in turn to the processor on which the task would end first, including the transfer of its data. Task n1 has the highest rank, and ends first on the third processor, at 9 s. Task n3 is next (n4 has the same rank).
 #
 # **Exercise 7.** At what time would n3 end on each processor?
 
@@ -197,7 +197,7 @@ right = {name: 9 + data[name] + length for name, length in zip(data, times["n3"]
 check(answer_7, right, "The 12 bytes of n1 leave the third processor at 9 s; n3 stays where they are, or waits for them.")
 
 # %% [markdown]
-# The schedule that comes out is 80 s long, as published. How good is that? No schedule is shorter than the longest path with each task on its fastest processor and no data sent. The quotient is the paper's **schedule length ratio**.
+# The schedule of HEFT is 80 s long, as published. How good is this schedule? No schedule is shorter than the longest path with each task on its fastest processor and without transfers. The quotient of the two lengths is the paper's **schedule length ratio**.
 #
 # **Exercise 8.** How long is that path, in seconds (`bound`)? What is the ratio (`ratio`)?
 
@@ -210,9 +210,9 @@ right = {"bound": plan["lower_bound"], "ratio": plan["schedule_length"] / plan["
 check(answer_8, right, "The path goes by n2 and n9: 9 + 13 + 12 + 7 s.")
 
 # %% [markdown]
-# ## 5. What the plan does not see
+# ## 5. Effects that the plan omits
 #
-# HEFT supposes that each pair of processors has a link of its own, and that data are sent as soon as they are made. In the simulated cluster each processor is a node with one network card, which all of its transfers share, and a task fetches its data when its turn comes on its device. The same plans, run:
+# HEFT assumes that each pair of processors has a link of its own, and that data are sent as soon as they are computed. In the simulated cluster each processor is a node with one network card, which all transfers of the node share, and a task fetches its data when its turn comes on its device. The next cell runs the plans of four planners in this cluster:
 
 # %%
 planners = ("heft", "cpop", "peft", "local_search")
@@ -223,7 +223,7 @@ for policy, result in graphs.items():
     print(f"{policy:13} {told:20} {result.metric('makespan'):.0f} s simulated")
 
 # %% [markdown]
-# The shortest schedule on paper is not the shortest that is run. `local_search` starts from such plans and changes them step by step, judged by a simulation that knows the links; it finds one that is shorter by a quarter. Where the time goes:
+# The schedule that is shortest on paper is not the shortest in the run. `local_search` starts from such plans and changes them step by step, and evaluates each plan by a simulation of the links; its plan is shorter by a quarter. The next cell shows how long tasks wait for uploads:
 
 # %%
 for policy in ("heft", "local_search"):
@@ -231,13 +231,13 @@ for policy in ("heft", "local_search"):
     display(hs.plots.gantt(graphs[policy], until=150))
 
 # %% [markdown]
-# The better plan has data sent ahead, while the device that needs them still works on another task, and puts tasks where that is possible. **A plan is as good as its model of the machine.** What the model lacks is most often the links.
+# The better plan sends data ahead, while the device that needs them still works on another task, and assigns tasks to devices where this is possible. **A plan is as good as its model of the machine.** Most often a model omits the links.
 #
 # ## 6. Batching
 #
-# A model on a GPU answers a batch of b images in 12 + 1.5·b ms: a part of the time does not depend on the number (launches, reading the weights). So larger batches serve more images a second, and each of them takes longer.
+# A model on a GPU answers a batch of b images in 12 + 1.5·b ms: a part of the time does not depend on the number of images (launches, reading the weights). With larger batches the GPU therefore serves more images per second, and each batch takes longer.
 #
-# **Exercise 9.** How many images a second does the GPU serve at most with batches of 8 (`eight`)? With ever larger batches (`limit`)? Which is the smallest batch size that serves 480 a second (`batch`)?
+# **Exercise 9.** How many images per second does the GPU serve at most with batches of 8 (`eight`)? How many images per second does it serve in the limit of large batches (`limit`)? What is the smallest batch size with which it serves 480 images per second (`batch`)?
 
 # %%
 answer_9 = {"eight": None, "limit": None, "batch": None}
@@ -251,7 +251,7 @@ right = {"eight": per_second(8), "limit": 1 / 0.0015, "batch": next(b for b in r
 check(answer_9, right, "b images in 12 + 1.5·b ms; for the limit divide both by b; b ≥ 0.48·(12 + 1.5·b).")
 
 # %% [markdown]
-# **Greedy** batching waits for nothing: when the GPU is free, all that wait are the next batch. At low load batches are small and fast; as the load rises they grow by themselves, and so does the capacity. The queue length at the beginning of a batch is a Markov chain, so the mean response is known exactly. Theory and simulation in one picture:
+# **Greedy** batching never waits: when the GPU is free, all waiting images are the next batch. At low load batches are small and fast; as the load rises, the batches and with them the capacity grow without any setting. The queue length at the beginning of a batch is a Markov chain, so the mean response is known exactly. The next picture shows theory and simulation:
 
 # %%
 service = {
@@ -276,7 +276,7 @@ theory_and_simulation(service, "workload.images.arrivals.rate", rates, "response
 # %% [markdown]
 # The alternative is to wait until a batch of a fixed size is full.
 #
-# **Exercise 10.** Images come at 50 a second (Poisson), and batches of 21 are launched when full. How long does an image wait on average until its batch is full (`wait`, in ms)? What is its mean response, if the GPU is free then (`response`, in ms)?
+# **Exercise 10.** Images arrive at 50 per second (Poisson), and a batch of 21 images is launched when it is full. How long does an image wait on average until its batch is full (`wait`, in ms)? What is the mean response of an image, if the GPU is free when the batch is full (`response`, in ms)?
 
 # %%
 answer_10 = {"wait": None, "response": None}
@@ -298,9 +298,9 @@ print(f"by simulation {1000 * response.mean:.0f} ± {1000 * response.half_width:
       f"greedy: {1000 * theory.greedy_batches(50, fixed=0.012, per_item=0.0015).response_mean:.1f} ms (exact)")
 
 # %% [markdown]
-# An image that is due after 100 ms and arrives just after a launch waits for that batch, then runs in its own. So two batches have to fit in 100 ms. That is the rule of Nexus (Shen and others, SOSP 2019).
+# An image that is due after 100 ms and arrives just after a launch waits for the running batch, and then runs in a batch of its own. Therefore two batches have to fit into 100 ms. This is the rule of Nexus (Shen and others, SOSP 2019).
 #
-# **Exercise 11.** How large may batches be by that rule (`batch`)? How many images a second can be served so (`rate`)?
+# **Exercise 11.** What is the largest batch size by the rule of Nexus (`batch`)? How many images per second can the GPU serve with this batch size (`rate`)?
 
 # %%
 answer_11 = {"batch": None, "rate": None}
@@ -310,7 +310,7 @@ largest = max(b for b in range(1, 100) if 2 * (12 + 1.5 * b) <= 100)
 check(answer_11, {"batch": largest, "rate": per_second(largest)}, "12 + 1.5·b is 50 ms at most; b is whole.")
 
 # %% [markdown]
-# The share of images answered within 100 ms, by load. `nexus` drops what cannot be answered in time; above its rate that keeps the promise for the others.
+# The next picture shows the share of images answered within 100 ms, by load. `nexus` drops images that cannot be answered in time; above its maximum rate the other images are therefore still in time.
 
 # %%
 batchings = {
@@ -326,6 +326,6 @@ swept = hs.sweep(
 hs.plots.against(swept, "workload.images.arrivals.rate", "slo_attainment")
 
 # %% [markdown]
-# Full batches are the worst at low load, where nothing else is needed but to wait for nothing, and they cannot serve more than 483 a second. Greedy batches have no such limit, but batches that grow with the queue make every image late.
+# Batches of a fixed size are worst at low load, where an image should not wait at all, and they cannot serve more than 483 images per second. Greedy batching has no such limit, but near saturation its batches grow with the queue and make every image late.
 #
-# **To go on.** Try `{"name": "size_or_timeout", "max_batch_size": 21, "batch_timeout": "20 ms"}` in the last picture: a full batch, or what there is after 20 ms. Find the timeout that answers most images in time at 300 a second, with `hs.tune`.
+# **To go on.** Try `{"name": "size_or_timeout", "max_batch_size": 21, "batch_timeout": "20 ms"}` in the last picture: it launches a full batch, or the waiting images after 20 ms. With `hs.tune` find the timeout that answers most images in time at 300 images per second.

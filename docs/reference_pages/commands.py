@@ -1,4 +1,4 @@
-"""The page of commands, as their `--help` has them."""
+"""The page of commands, from their `--help` texts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from hetsim.cli.program import VERBS
 
 
 def commands_page() -> Iterator[str]:
-    """Every verb with its options, as `--help` has them."""
+    """List every command with the options of its `--help` text."""
     yield "# Commands"
     yield from generated("the help texts of the commands")
-    yield "Data go to stdout, progress and notes to stderr. Exit codes: 0 done, 1 the run failed, 2 wrong usage,"
-    yield "3 invalid scenario, 4 nothing meets the target (`hetsim size`, `hetsim plan partition`), 130 interrupted."
-    yield "`--out` is a folder in every command. Verdicts have color on a terminal; `NO_COLOR` is respected."
+    yield "Commands write data to stdout, and progress and notes to stderr. The exit codes are 0 (success), 1 (the"
+    yield "run failed), 2 (wrong usage), 3 (invalid scenario), 4 (no configuration meets the target of `hetsim size`"
+    yield "or `hetsim plan partition`) and 130 (interrupted). `--out` is a folder in every command. Verdicts have"
+    yield "color on a terminal, unless the environment variable `NO_COLOR` is set."
     for verb, reference in VERBS.items():
         yield from _command(f"hetsim {verb}", registry.load_object(reference), 2)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def prose(text: str) -> str:
-    """A docstring's text as one line of Markdown: nothing in it is taken for a tag or for emphasis by accident."""
+    """Return a docstring's text as one line of Markdown, with accidental tags and emphasis escaped."""
     line = " ".join(text.split())
     parts = re.split(r"(`[^`]*`)", line)
     for number in range(0, len(parts), 2):
@@ -31,4 +31,4 @@ def code(text: Any) -> str:
 
 
 def generated(what: str) -> list[str]:
-    return ["", f"This page is made from {what} by `docs/make_reference.py`.", ""]
+    return ["", f"`docs/make_reference.py` generates this page from {what}.", ""]

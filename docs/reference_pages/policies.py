@@ -1,4 +1,4 @@
-"""The page of policies: what stands at the head of each file, and its parameters."""
+"""The pages of policies: the text at the head of each file, and the parameters of each policy."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ PROMISE = re.compile(
     r"Never more energy|[Ll]east makespan of all|envy|starts after the shadow|never later than|"
     r"no planned task starts later|makespan is at most"
 )
-"""Sentences that say what is proven of a policy, or that nothing is."""
+"""Sentences that state a guarantee of a policy, or that there is none."""
 OF_PROOFS = (
     "Weakness", "Cost", "So ", "A type ", "Let ", "Decides", "Long and medium", "What makes", "W ≤", "The cheapest",
     "A job may", "The program", "YES", "The least T", "A small task",
 )  # fmt: skip
-"""Beginnings of sentences that are part of a proof, or of no promise."""
+"""Beginnings of sentences that are part of a proof, or state no guarantee."""
 
 
 FOLDERS = {
-    "orders": "Orders of a queue", "dynamic": "Schedulers that decide while the clock runs",
-    "static": "Schedulers that plan before it", "hybrid": "Schedulers that do both", "learning": "Learned policies",
+    "orders": "Orders of a queue", "dynamic": "Dynamic schedulers, which decide during the run",
+    "static": "Static schedulers, which plan before the run", "hybrid": "Hybrid schedulers, which plan and decide",
+    "learning": "Learned policies",
     "placements": "Placements", "placement_rules": "Placements by a score", "admission": "Admission",
     "batching": "Batching", "routing": "Routing", "scaling": "Scaling", "prediction": "Predictors",
 }  # fmt: skip
@@ -45,12 +46,12 @@ FOLDERS = {
 
 
 def folder_of(place: str) -> str:
-    """The folder or file of `hetsim_policies` in which a policy stands."""
+    """Return the folder or file of `hetsim_policies` that has a policy."""
     return "orders" if place.startswith("hetsim.") else place.partition(":")[0].split(".")[1]
 
 
 def policies_pages() -> dict[str, list[str]]:
-    """File names and lines: one line for every registered policy, and a page for each folder of them."""
+    """Return file names and lines of the overview of all policies and of the page of each folder."""
     shipped = importlib.import_module("hetsim_policies").CATALOGUE
     pages = {"policies.md": list(_overview(shipped))}
     for folder, title in FOLDERS.items():
@@ -61,9 +62,10 @@ def policies_pages() -> dict[str, list[str]]:
 def _overview(shipped: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     yield "# Policies"
     yield from generated("the registry and the text at the head of each policy's file")
-    yield "`hetsim list policies` prints names, first sentences and parameters, those of installed packages included."
-    yield "*Guarantee* is what is proven, with its conditions; where it is empty, nothing is stated. Under"
-    yield "`policy:` a parameter stands beside the name: `policy: {scheduler: {name: sjf, discipline: skip}}`."
+    yield "`hetsim list policies` prints the names, first sentences and parameters of all policies, including those"
+    yield "of installed packages. The column *guarantee* states what is proven of a policy, with the conditions; it"
+    yield "is empty if the policy's text states no guarantee. Under `policy:` a parameter is written next to the"
+    yield "name of its policy: `policy: {scheduler: {name: sjf, discipline: skip}}`."
     for kind, heading in KINDS.items():
         yield f"\n## {heading}\n"
         yield from table("name", "what it is", "guarantee", "reference")
@@ -76,12 +78,12 @@ def _overview(shipped: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 
 
 def _folder(shipped: Mapping[str, Mapping[str, str]], folder: str, title: str) -> Iterator[str]:
-    """A page: the policies of a folder, by the families that its head names."""
+    """Write the page of a folder: its policies, by the families that the folder's docstring names."""
     yield f"# {title}"
     yield from generated("the registry and the text at the head of each policy's file")
     there = [(kind, name, place) for kind in KINDS for name, place in sorted(shipped[kind].items())
              if folder_of(place) == folder]  # fmt: skip
-    yield "[All policies](../policies.md) in one table."
+    yield "[All policies](../policies.md) lists the policies of all pages in one table."
     text = importlib.import_module(f"hetsim_policies.{folder}").__doc__ or ""
     for family, listed in re.findall(r"^(\S[^\n]*):\n((?:    .*\n?)+)", text, re.MULTILINE) or [("", "")]:
         if family:
@@ -103,9 +105,10 @@ def _policy(kind: str, name: str) -> Iterator[str]:
         says = said_of_parameters(item if inspect.isclass(item) or kind != "scheduler" else _lists(), given)
         yield from table("parameter", "default", "meaning")
         for key, default in given.items():
-            yield row(code(key), "needed" if default is None else code(default), prose(says.get(key, "see above")))
+            shown = "required" if default is None else code(default)
+            yield row(code(key), shown, prose(says.get(key, "see the text above")))
         yield ""
-    yield f"In `{inspect.getmodule(item).__name__.replace('.', '/')}.py`."  # type: ignore[union-attr]
+    yield f"Source: `{inspect.getmodule(item).__name__.replace('.', '/')}.py`."  # type: ignore[union-attr]
 
 
 def _lists() -> Any:
@@ -115,7 +118,7 @@ def _lists() -> Any:
 
 
 def head(item: Any) -> str:
-    """The text at the head of a policy's file; where several share a file, their own and what holds for all."""
+    """Return the text at the head of a policy's file; in a file of several policies, its own text and the cost."""
     module = inspect.getmodule(item)
     of_all = inspect.cleandoc(module.__doc__ or "")  # type: ignore[union-attr]
     own = inspect.cleandoc(item.__doc__ or "")
@@ -126,7 +129,7 @@ def head(item: Any) -> str:
 
 
 def cost_of_all(module: Any, of_all: str) -> str:
-    """What a file of several policies says of the cost of all; orders that stand elsewhere have that of the list."""
+    """Return the sentence on the cost of all policies in a file; orders in other files have that of the list."""
     if module.__name__ == "hetsim.policy.lists":
         of_all = inspect.cleandoc(importlib.import_module("hetsim_policies.orders").__doc__ or "")
     found = re.search(r"Cost(?: of all)?:.*?(?=\n\n|\Z)", of_all, re.DOTALL)
@@ -134,9 +137,9 @@ def cost_of_all(module: Any, of_all: str) -> str:
 
 
 def labeled(text: str, names: Mapping[str, Any]) -> Iterator[str]:
-    """Paragraphs of a head; what is labeled (Reference, Weakness, Cost) begins a paragraph of its own.
+    """Split a head into paragraphs; a label (Reference, Weakness, Cost) begins a paragraph.
 
-    Lines about parameters, which are in a table of their own, are left out.
+    Lines about parameters are omitted, since a table lists the parameters.
     """
     line_of_one = rf"(?m)^({'|'.join(map(re.escape, names)) or '(?!)'}): .*(?:\n {{4,}}.*)*"
     for block in re.sub(line_of_one, "", text).split("\n\n"):
@@ -154,7 +157,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def guarantee(text: str) -> list[str]:
-    """The sentences of a head that say what is proven, at most three; of a reference what it says of that."""
+    """Return the sentences of a head that state a guarantee, at most three, also from its reference."""
     found = []
     for one in sentences(text):
         if one.startswith(OF_PROOFS):
@@ -168,14 +171,14 @@ def guarantee(text: str) -> list[str]:
 
 
 def reference(text: str) -> str:
-    """The first work that a head refers to, up to its year; empty where it names none."""
+    """Return the first work that a head refers to, up to its year; empty if the head names none."""
     line = " ".join(text.split())
     found = re.search(r"References?: (.*?\d{4}[^()]*\)|[^.]*)", line)
     return found[1] if found else ""
 
 
 def said_of_parameters(item: Any, names: Mapping[str, Any]) -> dict[str, str]:
-    """What docstrings say of parameters, in lines `name: what it is`."""
+    """Return the meanings of parameters from docstring lines of the form `name: meaning`."""
     texts = [inspect.getdoc(one) or "" for one in (item.__mro__ if inspect.isclass(item) else [item])]
     module = inspect.getmodule(item)
     texts.append(inspect.cleandoc((module.__doc__ if module else "") or ""))

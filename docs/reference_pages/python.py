@@ -1,4 +1,4 @@
-"""The page of Python: public functions with their signatures, classes with their methods, and what is said of them."""
+"""The page of Python: public functions with signatures, classes with methods, and their docstrings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RETURNED = {
     "Sizing": "hetsim.search.size:Sizing", "Training": "hetsim.learning.training.train:Training",
     "Tuning": "hetsim.search.tune:Tuning",
 }  # fmt: skip
-"""Classes that functions return, and that are made in no other way."""
+"""Classes that are made only by functions which return them."""
 
 CHECKS = ("check_policy", "check_predictor", "random_system", "systems")
 ELSEWHERE = ("errors", "plots", "theory")
@@ -29,23 +29,24 @@ INNER = (
     "replays", "share_table", "shown", "shown_metrics", "shown_plans", "shown_table", "title", "usage",
     "without_chance",
 )  # fmt: skip
-"""Members of classes that the program itself needs, and users hardly ever."""
+"""Members of classes that hetsim itself uses, and users hardly ever need."""
 
 
 def python_page() -> Iterator[str]:
-    """Functions of `hetsim`, what they return, pictures, tests."""
+    """Write the sections on functions, classes of results, pictures and tests."""
     yield "# Python"
     yield from generated("the signatures and docstrings of the public names")
-    yield "`import hetsim` costs next to nothing; each name is loaded when it is first used. Exact queueing models:"
-    yield "[queueing theory](../theory.md); the contract for policies: [own policy](../how-to/own-policy.md); what the"
-    yield "pictures look like: [pictures](../pictures.md); the columns of the tables: [results](results.md); what stays"
-    yield "as it is in later versions: [promises](../promises.md)."
+    yield "`import hetsim` takes almost no time, since each name is loaded at its first use. Other pages describe"
+    yield "the exact queueing models ([queueing theory](../theory.md)), the contract for policies ([own"
+    yield "policy](../how-to/own-policy.md)), the [pictures](../pictures.md), the columns of the tables"
+    yield "([results](results.md)), and the parts of the interface that later versions keep"
+    yield "([promises](../promises.md))."
     names = [name for name in hs.__all__ if name not in ELSEWHERE]
     yield "\n## Functions\n"
     for name in names:
         if inspect.isfunction(item := getattr(hs, name)):
             yield from _function(f"hetsim.{name}", item)
-    yield "## What they return\n"
+    yield "## Classes of results\n"
     for name in names:
         if inspect.isclass(item := getattr(hs, name)):
             yield from _class(f"hetsim.{name}", item)
@@ -60,7 +61,7 @@ def python_page() -> Iterator[str]:
 
 
 def public_functions() -> Iterator[tuple[str, Any]]:
-    """Every function and method of the page, by its name there."""
+    """Return every function and method of the page by its name on the page."""
     names = [name for name in hs.__all__ if name not in ELSEWHERE]
     yield from ((f"hetsim.{name}", item) for name in names if inspect.isfunction(item := getattr(hs, name)))
     yield from ((f"hetsim.plots.{name}", getattr(plots, name)) for name in plots.__all__)
@@ -99,7 +100,7 @@ def _class(name: str, item: type) -> Iterator[str]:
 
 
 def _is_documented(value: Any) -> bool:
-    """Methods and properties with a text of their own; a plain attribute has that of its type."""
+    """Return True for methods and properties with a docstring of their own, not that of their type."""
     if isinstance(value, str | int | float | tuple | list | dict) or value is None:
         return False
     return bool(_doc(value))
@@ -110,7 +111,7 @@ def _doc(value: Any) -> str:
 
 
 def signature(item: Any) -> str:
-    """`(scenario, *, seed=None)`: names and defaults; what each is stands in the text."""
+    """Return names and defaults, such as `(scenario, *, seed=None)`; the docstring has the meanings."""
     given = inspect.signature(item)
     plain = [one.replace(annotation=inspect.Parameter.empty) for one in given.parameters.values()]
     kept = [one for one in plain if one.name not in ("self", "cls")]
@@ -118,7 +119,7 @@ def signature(item: Any) -> str:
 
 
 def described(text: str) -> Iterator[str]:
-    """A docstring: its paragraphs, where lines `name   meaning` become a list, and its sections."""
+    """Write a docstring: its paragraphs, with lines `name   meaning` as a list, and its sections."""
     paragraphs, sections = parted(text)
     attribute = re.compile(r"(\w+(?:, \w+)*) {2,}(\S.*)")
     for block in paragraphs.split("\n\n"):

@@ -1,4 +1,4 @@
-"""The page of readers: which keys of a scenario theory, sizing and planners understand."""
+"""The page of readers: the keys of a scenario that theory, sizing and planners understand."""
 
 from __future__ import annotations
 
@@ -12,27 +12,34 @@ LONG = {"": "The whole file"}
 
 
 def readers_page() -> Iterator[str]:
-    """Each section of the table, with the keys by the set of readers that understands them."""
+    """Write each section of the table, with the keys by the set of readers that understand them."""
     yield "# Keys by reader"
     yield from generated("the table in `sim/hetsim/scenario/readers.py`")
-    yield "The engine understands every key of a scenario. Other readers understand those next to which they stand."
-    yield "Any other that is set, and changes what the scenario means, is not passed over: `hetsim theory` names it and"
-    yield "gives no prediction, `hetsim size` runs every number, and a plan has it as ignored in its note `covers` and"
-    yield "promises neither a ratio nor exact times, of which a run has a note. `hetsim plan-training` says that steps"
-    yield "are timed without it, `hetsim trace validate` that recorded waits are explained without it; `hetsim twin`"
-    yield "refuses it."
+    yield "The engine understands every key of a scenario. Theory, sizing, planners and other readers understand"
+    yield "only the keys in their rows below. If a scenario sets another key that changes its meaning, the reader"
+    yield "reports this key:"
     yield ""
-    yield "Classes have the keys of their entry, accelerators those of GPUs, variants those of their service; a"
-    yield "distribution or measured times have all of their keys. `x.*` is any name below `x`, `x.**` all that is below"
-    yield "it, which policies and readers of traces declare. The keys of arrivals are those of the processes that some"
-    yield f"model accepts ({', '.join(readers.PROCESSES)}); `hetsim theory` refuses any other process, other"
-    yield "readers take its times."
+    yield "- `hetsim theory` names the key and gives no prediction."
+    yield "- `hetsim size` simulates every size instead of using a bound."
+    yield "- A plan lists the key as ignored in its note `covers`, and states neither a ratio nor exact times; the run"
+    yield "  has a note on this."
+    yield "- `hetsim plan-training` reports that step times do not include the key."
+    yield "- `hetsim trace validate` reports that recorded waits are explained without the key."
+    yield "- `hetsim twin` refuses the scenario."
+    yield ""
+    yield "A class has the keys of its workload entry, an accelerator the keys of a GPU, and a variant the keys of"
+    yield "its service. A reader that understands a distribution or measured times understands all of their keys."
+    yield "`x.*` is any name below `x`, and `x.**` is every key below `x`, as policies and trace readers declare it."
+    yield f"The keys of arrivals are those of the processes that some model accepts ({', '.join(readers.PROCESSES)});"
+    yield "`hetsim theory` refuses any other process, and the other readers use the arrival times of the process."
     yield ""
     models = ", ".join(code(one) for one in readers.MODELS)
-    yield f"The families of models of `hetsim theory` are {models}; `{readers.SIZE}` is the bound of"
-    yield f"`hetsim size`, `{readers.PLAN}` what planners prove and the plans that other policies follow,"
-    yield f"`{readers.TRAINING}` the times of steps in `hetsim plan-training`, `{readers.TWIN}` the forecasts of"
-    yield f"`hetsim twin`, `{readers.VALIDATE}` what `hetsim trace validate` says of recorded waits."
+    yield f"The model families of `hetsim theory` are {models}."
+    yield f"The reader `{readers.SIZE}` is the bound of `hetsim size`."
+    yield f"`{readers.PLAN}` stands for the proofs of planners and for the plans that other policies follow,"
+    yield f"`{readers.TRAINING}` for the step times of `hetsim plan-training`, `{readers.TWIN}` for the forecasts"
+    yield f"of `hetsim twin`, and `{readers.VALIDATE}` for the explanations of recorded waits by"
+    yield "`hetsim trace validate`."
     sections: dict[str, dict[frozenset[str], list[str]]] = {}
     for key, known in _shown().items():
         plain = key.rstrip("*.").replace("gpu_time.TYPE", "gpu_time:TYPE")
@@ -47,7 +54,7 @@ def readers_page() -> Iterator[str]:
 
 
 def _shown() -> dict[str, frozenset[str]]:
-    """The rows, without the keys of distributions and measured times."""
+    """Return the rows without the keys of distributions and measured times."""
     rows = readers.rows()
     laws = [key.removesuffix(".distribution") for key in rows if key.endswith(".distribution")]
     below = {f"{law}.{one}" for law in laws for one in readers.BELOW["@"].split()}
@@ -57,7 +64,7 @@ def _shown() -> dict[str, frozenset[str]]:
 
 
 def _set(known: frozenset[str]) -> str:
-    """All, all but a few, or those that understand it."""
+    """Name a set of readers: all, all but a few, or the readers that understand the keys."""
     others = [one for one in readers.READERS if one not in known]
     if not known or not others:
         return "all" if known else "none"

@@ -17,7 +17,7 @@ NAMES = {
     "sim__scenario__llm_schema__Cache": "Cache of keys and values",
     "Entry": "Workload entry",
 }
-"""Headings of models whose own name says too little."""
+"""Headings of models with names that say too little."""
 
 
 def scenario_page() -> Iterator[str]:
@@ -33,10 +33,10 @@ def scenario_page() -> Iterator[str]:
     by_title = {_title(name): parts[name] for name in reversed(list(parts))}
     yield "# Scenario files"
     yield from generated("the JSON Schema that `hetsim schema` prints")
-    yield "A scenario is one YAML file. A value with a dimension has a unit (`5 min`, `2 GB`, `40/h`, `250 W`, `5%`);"
-    yield "unknown keys are errors with a suggestion. Where a list may stand, a single mapping is a list of one."
-    yield "Keys in **bold** are needed. A *distribution* is a bare quantity, which is constant, or a mapping with"
-    yield "`distribution`, of one of the kinds below."
+    yield "A scenario is one YAML file. A value with a dimension has a unit (`5 min`, `2 GB`, `40/h`, `250 W`,"
+    yield "`5%`); an unknown key is an error, and the message suggests a known key. In place of a list of mappings a"
+    yield "single mapping is accepted. Keys in **bold** are required. A *distribution* is either a quantity, which"
+    yield "is constant, or a mapping with the key `distribution` and one of the kinds below."
     yield ""
     yield "## The whole file"
     yield ""
@@ -66,7 +66,7 @@ def _reachable(part: Any, defs: Mapping[str, Any], seen: dict[str, None] | None 
 
 
 def _title(name: str) -> str:
-    """`LognormalSeconds` and its sisters for bytes and numbers are one: Lognormal distribution."""
+    """Return a heading; `LognormalSeconds` and `LognormalBytes` share the heading Lognormal distribution."""
     if name in NAMES:
         return NAMES[name]
     plain = re.sub(r"_Annotated.*", "", name)
@@ -104,7 +104,7 @@ def _default(one: dict[str, Any]) -> str:
 
 
 def _value(one: dict[str, Any]) -> str:
-    """What may stand there, in few words, with links to parts that have keys of their own."""
+    """Describe the accepted values in a few words, with links to parts that have keys of their own."""
     found = list(dict.fromkeys(_kinds(one)))
     found = [f"{kind} or a list" if f"list of {kind}" in found else kind for kind in found
              if kind.removeprefix("list of ") == kind or kind.removeprefix("list of ") not in found]  # fmt: skip

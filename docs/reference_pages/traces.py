@@ -16,9 +16,9 @@ def traces_page() -> Iterator[str]:
     """Readers of traces and node lists, arrival processes."""
     yield "# Traces, node lists, arrivals"
     yield from generated("the registries of trace readers, node lists and arrival processes")
-    yield "How to use traces, what each reader leaves out, and what was checked: [traces](../traces.md), for requests"
-    yield "[calibrate](../calibrate.md#requests-from-a-trace). A reader of your own:"
-    yield "[own trace reader](../how-to/own-trace-reader.md)."
+    yield "[Traces](../traces.md) explains how to use traces, which fields each reader omits, and how readers were"
+    yield "checked; [calibrate](../calibrate.md#requests-from-a-trace) does so for traces of requests. [Own trace"
+    yield "reader](../how-to/own-trace-reader.md) shows how to write a reader."
     for kind, heading, label in (
         ("traces", "Trace formats", "trace"), ("clusters", "Formats of node lists", "nodes"),
     ):  # fmt: skip
@@ -27,7 +27,7 @@ def traces_page() -> Iterator[str]:
             if reference.startswith("hetsim."):
                 yield from _reader(name, registry.load_object(reference), label)
     yield "\n## Arrival processes\n"
-    yield "All keys are in [scenario files](scenario.md#poisson-arrivals).\n"
+    yield "[Scenario files](scenario.md#poisson-arrivals) describes the keys of all arrival processes.\n"
     yield from table("process", "what it is", "keys")
     for name, reference in registry.table("arrivals").items():
         if reference.startswith("hetsim."):

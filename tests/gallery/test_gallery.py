@@ -147,7 +147,7 @@ def test_figures_stated_of_deeprm_are_those_recorded():
     assert f"{full['Packer']:.1f} under a packer" in text and f"a strict sjf has {full['strict SJF']:.1f}" in text
     assert f"is {full['strict SJF']:.2f} instead of {full['SJF']:.2f}" in entry.expected.property
     most = found["180"]
-    assert f"({most['strict SJF']:.2f} against {most['DeepRM']:.2f})" in entry.expected.property
+    assert f"({most['strict SJF']:.2f} compared with {most['DeepRM']:.2f})" in entry.expected.property
     assert all(abs(found[load]["Tetris"] - found[load]["SJF"]) < 0.01 for load in ("50", "90"))
     assert all(found[load]["DeepRM"] < found[load]["Tetris"] < found[load]["SJF"] for load in ("130", "180"))
 
@@ -221,7 +221,7 @@ def test_a_figure_that_is_missed_is_told(tmp_path):
     entry = catalogue.entry(own(tmp_path, figures="policy,wait\nFCFS,9\nSJF,2\n"))
     found = outcomes.run(entry).comparison()
     assert found["within"].tolist() == [False, True]
-    assert "the largest deviation is FCFS, wait" in outcomes.sentence(found)
+    assert "the largest deviation is FCFS, wait: 4.67, paper 9" in outcomes.sentence(found)
 
 
 @pytest.mark.parametrize(("bound", "within"), [(1.5, True), (1.49, False)])

@@ -183,7 +183,7 @@ def test_data_affinity():
     states(name, "dmdas takes 354 ms and moves 5.70 GB", *dmdas)
     states(name, "dmda 384 ms and 5.86 GB", *dmda)
     states(name, "heft 481 ms and 6.32 GB", *heft)
-    states(name, "it moves 4.81 GB and takes 366 ms", *by_half[::-1])
+    states(name, "dada moves 4.81 GB and takes 366 ms", *by_half[::-1])
     states(name, "lws moves 4.70 GB and takes 894 ms", *lws[::-1])
     assert SHIPPED[name].theme == "hybrid"
     assert runs(name).metric("makespan") == pytest.approx(dada[0] / 1e3)

@@ -541,12 +541,12 @@ def test_quotas_by_type():
     quotas = column(name, "response_mean")
     states(name, "105 s under fcfs and 105 s under sjf", found["fcfs"].mean(), found["sjf"].mean())
     states(name, "69 s under eft and 159 s where its plan is followed", found["eft"].mean(), planned.mean())
-    states(name, "by sjf on each type: 47 s", quotas.mean())
+    states(name, "by sjf on each type: the mean response is 47 s", quotas.mean())
     assert len(quotas) == 4
     for other in (found["fcfs"], found["sjf"], found["eft"], planned):
         assert below(quotas, other, confidence=0.99)
     comment = SHIPPED[name].path.read_text(encoding="utf-8")
-    assert f"mean response {found['heteroprio'].mean():.1f} s under heteroprio" in comment
+    assert f"mean response is {found['heteroprio'].mean():.1f} s under heteroprio" in comment
     assert f"{found['er_ls'].mean():.1f} s under er_ls" in comment
 
 

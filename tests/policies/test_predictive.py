@@ -518,7 +518,7 @@ def test_opening_hours():
     fewer = [student_interval(100 * (late[key] - late["own"]), 0.95) for key in ("rate", "busy")]
     phrase = "1.8 ± 0.6 and 2.0 ± 1.3 points fewer"
     states(name, phrase, *(value for one in fewer for value in (one.mean, one.half_width)))
-    states(name, "0.00 % are missed at 576 GPU-hours", 100 * late["on"].mean(), cost["on"].mean())
+    states(name, "0.00 % of the deadlines are missed at 576 GPU-hours", 100 * late["on"].mean(), cost["on"].mean())
 
 
 @pytest.mark.slow
@@ -572,8 +572,8 @@ def test_room_for_the_peak():
     assert student_interval(batch[2] - batch[1], 0.95).high < 0
     states(name, "23 % of the answers are late", late[0].mean())
     states(name, "mean response of batch jobs is 149 min", batch[0].mean())
-    states(name, "leave 8.4 % late at 207 min", late[1].mean(), batch[1].mean())
-    states(name, "0.75 % at 179 min", late[2].mean(), batch[2].mean())
+    states(name, "8.4 % of the answers are late, and batch jobs take 207 min", late[1].mean(), batch[1].mean())
+    states(name, "0.75 % of the answers are late, and batch jobs take 179 min", late[2].mean(), batch[2].mean())
 
 
 @pytest.mark.slow
@@ -585,9 +585,9 @@ def test_known_users():
     exact = runs(name, "sjf", {"workload.jobs.estimates": "exact"})
     slow = [found.column("slowdown_mean").to_numpy() for found in (none, said, predicted, exact)]
     states(name, "slowdown is 18.0 under fcfs", slow[0].mean())
-    states(name, "2.72 under sjf by what users say", slow[1].mean())
+    states(name, "2.72 under sjf by the users' estimates", slow[1].mean())
     states(name, "2.63 under qssf", slow[2].mean())
-    states(name, "2.37 under sjf if they knew", slow[3].mean())
+    states(name, "2.37 under sjf with exact durations", slow[3].mean())
     mape = [100 * next(iter(found)).notes["duration_mape"] for found in (predicted, median)]
     states(name, "off by 131 % on average, by the median 78 %", *mape)
     assert student_interval(slow[2] - slow[0], 0.95).high < 0

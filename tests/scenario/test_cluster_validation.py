@@ -134,14 +134,18 @@ def test_the_shipped_log_and_its_figures(tmp_path):
     assert (tmp_path / "jobs.swf").read_bytes() == (FOLDER / "clusters" / "jobs.swf").read_bytes()
     waits = {p: column(name, "wait_mean", p) / 3600 for p in POLICIES}
     slow = {p: column(name, "bounded_slowdown_10s_mean", p) for p in POLICIES}
-    states(name, "under fcfs jobs wait 31 h", waits["fcfs"].mean())
+    states(name, "Under fcfs jobs wait 31 h", waits["fcfs"].mean())
     states(name, "with a bounded slowdown of 3190", slow["fcfs"].mean())
     easy, conservative = POLICIES[1:]
-    states(name, "it is 2.78 h and 151 under easy_backfill and 3.13 h and 152 under conservative_backfill",
+    states(name, "2.78 h with a bounded slowdown of 151 under easy_backfill, and 3.13 h with a bounded slowdown of 152",
            waits[easy].mean(), slow[easy].mean(), waits[conservative].mean(), slow[conservative].mean())  # fmt: skip
     figures = [column(name, metric, p, exact).mean() / unit for p in POLICIES[1:]
                for metric, unit in (("wait_mean", 3600), ("bounded_slowdown_10s_mean", 1))]  # fmt: skip
-    states(name, "With exact ones (estimates: perfect) it is 2.34 h and 129, and 2.51 h and 108", *figures)
+    states(
+        name,
+        "2.34 h with a bounded slowdown of 129 under easy_backfill, and 2.51 h with a bounded slowdown of 108",
+        *figures,
+    )
     for policy in POLICIES[1:]:
         assert below(waits[policy], waits["fcfs"])
     assert below(waits[easy], waits[conservative])

@@ -994,7 +994,7 @@ def test_the_shipped_sweep_gives_the_figures_it_states():
     minutes = (found.pivot("policy", "workload.jobs.arrivals.rate", "response_mean") / 60).round(1)
     description = load("latency-against-load").description
     slow, fast = (" and ".join(", ".join(map(str, row)).rsplit(", ", 1)) for row in minutes.to_numpy()[[0, -1]])
-    assert f"under fcfs, sjf and srtf: {slow} min at 24/h; {fast} min at 45.6/h." in description
+    assert f"under fcfs, sjf and srtf is {slow} min at 24/h, and {fast} min at 45.6/h." in description
     # Near saturation the differences are no chance.
     each = found.by_replication[found.by_replication["point"] == 4]
     wide = each.pivot(index="replication", columns="policy", values="response_mean")
