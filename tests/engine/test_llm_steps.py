@@ -549,14 +549,14 @@ def test_measured_steps_replace_the_estimate_of_a_preset_unless_a_roofline_is_wr
     path = tmp_path / "server.yaml"
     path.write_text(yaml.safe_dump(scenario(service)))
     server = Server(path, request_log.read(known_log(tmp_path / "log.csv"), None, {}))
-    assert (server.read_off(server.fitted) is None) == roofline
+    assert (server.spans() is None) == roofline
 
 
 @pytest.mark.slow
 def test_a_known_line_is_found_by_simulation_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(request_log, "fit", lambda _: None)
     server = Server(server_file(tmp_path), request_log.read(known_log(tmp_path / "log.csv"), None, {}))
-    found = server_log.fit(server)
+    found = server_log.fit([server])
     assert max(abs(one.error) for one in found.figures) < 2e-3
     assert found.step["fixed"] == pytest.approx(0.012, rel=0.01)
 
@@ -589,10 +589,11 @@ def test_steps_are_read_off_a_log(tmp_path, phases):
 def test_the_end_of_a_log_does_not_change_what_is_read_off_its_beginning(tmp_path):
     """Later requests, whose times are held back, take part in steps of earlier ones: those spans are left out."""
     server = Server(server_file(tmp_path), request_log.read(known_log(tmp_path / "log.csv"), None, {}))
-    before = server.read_off(server.fitted)
+    before = request_log.fit(server.spans())
     later = server.log.arrival + server.log.ttft >= (server.log.arrival + server.log.ttft)[server.fitted :].min()
     server.log.latency[later] *= 2
-    assert before is not None and server.read_off(server.fitted).fixed == pytest.approx(before.fixed, rel=0.02)
+    after = request_log.fit(server.spans())
+    assert before is not None and after.fixed == pytest.approx(before.fixed, rel=0.02)
 
 
 def test_published_figures_against_a_real_server(tmp_path):
@@ -604,7 +605,7 @@ def test_published_figures_against_a_real_server(tmp_path):
     server = Server(path, request_log.read(MEASURED / "vtc_fcfs_proportional.csv.gz", None, {}))
     usual = Efficiency()
     times = server.times_of({"memory": usual.memory, "compute": usual.compute, "fixed": 0.0})
-    off = {one.name: abs(one.error) for one in server_log.figures_of(server, times, 0.0, 0)}
+    off = {one.name: abs(one.error) for one in server.figures(times, 0.0, 0)}
     assert off["mean time to first token"] < 0.05 and off["total time"] < 0.02, off
 
 

@@ -24,16 +24,12 @@ MAX_BATCH = 1_000_000
 LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives the device, without --rate
 
 
-@click.group(
-    cls=Verbs,
-    invoke_without_command=True,
-    subcommand_metavar="[COMMAND]",
-    short_help="Measure this machine's device and write profiles for scenarios.",
-)
+@click.group(cls=Verbs, invoke_without_command=True, subcommand_metavar="[COMMAND]",
+             short_help="Measure this machine's device and write profiles for scenarios.")  # fmt: skip
 @click.option("--model", metavar="MODULE:FACTORY",
               help="A function without arguments that returns a PyTorch module or a device.")  # fmt: skip
 @click.option("--from", "tables", multiple=True, metavar="[SIZE=]FILE",
-              help="Use a table measured elsewhere, or files of perf_analyzer (repeatable), instead of measuring.")
+              help="Use files measured elsewhere (repeatable) instead of measuring.")  # fmt: skip
 @click.option("--batch", metavar="COLUMN", help="With --from: column of batch sizes.  [default: by its name]")
 @click.option("--time", "time_", metavar="COLUMN", help="With --from: column of times.  [default: by its name]")
 @click.option("--unit", metavar="UNIT", help="With --from: unit of the times, if the column's name has none.")
@@ -42,7 +38,7 @@ LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives 
 @click.option("--as", "shape", type=click.Choice(["line", "broken-line", "powers", "table"]),
               help="With --from: the shape of the times; replaces the choice by cross-validation.")  # fmt: skip
 @click.option("--server", "scenario", type=FILE, metavar="YAML",
-              help="With --from: a scenario of the server that wrote the request log.")  # fmt: skip
+              help="With --from: a scenario of the server whose requests were measured.")  # fmt: skip
 @click.option("--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...",
               help="Batch sizes to measure.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(3, 10_000), default=15, show_default=True,
@@ -78,9 +74,9 @@ def calibrate(
 
     With --from FILE nothing is measured: a line, a line with a break and a table are fitted to the times in the file,
     compared by cross-validation, and the best is written as a service profile. For language models FILE is a profile of
-    steps (columns prompt_size, batch_size, token_size, prompt_time, token_time) or a log of requests (arrival,
-    prompt_tokens, output_tokens, ttft or first_token, latency or end), of the server that --server describes, a
-    scenario.
+    steps (columns prompt_size, batch_size, token_size, prompt_time, token_time) or, of the server that the scenario
+    --server describes, a log of requests (arrival, prompt_tokens, output_tokens, ttft or first_token, latency or end)
+    or the JSON summary of vLLM's benchmark, GenAI-Perf or inference-perf. Several of them are fitted together.
 
     `hetsim calibrate nccl FILE` turns output of nccl-tests into the curve of a link.
     """
@@ -120,7 +116,6 @@ def _from_tables(
     samples: bool, shape: str | None, scenario: Path | None, out: Path, name: str | None, force: bool, as_json: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
-    """Write a profile of times measured elsewhere, with the error of each shape."""
     from hetsim.calibrate import llm_command as language
     from hetsim.calibrate import tables as read
     from hetsim.calibrate.measure import from_elsewhere
@@ -133,19 +128,22 @@ def _from_tables(
     target = language.profile_path(out, name or files[0][1].stem, "service", force)
     wanted = None if shape is None else shape.replace("-", " ")
     kind = language.kind_of(files[0][1])
-    if kind in ("log", "steps"):
-        if len(files) > 1 or files[0][0] is not None:
-            raise click.UsageError("--from must name one file where it is a profile of steps or a log of requests")
-        if shape is not None and kind == "log":
-            raise click.UsageError("--as is for measured steps; leave it out with a log of requests")
-        if kind == "log":
-            language.log(
-                files[0][1], unit, _picked(rows), scenario=scenario, target=target, as_json=as_json, quiet=quiet
+    if kind in ("log", "steps", "summary"):
+        if any(size is not None or language.kind_of(path) != kind for size, path in files) or (
+            kind == "steps" and len(files) > 1
+        ):
+            raise click.UsageError("--from must name one profile of steps, or logs, or summaries, of one server")
+        if shape is not None and kind != "steps":
+            raise click.UsageError("--as is for measured steps; leave it out with logs and summaries of requests")
+        if kind != "steps":
+            language.logs(
+                [path for _, path in files], kind == "summary", unit, _picked(rows), scenario=scenario, target=target,
+                as_json=as_json, quiet=quiet
             )
             return
     if scenario is not None:
-        text = "--server is for logs of requests of language models"
-        raise click.UsageError(f"{text}; {files[0][1]} lacks the columns of such a log")
+        text = "--server is for logs and summaries of requests of language models"
+        raise click.UsageError(f"{text}; {files[0][1]} lacks the columns of one")
     if kind == "steps":
         language.steps(files[0][1], unit, _picked(rows), shape=wanted, target=target, as_json=as_json, quiet=quiet)
         return
@@ -166,7 +164,6 @@ def _from_tables(
 
 
 def _sized(text: str) -> tuple[int | None, Path]:
-    """Parse SIZE=FILE, or FILE without a size."""
     size, sign, rest = text.partition("=")
     number = int(size) if sign and size.isdecimal() and int(size) > 0 else None
     path = Path(rest if number is not None else text)
@@ -186,7 +183,6 @@ def _picked(rows: tuple[str, ...]) -> dict[str, str]:
 
 
 def _falling(stages: dict[str, dict[int, float]]) -> list[str]:
-    """Return remarks on stages whose times fall with the size by more than noise."""
     from hetsim.model.batch_times import StageTable
     from hetsim.scenario.schema.batch_tables import remarks
 
@@ -253,8 +249,7 @@ def _profile(path: Path) -> tuple[dict[str, Any], Any]:
 
 def _verify(
     device: "MeasuredDevice", path: Path, data: dict[str, Any], service: Any, rates: list[float], seconds: float,
-    seed: int,
-    as_json: bool, quiet: bool,
+    seed: int, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     from hetsim.calibrate.verify import ServiceProfile, verify
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the kind of a table: `steps`, `log`, `perf`, or None for batch times."""
+    """Return `steps`, `log`, `summary`, `perf`, or None for a table of batch times."""
+    if path.suffix == ".json":
+        return "summary"
     try:
         names = rows_of(path, form_of(path)).names
     except ScenarioError:
@@ -65,18 +67,26 @@ def report(
     write_profile(target, profile, quiet)
 
 
-def log(
-    path: Path, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path, as_json: bool, quiet: bool
-) -> None:
-    """Fit a server to a request log; write its profile and the held-back error."""
+def logs(
+    paths: list[Path], summarized: bool, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path,
+    as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Fit a server to logs or summaries of requests; write its profile and the errors."""
     from hetsim.calibrate import server_log
     from hetsim.calibrate.server_log import Server, entry_of
+    from hetsim.calibrate.summaries import SummaryServer
 
     if scenario is None:
-        text = "a log of requests needs --server YAML: a scenario of its server, with GPUs, memory and batching"
+        text = "logs and summaries of requests need --server YAML: a scenario with the server's GPUs, memory, batching"
         raise click.UsageError(text)
-    server = Server(scenario, request_log.read(path, unit, where))
-    fitted = server_log.fit(server, tell=lambda text: console.note(text, quiet))
+    if summarized and (unit is not None or where):
+        raise click.UsageError("--unit and --where are for tables; a summary of a load generator has its own units")
+    servers = [
+        SummaryServer(scenario, path) if summarized else Server(scenario, request_log.read(path, unit, where))
+        for path in paths
+    ]
+    fitted = server_log.fit(servers, tell=lambda text: console.note(text, quiet))
+    what = ", ".join(map(str, paths))
     service = {key: value for key, value in entry_of(scenario)["service"].items() if key != "profile"}
     given = dict(service.get("step") or {})
     step = _shown(fitted.step)
@@ -87,16 +97,13 @@ def log(
         step = {**given, **step}
     profile = {
         "service": {**service, "step": step, "front_end": _value("front_end", fitted.front_end)},
-        "measured": {
-            "from": str(path),
-            "held_back": fitted.held_back,
-            "errors": {figure.name: round(figure.error, 4) for figure in fitted.figures},
-        },
-    }
+        "measured": {"from": what, "held_back": fitted.held_back,
+                     "errors": {figure.name: round(figure.error, 4) for figure in fitted.figures}},
+    }  # fmt: skip
     console.result(as_json, lambda: {
         "profile": profile, "held_back": fitted.held_back,
         "figures": {one.name: {"measured": one.measured, "simulated": one.simulated} for one in fitted.figures},
-    }, lambda: _held_back(str(path), len(server.log), fitted))  # fmt: skip
+    }, lambda: _held_back(what, sum(len(one.log) for one in servers), fitted))  # fmt: skip
     write_profile(target, profile, quiet)
 
 
@@ -107,7 +114,6 @@ def _value(name: str, value: float) -> Any:
 
 
 def _shown(step: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a step's numbers with units; `fixed` is rounded down slightly."""
     shown = {
         name: _shown(value) if isinstance(value, dict) else value if isinstance(value, bool) else _value(name, value)
         for name, value in step.items()
@@ -120,7 +126,8 @@ def _shown(step: dict[Any, Any]) -> dict[Any, Any]:
 def _held_back(what: str, requests: int, found: "Fitted") -> list[str]:
     import yaml
 
-    rows = [[f"last {found.held_back:,} of {requests:,} requests", "measured", "simulated", "error"]]
+    judged = f"last {found.held_back:,} of {requests:,} requests" if found.held_back else f"all {requests:,} requests"
+    rows = [[judged, "measured", "simulated", "error"]]
     rows += [
         [one.name, f"{one.measured:.4g} s", f"{one.simulated:.4g} s", f"{one.error:+.1%}"] for one in found.figures
     ]

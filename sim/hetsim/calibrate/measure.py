@@ -56,10 +56,7 @@ class HostDevice:
     memories: tuple[str, ...] = ()
 
     def __init__(self, run: Callable[[int], object], name: str, bytes_in: int = 0, bytes_out: int = 0):
-        self.run = run
-        self.name = name
-        self.bytes_in = bytes_in
-        self.bytes_out = bytes_out
+        self.run, self.name, self.bytes_in, self.bytes_out = run, name, bytes_in, bytes_out
 
     def upload(self, n: int, memory: str) -> float:
         return 0.0
@@ -216,22 +213,16 @@ def _time(seconds: float) -> str:
 
 def _measured(found: MeasuredStages) -> dict[str, Any]:
     stages = {
-        name: {
-            "medians_ms": [float(f"{1e3 * value:.6g}") for value in values],
-            "residuals": [round(value, 4) for value in found.lines[name].residuals],
-            "spread": round(found.spread[name], 4),
-        }
+        name: {"medians_ms": [float(f"{1e3 * value:.6g}") for value in values],
+               "residuals": [round(value, 4) for value in found.lines[name].residuals],
+               "spread": round(found.spread[name], 4)}
         for name, values in found.medians.items()
-    }
+    }  # fmt: skip
+    device = found.device
     about = {
-        "device": found.device.name,
-        "kind": found.device.kind,
-        "bytes_in": found.device.bytes_in,
-        "bytes_out": found.device.bytes_out,
-        "batches": list(found.batches),
-        "repeats": found.repeats,
-        "stages": stages,
-    }
+        "device": device.name, "kind": device.kind, "bytes_in": device.bytes_in, "bytes_out": device.bytes_out,
+        "batches": list(found.batches), "repeats": found.repeats, "stages": stages,
+    }  # fmt: skip
     if found.overlapped:
         about["two_streams_ms"] = [float(f"{1e3 * value:.6g}") for value in found.overlapped]
     return about

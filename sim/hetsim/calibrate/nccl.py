@@ -157,7 +157,6 @@ def _number(word: re.Match[str], file: str, line: int, positive: bool) -> float:
 
 
 def _factor(collective: str, ranks: int, rows: list[_Row]) -> float:
-    """Return bus bandwidth / (size / time), by formula or else from the best row."""
     if ranks > 1 and collective:
         part = (ranks - 1) / ranks
         return 2 * part if collective in BOTH_WAYS else 1.0 if collective in DIRECT else part
@@ -166,7 +165,6 @@ def _factor(collective: str, ranks: int, rows: list[_Row]) -> float:
 
 
 def _check(rows: list[_Row], measured: tuple[float, ...], file: str) -> None:
-    """Raise ScenarioError for a fall that is too deep for a dip."""
     highest, at = 0.0, 0
     for row, rate in zip(rows, measured, strict=True):
         if rate < DEEPEST * highest:

@@ -13,7 +13,7 @@ whether reading has a constant of its own, is chosen by cross-validation over bl
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +83,12 @@ def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
 
 
 def _plain(columns: PickedColumns, wanted: tuple[str, ...]) -> str | None:
-    """Return the unit s for a column named without a unit, as in plain request tables."""
     return "s" if wanted[0] in columns.names else None
 
 
 def _since(
     columns: PickedColumns, spans: tuple[str, ...], instants: tuple[str, ...], unit: str | None, arrival: np.ndarray
 ) -> np.ndarray:
-    """Return seconds since the arrival, from a column of durations or of instants."""
     if columns.has(spans):
         return np.array([math.nan if one is None else one for one in columns.seconds(spans, unit, positive=False)])
     unit = unit or _plain(columns, instants)
@@ -210,6 +208,14 @@ def spans(
         (over - begun)[kept], (output - 1)[kept].astype(float), ((running_sum[out] - running_sum[into]) * rate)[kept],
         context=((context_sum[out] - context_sum[into]) * rate)[kept], first=first[kept], last=last[kept], read=read,
     )  # fmt: skip
+
+
+def joined(logs: list[Spans]) -> Spans:
+    """Return the spans of several logs as those of one log."""
+    starts = np.cumsum([0, *(len(one.read) for one in logs[:-1])])
+    pairs = zip(logs, starts, strict=True)
+    moved = [replace(one, first=one.first + start, last=one.last + start) for one, start in pairs]
+    return Spans(*(np.concatenate([getattr(one, part.name) for one in moved]) for part in fields(Spans)))
 
 
 def fit(log: Spans) -> Reading | None:

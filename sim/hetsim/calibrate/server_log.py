@@ -13,6 +13,9 @@ simplex on their logarithms.
 Every trial simulates the whole log, since under some orders later requests delay earlier ones, and is judged by the
 first part of the requests in order of arrival.  The other requests are held back, and the error is measured on them.
 Step times that were inferred are finally inferred and paced once more, from the whole log.
+
+Several logs of one server are fitted together: steps are inferred from the requests of all logs, and the error of a
+trial is the mean of the errors of the logs, weighted by their load (requests per second).
 """
 
 import math
@@ -31,7 +34,7 @@ from hetsim.calibrate.request_log import Log, Reading
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import Problem, ScenarioError, file_error
 from hetsim.model.files import write_text, write_whole
-from hetsim.model.record import COMPLETED, Record
+from hetsim.model.record import COMPLETED, Record, RunInput
 from hetsim.model.step_times import LinearSteps, StepTimes
 from hetsim.scenario.file import document
 from hetsim.scenario.scenario import Scenario, load
@@ -41,19 +44,22 @@ HELD_BACK = 0.3  # share of the requests, those that arrive last, that are not u
 
 
 class Server:
-    """A server with the requests of a log; the first `fitted` are used to fit."""
+    """A server with the requests of a log; the first `fitted` are used to fit.
 
-    def __init__(self, path: Path, log: Log):
-        self.path = path
-        self.log = log
-        self.fitted = len(log) - max(1, int(HELD_BACK * len(log)))
+    `demand` are the arrivals, the count and the tokens of the requests where they differ from the log.
+    """
+
+    def __init__(self, path: Path, log: Log, demand: dict[str, Any] | None = None):
+        self.path, self.log = path, log
+        self.count = self.fitted = len(log) - max(1, int(HELD_BACK * len(log)))  # `count`: those judged at present
+        self.load = len(log) / max(float(log.arrival[-1]), 1e-9)
         self._folder = tempfile.TemporaryDirectory()
         requests = Path(self._folder.name) / "requests.csv"
         columns: dict[str, Any] = {"arrival": log.arrival, "prompt_tokens": log.prompt, "output_tokens": log.output}
         columns |= {} if log.user is None else {"user": log.user}
         text = pd.DataFrame(columns).to_csv(index=False, lineterminator="\n")
         write_whole(requests, partial(write_text, text=text))
-        self._scenario = _with_requests(path, requests)
+        self._scenario = _with_requests(path, demand or {"trace": {"format": "requests", "path": str(requests)}})
         service = self._scenario.model.workload[0].service
         assert isinstance(service, LanguageModel)
         self.service = service
@@ -78,11 +84,9 @@ class Server:
         token = float(np.quantile(log.ttft / log.prompt, 0.02)) if len(log) else 1e-4
         fixed = float(np.quantile(each, 0.05)) if several.any() else 0.02
         return {
-            "fixed": step.fixed or max(fixed, 1e-4) * 0.9,
-            "per_prompt_token": step.per_prompt_token or max(token, 1e-6) / 2,
-            "per_context_token": step.per_context_token or 1e-6,
-            "front_end": front,
-        }
+            "fixed": step.fixed or max(fixed, 1e-4) * 0.9, "per_context_token": step.per_context_token or 1e-6,
+            "per_prompt_token": step.per_prompt_token or max(token, 1e-6) / 2, "front_end": front,
+        }  # fmt: skip
 
     def step_of(self, numbers: dict[str, float]) -> dict[str, Any]:
         """Return the service's `step` with these numbers, which `start` names."""
@@ -97,9 +101,9 @@ class Server:
             change["roofline"] = step.roofline.model_copy(update=change["roofline"])
         return step.model_copy(update=change).times(self.service.figures)
 
-    def read_off(self, count: int) -> Reading | None:
-        """Infer step times from the first `count` requests; None if impossible."""
-        service, log = self.service, self.log
+    def spans(self) -> request_log.Spans | None:
+        """Return the spans from which step times are inferred; None if impossible."""
+        service, log, count = self.service, self.log, self.count
         if self.wants_roofline or service.disaggregated is not None or service.scale is not None:
             return None
         if service.replicas not in (None, 1) or not (self.log.output[:count] > 1).any():
@@ -110,13 +114,41 @@ class Server:
         later = (log.arrival + log.ttft)[count:]
         until = float(later.min()) if len(later) else math.inf  # from then on steps do what those requests want
         budget = service.max_num_batched_tokens
-        return request_log.fit(
-            request_log.spans(arrival, prompt, output, ttft=ttft, latency=latency, budget=budget, until=until)
-        )
+        return request_log.spans(arrival, prompt, output, ttft=ttft, latency=latency, budget=budget, until=until)
+
+    def error(self, times: StepTimes, front_end: float) -> float:
+        """Return the mean error of times to first tokens, latencies, and spans between."""
+        log, count = self.log, self.count
+        ttft, latency = (one[:count] for one in self.simulated(times, front_end)[:2])
+        several = log.output[:count] > 1
+        own = _off((latency - ttft)[several], (log.latency - log.ttft)[:count][several])
+        return (_off(ttft, log.ttft[:count]) + _off(latency, log.latency[:count]) + own) / 3
+
+    def delays(self, times: StepTimes) -> np.ndarray:
+        """Return how much later than simulated the first tokens without queueing are."""
+        ttft = self.simulated(times, 0.0)[0][: self.count]
+        quiet = ttft <= np.nanquantile(ttft, QUIET)
+        return (self.log.ttft[: self.count] - ttft)[quiet]
+
+    def figures(self, times: StepTimes, front_end: float, first: int) -> "list[Figure]":
+        """Simulate the whole log, and compare the requests from index `first` on."""
+        log = self.log
+        ttft, latency, record = self.simulated(times, front_end)
+        rest = slice(first, None)
+        p99 = float(np.quantile(log.latency[rest], 0.99)), float(np.nanquantile(latency[rest], 0.99))
+        return [
+            Figure("mean time to first token", float(log.ttft[rest].mean()), float(np.nanmean(ttft[rest]))),
+            Figure("mean latency", float(log.latency[rest].mean()), float(np.nanmean(latency[rest]))),
+            Figure("p99 latency", *p99),
+            Figure("total time", float((log.arrival + log.latency).max()), float(np.nanmax(record.finish))),
+        ]
+
+    def build(self) -> RunInput:
+        return self._scenario.build()
 
     def simulated(self, times: StepTimes, front_end: float) -> tuple[np.ndarray, np.ndarray, Record]:
         """Return seconds to the first token and to the end of each request; NaN: never."""
-        run = self._scenario.build()
+        run = self.build()
         delay = self.service.network.request_delay + front_end
         (service,) = run.language
         service = replace(service, kinds=(replace(service.kinds[0], step=times),), request_delay=delay)
@@ -138,9 +170,8 @@ def entry_of(path: Path) -> dict[str, Any]:
     return entries[0]
 
 
-def _with_requests(path: Path, requests: Path) -> Scenario:
-    entry = {key: value for key, value in entry_of(path).items() if key in ("name", "service")}
-    entry["trace"] = {"format": "requests", "path": str(requests)}
+def _with_requests(path: Path, demand: dict[str, Any]) -> Scenario:
+    entry = {key: value for key, value in entry_of(path).items() if key in ("name", "service")} | demand
     dropped = ("workload", "horizon", "warmup", "sweep", "replications")
     kept = {key: value for key, value in document.read(path).data.items() if key not in dropped}
     return load({**kept, "workload": [entry]}, base=path.parent)
@@ -191,27 +222,25 @@ def _off(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 @dataclass
 class _Search:
-    server: Server
-    count: int
+    servers: list[Server]
     trials: int = 0
 
     def error(self, times: StepTimes, front_end: float) -> float:
-        """Return the mean error of times to first tokens, latencies, and spans between."""
-        log, count = self.server.log, self.count
+        """Return the mean error of the logs, weighted by requests per second."""
         self.trials += 1
-        ttft, latency = (one[:count] for one in self.server.simulated(times, front_end)[:2])
-        several = log.output[:count] > 1
-        own = _off((latency - ttft)[several], (log.latency - log.ttft)[:count][several])
-        return (_off(ttft, log.ttft[:count]) + _off(latency, log.latency[:count]) + own) / 3
+        errors = [one.error(times, front_end) for one in self.servers]
+        return float(np.average(errors, weights=[one.load for one in self.servers]))
 
     def front_end(self, times: StepTimes) -> float:
         """Return the delay of first tokens without queueing, relative to the simulation."""
         self.trials += 1
-        ttft = self.server.simulated(times, 0.0)[0][: self.count]
-        measured = self.server.log.ttft[: self.count]
-        quiet = ttft <= np.nanquantile(ttft, QUIET)
-        late = float(np.median(measured[quiet] - ttft[quiet]))
-        return min(max(0.0, late), float(measured.min()))
+        late = float(np.median(np.concatenate([one.delays(times) for one in self.servers])))
+        return min(max(0.0, late), *(float(one.log.ttft[: one.count].min()) for one in self.servers))
+
+    def read_off(self) -> Reading | None:
+        """Infer step times from the requests of all logs; None if impossible."""
+        spans = [one.spans() for one in self.servers]
+        return None if None in spans else request_log.fit(request_log.joined([one for one in spans if one is not None]))
 
 
 @dataclass
@@ -223,36 +252,43 @@ class _Found:
     error: float
 
 
-def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
-    """Fit the step to the first part of the log, and return its error on the rest.
+def fit(servers: list[Server], tell: Callable[[str], None] = lambda _: None) -> Fitted:
+    """Fit a server's step to the first part of each log; judge it by the rest.
 
-    ScenarioError if the form of the step is not supported, or if the search finds no server like the log's.
+    ScenarioError if the form of the step is not supported, or if the search finds no server like the logs'.
     """
-    log, count = server.log, server.fitted
-    search = _Search(server, count)
-    reading = server.read_off(count)
+    search = _Search(servers)
+    reading = search.read_off()
     fitted = None
     if reading is not None:
         tell(f"step times read from the log are off by {reading.error:.1%}; fitting speed and front_end")
         fitted = _paced(search, reading)
     if fitted is not None and fitted.error < CLOSE:
-        figures = figures_of(server, fitted.times, fitted.front_end, server.fitted)
-        if (full_reading := server.read_off(len(log))) is not None:
-            search.count = len(log)
+        figures = _figures(servers, fitted)
+        for one in servers:
+            one.count = len(one.log)
+        if (full_reading := search.read_off()) is not None:
             fitted = replace(_paced(search, full_reading), error=fitted.error)
         assert isinstance(fitted.times, LinearSteps)
         step = request_log.written(fitted.times)
     else:
-        given = server.service.step
+        given = servers[0].service.step
         if given.decode is not None or given.prefill is not None:
             text = "a table is not fitted; give a line (fixed, per_prompt_token, per_context_token) or a roofline"
-            raise ScenarioError(Problem(text, file=str(server.path), key="workload.service.step"))
+            raise ScenarioError(Problem(text, file=str(servers[0].path), key="workload.service.step"))
         numbers, fitted = _by_simplex(search, tell)
-        step = server.step_of(numbers)
-        figures = figures_of(server, fitted.times, fitted.front_end, server.fitted)
+        step, figures = servers[0].step_of(numbers), _figures(servers, fitted)
+    held_back = sum(len(one.log) - one.fitted for one in servers)
     return Fitted(
-        step, fitted.front_end, search.trials, figures=figures, held_back=len(log) - count, fitted_error=fitted.error
+        step, fitted.front_end, search.trials, figures=figures, held_back=held_back, fitted_error=fitted.error
     )
+
+
+def _figures(servers: list[Server], fitted: "_Found") -> list[Figure]:
+    return [
+        replace(figure, name=f"{one.log.path.name}: {figure.name}" if len(servers) > 1 else figure.name)
+        for one in servers for figure in one.figures(fitted.times, fitted.front_end, one.fitted)
+    ]  # fmt: skip
 
 
 def _paced(search: _Search, reading: Reading) -> _Found:
@@ -282,9 +318,9 @@ def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str,
     """Fit all numbers of a line or a roofline, by simulating every trial."""
     from scipy.optimize import minimize
 
-    server = search.server
-    start = server.start()
-    names = list(start)
+    server, starts = search.servers[0], [one.start() for one in search.servers]
+    names = list(starts[0])
+    start = {name: min(one[name] for one in starts) for name in names}
 
     def numbers_of(point: np.ndarray) -> dict[str, float]:
         numbers = {name: math.exp(min(10.0, float(value))) for name, value in zip(names, point, strict=True)}
@@ -295,7 +331,7 @@ def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str,
         return search.error(server.times_of(numbers), numbers["front_end"])
 
     point = np.log([start[name] for name in names])
-    tell(f"fitting {', '.join(names)} to {search.count:,} requests")
+    tell(f"fitting {', '.join(names)} to {sum(one.fitted for one in search.servers):,} requests")
     best, converged = math.inf, False
     for reach in REACHES:  # a simplex that has shrunk to a point beside a step of the error begins anew
         simplex = np.vstack([point, *(point + reach * row for row in np.eye(len(names)))])
@@ -315,16 +351,3 @@ def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str,
         hint = "check the scenario's server (GPUs, memory, max_num_seqs, max_num_batched_tokens, batching)"
         raise file_error(server.log.path, f"the fit does not converge: {why}; {hint}")
     return numbers, _Found(server.times_of(numbers), numbers["front_end"], best)
-
-
-def figures_of(server: Server, times: StepTimes, front_end: float, first: int) -> list[Figure]:
-    """Simulate the whole log, and compare the requests from index `first` on."""
-    log = server.log
-    ttft, latency, record = server.simulated(times, front_end)
-    rest = slice(first, None)
-    return [
-        Figure("mean time to first token", float(log.ttft[rest].mean()), float(np.nanmean(ttft[rest]))),
-        Figure("mean latency", float(log.latency[rest].mean()), float(np.nanmean(latency[rest]))),
-        Figure("p99 latency", float(np.quantile(log.latency[rest], 0.99)), float(np.nanquantile(latency[rest], 0.99))),
-        Figure("total time", float((log.arrival + log.latency).max()), float(np.nanmax(record.finish))),
-    ]

@@ -121,7 +121,6 @@ def _points(n: np.ndarray, tau: np.ndarray) -> tuple[float, float]:
 
 
 def _through(n: np.ndarray, tau: np.ndarray, size: float) -> float:
-    """Return a point on the lines between points, which are extrapolated at both ends."""
     high = int(np.clip(np.searchsorted(n, size), 1, len(n) - 1))
     slope = (tau[high] - tau[high - 1]) / (n[high] - n[high - 1])
     return max(float(tau[high - 1] + slope * (size - n[high - 1])), 1e-12)

@@ -143,7 +143,6 @@ def fit(what: str, settings: list[MeasuredSetting], wanted: str | None = None) -
 
 
 def _judged(settings: list[MeasuredSetting], shape: str) -> JudgedShape:
-    """Return the error at each number of sequences when the fit leaves it out."""
     errors: dict[int, float] = {}
     for batch in sorted({one.batch for one in settings}):
         rest = [one for one in settings if one.batch != batch]

@@ -61,7 +61,6 @@ def table(
 
 
 def _usual(path: Path, names: Sequence[str], wanted: Sequence[str], option: str) -> str:
-    """Return the first column with one of these names; ScenarioError without any."""
     columns = PickedColumns.bare(names)
     column = next((columns[name] for name in wanted if name in columns), None)
     if column is None:
@@ -96,8 +95,6 @@ def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
 
 @dataclass(frozen=True)
 class _Measured:
-    """Seconds of the stages of a batch, at the lowest measured load."""
-
     load: float
     stages: dict[str, float]
     path: Path
@@ -105,7 +102,6 @@ class _Measured:
 
 
 def _under_load(found: Mapping[int, _Measured]) -> Iterator[str]:
-    """Yield remarks on batches that were not alone on the server."""
     if flying := [size for size in sorted(found) if found[size].overlapping]:
         text = f"batches of {', '.join(map(str, flying))} were measured with more than one request in flight"
         yield f"{text}: their stages may contain each other's (measure with --concurrency-range 1)"
@@ -115,7 +111,6 @@ def _under_load(found: Mapping[int, _Measured]) -> Iterator[str]:
 
 
 def _by_stage(found: Mapping[int, _Measured]) -> tuple[dict[str, dict[int, float]], list[str]]:
-    """Return seconds by stage and size; stages with 0 s at some sizes are skipped."""
     stages, left_out = {}, []
     for name in STAGES:
         seconds = {size: found[size].stages[name] for size in sorted(found)}
@@ -141,7 +136,6 @@ def _rows(path: Path, rows: FileRows) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _by_client(names: Sequence[str]) -> bool:
-    """Return True if a file has only the client's times, and none of the server."""
     return not any(name.startswith("Server ") for name in names) and any(name in names for name in CLIENT)
 
 

@@ -63,7 +63,6 @@ class TorchDevice:
         self.bytes_in, self.bytes_out = _bytes(self.inputs[0]), _bytes(self.result)
 
     def _reserve(self, n: int) -> None:
-        """Reserve buffers for batches of n: pinned and pageable, and two on the device."""
         if n <= self.room:
             return
         torch.cuda.synchronize()

@@ -136,11 +136,9 @@ def simulated(service: Mapping[str, Any], kind: str, arrivals: np.ndarray, polic
         table.write_text("arrival\n" + "\n".join(f"{value:.9f}" for value in arrivals.tolist()))
         trace = {"format": "requests", "path": str(table)}
         document = {
-            "name": "verify",
-            "cluster": {"nodes": nodes},
+            "name": "verify", "cluster": {"nodes": nodes}, "policy": {"batching": policy},
             "workload": [{"name": "requests", "trace": trace, "service": dict(service)}],
-            "policy": {"batching": policy},
-        }
+        }  # fmt: skip
         return np.asarray(run(document).tasks["response"].to_numpy(), float)
 
 
