@@ -368,8 +368,7 @@ class ThresholdTable:
             if (better == accept).all():
                 break
             accept = better
-        # States that are never reached have values too: this is the best wherever one is.
-        self.accept = accept
+        self.accept = accept  # States that are never reached have values too: this is the best wherever one is.
 
     def _evaluate(
         self, accept: np.ndarray, arrive: np.ndarray, leave: np.ndarray, reward: np.ndarray, cost: np.ndarray

@@ -105,8 +105,7 @@ class AsyncLinear(Batching):
         end = view.free_at(device, "compute")
         if waiting >= self.full or waiting >= max_size:
             return self._fill(min(waiting, max_size), queue, view, end=end, most=max_size)
-        # Until the upload of the waiting and still arriving requests must start.
-        computing = end - view.now
+        computing = end - view.now  # Until the upload of the waiting and still arriving requests must start.
         computing += self._hesitation(self.upload.at(waiting + self.rate * computing))
         time_left = (computing - self.upload.at(waiting)) / (1.0 + self.upload.slope * self.rate)
         if time_left <= self.upload.slope or view.now + time_left <= view.now:

@@ -207,7 +207,6 @@ class Lws(Scheduler):
         return None
 
     def _placement(self, task: Task, worker: Worker, view: View) -> Placement | None:
-        """Return the placement of a task on this worker now, or None."""
         for mode in task.fastest_modes():
             if mode.type is not worker.device.type or worker.used + _room(mode) > worker.room:
                 continue

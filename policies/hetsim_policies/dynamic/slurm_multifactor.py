@@ -499,6 +499,5 @@ class RunningUsage:
 
 
 def _next_multiple(now: float, period: float) -> float:
-    """Return the first multiple of a period after `now`; with period 0, `now`."""
     count = now // period + 1 if period else 0
     return (count + (count * period <= now)) * period or now  # 43 * 0.2 is 8.6, and 8.6 // 0.2 is 42

@@ -58,7 +58,6 @@ class RoundRobin(ListScheduler):
         return next(self._tickets)
 
     def _begin_turn(self, task: Task, view: View) -> Placement | None:
-        """Start a task and its turn; return its placement, or None if there is no room."""
         placement = view.fit(task) if self.rule is None else self.rule(task, view)
         if placement is not None:
             self.turn_ends[task.index] = view.now + self.quantum

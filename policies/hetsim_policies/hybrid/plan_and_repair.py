@@ -127,8 +127,7 @@ class PlanAndRepair(Scheduler):
         self._waiting[task.index] = task
         self._events += 1
         if (job := self._board.ended(task.index, self._view.now, completed=False)) is not None:
-            # It was stopped: it goes on before what comes after it.
-            job.fetched = False
+            job.fetched = False  # It was stopped: it goes on before what comes after it.
             self._board.put_first(job)
         if (planned_job := self._board.pending.get(task.index)) is not None:
             self._board.arrived(planned_job, task)

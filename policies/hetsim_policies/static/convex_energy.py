@@ -135,7 +135,6 @@ def _too_late(shortest: float, bound: float, deadline: float) -> ScenarioError:
 def _in_time(
     make: Callable[[float], Plan], trial: Callable[[Plan], float], plan: Plan, full: Plan, deadline: float
 ) -> Plan:
-    """Return a plan that is in time on the engine, by advancing its deadline."""
     plan.makespan = trial(plan)
     if plan.makespan <= deadline:
         return plan

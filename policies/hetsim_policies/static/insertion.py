@@ -312,13 +312,12 @@ Criterion = Literal["deadline", "demand", "importance"]
 class Prioritized(PlannedScheduler):
     """Priorities: tasks in a given order, each in the first free interval.
 
-    For sequential and parallel tasks, with or without a task graph.
-    Decides where and when.  `by: deadline` places the earliest deadline first (tasks without one last), `demand` the
-    longest task first (by its time on its fastest device), `importance` the highest priority first, then the largest
-    weight.  Ties are by arrival, then in table order; in a task graph a task is next once its predecessors have been
-    placed.  It is placed where it ends first, into a gap between tasks placed before if one is long enough (parallel
-    tasks fill none; moldable ones take the width that ends first), and earlier tasks never move: no later task can
-    delay an earlier one.
+    For sequential and parallel tasks, with or without a task graph.  Decides where and when.  `by: deadline` places the
+    earliest deadline first (tasks without one last), `demand` the longest task first (by its time on its fastest
+    device), `importance` the highest priority first, then the largest weight.  Ties are by arrival, then in table
+    order; in a task graph a task is next once its predecessors have been placed.  It is placed where it ends first,
+    into a gap between tasks placed before if one is long enough (parallel tasks fill none; moldable ones take the width
+    that ends first), and earlier tasks never move: no later task can delay an earlier one.
     Reference: Liu and Layland, Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment (1973), for
     deadlines; Graham, Bounds on Multiprocessing Timing Anomalies (1969), for the longest first; Coffman (ed.), Computer
     and Job-Shop Scheduling Theory (1976), for both.  On one lane (core or GPU), if all tasks arrive together, the order

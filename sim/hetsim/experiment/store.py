@@ -261,7 +261,6 @@ class _StoredFiles:
             self.damaged.append(path)
 
     def copy_segments(self, into: Store) -> int:
-        """Copy the segments whose runs `into` has not; return their number of runs."""
         copied = 0
         for number, segment in enumerate(self.segments):
             if self._load(number) and not any(True for row in range(len(segment)) for _ in into.kept(segment.run(row))):

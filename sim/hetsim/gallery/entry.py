@@ -147,7 +147,6 @@ class Entry:
     def _check_values(
         self, values: Mapping[str, AxisValue], found: list[str] | None, table: FiguresTable, name: str, key: Key
     ) -> None:
-        """Check that an axis has the same values in the figures and in the expected file."""
         for value in found or []:
             if value not in values:
                 problem = f'the figures have {name} "{value}", but values does not state how it is run'
@@ -160,7 +159,6 @@ class Entry:
     def _filling(
         self, axis: Axis, found: list[str] | None, table: FiguresTable, name: str, key: Key
     ) -> dict[str, dict[str, str]]:
-        """Return, by value, what fills an axis's pattern: the value, or a table's row."""
         if axis.table is None:
             if found is None:
                 raise self.problem(key, f'the figures of table {table.name} have no column "{name}", and no table')

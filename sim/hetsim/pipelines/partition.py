@@ -205,7 +205,6 @@ def _level(
 
 
 def _stages(solved: list[_Solved], level: int, i: int, j: int, replicas: int) -> Iterator[PipelineStage]:
-    """Yield the stages of cuts i to j at this level, each with `replicas` replicas."""
     if level < 0:
         yield PipelineStage(i, j, replicas)
         return

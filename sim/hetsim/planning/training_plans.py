@@ -180,7 +180,6 @@ def _on(
 
 
 def _trains(scenario: Scenario) -> Iterator[tuple[str, Path_, Demand]]:
-    """Yield name, path and demand of each entry or class with `training:`."""
     for number, entry in enumerate(scenario.model.workload):
         here: Path_ = ("workload", number)
         own = entry.name or f"{number}"

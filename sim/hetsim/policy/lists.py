@@ -293,7 +293,6 @@ class ListScheduler(Scheduler):
     def _start_kept(
         self, partition: Partition | None, line: TaskQueue, view: View
     ) -> Generator[Decision, None, Task | None]:
-        """Start a queue's kept head and its tasks; return the new head, if any."""
         kept = self._kept.pop(partition, None)
         while True:
             task = kept[0] if kept is not None and kept[0].state == WAITING else line.head()

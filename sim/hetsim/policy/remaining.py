@@ -140,7 +140,6 @@ class Progress:
                 del seen[row]
 
     def _occupy(self, free_at: dict[str, float], running: dict[int, Task], ends: dict[int, float], view: View) -> None:
-        """Set until when running tasks occupy their lanes."""
         cores: dict[Device, list[float]] = {}
         for row, task in running.items():
             if (placement := view.launch_of(task).placement) is None:

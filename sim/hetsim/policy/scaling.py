@@ -15,9 +15,9 @@ from hetsim.model.service import LanguageService, ScaleBounds, Service
 class RoleSignals:
     """Counters of a role's replicas: of `replicas`, or of `prefill` and `decode`.
 
-    `replicas`: number of replicas that serve, load, or are missing after a failure.  `ready`: number of those that take
-    requests.  Both exclude draining replicas.  `outstanding`: unfinished requests of the role.  `waiting`: requests that
-    are not in a replica's steps yet.  Both include requests without a replica.  Counters are computed when read.
+    `replicas`: number of replicas that serve, load, or are missing after a failure.  `ready`: number of replicas that
+    take requests.  Both exclude draining replicas.  `outstanding`: unfinished requests of the role.  `waiting`: its
+    requests that are not in steps of a replica yet.  All counters are computed when read.
     """
 
     def __init__(self, replicas: Any, prefills: bool):

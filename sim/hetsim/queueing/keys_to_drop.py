@@ -36,7 +36,6 @@ def keys_to_drop(scenario: Scenario, refused: Match) -> Drop | None:
 
 
 def _without(scenario: Scenario, keys: Iterable[str]) -> Match | None:
-    """Return the match without these keys; None if the scenario is then invalid."""
     document = scenario.document.copy()
     if not all(_remove(document.data, key.split(".")) for key in keys):
         return None

@@ -88,7 +88,6 @@ def _delay_system(facts: Facts, rate: float, law: Law, servers: int, phases: lev
 
 
 def _periodic(facts: Facts, arrivals: Any, law: Law) -> Match:
-    """Match the scenario to M/M/c with a periodic arrival rate."""
     key, period, servers = "workload.0.arrivals", arrivals.period, facts.servers
     require(facts.suppose("the rate moves in a cycle", period is not None, f"{key}.period"),
           facts.suppose("the rate moves in steps", arrivals.between == "step", f"{key}.between"))  # fmt: skip

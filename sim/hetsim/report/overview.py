@@ -339,7 +339,6 @@ def gathered(runs: Replications) -> list[str]:
 
 
 def _ranges(texts: list[str]) -> str:
-    """Return texts that differ only in numbers as one text, with ranges."""
     columns = zip(*(map(float, _FIGURE.findall(text)) for text in texts), strict=True)
     ends = [(min(column), max(column)) for column in columns]
     ranges = iter([f"{low:,g}" if low == high else f"{low:,g} to {high:,g}" for low, high in ends])

@@ -298,7 +298,6 @@ def _unknown(value: Any, path: Path_, pattern: str, reader: str, base: Path) -> 
 
 
 def _below(pattern: str, key: str) -> str:
-    """Pattern of a key in a mapping."""
     if key.startswith("gpu_time."):
         key = "gpu_time.TYPE"
     elif key[0].isdigit() and pattern.startswith("workload.service"):

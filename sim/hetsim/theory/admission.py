@@ -150,8 +150,7 @@ def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
 def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction:
     """M/M/1 that admits an arrival if at most `limit` seconds of work wait.
 
-    Any load.
-    The workload has density λ p_0 exp(-(μ - λ) x) up to the limit and falls as exp(-μ x) beyond it; an
+    Any load.  The workload has density λ p_0 exp(-(μ - λ) x) up to the limit and falls as exp(-μ x) beyond it; an
     admitted customer waits for the workload that it finds.  Exact, distributions included.
     Reference: Gavish and Schweitzer, The Markovian Queue with Bounded Waiting Time (1977).
     """
@@ -168,8 +167,7 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
     beyond = rate * math.exp(-slope * limit) / mu
     empty = 1 / (1 + mass(limit) + beyond)
     accepted = empty * (1 + mass(limit))
-    # E[V; V ≤ limit], by parts; series where the slope is nearly nothing
-    z = slope * limit
+    z = slope * limit  # E[V; V ≤ limit], by parts; series where the slope is nearly nothing
     if abs(z) < 1e-3:
         first = rate * limit**2 * (0.5 - z / 3 + z**2 / 8 - z**3 / 30)
     else:
@@ -188,8 +186,7 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
         return 0.0 if t >= limit else empty * between(t) / accepted
 
     def response_above(t: float) -> float:
-        # the own service is longer than t - W
-        inner = min(t, limit)
+        inner = min(t, limit)  # the own service is longer than t - W
         # ∫_0^inner λ exp(-slope y) exp(-μ (t - y)) dy = λ exp(-μt) ∫ exp(λ y) dy
         shared = math.exp(-mu * t) * math.expm1(rate * inner) if rate * inner < 600 else math.exp(rate * inner - mu * t)
         return (empty * (math.exp(-mu * t) + shared + between(inner))) / accepted

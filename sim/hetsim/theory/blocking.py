@@ -95,11 +95,10 @@ def retrials(
     patience_mean   mean seconds that a try waits for a server, exponential; 0: there is no queue
 
     No call reneges for good.  `wait_mean` counts from the first try, `delayed` is the share of first tries that find no
-    server free, `queue_length_mean` the number of calls between tries.  For one server without a queue E[W] =
-    ρ (E[S] + retry mean) / (1 - ρ); else the chain is solved whose level is the number of calls between tries, up to a
-    level with probability below 1e-15.  With a queue (M/M/c+M with retrials) `queue_length_mean` and
-    `jobs_in_system_mean` are of the tries that wait or are served, and `loss` is the share of tries that end waiting.
-    Exact, means only.
+    server free, `queue_length_mean` the number of calls between tries.  For one server without a queue E[W] = ρ (E[S] +
+    retry mean) / (1 - ρ); else the chain is solved whose level is the number of calls between tries, up to a level with
+    probability below 1e-15.  With a queue (M/M/c+M with retrials) `queue_length_mean` and `jobs_in_system_mean` are of
+    the tries that wait or are served, and `loss` is the share of tries that end waiting.  Exact, means only.
     Raises: UsageError: no steady state, or too many calls between tries.
     Reference: Falin and Templeton, Retrial Queues (1997).
     """

@@ -29,10 +29,9 @@ def mg1(rate: float, service_mean: float, service_scv: float) -> Prediction:
 def md1(rate: float, service_mean: float) -> Prediction:
     """M/D/1: constant service; E[W] is half of that of M/M/1.
 
-    Exact, distributions included.
-    P(W ≤ t) by Franx's formula, a sum of positive terms over the distribution of the queue's length: Erlang's own
-    (1909) alternates in sign and loses all its digits from about t = 25 E[S] on.  For large t, where 1 - P(W ≤ t) would
-    lose its digits as well, P(W > t) is its leading exponential.
+    Exact, distributions included.  P(W ≤ t) by Franx's formula, a sum of positive terms over the distribution of the
+    queue's length: Erlang's own (1909) alternates in sign and loses all its digits from about t = 25 E[S] on.  For
+    large t, where 1 - P(W ≤ t) would lose its digits as well, P(W > t) is its leading exponential.
     Reference: Erlang, The Theory of Probabilities and Telephone Conversations (1909); Franx, A Simple Solution for the
     M/D/c Waiting Time Distribution (2001); Cramér, On the Mathematical Theory of Risk (1930), for the exponential.
     """
@@ -193,9 +192,8 @@ class ConstantJumps:
 def mg1_ps(rate: float, service_mean: float) -> Prediction:
     """M/G/1 processor sharing: E[T] = E[S] / (1 - ρ) for every distribution.
 
-    A task of size x takes x / (1 - ρ).
-    Exact, means only; no customer waits.  Reference: Kleinrock, Time-Shared Systems: A Theoretical Treatment (1967);
-    Sakata, Noguchi and Oizumi (1971) for general service.
+    A task of size x takes x / (1 - ρ).  Exact, means only; no customer waits.  Reference: Kleinrock, Time-Shared
+    Systems: A Theoretical Treatment (1967); Sakata, Noguchi and Oizumi (1971) for general service.
     """
     positive(rate=rate, service_mean=service_mean)
     load = rate * service_mean
@@ -222,8 +220,7 @@ def gim1(
     positive(rate=rate, service_mean=service_mean)
     load = rate * service_mean
     stable(load, 1, name)
-    # In 1 - σ: near a load of 1 it is small, and σ itself would have no digits for it.
-    high = 1 - 1e-15
+    high = 1 - 1e-15  # In 1 - σ: near a load of 1 it is small, and σ itself would have no digits for it.
 
     def gap(free: float) -> float:
         return free - gap_complement(free / service_mean)

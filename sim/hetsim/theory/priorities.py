@@ -19,10 +19,9 @@ class Class(NamedTuple):
 def nonpreemptive(classes: Sequence[Class | tuple[float, ...]], servers: int = 1) -> tuple[Prediction, ...]:
     """Non-preemptive priorities, the highest first.
 
-    E[W_k] = W_0 / ((1 - σ_{k-1}) (1 - σ_k)).
-    σ_k is the load of classes 1 to k, and W_0 = Σ λ_i E[S_i²] / 2 the mean remaining service that an arrival finds.
-    With several servers W_0 = C(c, a) / (cμ) for one exponential service common to all; for two classes with services
-    of their own the chain is solved.  Exact, means only.
+    E[W_k] = W_0 / ((1 - σ_{k-1}) (1 - σ_k)). σ_k is the load of classes 1 to k, and W_0 = Σ λ_i E[S_i²] / 2 the mean
+    remaining service that an arrival finds.  With several servers W_0 = C(c, a) / (cμ) for one exponential service
+    common to all; for two classes with services of their own the chain is solved.  Exact, means only.
     Reference: Cobham, Priority Assignment in Waiting Line Problems (1954).
     """
     given = _checked(classes, servers)

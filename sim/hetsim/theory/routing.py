@@ -21,10 +21,9 @@ def redundancy(rate: float, service_mean: float, servers: int, copies: int) -> P
     """Redundancy-d: copies at d random servers; the first to end completes the task.
 
     Poisson arrivals at all servers together; the `copies` are at different servers and are canceled when one ends.
-    Copies of a task have independent exponential times; each server is first come, first served.
-    E[T] = Σ_{i=d}^{n} 1 / (n μ C(n-1, d-1) / C(i-1, d-1) - λ).  Exact, means only.  A task has no single start, so that
-    `wait_mean` and `queue_length_mean` are NaN.  Copies with the same service time would be a different model, with
-    longer responses.
+    Copies of a task have independent exponential times; each server is first come, first served.  E[T] = Σ_{i=d}^{n} 1
+    / (n μ C(n-1, d-1) / C(i-1, d-1) - λ).  Exact, means only.  A task has no single start, so that `wait_mean` and
+    `queue_length_mean` are NaN.  Copies with the same service time would be a different model, with longer responses.
     Raises: UsageError: no steady state, or more copies than servers.
     Reference: Gardner, Harchol-Balter, Scheller-Wolf, Velednitsky and Zbarsky, Redundancy-d: The Power of d Choices for
     Redundancy (2017).

@@ -67,8 +67,7 @@ class Waiting:
                 return
             queue = state.queue_of.get(task.shape)
         if queue is not None:
-            # A request that arrives one by one, or returns from a stopped batch.
-            again = task._history is not None
+            again = task._history is not None  # A request that arrives one by one, or returns from a stopped batch.
             if not killed and queue.cache is not None and queue.cache.holds(queue.input_of(task.index)):
                 self._answer(task, queue, again)
             elif again:

@@ -163,8 +163,7 @@ class SharedNetwork:
         """Compute a job's use of each of its links at their present speeds."""
         communication, bubble, spent = member.profile.step(self.slow)
         member.alone = alone = member.profile.compute + communication + bubble
-        # A job that waits for a link that is down delays no other job.
-        there = spent.items() if alone < INF else ()
+        there = spent.items() if alone < INF else ()  # A job that waits for a link that is down delays no other job.
         member.stakes = [Stake(member, self._group(link), phases) for link, phases in there]
 
     def _rerate(self, groups: list[ContendingJobs], fresh: list[Member]) -> None:

@@ -33,7 +33,6 @@ def planned(launch: Launch) -> float:
 
 
 def _seconds(launch: Launch, estimated: bool) -> float:
-    """Return the remaining compute seconds of a launch at rate 1, true or estimated."""
     mode, terms, tasks = launch.placement.mode, launch.terms, launch._tasks
     if launch.fusion is not None and tasks:
         return seconds_of(tasks, launch.fusion, mode.parts, estimated)

@@ -49,8 +49,7 @@ class Part:
             self.settled = True
             return
         self.alone = True
-        # As `Links.send` calculates it.
-        delay = latency if size else 0.0
+        delay = latency if size else 0.0  # As `Links.send` calculates it.
         if rate == INF:
             delay += seconds  # nothing can be shared: a plain delay
         else:

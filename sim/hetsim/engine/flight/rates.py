@@ -85,7 +85,6 @@ class Speeds:
         return rate, busy, watts
 
     def _on(self, launch: Launch, device: Device, millicores: int) -> Rates:
-        """Return the rates of a launch on one of its devices."""
         mode = launch.placement.mode
         state = self.capacity.of[device.index]
         kind = device.type

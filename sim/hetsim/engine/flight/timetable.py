@@ -190,8 +190,7 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
             for lane in table.lanes:
                 used[lane] += launch.placement.mode.share
             ends.append((table.compute_end, launch, table))
-    # Go from one instant at which a launch asks or ends to the next, and admit launches in start order.
-    time = now
+    time = now  # Go from one instant at which a launch asks or ends to the next, and admit launches in start order.
     while asking and time < INF:
         asking, begun = _admit(asking, used, time)  # after the ends of that instant: they make room
         for launch, table in begun:

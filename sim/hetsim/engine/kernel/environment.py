@@ -1,7 +1,6 @@
 """SimPy next to the engine: a user's processes and resources in the clock's heap.
 
-    environment = environment_of(simulation.state.clock)
-    environment.process(maintenance(environment))
+    environment = environment_of(simulation.state.clock) environment.process(maintenance(environment))
 
 Processes run in SimPy's order (time, priority, insertion), as in a separate environment.  At one instant, the engine's
 finishes, faults and arrivals come before them; its timers are ordered by insertion.  A run with processes cannot be

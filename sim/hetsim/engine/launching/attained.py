@@ -21,8 +21,7 @@ class AttainedService:
         self.busy: Any = None  # column of sums, updated when launches end; None before the first query
 
     def _begin(self) -> None:
-        # Launches that end from here on are added by `staged`.
-        self.busy = busy = self.run.recorder.detail("busy")
+        self.busy = busy = self.run.recorder.detail("busy")  # Launches that end from here on are added by `staged`.
         for row, seconds in self.run.recorder.computed():
             busy[row] += seconds
 

@@ -61,8 +61,7 @@ class Boundaries:
         self.network: Any = state.network  # the `SharedNetwork`, if any launch has traffic; else None
         self.sketches = Sketches(state, self.speeds, self.transfers, ended=self._write, due=self._due)
         self.boundary = self.sketches.boundary  # called when the clock entry of a launch fires
-        # Each accelerator's lane, as the modes of the run use it.
-        on_gpus = [mode for mode in modes if mode.gpus]
+        on_gpus = [mode for mode in modes if mode.gpus]  # Each accelerator's lane, as the modes of the run use it.
         tied = {mode.type for mode in on_gpus if not mode.whole_devices or (mode.gpus > 1 and mode.type.streams > 1)}
         ganged = {mode.type for mode in on_gpus if mode.gpus > 1}
         for gpu in capacity.of:
@@ -164,8 +163,7 @@ class Boundaries:
         table: Timetable = launch.own_table
         now = self.clock._now
         if part in table.down and (len(table.down) == 1 or all(other.until <= now for other in table.down)):
-            # Its last download is over: the launch ends, and the next one gets the download engine.
-            table.end = now
+            table.end = now  # Its last download is over: the launch ends, and the next one gets the download engine.
             self._complete(launch, table)
             if len(table.lanes) == 1 and table.lanes[0].regular and not self.places.items:
                 for other in download_over(table.lanes[0], now):

@@ -151,7 +151,6 @@ class Loading:
         return self._pipes.setdefault((name, number), Pipe(name, rate))
 
     def _has(self, place: str, replica: Holder) -> bool:
-        """Return True if weights for a replica are at that place."""
         if place == "gpu":
             return self._giver(replica) is not None
         service = replica.fleet.service

@@ -108,8 +108,7 @@ class Ends:
             # asking it.
             if exact and launch.own_table is None and launch.sketch is None:
                 task, position = launch._tasks[0], launch.position  # type: ignore[index]
-                # As `planned`: this is asked of every launch.
-                mode = launch.placement.mode
+                mode = launch.placement.mode  # As `planned`: this is asked of every launch.
                 end = launch.decided + (mode.single + task.estimates[position]) * (1.0 - task.done)
             elif len(launch.tasks) > 1 or not self.capacity.countable(launch.placement.mode):
                 self._countable = False  # final: launches that were not read would be missing

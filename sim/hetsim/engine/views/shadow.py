@@ -187,8 +187,7 @@ class EarliestFit:
         self._budgets = {mode.partition: capacity.budget(mode).copy() for mode in modes if mode.limited}
         steady = self.state.steady and not self._budgets
         if steady and all(map(capacity.countable, modes)) and shadows.ends.refresh():
-            # The minimum over the nodes' times; the first node among equals.
-            ends = shadows.ends
+            ends = shadows.ends  # The minimum over the nodes' times; the first node among equals.
             for mode in modes:
                 time, number = ends.earliest(mode)
                 if time < self.time:  # of equal times the faster mode, which comes first

@@ -212,8 +212,7 @@ class EngineView:
         self._placing = placing = Placing(state, launches.transfers, fleets)
         self._forecast = forecast = Forecast(state, launches.transfers, generated)
         self._first = None if fleets or self.items else state.capacity.first
-        # Direct references to the answering objects: these queries are the most frequent.
-        self.nodes = placing.nodes
+        self.nodes = placing.nodes  # Direct references to the answering objects: these queries are the most frequent.
         self.first, self.holds, self.options = placing.first, placing.holds, placing.options
         self.fits, self.over_limit, self.load = placing.fits, placing.over_limit, placing.load
         self.duration, self.stages, self.remaining = forecast.duration, forecast.stages, forecast.remaining

@@ -137,7 +137,6 @@ def not_back(record: Record) -> list[str]:
 
 
 def _of_window(run: Measured) -> tuple[CallRows, np.ndarray] | None:
-    """Return the calls of a run, and a mask of those that are measured."""
     record = run.result.record
     if (calls := call_rows(record)) is None:
         return None

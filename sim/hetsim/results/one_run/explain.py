@@ -304,8 +304,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
     by_rank = np.lexsort((row, ready))
     rank = np.empty_like(by_rank)
     rank[by_rank] = np.arange(len(row))
-    # Tasks of one shape differ only in which of its modes they can use at all.
-    usable = np.isfinite(tasks.time[row])
+    usable = np.isfinite(tasks.time[row])  # Tasks of one shape differ only in which of its modes they can use at all.
     bits = usable @ (1 << np.arange(usable.shape[1]))
     pairs, variant = np.unique(np.column_stack([tasks.shape[row], bits]), axis=0, return_inverse=True)
     variant = variant.reshape(-1)
@@ -372,8 +371,7 @@ def _decided(record: Record) -> np.ndarray:
     first = np.lexsort((when, task))[::-1]  # the earliest is written last
     decided[task[first]] = when[first]
     if record.batch is not None:
-        # The other members of a batch: their last launch, if it was their first too.
-        number = launch_numbers(columns)
+        number = launch_numbers(columns)  # The other members of a batch: their last launch, if it was their first too.
         place = np.zeros(int(number.max(initial=0)) + 1, np.int64)
         place[number] = np.arange(len(number))
         launch = place[np.maximum(record.batch, 0)]

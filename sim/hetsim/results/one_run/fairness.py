@@ -56,8 +56,7 @@ def _isolated(table: ModeTable, rows: TableRows, done: np.ndarray, crowd: np.nda
     tasks = table.tasks
     if rows.staged is None:
         return _on_a_share(table, rows(np.arange(len(tasks)))[done], crowd)
-    # A request takes its time alone as much longer as its stages do, each on its share.
-    among = np.ones(rows.count)
+    among = np.ones(rows.count)  # A request takes its time alone as much longer as its stages do, each on its share.
     among[done] = crowd
     mine = np.isin(rows.owner, done)
     members, owner = rows.members[mine], rows.owner[mine]

@@ -87,7 +87,6 @@ def power_over_time(result: Run, bins: int = 200) -> pd.DataFrame:
 def _in_bins(
     begin: np.ndarray, end: np.ndarray, rate: np.ndarray, row: np.ndarray, rows: int, edges: np.ndarray
 ) -> np.ndarray:
-    """Integral of `rate` over [begin, end) by row and bin; NaN counts as 0."""
     bins, width = len(edges) - 1, edges[1] - edges[0]
     counted = ~(np.isnan(begin) | np.isnan(end)) & (rate > 0) & (row >= 0)
     rate, row = rate[counted], row[counted]

@@ -210,9 +210,8 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
 
     `waiting` tasks are ready and not in a launch, `running` tasks have begun the first stage of their launch.  `busy_*`
     counts computing devices and `allocated_gpus` occupied ones, times their shares; if launches transfer data,
-    `uploading` and `downloading` count transfers.
-    `by="type"` or `"node"` adds columns `busy.NAME` and `allocated.NAME` (GPUs; cores for a CPU type or a node without
-    GPUs).
+    `uploading` and `downloading` count transfers.  `by="type"` or `"node"` adds columns `busy.NAME` and
+    `allocated.NAME` (GPUs; cores for a CPU type or a node without GPUs).
     """
     launches, places = launches_of(record, table), PlaceColumns(record)
     ready = record.ready

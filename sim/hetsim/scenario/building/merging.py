@@ -123,7 +123,6 @@ def _bytes(column: np.ndarray | None) -> np.ndarray | None:
 def _merged_codes(
     streams: list[TaskStream], column: str, names: str, sizes: list[int]
 ) -> tuple[np.ndarray | None, list[str]]:
-    """Codes over all streams with one list of names; None if all have one name."""
     code_of: dict[str, int] = {}
     parts = []
     for stream, size in zip(streams, sizes, strict=True):

@@ -38,7 +38,6 @@ class ModeBook:
         kinds[kind] = (first, count + 1)
 
     def _kinds_for(self, mode: Mode) -> dict[NodeSpec, tuple[Node, int]]:
-        """One node of each kind that the mode may use, with the number of such nodes."""
         if (partition := mode.partition) is None:
             return self._kinds
         if partition not in self._kinds_of:

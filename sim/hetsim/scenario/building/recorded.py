@@ -123,7 +123,6 @@ def _fill_columns(
 
 
 def _deadline(stream: TaskStream, entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarray | None:
-    """Seconds from arrival to deadline; the entry's if the table has none."""
     given = seconds_of(entry.limit, stream.time.min(axis=1))
     if "deadline" not in table.numbers:
         return given

@@ -174,7 +174,6 @@ def _timed(rows: TraceRows, groups: list[_Group], shape: np.ndarray, stopping: S
 def _fill_work(
     work: KernelWork, rows: np.ndarray, position: int, mode: Mode, table: TaskTable, here: np.ndarray
 ) -> None:
-    """Fill the work of rows (`here` in the table) in a mode with a known peak."""
     peak = peak_of(mode.type) if one_lane(mode) else None
     if peak is not None:
         parts = (*_stages_of_work(table, peak, here), _bytes_of(table, here))
@@ -340,7 +339,6 @@ def _lost(rows: TraceRows, lost: list[_Group], context: Context) -> list[Problem
 
 
 def _left_out(rows: TraceRows, lost: list[_Group], context: Context) -> str:
-    """Numbers of left-out rows by reason, with the first row of each."""
     table = rows.table
     counts: dict[str, list[int]] = {}
     for group in lost:

@@ -135,7 +135,6 @@ def _without_age(router: Routing) -> str | None:
 
 
 def _place(stream: TaskStream, spec: PolicySpec, own: dict[int, PolicySpec]) -> Path_:
-    """Path of a service's policy: at the service, or under `policy`."""
     named = own.get(int(stream.path[1])) is spec
     return (*stream.path, "service", spec.kind) if named else ("policy", spec.kind)
 

@@ -156,8 +156,7 @@ def json_schema() -> dict[str, Any]:
     for definition in [schema, *schema.get("$defs", {}).values()]:
         properties = definition.get("properties", {})
         if "gpu_time.*" in properties:
-            # One field here, a family of keys (gpu_time.v100, ...) in the file.
-            typed = properties.pop("gpu_time.*")
+            typed = properties.pop("gpu_time.*")  # One field here, a family of keys (gpu_time.v100, ...) in the file.
             one = {**typed["additionalProperties"], "description": typed["description"]}
             definition["patternProperties"] = {"^gpu_time\\..+": one}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "hetsim scenario", **{

@@ -383,7 +383,6 @@ class WorkloadEntry(Demand):
                 raise KeyProblem("together", text)
 
     def _check_trace_keys(self) -> None:
-        """Check for keys that conflict with a trace."""
         if self.load is not None and (self.time_scale or self.arrivals or self.resample or self.service):
             others = "time_scale, arrivals, resample or a service"
             raise KeyProblem("load", f"load scales the arrivals of tasks; leave out {others}")
@@ -400,7 +399,6 @@ class WorkloadEntry(Demand):
             refuse(self, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
 
     def _check_no_trace_keys(self) -> None:
-        """Check for keys that need a trace, and for arrivals."""
         if any(one.span == "recorded" for one in self._levels):
             raise KeyProblem("span", "recorded needs a trace")
         for key, effect in OF_A_TRACE.items():

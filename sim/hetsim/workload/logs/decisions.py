@@ -340,7 +340,6 @@ class Examined:
         return places if not self.rule.limits or here.within_limit(job.group) >= job.amount - SLACK else []
 
     def _around(self, here: Round, heads: list[LoggedJob], behind: list[LoggedJob]) -> Iterator[LoggedJob]:
-        """Yield the jobs behind the heads that delay no head."""
         shadows: dict[int, tuple[float, dict[int, float]]] = {}
         for job in behind:
             pool, need, count = job.demand

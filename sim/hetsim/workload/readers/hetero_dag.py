@@ -81,14 +81,12 @@ class _Reader(text_rows.ReadFile):
         )
 
     def _without_header(self, rows: list[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
-        """Return the rows without a header, which is reported as one problem."""
         if rows and len(rows[0][1]) > 1 and not any(text_rows.NUMBER.fullmatch(cell) for cell in rows[0][1]):
             self.row_problems.add("must not have a header; remove it", rows[0][0])
             return rows[1:]
         return rows
 
     def _gpu_columns(self, rows: list[tuple[int, list[str]]]) -> int:
-        """Return the number of GPU columns, inferred from all rows."""
         names = {cells[0] for _, cells in rows}
         one = two = open_ = 0
         for _, cells in rows:

@@ -1,7 +1,6 @@
 """Pods and nodes of Kubernetes, as `kubectl get -o json` prints them.
 
-    kubectl get pods --all-namespaces -o json > pods.json
-    kubectl get nodes -o json > nodes.json
+    kubectl get pods --all-namespaces -o json > pods.json kubectl get nodes -o json > nodes.json
 
 The list may be that of kubectl, a JSON list, or JSON lines of pods or of watch events ({"type": ..., "object": POD}),
 of which the last event of a pod counts.  A pod occupies the requests of its containers together (or of one of its init

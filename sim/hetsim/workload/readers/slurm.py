@@ -151,7 +151,6 @@ def _details(
 
 
 def _divide(log: JobLog, line: int, held: dict[str, Any], nodes: int) -> None:
-    """Divide a job's total resources by its number of nodes."""
     if nodes > 1 and any(held[key] % nodes for key in ("cpus", "gpus")):
         log.remark("use unequal parts of their nodes, so they may use any number of nodes (span: any)", line)
         nodes = 1

@@ -192,7 +192,6 @@ def _start(log: JobLog, line: int, cell: str, runs: bool) -> float:
 
 
 def _partition(log: JobLog, line: int, cell: str, partitions: list[str]) -> str:
-    """Return the first partition in a cell that exists; "" if there are no partitions."""
     if not partitions:
         return ""
     wanted = cell.split(",")
