@@ -184,7 +184,7 @@ class Naor(AtStations):
 
 
 def threshold(objective: Objective, servers: int, rate: float, time: float, worth: float) -> int:
-    """Number of tasks at which an arrival no longer joins an M/M/c; `worth` is R/C."""
+    """Tasks in an M/M/c at which arrivals stop joining; `worth` is R/C in seconds."""
     worth *= 1.0 + ROUNDING
     if worth < time:
         return 0

@@ -44,8 +44,8 @@ class BulkQueue:
 
     The time of a batch is fixed by its size.
 
-    States are the number of requests in the system, up to `states`, which also represents larger numbers.  Time passes
-    in services (size s: time[s]) and in waiting for the next arrival.
+    A state is a number of requests in the system; the last one, `states`, stands for all larger numbers.  Time passes
+    during services (`time[s]` for a batch of s) and while waiting for the next arrival.
     """
 
     def __init__(self, rate: float, times: np.ndarray, states: int):

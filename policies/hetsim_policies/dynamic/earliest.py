@@ -194,9 +194,9 @@ class Eft(EarliestLine):
 class Dmda(EarliestLine):
     """Deque model data aware (`dmda` of StarPU): each task to the earliest worker.
 
-    Decides where.  As `eft`, but transfer times count: of missing items that the task reads, from their locations when
-    it becomes ready, and of `bytes_in` and `bytes_out`.  A worker is an accelerator, or the cores of a node; its tasks
-    start in order of assignment.
+    Decides where.  As `eft`, but with transfer times: those of missing items that the task reads, from their locations
+    when it becomes ready, and those of `bytes_in` and `bytes_out`.  A worker is an accelerator, or the cores of a node;
+    its tasks start in order of assignment.
     Reference: Augonnet, Thibault, Namyst, Wacrenier, StarPU: A Unified Platform for Task Scheduling on Heterogeneous
     Multicore Architectures (2011); Augonnet, Clet-Ortega, Thibault, Namyst, Data-Aware Task Scheduling on
     Multi-Accelerator Based Platforms (2010).  In StarPU a core drives each GPU; for this, set `driver_cores: 1` of the

@@ -309,7 +309,7 @@ class Elastic(Scheduler):
         return Start(task, placement)
 
     def _attempts(self, waiting: list[Task], target: dict[int, Mode]) -> Iterator[tuple[Task, list[Mode]]]:
-        """Yield the modes to try for each task; a task may be yielded twice."""
+        """Yield tasks with the modes to try; a task may be yielded twice."""
         elsewhere = []
         for task in waiting:
             if task.index in target:

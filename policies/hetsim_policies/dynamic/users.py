@@ -141,7 +141,7 @@ class Wfq(ListScheduler):
     Weakness: service is charged by estimates; a user gains nothing from having been idle.  On many servers the bound
     grows with their number.  Cost: O(log n) per task with `block`, in addition O(shapes) per round with `skip`.
 
-    weights: weight of each user, by name; the others have 1.
+    weights: weight of each user, by name; users not named have 1.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Drf(ByUser):
     preemption a share shrinks only as tasks end.
     Cost: O(log users) per start and end; with `skip` also O(waiting users) per round.
 
-    weights: weight of each user, by name; the others have 1.
+    weights: weight of each user, by name; users not named have 1.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Policies that plan and decide: plans that are followed, repaired or renewed.
 
 Plans:
-    semi_static      A plan for long, predictable tasks, and a queue for the rest, which fills gaps
+    semi_static      A plan for long, predictable tasks, and a queue of other tasks, which fill gaps
     plan_and_repair  A plan that is followed while it is valid, and repaired when it is not
     dada             Distributed affinity dual approximation: tasks near their data, if balanced
 

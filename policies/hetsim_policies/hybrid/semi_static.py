@@ -1,4 +1,4 @@
-"""A plan for long, predictable tasks, and a queue for the rest, which fills gaps.
+"""A plan for long, predictable tasks, and a queue of other tasks, which fill gaps.
 
 Decides when and where.  Tasks of the `static` classes are planned once, before the run, by a static policy on lanes
 (cores, accelerators) that are reserved for them; each starts when it has arrived and is at the head of its idle lane.

@@ -160,8 +160,8 @@ class HoltWinters(Predictor):
     Reference: Winters, Forecasting Sales by Exponentially Weighted Moving Averages (1960); with two seasons Taylor,
     Short-Term Electricity Demand Forecasting Using Double Seasonal Exponential Smoothing (2003).  Fallback: until a
     whole season has been observed, the mean of about the last hour (`ewma`); the first season sets level and day.
-    Until a whole week has been observed there is no second season; then its mean is the level, the mean of its days the
-    day, and the rest the week.
+    Until a whole week has been observed there is no second season; then its mean becomes the level, the mean over its
+    days the day effects, and the remainder the week effects.
     Weakness: additive seasons do not grow with the level; an unusual day is forecast as a usual one; a slot without any
     observation, because it is shorter than the interval, is forecast without its season.
     Cost: O(1) per observation; memory of one number per slot, and during the first week of one per pair of slots.

@@ -330,7 +330,7 @@ def shortest(schedules: Iterable[TwoSidedSchedule]) -> TwoSidedSchedule:
 def descend(
     p: np.ndarray, q: np.ndarray, m: int, k: int, schedule: TwoSidedSchedule, enough: float
 ) -> TwoSidedSchedule:
-    """Move or exchange tasks of the longest core or GPU while that shortens it.
+    """Move or exchange tasks of the core or GPU that ends last while that shortens it.
 
     It ends at a local optimum, at a makespan that is `enough`, or after `PAIRS` pairs of tasks.
     """

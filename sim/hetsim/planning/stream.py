@@ -290,7 +290,7 @@ def _nodes_of(
 ) -> Partition | None:  # fmt: skip
     """Return the nodes of a stage and its device type; None for all nodes.
 
-    In a strict order, tasks bound to these nodes do not block tasks of another stage that could start.
+    Tasks are bound to these nodes so that in a strict order they do not block tasks of another stage that could start.
     `cores`: True if stages also need cores of their nodes, for which they all compete.
     """
     nodes = place.nodes

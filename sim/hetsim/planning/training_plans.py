@@ -210,7 +210,7 @@ def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
 
 
 def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | None:
-    """Seconds of a phase on the links of these nodes; None if they share a rack."""
+    """Return a function from a phase to its seconds between racks; None for one rack."""
     if len({node.spec.rack for node in nodes}) == 1:
         return None
     devices = [node.cpu for node in nodes]

@@ -173,7 +173,7 @@ def size(
             policies, or with `minimize`.
         least, most: bounds of the search; without `most`, sizes are doubled until one meets the target, up to 4,096.
             Without `least`, a bisection for waits or responses below a bound begins at the first size that overload
-            does not exclude; from there the steps are doubled, not the sizes, beginning with an eighth of the size.
+            does not exclude; from there the steps are doubled instead of the sizes; the first is an eighth.
         minimize: objective among candidates that meet all targets: `price`, of the whole cluster per hour (the default
             with prices); `total`, the sum of the varied counts (the default without prices); or any metric, by ranking
             and selection: the best with probability `confidence`, or within `delta` (a share) of the best.

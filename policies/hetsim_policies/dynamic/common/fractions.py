@@ -230,7 +230,7 @@ def min_worst_ratio(
 
 @dataclass(frozen=True)
 class _Groups:
-    """Jobs that are equal after scaling by their base, as one column per group."""
+    """Groups of jobs with equal offers relative to their base, one column per group."""
 
     size: int
     count: np.ndarray  # jobs by group

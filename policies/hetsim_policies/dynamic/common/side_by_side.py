@@ -225,7 +225,7 @@ class SideBySideScheduler(RoundScheduler):
                 self._turn(job, job.mode, view)
 
     def _turn(self, job: PairedJob, way: int, view: View) -> None:
-        """Switch a running job to another way, and account for its time so far."""
+        """Switch a running job to another mode or partner; account for its time so far."""
         job.received[job.way] += view.now - max(self._counted, job.since)
         job.way, job.since = way, view.now
 

@@ -307,10 +307,10 @@ def min_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.nd
 
 
 def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
-    """Dual approximation on two types (as two machines), with classes in PARTS tasks.
+    """Split classes over two types by dual approximation, each class as PARTS tasks.
 
-    A guess below `unhurried` is raised to `unhurried`: the second side is then filled by speedup while that gains
-    (`two_sides.fill`).
+    Each type counts as one machine.  A guessed end below `unhurried` is raised to it: the second type is then filled by
+    speedup while that gains (`two_sides.fill`).
     """
     from hetsim_policies.static.dual_approximation import solve
     from hetsim_policies.static.two_sides import by_speed_up, fill

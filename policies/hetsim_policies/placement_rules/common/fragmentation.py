@@ -231,7 +231,7 @@ class _Table:
         self.mixed = not self.of_type.all()
 
     def lost(self, share: np.ndarray, room: np.ndarray, cores: np.ndarray, memory: np.ndarray) -> np.ndarray:
-        """Expected lost share (millionths) by row of free shares, GPUs, cores and memory."""
+        """Return the expected lost share (millionths) for each row of free resources."""
         free = share.sum(axis=1)
         if not len(self.part):
             return self.never * free

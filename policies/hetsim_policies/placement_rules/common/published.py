@@ -1,9 +1,9 @@
 """Scores of the simulator of Weng et al., for placements with parameter `scores`.
 
-A node where a task fits has an integer score of 0 to 100; the highest is chosen, and among equal scores the smallest
-node name, where nodes are named at random in each run: their simulator puts a random number before each name.  A
-fraction is placed on the fullest of the node's GPUs that fits, with `random` on any, with `fgd` on the first of the
-best score; whole GPUs are the first idle ones.  Integer scores make many nodes equal, so the random names decide.
+A node where a task fits has an integer score of 0 to 100.  The node of highest score is chosen, at ties the one with
+the smallest name; names are random in each run, as their simulator puts a random number before each name.  A fraction
+is placed on the fullest of the node's GPUs that fits (with `random` on any of them, with `fgd` on the first of the best
+score); whole GPUs are the first idle ones.  Integer scores make many nodes equal, so the random names decide.
 
 Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent (USENIX ATC 2023), and its simulator (hkust-adsl/kubernetes-scheduler-simulator).

@@ -1,6 +1,7 @@
-"""Local search for any assignment planner: shorten the longest lane (core or GPU).
+"""Local search for any assignment planner: shorten the lane that ends last.
 
-While a change makes the longest lane shorter and no other lane as long, the best such change is made:
+The longest lane is the core or GPU that ends last.  While a change makes it shorter and no other lane as long, the best
+such change is made:
     move    a task of the longest lane is moved to another lane
     swap    a task of the longest lane is exchanged with a task of another lane
     chain   a task of the longest lane is moved to another lane, and a task there to a third lane
@@ -84,7 +85,7 @@ def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.n
 
 
 def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: float) -> list[tuple[int, int]] | None:
-    """Return the moves (task, device) after which the longest changed one is shortest."""
+    """Return the moves (task, device) after which the changed devices end earliest."""
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows = np.arange(len(lane))
     order = []  # the least loaded lane of each type that has lanes
@@ -149,7 +150,7 @@ def _cheaper_change(
 
 
 def _elsewhere(lanes: DescentLanes, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return for every task the best other core or GPU, and its resulting length."""
+    """Return for every task the best other core or GPU, and when that would end."""
     candidates = []
     for kind in dict.fromkeys(lanes.kind.tolist()):  # two of each type, as one may be the task's own
         here = np.flatnonzero((lanes.kind == kind) & (np.arange(len(lanes.kind)) != longest))
@@ -231,7 +232,7 @@ def descended(
 
 
 def _throw(lanes: DescentLanes, random: np.random.Generator) -> None:
-    """Move some tasks, half of them from the longest device, to suitable types."""
+    """Move some tasks, half of them from the device that ends last, to suitable types."""
     mine = np.flatnonzero(lanes.lane == int(lanes.load.argmax()))
     chosen = [*random.permutation(mine)[:THROWN].tolist(), *random.integers(len(lanes.lane), size=THROWN).tolist()]
     for task in dict.fromkeys(chosen):

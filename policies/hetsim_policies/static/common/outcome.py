@@ -114,8 +114,8 @@ def planned(
 def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
     """Return the plan with the timetable of its present steps and copies.
 
-    An exact timetable is kept.  Otherwise the plan is rehearsed, unless tasks share links or memory is short: then only
-    plans that were simulated anyway (`judged`) are, and others keep the timetable for idle links.
+    An exact timetable is kept; otherwise the plan is rehearsed.  But if tasks share links or memory is short, only
+    plans that were simulated anyway (`judged`) are rehearsed; others keep the timetable for idle links.
     """
     exact = plan.notes["timetable"] == "exact" and not plan.copies and not plan.fused
     exact = exact and not instance.problem.unplanned

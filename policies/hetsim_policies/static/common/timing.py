@@ -357,7 +357,7 @@ class Copies:
                 self.where.append({} if index in self.made else dict(hosts))
 
     def sources(self, task: int, place: int, device: Device) -> dict[int, tuple[float, list[int]]]:
-        """Return bytes and items to transfer, by source; a core's own host needs none."""
+        """Return bytes and items to transfer, by source; none from a core's own host."""
         sources: dict[int, tuple[float, list[int]]] = {}
         for item in dict.fromkeys(self.reads[task]):
             if place not in self.where[item] and (source := self._source(item, device)) is not None:

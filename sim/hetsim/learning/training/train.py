@@ -94,7 +94,7 @@ class Training:
     def save(self, path: str | Path) -> Path:
         """Write the policy file, for {scheduler: {name: learned, path: ...}}.
 
-        Parameters: path: of the file.
+        Parameters: path: path of the file.
         Returns: the path.
         """
         agent_files.save(self.policy, path)
