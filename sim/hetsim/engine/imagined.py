@@ -2,9 +2,11 @@
 
 It is a copy of the run (`hetsim.engine.fork`) in which unknown values are replaced:
 
-- Every task takes its estimate from now on, or the part of it that the policy expects, times one of the ratios that the
-  policy gives, drawn for each task.  A launch in progress gets a ratio that its elapsed time does not exclude; a launch
-  that has exceeded its estimate, or all ratios, ends immediately.
+- Every task takes its estimate, times the fraction of it that the policy expects (if given), times a ratio drawn for
+each
+  task from the ratios that the policy gives.  A launch in progress gets a ratio that its elapsed time does not exclude;
+a
+  launch that has exceeded its estimate, or all ratios, ends immediately.
 - No task arrives any more, and clients of closed loops send nothing.  Arrivals that the policy imagines, each a copy of
   an earlier task, do arrive: their rows follow those of the run.
 - No device fails or is repaired, and slow devices remain slow; a task that can then run nowhere waits to the end.
@@ -187,9 +189,9 @@ def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> 
 
 
 class _Drawn:
-    """Durations as multiples of estimates: the expected part times a drawn ratio.
+    """Durations as multiples of estimates: the expected fraction times a drawn ratio.
 
-    Forks of one moment with one seed draw the same.  UsageError if a ratio is not finite and above 0.
+    Forks made at one time with the same seed draw the same.  UsageError if a ratio is not finite and above 0.
     """
 
     def __init__(self, ratios: Sequence[float], expected: np.ndarray, seed: int):

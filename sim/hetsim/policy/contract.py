@@ -74,8 +74,9 @@ class Move(_Shown):
 class Reject(_Shown):
     """End a waiting task or requests for good; also an answer of admission.
 
-    expired: its time ran out while it waited: its deadline or a timeout has passed, or cannot be met any more even
-    alone and at once.  Its status is then `expired`; after a refusal by choice it is `rejected`.
+    expired: True if its time ran out while it waited: its deadline or a timeout has passed, or could not be met any
+    more even if it started now on an idle device.  Its status is then `expired`; after a refusal by choice it is
+    `rejected`.
     """
 
     task: Task | Requests | None = None
@@ -99,7 +100,7 @@ class Annotate(_Shown):
 class Set(_Shown):
     """Set a device's frequency (1: nominal), or put it to sleep and wake it.
 
-    "off": it sleeps; "on": launches may be placed there at once, and wait until it is awake; "wake": it accepts no
+    "off": it sleeps; "on": launches may be placed there immediately, and wait until it is awake; "wake": it accepts no
     launch before it is awake, when the hook `device` is called.
     """
 
@@ -267,11 +268,12 @@ class Scheduler:
         """Hook: a device (a CPU: its node) will be down from `start` to `end`."""
 
     def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
-        """Choose where to place a missing replica; None: nowhere for now.
+        """Choose where to place a missing replica; return None if there is no room now.
 
-        Called after `begin` for the initial replicas, which have their model loaded; later when the service lacks a
-        replica and, while it does, when devices were released or one of its requests arrives; in a round before
-        `schedule`.  So replicas get free devices before waiting tasks, unless the policy reserves devices.
+        Called after `begin` for the initial replicas, whose model is already loaded; later when the service lacks a
+        replica and, as long as it lacks one, whenever devices are released or one of its requests arrives.  In a round
+        it is called before `schedule`, so replicas get free devices before waiting tasks, unless the policy reserves
+        devices.
         """
         return next((place for mode in wanted.modes if (place := view.first(mode)) is not None), None)
 
@@ -289,7 +291,7 @@ class Scheduler:
         )
 
     def run_ended(self, time: float | None) -> None:
-        """Hook: the run ended at this time; None: it failed."""
+        """Hook: the run ended at this time, or failed if it is None."""
 
     def schedule(self, view: View) -> Iterator[Decision]:
         """Yield decisions for this round."""
@@ -353,7 +355,7 @@ class Admission:
         return Accept()
 
     def leaving(self, task: Task, view: View) -> Reject | None:
-        """Decide whether to drop a task that is about to start; None: it starts.
+        """Decide whether to drop a task that is about to start; return None to start it.
 
         Called for each task of a `Start`, whichever scheduler or batching policy decided it, and for each request that
         is about to join a replica of a language model; dropped requests are replaced by those behind them.
@@ -440,7 +442,7 @@ class Imagined(Protocol):
     def now(self) -> float: ...
 
     def run(self, until: float = math.inf) -> Record:
-        """Run it once, to the end or until a time, and return the record."""
+        """Run this future once, to the end or until a time, and return the record."""
 
 
 class View(Protocol):

@@ -53,7 +53,7 @@ class Index:
     """
 
     def __init__(self, order: Callable[[Task], Any] | None, counters: Sequence[Counter]):
-        """Create the index; `order`: sort key of requests, None: by arrival."""
+        """Create the index; `order`: sort key of requests; None sorts by arrival."""
         self.order = order
         self.counters = counters
         self.bell: dict[Any, bool] = counters[0].queue.bell
@@ -149,7 +149,7 @@ class Index:
                 self._look(number, len(self.counters[number].queue))
 
     def _look(self, number: int, waiting: int) -> None:
-        """Mark a service to be called as soon as there is room, if a request waits."""
+        """Make a service's last answer void: call its policy when there is room."""
         counter = self.counters[number]
         if counter.until < math.inf:
             self._timed.pop(number, None)

@@ -72,7 +72,7 @@ class PlannedScheduler(Scheduler):
         self.follow(plan, problem.tasks, problem.cluster)
 
     def follow(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
-        """Follow this plan, which must have no problems, from now on."""
+        """Start to follow this plan, which must have no problems."""
         self.made = plan
         self._steps = plan.steps
         self._placements = [placement_of(step, tasks, cluster) for step in plan.steps]
@@ -226,7 +226,7 @@ def _fills(placement: Placement) -> bool:
 
 
 class Following(PlannedScheduler):
-    """Follows an existing plan."""
+    """A scheduler that follows an existing plan."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()

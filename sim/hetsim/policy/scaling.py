@@ -1,6 +1,6 @@
-"""Scaling: how many replicas a service should have, by an operator's counters.
+"""Scaling: how many replicas a service should have, decided from its counters.
 
-The engine starts and drains replicas, and keeps to `min` and `max` of the service.
+The engine starts and drains replicas, and keeps the number from `min` to `max` of the service.
 """
 
 import math
@@ -12,11 +12,12 @@ from hetsim.model.service import LanguageService, ScaleBounds
 
 
 class RoleSignals:
-    """Counters of a role's replicas: of `replicas`, or of `prefill` and `decode`.
+    """Counters of the replicas of one role: `replicas`, or `prefill` and `decode`.
 
-    `replicas` is the number of those that serve, load or are missing after a failure, `ready` of those that take
-    requests; one that drains is neither.  `outstanding` requests are those that the role has to serve, `waiting` those
-    of them in no replica's steps yet; both include what no replica can take yet.  All are counted when looked at.
+    `replicas`: number of replicas that serve, load, or are missing after a failure; `ready`: number that accept
+    requests.  A draining replica counts in neither.  `outstanding`: number of requests that the role has to serve;
+    `waiting`: number of these that take part in no step yet.  Both include requests that no replica can accept yet, and
+    are counted on access.
     """
 
     def __init__(self, there: Sequence[Any], missing: int, lobby: int):
@@ -35,25 +36,26 @@ class RoleSignals:
 
     @property
     def by_type(self) -> Mapping[str, int]:
-        """Replicas that serve or load, by type of device."""
+        """Number of replicas that serve or load, by type of device."""
         return Counter([replica.kind.mode.type.name for replica in self._kept])
 
     @property
     def kv_used(self) -> float:
-        """Share of the KV blocks of the ready replicas that is in use; 0 without any."""
+        """Mean fraction of KV blocks in use on ready replicas; 0 if none is ready."""
         return sum([replica.kv_used for replica in self._ready]) / max(1, self.ready)
 
     @property
     def idle_since(self) -> list[float]:
-        """Since when each ready replica has been idle, of those that are, sorted."""
+        """Times since which the idle ones of the ready replicas are idle, sorted."""
         return sorted([replica.idle_since for replica in self._ready if replica.idle])
 
 
 class ServiceSignals(NamedTuple):
-    """Counters of a service, by role and of the last window: `every`, or 60 s.
+    """Counters of a service, by role and over the last window (`every`, or 60 s).
 
-    `ttft` and `tpot` are means of first tokens that came and of answers that ended in the window, NaN without any;
-    `arrival_rate` is in requests per second.  `changed_at`: when replicas were started or drained last, or -inf.
+    `ttft`: mean time to first token in the window; `tpot`: mean time per further token of answers that ended in it; NaN
+    without any.  `arrival_rate`: requests per second.  `changed_at`: time at which replicas were last started or
+    drained, or -inf.
     """
 
     roles: Mapping[str, RoleSignals]
@@ -65,7 +67,7 @@ class ServiceSignals(NamedTuple):
 
 
 class Scaling:
-    """Base of scaling policies: the number of replicas; one object a service."""
+    """Base of scaling policies, which set replica numbers; one object per service."""
 
     policy_kind: ClassVar[str] = "scale"
     # True if it is asked when a replica falls idle, too; then the longest idle one drains first
@@ -76,8 +78,8 @@ class Scaling:
     again: float = math.inf
 
     def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:
-        """Return the wanted numbers of replicas by role, or by type of device.
+        """Return the wanted number of replicas by role, or by type of device.
 
-        What is not named stays as it is.
+        Roles or types that are not named keep their number.
         """
         raise NotImplementedError

@@ -93,7 +93,7 @@ class Devices:
         self.rounds.changed("release")
 
     def partition(self, device: Device, layout: Any) -> None:
-        """Set the MIG layout of a GPU; None: later starts choose the layout."""
+        """Set the MIG layout of a GPU; after None, later starts choose the layout."""
         run, state = self.run, self.state(device)
         if (slices := state.slices) is None:
             raise illegal(run, f"partitions {device}, which is not a MIG GPU (sharing: mig)")

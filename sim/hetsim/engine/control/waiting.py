@@ -50,7 +50,7 @@ class Waiting:
         self._on_ready = None if type(scheduler).ready is Scheduler.ready else scheduler.ready
 
     def make_ready(self, task: Task, killed: bool = False) -> None:
-        """Let a task wait for a device; `killed`: it ends next, so no cache answers it."""
+        """Make a task wait for a device; if it is `killed`, no result cache may answer it."""
         state = self.state
         task.state = WAITING
         queue = None

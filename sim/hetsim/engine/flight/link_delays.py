@@ -105,7 +105,7 @@ class FirstPass:
 
 
 def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:
-    """Return all links whose delays change with these, including jointly solved ones."""
+    """Return all links on which delays may change if jobs on these links change."""
     groups_of = {group.link: group for group in groups}
     near = dict(groups_of)  # only links that share a job with these are affected
     for group in groups_of.values():
@@ -134,7 +134,7 @@ def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
 
 
 def _connected(start: ContendingJobs) -> list[Any] | None:
-    """Return the jobs connected with a link by links, if few enough to solve jointly."""
+    """Return the jobs connected with a link through links; None if more than `JOINT`."""
     if start.rule != "random" or len(start.stakes) > JOINT:
         return None
     members = {id(stake.member): stake.member for group in _walk(start, joint=False) for stake in group.stakes}

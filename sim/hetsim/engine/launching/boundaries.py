@@ -314,7 +314,7 @@ class Boundaries:
         self, launch: Launch, table: Timetable, times: tuple[float, ...], end: float, kept: float,
         complete: bool = False,
     ) -> None:  # fmt: skip
-        """Add a launch's stage times to its tasks; `kept`: the fraction that counts."""
+        """Add a launch's stage times to its tasks; `kept`: fraction of work that counts."""
         _, up, uploaded, began, computed, down = times
         detail = self.recorder.detail
         tasks = launch.tasks

@@ -305,7 +305,7 @@ class Queue:
     # The engine's side ----------------------------------------------------------------------------------------
 
     def ring(self, again: bool = False) -> None:
-        """Report that the policy should be called; `again`: in any case."""
+        """Report that the policy may want to decide; `again`: its last answer is void."""
         self.bell[self] = again or self.bell.get(self, False)
 
     def join(self, task: Task) -> None:
@@ -409,7 +409,7 @@ class Queue:
             self.clock.round_due = True
 
     def want(self, count: int) -> None:
-        """Call the policy when `count` requests wait or arrivals end; 0: do not call it."""
+        """Call the policy when `count` (not 0) requests wait, or when arrivals end."""
         self.wanted = count
         if self.column is None:
             return

@@ -113,7 +113,7 @@ class Sources(Timer):
     def note_arrived(self) -> None:
         """Mark arrived, unended tasks of open streams as unfinished.
 
-        All at once, since only checks and the end of the run need this status.
+        This is not done at each arrival, since only checks and the end of the run need this status.
         """
         first, stop = self._noted, self._base + self._at
         rows: Any = slice(first, stop) if self._delivered is None else self._delivered[first:stop]
@@ -212,7 +212,7 @@ class Graph:
         return freed
 
     def failed(self, row: int) -> list[Task]:
-        """Return the arrived successors, which can never run; mark the later ones."""
+        """Return the waiting successors of a failed task; mark those not yet arrived."""
         doomed = []
         for successor in self.successors.get(row, ()):
             self.missing[successor] = -1  # final: its count is not used any more

@@ -1,4 +1,4 @@
-"""A replica, and its service, as far as they do not depend on what is served."""
+"""Base classes of a replica and its service, independent of what is served."""
 
 import math
 from collections.abc import Sequence
@@ -34,42 +34,42 @@ class HolderType:
 
 
 class Owner:
-    """A service with replicas, as these and their set see it."""
+    """A service with replicas: the interface that its replicas and their set use."""
 
     state: RunState
     service: LanguageService
     clock: Clock
     kinds: Sequence[HolderType]
-    """The types of device on which its replicas may be, the preferred ones first."""
+    """Device types on which the service may have replicas, in order of preference."""
     requests: dict[int, Any]
-    """Requests that have come and not ended, by row."""
+    """Requests that have arrived and not ended, by row."""
     routing: Any
     scaling: Any  # its policy, where the number of replicas is not fixed
     random: np.random.Generator
     replicas: Any
-    """The set of its replicas, which stands above."""
+    """The `ReplicaSet` of the service (typed `Any`: that module imports this one)."""
 
     def illegal(self, what: str) -> PolicyError:
-        """Return the error for what the policy of the service may not do."""
+        """Return the error for an illegal answer of the service's policy."""
         return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
 
     def holder(self, number: int, kind: Any, placement: Placement, prefills_only: bool) -> Any:
-        """Make a replica, which does not take requests yet."""
+        """Create a replica, which does not accept requests until `start`."""
         raise NotImplementedError
 
     def able(self, request: Any, replicas: OpenReplicas) -> OpenReplicas:
-        """Those of several types of replica that can serve a request at all."""
+        """Return the replicas whose memory is large enough for a request."""
         raise NotImplementedError
 
     def lost(self, orphans: dict[int, Any], lost: Sequence[Any]) -> None:
-        """Note lost replicas, and the requests (by row) that have none now."""
+        """Reset requests that lost data with replicas; `orphans`: those without a replica."""
 
     def resume(self, request: Any) -> None:
-        """Route a request that had no replica, or has lost it."""
+        """Route a request that waited without a replica or lost its replica."""
 
 
 class Holder:
-    """A replica: it holds devices until it gives up its requests.
+    """A replica, which occupies its devices until it is given up.
 
     Its set needs `outstanding`, `idle`, `start` and `give_up`, `enqueue` of a request and `run_at`.
     """
@@ -96,7 +96,7 @@ class Holder:
 
     @property
     def outstanding(self) -> int:
-        """Requests sent here that have not ended; `loads` follows it."""
+        """Number of unfinished requests sent to this replica; changes update `loads`."""
         raise NotImplementedError
 
     waiting = 0  # those of them that are not served yet
@@ -104,19 +104,19 @@ class Holder:
 
     @property
     def idle(self) -> bool:
-        """Return True if nothing is here, or on its way."""
+        """True if the replica has no request, and no transfer to or from it is under way."""
         raise NotImplementedError
 
     def start(self, after: float) -> None:
-        """Take requests from now on; `after`: since when it loaded, or nan."""
+        """Begin to accept requests; `after`: when loading began, NaN if it did not load."""
         self.loaded, self.draining = True, False
 
     def give_up(self, outcome: int) -> Sequence[Any]:
-        """End, drained, stopped or failed; return requests to serve elsewhere."""
+        """Stop a drained, stopped or failed replica; return requests to serve elsewhere."""
         raise NotImplementedError
 
     def run_at(self, rate: float, power: float) -> None:
-        """Go on at the rate of the slowest device and the mean power of all."""
+        """Continue at the rate of the slowest device and the mean power of all devices."""
 
     def _fired(self, timer: Timer) -> None:
-        """Handle the next boundary of what it does."""
+        """Handle the replica's next step boundary."""

@@ -91,9 +91,9 @@ class Ends:
         self._stops = 0  # launches stopped before the last look
 
     def as_known(self) -> bool:
-        """Like `refresh`, but may skip the update; for checks of earlier answers.
+        """Do what `refresh` does, unless no launch can have ended early or late.
 
-        If no launch can end early or late, launches need not be read before a time is queried.
+        In that case launches need not be read before a time is queried.  For checks of earlier answers.
         """
         return self._exact and self._stops == self.stops.count or self.refresh()
 

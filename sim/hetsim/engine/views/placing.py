@@ -239,7 +239,7 @@ class Placing:
         return next((placement for placement in there if placement is not None), None)
 
     def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
-        """Return True if there is room for the data of these tasks, too."""
+        """Return True if a placement's devices have room for the data of these tasks."""
         if isinstance(tasks, Task):
             tasks = (tasks,)
         return self._transfers.items_refusal(tasks, placement, placement.mode.gpu_memory) is None
@@ -334,7 +334,7 @@ class Placing:
         return bool(self._capacity.mask(mode)) or (mode.span_any and self._capacity.first(mode) is not None)
 
     def over_limit(self, task: Task) -> bool:
-        """See `View.over_limit`; one test if nothing is limited."""
+        """Return True if only a limit of its partition prevents the task's start."""
         modes = task.shape.modes
         for mode in modes:
             if mode.limited:

@@ -68,7 +68,7 @@ class PoolEnds:
         return self._countable
 
     def earliest(self, mode: Mode) -> tuple[float, int]:
-        """Return when a mode fits (inf: never), and the number of accelerators free then."""
+        """Return when a mode fits (inf if it never does), and the accelerators free then."""
         capacity, kind, needed = self.capacity, self.capacity.types[mode.type], mode.gpus
         free = sum(capacity.nodes[n].open[kind].bit_count() for n in capacity.nodes_in(capacity.with_open[kind]))
         time = -math.inf if free >= needed else math.inf  # it fits now, or an end must come first
