@@ -149,7 +149,7 @@ def entry(kind: str, name: str) -> Any:
 
 
 def parameters(item: Any) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a policy: those of `__init__`; none for a function."""
+    """Return the parameters of a policy class (of `__init__`); none for a function."""
     loaded: Any = item
     return dict(_parameters(loaded)) if inspect.isclass(item) else {}
 

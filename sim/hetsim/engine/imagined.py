@@ -52,7 +52,7 @@ nothing (`Simulation.run`), and a fork is a reference cycle."""
 
 @dataclass(eq=False)
 class Imagined:
-    """Futures of a run; see `hetsim.policy.contract.Imagined`."""
+    """Implementation of `hetsim.policy.contract.Imagined`: a fork that can be run."""
 
     _state: RunState
     _play: Callable[[], Record]
@@ -204,7 +204,7 @@ class _Drawn:
         self.factors = self._random.choice(self.known, len(expected)) * expected
 
     def longer(self, row: int, least: float) -> float:
-        """Return a random ratio of time to estimate that is above `least`."""
+        """Return a random ratio of true to estimated time that is at least `least`."""
         if self.factors[row] <= least:
             ratios = self.known * self.expected[row]
             possible = ratios[ratios > least]

@@ -221,7 +221,7 @@ def _imported(module: str) -> tuple[str, ...]:
 
 
 def _specs(scenario: Scenario) -> list[PolicySpec]:
-    """All policies of a scenario, including those that are parameters of others."""
+    """All policies of a scenario, including policies that are parameters of others."""
     policies = scenario.policies
     first = [policies.scheduler, policies.admission, policies.batching, policies.routing, policies.eviction]
     todo = [*first, *policies.of_service.values(), *policies.routing_of.values(), *policies.scale_of.values()]

@@ -106,7 +106,7 @@ def sweep(
 
 
 def sweep_plan(plan: SweepPlan, out: str | Path | None = None, resume: bool = False) -> Sweep:
-    """Run a planned sweep; see `sweep`."""
+    """Run a planned sweep and return its tables, as `sweep` does."""
     options, part = plan.options, part_of(plan.options)
     if part is not None and options.fresh:
         raise UsageError("--shard cannot be combined with --fresh: it would discard the runs of the other shards")

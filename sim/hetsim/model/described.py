@@ -38,7 +38,7 @@ class Described(BaseModel):
         return self
 
     def used(self, key: str) -> Any:
-        """Return the value of a key, or the value used if it is not given."""
+        """Return the value of a key, or the value used in its place if it is not given."""
         value = getattr(self, key)
         return used_without(type(self))[key] if value is None else value
 
@@ -102,7 +102,7 @@ def with_default(sentence: str, default: Any, metadata: Iterable[Any] = ()) -> s
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstrings of a model's fields, those of base classes included.
+    """Return the docstrings of a model's fields, including fields of base classes.
 
     A field that can only be one word, the kind of the model, has that word as its text unless a docstring says more.
     """

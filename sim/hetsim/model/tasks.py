@@ -209,7 +209,7 @@ class Mode(ComputeTime):
         return self.base(size) * left + own
 
     def stages(self, size: int, own: float, left: float = 1.0) -> BatchTimes:
-        """Return the seconds of a launch's stages without bytes; CPU: no transfers."""
+        """Return the stage seconds of a launch without bytes; CPU modes have no transfers."""
         if self.on_cpu:
             return BatchTimes(0.0, self.computing(size, own, left), 0.0)
         up, down = self.upload.seconds_for(size), self.download.seconds_for(size)
@@ -417,7 +417,7 @@ class StagedRequests:
 
     @property
     def last(self) -> np.ndarray:
-        """True for the last task of each request, by which requests are counted."""
+        """True for the last task of each request; only these are counted as requests."""
         return np.append(self.first[1:] != self.first[:-1], True)[: len(self.first)]
 
 

@@ -176,7 +176,7 @@ Decision = Start | Stop | Move | Reject | Annotate | Set | Fetch | Drop | Partit
 
 @dataclass(frozen=True)
 class Accept:
-    """Admission accepts the task; `modes`: positions of the only allowed modes."""
+    """Admission accepts the task; `modes`: positions of the modes that it may use."""
 
     modes: tuple[int, ...] | None = None
 
@@ -233,8 +233,10 @@ class Scheduler:
 
     notes: Mapping[str, Any] = {}
     """Notes on the policy's work that are stored with the run: names and plain values.  For a plan these are
-    `planned_makespan` and `lower_bound` (certified for the estimates), if known, and notes of its own
-    (`ratio_certified`, `gap`, ...). No note may depend on the speed of the machine."""
+    `planned_makespan` and `lower_bound` (certified for the estimates), if known, and its own notes
+    (`ratio_certified`,
+    `gap`, ...).  No note may depend on the speed of the machine.
+    """
 
     def check(self, problem: PlanProblem) -> None:
         """Check a scenario once when it is built; ScenarioError if it is unsuitable."""
@@ -528,7 +530,7 @@ class View(Protocol):
         """Return the estimated seconds from a start now to the finish, with transfers."""
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
-        """`duration` by stage: ready, write_back, upload, restore, compute, download."""
+        """Return `duration` by stage: ready, write_back, upload, restore, compute, ..."""
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
         """Return the slowdown on shared links if a job started there now.
@@ -567,7 +569,7 @@ class View(Protocol):
         """Return the number of waiting tasks, by type of the fastest mode and by class."""
 
     def queue_of(self, task: Task) -> RequestQueue | None:
-        """Return the queue of a request, now or to come; None for other tasks."""
+        """Return the queue of a request, present or future; None for any other task."""
 
     # How much?
 

@@ -1,4 +1,4 @@
-"""Dispatching many similar services: calls only those whose answer may change.
+"""Dispatch of many similar services: calls only policies whose answer may change.
 
 The batching policy of a service that delays has answered for the device that was offered, in its state then.  While the
 offer is the same, and the service's own queue has not changed, the answer holds; so a batch costs one or two calls,
@@ -149,7 +149,7 @@ class Index:
                 self._look(number, len(self.counters[number].queue))
 
     def _look(self, number: int, waiting: int) -> None:
-        """Make a service's last answer void: call its policy when there is room."""
+        """Discard a service's last answer; call its policy again when there is room."""
         counter = self.counters[number]
         if counter.until < math.inf:
             self._timed.pop(number, None)
@@ -251,7 +251,7 @@ class Dispatcher:
     """
 
     def __init__(self, order: Callable[[Task], Any], counters: Sequence[Counter], by_arrival: bool = False):
-        """Create the dispatcher; `by_arrival`: `order` is the order of arrival."""
+        """Create the dispatcher; `by_arrival`: True if `order` is the order of arrival."""
         self.order = order
         self.counters = list(counters)
         self.by_arrival = by_arrival

@@ -136,7 +136,7 @@ class IterationPolicy:
         raise NotImplementedError
 
     def queued(self, replica: Replica, request: Generation) -> None:
-        """Hook: a request will wait; it is not yet among `heads` (`by_client` only)."""
+        """Hook: a request will wait; called before it is in `heads` (`by_client` only)."""
 
     def joined(self, replica: Replica, request: Generation) -> None:
         """Hook: a request joins the replica, or its data are being transferred."""

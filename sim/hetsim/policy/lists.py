@@ -204,7 +204,7 @@ class ListScheduler(Scheduler):
         return None
 
     def _next_in_order(self, view: View, closed: int) -> Start | Reject | Annotate | Task | None:
-        """Return a decision about the first head outside `closed`, that head, or None.
+        """Return a decision on the first head outside `closed`, else that head, or None.
 
         Not a generator: a nested generator is resumed twice for each decision.
         """

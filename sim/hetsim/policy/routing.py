@@ -32,8 +32,9 @@ class RoutedReplica(Protocol):
     number: int
 
     speed: float
-    """How much it serves in a second (of a language model, tokens of full batches), as far as its devices and the
-    requests of the service tell: what counts is how replicas on unlike devices compare."""
+    """Work served per second (language models: tokens per second of full batches), estimated from devices and
+    requests of the service.  Only ratios between replicas matter.
+    """
 
     @property
     def outstanding(self) -> int:
@@ -86,7 +87,7 @@ class Routing:
     # say.  Without `refresh` only the queue can be delayed, and forecasts have no age.
     signals: tuple[str, ...] = ()
     queueing: ClassVar[str] = ""
-    """Name in `hetsim.queueing` of the queueing model that replicas then follow; empty: none."""
+    """Name in `hetsim.queueing` of the model of the replicas under this policy, or empty if there is none."""
 
     def choose(self, request: Any, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
         """Choose the replica for a request at its arrival, and between prefill and decode.

@@ -108,7 +108,7 @@ class Clients:
         return time >= self.state.tasks.arrival.item(self.calls.root.item(row)) + clients.give_up_after
 
     def _pays(self, row: int, clients: Behavior) -> bool:
-        """Take one token from the retry budget; return False if none is left."""
+        """Use up one token of the retry budget; return False if none is left."""
         if clients.retry is None or clients.retry.budget is None:
             return True
         bucket, tokens = self.calls.bucket.item(row), self.tokens[self._whose(row)]

@@ -123,7 +123,7 @@ class Devices:
         self.rounds.changed("release")
 
     def set_slowdown(self, device: Device, factor: float) -> None:
-        """Make all launches on the device run `factor` times slower from now on."""
+        """Set the slowdown of a device: its launches take `factor` times as long."""
         self.run.steady = False
         self._set_pace(device, self.state(device).frequency, factor * (1.0 + device.type.preemption.overhead))
         self.rounds.changed("change")

@@ -107,7 +107,7 @@ class Waiting:
         ready[task.index] = task.ready = last
 
     def wait_again(self, tasks: Sequence[Task]) -> None:
-        """Let the tasks of a stopped fused launch wait for each other again."""
+        """Return the tasks of a stopped fused launch to waiting for each other."""
         graph = self.state.graph
         for task in tasks:
             if graph.missing.get(task.index, 0) > 0:

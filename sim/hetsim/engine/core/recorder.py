@@ -298,7 +298,7 @@ class Recorder:
         self._gaps.extend((time, time - before))
 
     def _write_batches(self) -> None:
-        """Write the columns of launches, and those of requests served in batches."""
+        """Write the columns of launches, and of requests that were served in batches."""
         services = self.run.services
         for queue, first, count, status, time, reason in self.discarded:
             rows = services[queue].rows[first : first + count]

@@ -36,7 +36,7 @@ class History:
         self.input_saved = self.state_saved and not fault and stopping.input_saved
 
     def lose(self, all_work: bool) -> None:
-        """Record a failure or lossy stop; `all_work`: earlier saved work is lost too."""
+        """Record a failure or lossy stop; if `all_work`, discard earlier saved work too."""
         self.intact = self.input_saved = False  # data in device memory are lost with the launch
         self.state_saved = self.state_saved and not all_work  # with all work gone there is no state either
 

@@ -131,7 +131,7 @@ class Members:
 
     @property
     def taken_in(self) -> list[Generation]:
-        """Joined requests, including those whose keys and values are still in transfer."""
+        """Joined requests, and requests whose keys and values are in transfer to here."""
         return [*self.inside.values(), *self.loading.values()]
 
     @property
@@ -243,7 +243,6 @@ class Members:
 
     @staticmethod
     def _waits_again(request: Generation) -> None:
-        """Mark the request's task as waiting again."""
         request.task._launch = None
         request.task.state = WAITING
 

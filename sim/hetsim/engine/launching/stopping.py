@@ -242,7 +242,7 @@ class TimeLimits:
         clock.at(max(end, clock._now), TIMER, timer)  # after what finishes at that instant
 
     def over(self, launch: Launch, keep: bool = True) -> None:
-        """Remove the timer of an ended launch; `keep`: its tasks' used time still counts."""
+        """Remove the timer of an ended launch; if `keep`, store its tasks' used time."""
         if (timer := self._timers.pop(launch.number, None)) is not None:
             self.state.clock.cancel(timer)
         for task in launch.tasks:

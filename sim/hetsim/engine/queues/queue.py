@@ -129,7 +129,7 @@ class StageNoise:
 
 
 class Queue:
-    """Waiting requests of a service by arrival; see `hetsim.policy.request_queue`."""
+    """Waiting requests of a service by arrival; implements `RequestQueue`."""
 
     def __init__(self, number: int, service: Service, run: RunInput, clock: Clock, links: Links, bell: dict[Any, bool],
                  by_clock: bool):  # fmt: skip
@@ -305,7 +305,7 @@ class Queue:
     # The engine's side ----------------------------------------------------------------------------------------
 
     def ring(self, again: bool = False) -> None:
-        """Report that the policy may want to decide; `again`: its last answer is void."""
+        """Report that the policy may want to decide; `again` voids its last answer."""
         self.bell[self] = again or self.bell.get(self, False)
 
     def join(self, task: Task) -> None:

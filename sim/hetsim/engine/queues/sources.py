@@ -39,7 +39,7 @@ class Sources(Timer):
         progress: Callable[[float, int, int], None] | None, each_block: Callable[[], None],
         absent: Sequence[np.ndarray] = (),
     ):  # fmt: skip
-        """Create the sources; `absent`: rows that queues count themselves, not delivered."""
+        """Create the sources; `absent`: rows that queues count and that are not delivered."""
         super().__init__(self._arrive)
         self.run = run
         self.tasks = run.tasks
@@ -78,7 +78,7 @@ class Sources(Timer):
 
     @property
     def to_come(self) -> int:
-        """Number of tasks certain to arrive (those of thinking clients included)."""
+        """Number of tasks certain to arrive, including tasks of thinking clients."""
         return self._last - self._base - self._at + self.thinking
 
     def end_now(self) -> None:

@@ -62,7 +62,7 @@ class Owner:
         raise NotImplementedError
 
     def lost(self, orphans: dict[int, Any], lost: Sequence[Any]) -> None:
-        """Reset requests that lost data with replicas; `orphans`: those without a replica."""
+        """Reset requests that lost data; `orphans`: requests without a replica, by row."""
 
     def resume(self, request: Any) -> None:
         """Route a request that waited without a replica or lost its replica."""

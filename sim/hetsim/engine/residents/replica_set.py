@@ -235,7 +235,7 @@ class ReplicaSet:
             self.scaler.changed()
 
     def bring(self, name: str, prefills: bool, wanted: int, only: HolderType | None) -> bool | None:
-        """Bring replicas, or those of one type, to a number; None: nothing to do."""
+        """Start or drain replicas up to `wanted`; True if any changed, None if equal."""
         missing = self.missing.count(prefills) if only in (None, self.kinds[0]) else 0
         kept = [one for one in (self.prefillers if prefills else self.replicas) if only in (None, one.kind)]
         have = missing + sum([not one.draining for one in kept])
@@ -255,7 +255,7 @@ class ReplicaSet:
         return any(changed)
 
     def _drain(self, kept: list[Holder], wanted: int) -> bool:
-        """Drain the replica with the fewest requests, the newest or longest idle one.
+        """Drain the replica with the fewest requests; of equals, the newest or most idle.
 
         It releases its devices when it is idle.  False, with no change, if no other has loaded its model and any is
         wanted.
@@ -298,7 +298,7 @@ class Residents:
             one.begin()
 
     def lose(self, launches: list[Resident], outcome: int = LAUNCH_LOST) -> None:
-        """Remove failed or stopped replicas, service by service; see `ReplicaSet.lose`."""
+        """Remove failed or stopped replicas; replacements start service by service."""
         for one in self.sets:
             one.lose([launch.holder for launch in launches if launch.holder.fleet is one.fleet], outcome)
 

@@ -75,7 +75,7 @@ class Offers:
         self._moved.clear()
 
     def by_looking(self, mode: Mode) -> tuple[Placement, Offer] | None:
-        """Like `offer_of`, by a linear search, for modes with memory or host needs."""
+        """Return the same as `offer_of` by a linear search, for any mode."""
         best, max_free = None, 0
         for number in self.capacity.nodes_in(self.capacity.mask(mode)):
             gpu = self.capacity.best_gpu(mode, self.capacity.nodes[number])

@@ -48,7 +48,7 @@ class Watched(dict[int, Any]):
 
 
 class Running:
-    """Sum of the expected ends of compute-only launches of one key, if not overdue."""
+    """Sum of expected ends of one key's compute-only launches that are not overdue."""
 
     __slots__ = ("ends", "total", "heap")
 

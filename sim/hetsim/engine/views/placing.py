@@ -29,7 +29,7 @@ class RoomIndex:
     """
 
     def __init__(self, capacity: Capacity, kind: int, whole: bool):
-        """Create an index for a device type; `whole`: modes use only whole devices."""
+        """Create an index for a device type; `whole`: True for modes of whole devices."""
         self._capacity, self._kind, self._whole = capacity, kind, whole
         self._generation = self._position = -1
         self._amount: dict[int, int] = {}  # node -> what was free there at the last look
@@ -173,7 +173,7 @@ class Placing:
     """Finds placements; nothing here changes the state of the run."""
 
     def __init__(self, state: RunState, transfers: Transfers, fleets: Mapping[Shape, Any]):
-        """Create the finder; `fleets`: services whose replicas place the requests."""
+        """Create the finder; `fleets`: services with replicas, by shape of their requests."""
         self._fleets = fleets
         self._capacity = state.capacity
         self._places = state.places

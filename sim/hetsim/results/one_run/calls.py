@@ -137,7 +137,7 @@ def not_back(record: Record) -> list[str]:
 
 
 def _of_window(run: Measured) -> tuple[CallRows, np.ndarray] | None:
-    """Return the calls of a run, and a mask of those that are measured."""
+    """Return the calls of a run, and a mask of the measured calls."""
     record = run.result.record
     if (calls := call_rows(record)) is None:
         return None

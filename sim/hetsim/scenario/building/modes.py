@@ -38,7 +38,7 @@ class ModeBook:
         kinds[kind] = (first, count + 1)
 
     def _kinds_for(self, mode: Mode) -> dict[NodeSpec, tuple[Node, int]]:
-        """One node of each kind that the mode may use, with the number of such nodes."""
+        """Return a node of each kind that the mode may use, with the number of such nodes."""
         if (partition := mode.partition) is None:
             return self._kinds
         if partition not in self._kinds_of:
@@ -135,7 +135,7 @@ class ModeBook:
         return sum(self._room(node, mode) * count for node, count in kinds) >= mode.gpus
 
     def _over_bounds(self, mode: Mode) -> str:
-        """Phrase for the limit that a mode exceeds, or ""."""
+        """Return a phrase for the limit that a mode exceeds, or ""."""
         bound, memory = mode.partition, mode.type.memory
         within = _within(bound)
         if bound is not None:
@@ -150,7 +150,7 @@ class ModeBook:
         return ""
 
     def _over_slices(self, mode: Mode) -> str:
-        """Phrase for why no slice can run a mode, or ""."""
+        """Return a phrase for why no MIG slice can run a mode, or ""."""
         kind = mode.type
         if mode.slice and kind.sharing.share_of(mode.slice) is None:
             names = ", ".join(dict.fromkeys(one.profile for one in kind.sharing.slices if one.profile))

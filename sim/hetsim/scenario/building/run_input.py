@@ -44,7 +44,7 @@ DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
 def batching_policies(
     streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem]
 ) -> list[Any]:
-    """Make a batching policy for each service that has requests."""
+    """Create a batching policy for each service that has requests."""
     policies = scenario.policies
     served = [stream for stream in streams if stream.service is not None and len(stream)]
     if policies.batching is not None and all(entry.service is None for entry in scenario.model.workload):
@@ -72,7 +72,7 @@ def batching_policies(
 def _note_overload(
     stream: TaskStream, spec: PolicySpec, policy: Any, scenario: "ScenarioSource", context: Context
 ) -> None:  # fmt: skip
-    """Warn of a load that a service cannot serve; record it if certain."""
+    """Warn of a load that a service cannot serve; record it if it is certain."""
     overload = None if stream.overload is None else stream.overload(policy, spec.name)
     if overload is None:
         return
@@ -94,7 +94,7 @@ def iterates(spec: PolicySpec) -> bool:
 def iteration_policies(
     streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem]
 ) -> list[tuple[Any, Any, Any]]:
-    """Make the policies of each language model with requests."""
+    """Create the policies of each language model that has requests."""
     policies, document = scenario.policies, scenario.document
     served = [stream for stream in streams if stream.language is not None and len(stream)]
     replicas = any(hasattr(entry.service, "kind") for entry in scenario.model.workload)
@@ -139,7 +139,7 @@ def iteration_policies(
 
 
 def _without_age(router: Routing) -> str | None:
-    """Say why the signals of a router cannot have their age; None if they can."""
+    """Return why a router's signals cannot be delayed or read at intervals, or None."""
     if "forecast" in router.signals and (router.refresh or router.delay):
         return "a forecast is exact and of now; leave out refresh and delay"
     if router.delay and not router.refresh and router.signals != ("queue",):
@@ -154,7 +154,7 @@ def _place(stream: TaskStream, spec: PolicySpec, own: dict[int, PolicySpec]) -> 
 
 
 def make_policy(spec: PolicySpec, scenario: "ScenarioSource", problems: list[Problem], place: Path_ = ()) -> Any:
-    """Make a policy; an error of its constructor is a problem at `place`."""
+    """Create a policy; report an error of its constructor as a problem at `place`."""
     path: Path_ = place or ("policy", spec.kind)
     try:
         policy = spec.make()
@@ -312,7 +312,7 @@ def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
 
 
 def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
-    """Note on tasks that are late even alone; True if random sizes do not explain it."""
+    """Describe tasks that are late even alone; True if random sizes do not explain it."""
     if tasks.deadline is None or not len(tasks):
         return [], False
     fastest = tasks.computing(tasks.time).min(axis=1)

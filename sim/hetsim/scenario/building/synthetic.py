@@ -246,7 +246,7 @@ def _draw(
 
 
 def _own_limits(demand: Demand, n: int) -> dict[str, np.ndarray]:
-    """Limits on token times of a class of requests; 0 in other classes: none."""
+    """Limits on token times of a class of requests; 0 for classes without limits."""
     limits = {"ttft_limit": demand.ttft, "tpot_limit": demand.tpot}
     return {key: np.full(n, limit) for key, limit in limits.items() if limit is not None}
 

@@ -169,7 +169,7 @@ class Occupied(Model):
     memory: Bytes | None = None
     """Host memory used."""
     gpu_memory: Bytes | None = None
-    """Memory used on each GPU; that of the profile, or none, unless given."""
+    """Memory used on each GPU; as in the profile, or none, unless given."""
 
 
 class Held(Occupied):
