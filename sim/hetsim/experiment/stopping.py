@@ -165,7 +165,7 @@ Refusal = Callable[[ScenarioError], None]
 
 
 class Pilot(Replicates):
-    """First replications of a case with `warmup: auto`, for a `cut` or an `error`."""
+    """First replications of a case with `warmup: auto`: yield a `cut` or an `error`."""
 
     def __init__(self, case: Case, size: int, *, strict: bool = False, on_refusal: Refusal | None = None):
         super().__init__(case, size, pilot=True, strict=strict, on_refusal=on_refusal)

@@ -277,7 +277,6 @@ class Study:
                 self.meter.tell_case(f"{self._label(series.case)}: {text}")
 
     def _label(self, case: Case) -> str:
-        """Name a case by its changed values and its policy."""
         scenario = _scenario(case)
         parts = [f"{key}={value}" for key, value in case.overrides.items() if key.partition(".")[0] != "policy"]
         return ", ".join([*parts, scenario.policies.label])
@@ -356,7 +355,7 @@ class Study:
         return RunOutcome(values, result.warnings, unknown=result.undeclared)
 
     def _spread(self, first: deque[Place]) -> None:
-        """Run replications on the workers, and the complete ones here meanwhile."""
+        """Run replications on the workers; meanwhile run complete ones in this process."""
         pool = self.workers.pool
         assert pool is not None
         flight = _Flight(self, pool, first)

@@ -60,7 +60,7 @@ class Retry:
     size: Literal["same", "new"] = "same"
     """same: an attempt takes as long as the first; new: as long as a random call of its class."""
     budget: Fraction | None = None
-    """Maximum retries and hedges as a share of the calls so far, at most 10 saved up; no limit unless given."""
+    """Maximum retries and hedges as a share of the calls so far; at most 10 accumulate; no limit unless given."""
 
     def check(self) -> None:
         if not self.on:

@@ -193,7 +193,7 @@ def host_digest() -> str:
 
 
 def is_left(path: Path) -> bool:
-    """Return True for a temporary file of a dead process (other machine: a day old)."""
+    """Return True for leftovers: of a dead process, or of another machine a day ago."""
     match = re.match(rf"{re.escape(TEMPORARY)}([0-9a-f]{{8}})-(\d+)-", path.name)
     try:
         if match is None:

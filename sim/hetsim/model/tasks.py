@@ -348,7 +348,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A named piece of data; `home` is the first node with it, None: every host.
+    """A named piece of data; `home`: first node with it, None if every host has it.
 
     A `lasting` item (a model's weights) is state of the device rather than input of a task: loading it is not counted
     in the task's own time.  An item without a home that a task of the run writes is created where that task runs; an

@@ -111,7 +111,7 @@ class Batching:
         """Hook: a batch of this service has ended."""
 
     def urgency(self, queue: RequestQueue, placement: Placement, view: View) -> float | None:
-        """Return a service's priority for a device, lowest first; None if it has none."""
+        """Return a service's priority for a device, lowest first; None after all numbers."""
         return None
 
 

@@ -315,7 +315,7 @@ class Dispatcher:
 
     @staticmethod
     def place(counter: Counter, view: View) -> Placement | None:
-        """Return a placement of the fastest mode with room, on its least loaded device."""
+        """Return a placement of the fastest mode with room, on the least loaded device."""
         modes = counter.queue.service.shape.modes
         data = view.items
         if len(modes) == 1 and not data:

@@ -46,7 +46,7 @@ class RoleSignals:
 
     @property
     def idle_since(self) -> list[float]:
-        """Times since which the idle ones of the ready replicas are idle, sorted."""
+        """For each idle ready replica, the time since which it is idle; sorted."""
         return sorted([replica.idle_since for replica in self._ready if replica.idle])
 
 

@@ -246,7 +246,7 @@ def round_values(
 
 
 def _magnitudes(low: float, high: float, count: int) -> list[float]:
-    """Powers of ten around two limits, with 2 and 5 times these if they are few."""
+    """Powers of ten around two limits, with 2 and 5 times these powers if few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     every, factors = max(1, math.ceil((last - first) / count)), (1, 2, 5) if last - first <= 2 else (1,)
     return [factor * 10.0**power for power in range(first, last + 1, every) for factor in factors]

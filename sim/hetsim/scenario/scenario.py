@@ -269,7 +269,7 @@ def _sweep_paths(document: Document) -> Iterator[Problem]:
 
 
 def _further(document: Document, base: Path, traces: dict[int, TraceSpec]) -> list[Problem]:
-    """Problems of traces and of parts with valid keys, for one report."""
+    """Problems of traces, and of parts whose keys are valid, for one common report."""
     from hetsim.scenario.building.streams_and_items import check_parts
 
     problems: list[Problem] = []

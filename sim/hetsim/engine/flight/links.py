@@ -268,7 +268,7 @@ class Links:
         return flow
 
     def unbook(self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False) -> None:
-        """Convert a booked flow to one with events, since another flow joins it now."""
+        """Convert a booked flow to a flow with events, since another flow now joins it."""
         for pipe in flow.pipes:
             if pipe.booked is flow:
                 pipe.booked = None

@@ -219,7 +219,6 @@ class Members:
         return 0.0
 
     def _begin(self, request: Generation) -> None:
-        """Add a request to those that take part in steps."""
         self.inside[request.row] = request
         self.periods.count(request)
 

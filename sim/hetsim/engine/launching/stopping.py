@@ -32,8 +32,8 @@ class Stops:
         """End a launch early; return when its first stage began, or NaN.
 
         Transfers in progress are lost.  Finished computation counts if `keep`; after a fault, only up to the last
-        checkpoint. `killed`: its tasks end too, which does not count as a preemption.  After all launches that a fault
-        ends have stopped, `follow` is called, so that none of them gets the turn of another.
+        checkpoint. `killed`: its tasks end too, which does not count as a preemption.  The caller calls `follow` after
+        all launches that a fault ends have stopped, so that freed engines do not serve a launch that is about to stop.
         """
         self.count += 1  # `Ends` compares it to detect launches that ended early
         at_once = not fault

@@ -153,7 +153,6 @@ class Loading:
         return self._pipes.setdefault((name, number), Pipe(name, rate))
 
     def _has(self, place: str, replica: Holder) -> bool:
-        """Return True if `place` has the weights of this replica's model."""
         if place == "gpu":
             return self._giver(replica) is not None
         service = replica.fleet.service

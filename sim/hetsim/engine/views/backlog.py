@@ -123,7 +123,6 @@ class Backlog:
         self.runs(launch)
 
     def _entry(self, task: Task) -> list[Any]:
-        """Return the sums to which a waiting task contributes."""
         return self.waiting.setdefault(key_of(best_mode(task).type, task.class_), [0.0, 0])
 
     # Questions ------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class Bounds:
             heapify(self.heap)
 
     def first_end(self) -> tuple[float, int]:
-        """Return the earliest time, and the first node that has it."""
+        """Return the smallest of the nodes' times, and the first node with that time."""
         heap = self.heap
         while heap[0][0] != self.times[heap[0][1]]:  # equal floats: an entry is a copy of its time
             heappop(heap)

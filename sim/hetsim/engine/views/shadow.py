@@ -51,7 +51,7 @@ class PoolEnds:
         return self._known()
 
     def _known(self) -> bool:
-        """Read new launches; return False if one uses fractions of GPUs."""
+        """Read new launches; return False if any of them uses fractions of GPUs."""
         fresh, self._last = launches_since(self.state, self._last), self.state.last_launch
         capacity, running = self.capacity, self.state.running
         for launch in fresh:

@@ -151,7 +151,7 @@ class Comparison:
 
     @property
     def single(self) -> bool:
-        """Return True if some policy has only one run, from which no interval follows."""
+        """Return True if some policy has only one run, so that no intervals are possible."""
         return any(not isinstance(run, Replications) or len(run) < 2 for run in self.runs.values())
 
     @property

@@ -133,7 +133,7 @@ def _alike(arrivals: Any, demand: Demand) -> bool:
 def _arrivals(
     entry: WorkloadEntry, name: str, path: Path_, context: Context
 ) -> tuple[np.ndarray, list[tuple[float, int]]]:
-    """Arrival times (inf if a closed loop decides), and numbers of clients."""
+    """Arrival times (inf if set by a closed loop during the run), and client numbers."""
     arrivals: Any = entry.arrivals
     until = min(context.horizon, math.inf if entry.until is None else entry.until)
     limited = entry.count is not None or math.isfinite(until)

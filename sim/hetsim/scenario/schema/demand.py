@@ -246,7 +246,7 @@ class TaskMode(Held):
 
 
 def check_nodes(demand: TaskMode | Demand, on_cores: bool) -> None:
-    """Raise KeyProblem for keys that conflict with a number of nodes."""
+    """Raise KeyProblem for keys that conflict with the key `nodes`."""
     nodes = demand.nodes
     if nodes is None or nodes == 1:
         return

@@ -329,7 +329,7 @@ class LanguageModel(Profiled, Replicas):
         return min(max_sequences, decode.measured.sizes[-1])
 
     def _batch_limits(self) -> None:
-        """Check that a step and a replica have room for requests."""
+        """Raise KeyProblem if a limit on steps or the KV cache is missing or too small."""
         limit, kv = self.max_num_batched_tokens, self.kv
         if limit is not None and "max_num_seqs" in self.model_fields_set and limit < self.max_num_seqs:
             text = f"a step of {limit:,} tokens cannot decode {self.max_num_seqs:,} sequences (max_num_seqs)"
@@ -344,7 +344,7 @@ class LanguageModel(Profiled, Replicas):
             raise KeyProblem("kv", "keys and values are transferred; give per_token, their bytes")
 
     def _unlike(self) -> None:
-        """Check the device types: each is named once, and divides a replica equally."""
+        """Raise KeyProblem for device types (`also_on`) that contradict the other keys."""
         names = [kind.device for kind in self.kinds]
         if len(set(names)) < len(names):
             raise KeyProblem("also_on", "names a type of device twice, or that of the service itself")
