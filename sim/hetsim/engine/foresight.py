@@ -30,7 +30,7 @@ MAX_TOKENS = 1 << 20  # upper bound of the expected tokens of an answer
 
 
 def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
-    """Forecast the requests of a replica; with a newcomer, as if it was sent there."""
+    """Forecast a replica's requests, as if `newcomer` (if given) was sent to it now."""
     now = replica.clock._now
     if not replica.loaded:
         return Foreseen({}, {}, {}, math.inf)

@@ -46,8 +46,8 @@ from hetsim.model.tasks import Tasks
 from hetsim.policy.contract import Decision, Scheduler
 
 YOUNG = 300_000
-"""Number of objects created since the last garbage collection from which a played fork is collected.  Runs collect
-nothing (`Simulation.run`), and a fork is a reference cycle."""
+"""Before a fork runs, garbage (earlier forks) is collected if more objects than this were created since the last time.
+Runs collect nothing (`Simulation.run`), and a fork is a reference cycle."""
 
 
 @dataclass(eq=False)

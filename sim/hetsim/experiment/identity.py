@@ -37,7 +37,7 @@ Signature = tuple[Path, int, int]
 
 @cache
 def fingerprint() -> dict[str, str]:
-    """Versions, and a digest of hetsim's source; equal ones give equal results."""
+    """Versions, and a digest of hetsim's source; if equal, results are equal."""
     digest = hashlib.sha256()
     for name in OURS:
         digest.update(_tree(Path(str(__import__(name).__file__)).parent))

@@ -46,7 +46,7 @@ def part_of(options: StudyOptions) -> Shard | None:
 
 @dataclass(frozen=True)
 class ShardReport:
-    """Counts of a shard's runs: `made` now, `there` before, and `failed` among these."""
+    """Counts of a shard's runs: `made` now, stored before (`there`), and `failed`."""
 
     shard: Shard
     made: int

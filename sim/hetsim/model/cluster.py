@@ -62,7 +62,7 @@ def micro_share(gpus: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Bandwidth per direction; if one direction is given, it holds for both.
+    """Bandwidth per direction; if only one direction is given, it applies to both.
 
     With `half` duplex both directions share one rate (that of `upload`).
     """

@@ -120,8 +120,8 @@ Moment = Literal["ready", "start", "finish"]
 class Copy:
     """A prefetch of an item to an accelerator before a step, or a drop of its copy.
 
-    It is made in the round in which task `after` becomes ready, has started or has ended (None: in the first round); if
-    no task has written the item by then, or there is no room for it, it waits until that changes.
+    It is executed in the round in which task `after` becomes ready, has started or has ended (None: in the first
+    round).  If no task has written the item by then, or there is no room for it, execution is delayed until both hold.
     """
 
     item: int

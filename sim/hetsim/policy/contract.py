@@ -381,7 +381,7 @@ class Shadow(Protocol):
     def placement(self) -> Placement | None: ...
 
     def survives(self, task: Task, placement: Placement) -> bool:
-        """Return True if starting `task` there now cannot delay the shadow's task."""
+        """Return True if starting `task` at `placement` cannot delay the shadow's task."""
 
 
 class Never:
@@ -533,7 +533,7 @@ class View(Protocol):
         """Return `duration` by stage: ready, write_back, upload, restore, compute, ..."""
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
-        """Return the slowdown on shared links if a job started there now.
+        """Return the slowdown on shared links if a job started at `placement` now.
 
         The first number is its step time over that at the best placement; the second is the number of devices whose
         work all other jobs would lose.

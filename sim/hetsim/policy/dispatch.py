@@ -177,7 +177,7 @@ class Index:
         heappush(self._line[number].heaps[state], (key, number, self._version[number]))
 
     def _arm(self, line: LikeServices) -> None:
-        """Queue idle services that have a request; let the others wait for an arrival."""
+        """Queue idle services that have a request; other idle services await an arrival."""
         idle, line.idle = line.idle, []
         for number in idle:
             if self._state[number] == IDLE:

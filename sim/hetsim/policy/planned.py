@@ -181,7 +181,7 @@ class PlannedScheduler(Scheduler):
             self._copying += self._copies.pop((task, moment), ())
 
     def _copied(self, view: View) -> Iterator[Decision]:
-        """Yield prefetches and drops that are due and possible; the others remain."""
+        """Yield prefetches and drops that are due and possible; keep the others for later."""
         waiting = []
         for copy in self._copying:
             device, holders = self._devices[copy.device], view.holders(copy.item)
@@ -209,7 +209,7 @@ class PlannedScheduler(Scheduler):
                 heappush(self._due, head)
 
     def _remove(self, number: int) -> None:
-        """Remove a step from its device queues, and try the next steps there."""
+        """Remove a step from its device queues, and try the next step of each queue."""
         for device in self._steps[number].devices:
             queue = self._queues[device]
             queue.remove(number)

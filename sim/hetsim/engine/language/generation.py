@@ -104,7 +104,7 @@ class Generation:
 
     @property
     def context_tokens(self) -> int:
-        """Number of tokens of the prompt and those produced so far."""
+        """Number of prompt tokens plus tokens generated so far."""
         return self.prompt + self.produced
 
     def __repr__(self) -> str:

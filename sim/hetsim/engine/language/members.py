@@ -187,7 +187,7 @@ class Members:
         return lag
 
     def may_fit(self) -> bool:
-        """Return False if the head cannot fit while all others decode."""
+        """Return False if the head cannot fit while all other requests decode."""
         head = self.line.head()
         return head is not None and self.memory.blocks_for(head) + self.sequences.growth(2) <= self.memory.free
 

@@ -24,7 +24,7 @@ class Sequences:
         self.context = 0  # tokens of all of them, those of the next step's input included
         self.steps = 0  # steps so far that have decoded
         self.share = 0.0
-        """Sum over the steps so far of seconds per request in the step: what a request in all of them was charged."""
+        """Seconds charged to a request that took part in all decoding steps so far; requests share each step evenly."""
         self.ends: list[tuple[int, int, Generation]] = []
         self.residues = [0] * memory.block
         """Number of sequences by (tokens - steps) modulo the block size: how many need a new block at which step."""

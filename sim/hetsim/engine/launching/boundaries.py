@@ -1,4 +1,4 @@
-"""Boundaries between stages of launches: actions there, and their effects.
+"""Actions at the boundaries between stages of launches, and their effects.
 
 A launch has one pending clock entry, for its next boundary: in most cases its end.  Every change of a rate, a link or a
 lane (the engines of an accelerator) calls this module to recompute the rest of the timetable.

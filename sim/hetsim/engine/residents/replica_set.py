@@ -193,7 +193,7 @@ class ReplicaSet:
     # Changes ------------------------------------------------------------------------------------------------
 
     def rerate(self, replica: Holder) -> None:
-        """Apply the present speed and power of its devices to a replica."""
+        """Update the speed and power of a replica from the present state of its devices."""
         rate, power = math.inf, 0.0
         devices = replica.placement.devices
         for device in devices:

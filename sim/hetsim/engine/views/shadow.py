@@ -306,7 +306,7 @@ class EarliestFit:
     # Launches that go on beyond it --------------------------------------------------------------------------
 
     def survives(self, task: Task, placement: Placement) -> bool:
-        """Return True if `task` may start there without delaying this one."""
+        """Return True if `task` may start at `placement` without delaying this task."""
         forecast = self.forecast
         # An end at the same time is early enough: ends come before the round.
         if self.time == math.inf or forecast.now + forecast.duration(task, placement) <= self.time:

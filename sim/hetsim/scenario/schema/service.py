@@ -105,7 +105,7 @@ FIXED_ONLY = Short(short, {"anyOf": [{"type": "string"}, TABLE]})
 
 
 class VariantSpec(Occupied):
-    """One variant of a service: its devices, and its times there."""
+    """One variant of a service: its devices, and its stage times on them."""
 
     FIRST: ClassVar = ("name", "device", "upload", "compute", "download")
 
