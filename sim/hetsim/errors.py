@@ -144,7 +144,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def suggested_key(name: str, known: Iterable[str]) -> str:
-    """Like `suggestion`, for a key such as `list[0]` with an entry in brackets."""
+    """Return `suggestion` for a key such as `list[0]` that has an entry in brackets."""
     key, bracket, entry = name.partition("[")
     names = list(known)
     if bracket and key in names:
@@ -153,7 +153,7 @@ def suggested_key(name: str, known: Iterable[str]) -> str:
 
 
 def several(given: Any, name: str, what: str) -> Iterable[Any]:
-    """Return an argument if it is a collection; raise UsageError otherwise."""
+    """Return the argument `given` if it is a collection; raise UsageError otherwise."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise UsageError(f"{name} must be {what}; got {given!r}")
     return given

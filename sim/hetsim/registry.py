@@ -98,10 +98,10 @@ def registered(kind: str) -> dict[str, Any]:
 
 
 def to_send() -> tuple[tuple[str, str, bytes], ...]:
-    """Return the registrations of this process for another one: kind, name, pickle.
+    """Return this process's registrations as (kind, name, pickle) for another process.
 
-    Each is pickled separately, since another process may lack the module of one that its scenario does not use. Raises
-    what `pickle` raises if an object cannot be pickled.
+    Each is pickled separately, because the other process may lack the module of a registration that its scenario does
+    not use.  Raises what `pickle` raises if an object cannot be pickled.
     """
     return tuple(
         (kind, name, pickle.dumps(item)) for kind, items in _registered.items() for name, item in items.items()
@@ -149,7 +149,7 @@ def entry(kind: str, name: str) -> Any:
 
 
 def parameters(item: Any) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a policy: those of `__init__`; none for a function."""
+    """Return the parameters of a policy class (of `__init__`); none for a function."""
     loaded: Any = item
     return dict(_parameters(loaded)) if inspect.isclass(item) else {}
 

@@ -92,7 +92,7 @@ class Batch:
 def slot_filler(
     kind: type, slots: tuple[str, ...], value: Callable[[Any], Any], all_of: Callable[[list[Any]], list[Any]]
 ) -> Fill:
-    """Make a function that copies these fields; three times as fast as a loop.
+    """Create a function that copies these fields; three times as fast as a loop.
 
     `value` copies one value, `all_of` a list of values.
     """

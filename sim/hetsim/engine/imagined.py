@@ -2,9 +2,11 @@
 
 It is a copy of the run (`hetsim.engine.fork`) in which unknown values are replaced:
 
-- Every task takes its estimate from now on, or the part of it that the policy expects, times one of the ratios that the
-  policy gives, drawn for each task.  A launch in progress gets a ratio that its elapsed time does not exclude; a launch
-  that has exceeded its estimate, or all ratios, ends immediately.
+- Every task takes its estimate, times the fraction of it that the policy expects (if given), times a ratio drawn for
+each
+  task from the ratios that the policy gives.  A launch in progress gets a ratio that its elapsed time does not exclude;
+a
+  launch that has exceeded its estimate, or all ratios, ends immediately.
 - No task arrives any more, and clients of closed loops send nothing.  Arrivals that the policy imagines, each a copy of
   an earlier task, do arrive: their rows follow those of the run.
 - No device fails or is repaired, and slow devices remain slow; a task that can then run nowhere waits to the end.
@@ -44,13 +46,13 @@ from hetsim.model.tasks import Tasks
 from hetsim.policy.contract import Decision, Scheduler
 
 YOUNG = 300_000
-"""Number of objects created since the last garbage collection from which a played fork is collected.  Runs collect
-nothing (`Simulation.run`), and a fork is a reference cycle."""
+"""Before a fork runs, garbage (earlier forks) is collected if more objects than this were created since the last time.
+Runs collect nothing (`Simulation.run`), and a fork is a reference cycle."""
 
 
 @dataclass(eq=False)
 class Imagined:
-    """Futures of a run; see `hetsim.policy.contract.Imagined`."""
+    """Implementation of `hetsim.policy.contract.Imagined`: a fork that can be run."""
 
     _state: RunState
     _play: Callable[[], Record]
@@ -189,9 +191,9 @@ def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> 
 
 
 class _Drawn:
-    """Durations as multiples of estimates: the expected part times a drawn ratio.
+    """Durations as multiples of estimates: the expected fraction times a drawn ratio.
 
-    Forks of one moment with one seed draw the same.  UsageError if a ratio is not finite and above 0.
+    Forks made at one time with the same seed draw the same.  UsageError if a ratio is not finite and above 0.
     """
 
     def __init__(self, ratios: Sequence[float], expected: np.ndarray, seed: int):
@@ -204,7 +206,7 @@ class _Drawn:
         self.factors = self._random.choice(self.known, len(expected)) * expected
 
     def longer(self, row: int, least: float) -> float:
-        """Return a random ratio of time to estimate that is above `least`."""
+        """Return a random ratio of true to estimated time that is at least `least`."""
         if self.factors[row] <= least:
             ratios = self.known * self.expected[row]
             possible = ratios[ratios > least]

@@ -97,7 +97,7 @@ class Simulation:
         return foresee(replica, newcomer)
 
     def _blame(self, error: Exception, decision: Any) -> Exception:
-        """Return the error to raise for a round: the policy's, or that of the engine."""
+        """Return the error to raise for a round: a policy's error, or the engine's own."""
         trace = error.__traceback__
         inner = None if trace is None else trace.tb_next
         if inner is None:

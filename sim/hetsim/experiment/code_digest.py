@@ -286,7 +286,7 @@ class _Walk:
         self.value((function.__defaults__, function.__kwdefaults__, function.__dict__))
 
     def _names(self, code: types.CodeType, names: Mapping[str, Any], around: Mapping[str, Any] | None = None) -> None:
-        """Hash the globals and imports that code names; `around` has modules and classes."""
+        """Hash the globals and imports that code names, and attributes of modules it uses."""
         steps, bound, imported = list(dis.get_instructions(code)), dict(around or {}), None
         for at, step in enumerate(steps):
             if step.opname in _GLOBAL:
@@ -347,7 +347,7 @@ class _Walk:
         self.value(value)
 
     def _first_argument(self, function: Any, text: Any) -> None:
-        """Check a function such as `attrgetter` by its first argument (None: computed)."""
+        """Check a function such as `attrgetter` by its first argument (None if computed)."""
         if function is operator.methodcaller or function is operator.attrgetter:
             if text is None:
                 self.unknown("reads attributes by computed names")

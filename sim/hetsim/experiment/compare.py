@@ -212,7 +212,7 @@ def prepared(
     scenario: str | Path | Mapping[str, Any] | Scenario, values: Mapping[str, Any], options: StudyOptions,
     refusals: Refusals | None,
 ) -> dict[str, Case]:  # fmt: skip
-    """Load the scenario under each policy, except those that lack a parameter."""
+    """Load the scenario under each policy, except policies that lack a parameter."""
     cases, mistakes = {}, dict[Problem | str, None]()
     for label, value in values.items():
         try:
@@ -234,7 +234,7 @@ def prepared(
 def groups_to_keep(
     cases: Mapping[str, Case], metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions
 ) -> list[str]:
-    """Return `to_keep` of the first case that can be built; all have one workload."""
+    """Return metrics and groups to keep, from the first case that can be built."""
     refusal: ScenarioError | None = None
     for case in cases.values():
         try:

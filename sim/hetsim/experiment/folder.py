@@ -42,7 +42,7 @@ _PARTS = {
 
 
 class Directory:
-    """The directory of a sweep, locked by this process; `claim` makes it."""
+    """The directory of a sweep, locked by this process; `claim` creates it."""
 
     def __init__(self, folder: Path, handle: int | None):
         self.folder, self._handle = folder, handle

@@ -37,7 +37,7 @@ Signature = tuple[Path, int, int]
 
 @cache
 def fingerprint() -> dict[str, str]:
-    """Versions, and a digest of hetsim's source; equal ones give equal results."""
+    """Versions, and a digest of hetsim's source; if equal, results are equal."""
     digest = hashlib.sha256()
     for name in OURS:
         digest.update(_tree(Path(str(__import__(name).__file__)).parent))
@@ -101,7 +101,7 @@ class Identity:
         return self._files[key]
 
     def _sources_of(self, scenario: Scenario) -> dict[str, str]:
-        """Digests of code outside hetsim (computed once), and what they do not cover."""
+        """Digests of code outside hetsim (computed once), and why they are incomplete."""
         parts = {}
         for kind, name, item in _named(scenario):
             if isinstance(item, str) and item.partition(".")[0] in OURS:

@@ -183,7 +183,7 @@ def declared_options(names: Iterable[str]) -> dict[str, Field[Any]]:
 
 
 def with_options(keywords: type) -> Callable[[Function], Function]:
-    """Make a decorator that documents the `**options` of a function.
+    """Create a decorator that documents the `**options` of a function.
 
     The decorated function has the options of `keywords` in its signature, and in its docstring in place of the line
     `options: ...` (except options that the docstring describes itself).  Other keywords raise TypeError.

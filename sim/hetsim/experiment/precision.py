@@ -241,7 +241,7 @@ class Estimate:
 
 
 def estimate(jobs: Sequence[RunJob], there: int, setup: Setup, workers: int, is_bound: bool = False) -> Estimate:
-    """Time the first, the middle and the last job; `is_bound`: more may be needed."""
+    """Time the first, middle and last job; `is_bound`: True if more may be needed."""
     chosen = sorted({0, len(jobs) // 2, len(jobs) - 1}) if jobs else []
     spent = []
     for number in chosen[:SAMPLES]:

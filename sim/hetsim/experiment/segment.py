@@ -52,7 +52,7 @@ def outcome_of_plain(kept: Mapping[str, Any], values: Mapping[str, float] | None
 
 
 def line_of(run: str, outcome: RunOutcome) -> bytes:
-    """Return the journal line of a run; older versions stored it as a file."""
+    """Return the journal line of a run.  Older versions stored it as a file per run."""
     return sealed(plain(run, outcome)).encode()
 
 

@@ -1,8 +1,8 @@
 """Shards: parts of a study's runs for several machines (`--shard 2/8`).
 
 The machines share a folder.  The position of a run in the study alone determines its shard, so that shards need no
-server and no communication.  Only runs that are needed whatever the results of others can be in a shard: all of a
-fixed number of replications, the first ones of a precision, the first stage of a search.  The same command without a
+server and no communication.  A shard has only runs that are needed whatever the results of other runs: all of a fixed
+number of replications, the minimum number for a precision, the first stage of a search.  The same command without a
 shard executes the other runs and writes the tables.
 """
 
@@ -46,7 +46,7 @@ def part_of(options: StudyOptions) -> Shard | None:
 
 @dataclass(frozen=True)
 class ShardReport:
-    """Counts of a shard's runs: `made` now, `there` before, and `failed` among these."""
+    """Counts of a shard's runs: `made` now, stored before (`there`), and `failed`."""
 
     shard: Shard
     made: int

@@ -104,7 +104,7 @@ def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) 
 
 
 def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
-    """As `amount_of`; ScenarioError if it is too small for `warmup: auto`."""
+    """Return the number of replications; ScenarioError if too few for `warmup: auto`."""
     amount = amount_of(scenario, replications)
     if replications is None and scenario.model.warmup == "auto" and amount.maximum < MIN_REPLICATIONS:
         raise ScenarioError(scenario.document.problem(("warmup",), TOO_FEW.format(MIN_REPLICATIONS)))
@@ -165,7 +165,7 @@ Refusal = Callable[[ScenarioError], None]
 
 
 class Pilot(Replicates):
-    """First replications of a case with `warmup: auto`, for a `cut` or an `error`."""
+    """First replications of a case with `warmup: auto`: yield a `cut` or an `error`."""
 
     def __init__(self, case: Case, size: int, *, strict: bool = False, on_refusal: Refusal | None = None):
         super().__init__(case, size, pilot=True, strict=strict, on_refusal=on_refusal)
@@ -214,7 +214,7 @@ class Pilot(Replicates):
 
 
 def missing(study: Study, pilots: Sequence[Pilot]) -> list[Pilot]:
-    """Restore the pilots that the store has; return those that must be run."""
+    """Restore the pilots that the store has; return the pilots that must be run."""
     to_make = []
     for pilot in pilots:
         kept = study.store.get(pilot.key(study)) if study.store.folder is not None else None
@@ -265,7 +265,7 @@ def shared(pilots: Sequence[Pilot]) -> Warmup:
 def cut_warmup(
     study: Study, cases: Sequence[Case], most: Sequence[int], on_refusal: Sequence[Refusal] | None = None
 ) -> tuple[list[float | None], list[str], list[str]]:
-    """Find the warm-ups of cases with `warmup: auto`; also remarks and warnings."""
+    """Return the warm-ups of cases with `warmup: auto`, with remarks and warnings."""
     auto = [number for number, case in enumerate(cases) if case.auto_warmup]
     if not auto:
         return [None] * len(cases), [], []

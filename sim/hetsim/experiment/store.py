@@ -36,7 +36,7 @@ LOADED = 4  # Maximum number of segments whose rows are in memory.
 
 
 class Store:
-    """Stored outcomes in a folder (or none), by digest; damaged: changed files."""
+    """Stored outcomes by digest, in a folder if given; `damaged`: files that changed."""
 
     def __init__(self, folder: Path | None, fresh: bool = False, trust: bool = False):
         """fresh: ignore stored runs.  trust: also return runs with unknown inputs."""
@@ -205,7 +205,10 @@ class _StoredFiles:
             self.single[run] = outcome, path
 
     def outcomes(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """Yield a run's outcomes and whether sealed; those with unknown inputs last."""
+        """Yield a run's outcomes, each with True if it is in a segment.
+
+        Outcomes with unknown inputs come last.
+        """
         start, marked = np.uint64(int(run[:16], 16)), []
         at = int(self._starts.searchsorted(start))
         while at < len(self._starts) and self._starts[at] == start:
@@ -284,7 +287,7 @@ class _StoredFiles:
                 yield path.stem, outcome
 
     def forget(self, runs: Iterable[str]) -> None:
-        """Remove runs that are sealed from `single`."""
+        """Remove these runs, which have been sealed, from `single`."""
         for run in runs:
             self.single.pop(run, None)
 

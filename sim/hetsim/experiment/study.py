@@ -355,7 +355,7 @@ class Study:
         return RunOutcome(values, result.warnings, unknown=result.undeclared)
 
     def _spread(self, first: deque[Place]) -> None:
-        """Run replications on the workers, and the complete ones here meanwhile."""
+        """Run replications on the workers; meanwhile run complete ones in this process."""
         pool = self.workers.pool
         assert pool is not None
         flight = _Flight(self, pool, first)

@@ -106,7 +106,7 @@ def sweep(
 
 
 def sweep_plan(plan: SweepPlan, out: str | Path | None = None, resume: bool = False) -> Sweep:
-    """Run a planned sweep; see `sweep`."""
+    """Run a planned sweep and return its tables, as `sweep` does."""
     options, part = plan.options, part_of(plan.options)
     if part is not None and options.fresh:
         raise UsageError("--shard cannot be combined with --fresh: it would discard the runs of the other shards")
@@ -259,10 +259,10 @@ class SweepPlan:
     def wanted(
         self, study: Study, numbers: Iterable[int], blocks: OpenBlocks | None = None
     ) -> Iterator[Replicates | None]:
-        """Yield the replications of these rows, or None while too many blocks are open.
+        """Yield the replications of these table rows; None while too many blocks are open.
 
         Rows with the same runs share one object.
-        blocks: each row's runs are added to these, also those of a row that has an error instead.
+        blocks: open blocks to which each row's runs, or its error, are added.
         """
         cuts, rule = self._cuts(), self.amount.rule(study)
         earlier: dict[tuple[int, float | None], Replicates] = {}
@@ -397,7 +397,7 @@ class OpenBlocks:
     """Unfinished blocks of a sweep; they are finished in order."""
 
     def __init__(self, size: int, rows: int, finish: Callable[[int, list[RowRuns]], None]):
-        """size: rows per block, of `rows` in all; finish(number, rows) is called for each."""
+        """size: rows per block; rows: rows in all; finish(number, rows): called per block."""
         self.size, self.rows, self.finish = size, rows, finish
         self._open: deque[tuple[int, list[RowRuns]]] = deque()
         self._done = 0  # rows of the first one that are known to be done

@@ -105,7 +105,7 @@ def close_pool(pool: ProcessPoolExecutor, *, at_once: bool) -> None:
 
 
 def as_worker() -> None:
-    """Make this process a worker: ignore interrupts, exit with the parent process."""
+    """Set this process up as a worker: ignore interrupts, exit with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if (parent := parent_process()) is not None:
         threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()

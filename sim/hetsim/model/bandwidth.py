@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BandwidthCurve:
-    """Measured bus bandwidth by bytes per rank of a collective; both rise.
+    """Measured bus bandwidth of a collective by bytes per rank, both ascending.
 
     Between two sizes the logarithm of the bandwidth is linear in the logarithm of the size.  Below the first size a
     collective takes the time of the first size; above the last size it has the last bandwidth.  Latencies are included.

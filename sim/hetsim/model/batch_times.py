@@ -44,7 +44,7 @@ class TimeSpread:
 
 @dataclass(frozen=True)
 class NearestLine:
-    """The fitted line `per_item · n + fixed`, its largest relative error, and where."""
+    """The fitted line `per_item · n + fixed`, its largest relative error and its size."""
 
     per_item: float
     fixed: float
@@ -75,7 +75,7 @@ class StageTable:
 
     @property
     def fixed(self) -> float:
-        """Seconds of a launch of one task; no part is per task."""
+        """Seconds of a launch of one task: a table has no separate time per task."""
         return self.seconds_for(1)
 
     @property
@@ -113,7 +113,7 @@ class StageTable:
         return seconds[low] + slope * (count - sizes[low])
 
     def _by_power(self, count: int, high: int, seconds: Sequence[float]) -> float | None:
-        """Return the seconds on the power law of two measured sizes; None if it has none."""
+        """Return the seconds by the power law through two measured sizes, or None."""
         first, last = seconds[high - 1] - self.floor, seconds[high] - self.floor
         if min(first, last) <= 0:
             return None
@@ -139,7 +139,7 @@ class StageTable:
         return sorted({min(limit, size) for size in (1, *self.sizes)} | ({limit} if limit < 1 << 30 else set()))
 
     def line(self) -> NearestLine:
-        """Return the line nearest to the table, as `hetsim.calibrate.measure` fits it."""
+        """Return the line nearest to the table, fitted as `hetsim calibrate` fits it."""
         n, seconds = np.array(self.sizes, dtype=float), np.array(self.seconds)
         chosen = np.unique(np.linspace(0, len(n) - 1, min(len(n), MAX_POINTS)).astype(int))
         per_item, fixed = nearest_line(n[chosen], seconds[chosen])
@@ -148,7 +148,7 @@ class StageTable:
         return NearestLine(per_item, fixed, float(off[worst]), self.sizes[worst])
 
     def falls(self, noise: float) -> tuple[int, int] | None:
-        """Return a size that is faster than a smaller one by `noise`, and the smaller one."""
+        """Return a size that is faster than a smaller size by `noise`, and that size."""
         slowest = 0
         for place, seconds in enumerate(self.seconds):
             if seconds < self.seconds[slowest] * (1 - noise):

@@ -33,14 +33,14 @@ class RetryWait:
     longest: Seconds = field(default=math.inf, metadata={"alias": "max"})
     """Maximum wait."""
     jitter: Literal["full", "exponential", "none"] = "none"
-    """full: drawn uniformly between 0 and the wait; exponential: drawn with the wait as mean; or none."""
+    """full: drawn uniformly between 0 and the wait; exponential: drawn with the wait as mean; none: the wait itself."""
 
     def check(self) -> None:
         if self.factor < 1:
             raise KeyProblem("factor", f"factor must be at least 1 (waits never become shorter); got {self.factor:g}")
 
     def seconds(self, retry: int, drawn: float) -> float:
-        """Return the wait before a retry; `drawn`: the factor from jitter."""
+        """Return the wait before a retry; `drawn`: factor that jitter has drawn."""
         try:
             return min(self.longest, self.first * self.factor**retry) * drawn
         except OverflowError:
@@ -60,7 +60,7 @@ class Retry:
     size: Literal["same", "new"] = "same"
     """same: an attempt takes as long as the first; new: as long as a random call of its class."""
     budget: Fraction | None = None
-    """Maximum retries and hedges as a share of the calls so far, at most 10 saved up; no limit unless given."""
+    """Maximum retries and hedges as a share of the calls so far; at most 10 accumulate; no limit unless given."""
 
     def check(self) -> None:
         if not self.on:
@@ -76,7 +76,7 @@ class Hedge:
     """Hedges: another attempt of a call is sent while an earlier one is unanswered."""
 
     after: Seconds
-    """Time from each attempt to the next one; with 0 s all are sent at once."""
+    """Time from each attempt to the next one; with 0 s all are sent at the same time."""
     times: Count = 1
     """Maximum number of hedges of an attempt; a retry may have as many again."""
     size: Literal["same", "new"] = "same"
@@ -105,7 +105,7 @@ class Clients:
     hedge: Hedge | None = None
     """Hedges: further attempts of a call that is still awaited; none unless given."""
     count: Count | None = None
-    """Number of clients, one drawn for each call, each with a retry budget of its own; one unless given."""
+    """Number of clients, each with its own retry budget; a random client makes each call; one unless given."""
 
     @classmethod
     def given(cls, timeout: Any = math.inf, **keys: Any) -> Clients:
@@ -114,7 +114,7 @@ class Clients:
 
     @property
     def is_drawn(self) -> bool:
-        """True if each attempt has a timeout of its own."""
+        """True if each attempt has its own drawn timeout."""
         return not isinstance(self.timeout, int | float)
 
     def check(self) -> None:

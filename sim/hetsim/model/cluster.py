@@ -62,7 +62,7 @@ def micro_share(gpus: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Bandwidth per direction; if one direction is given, it holds for both.
+    """Bandwidth per direction; if only one direction is given, it applies to both.
 
     With `half` duplex both directions share one rate (that of `upload`).
     """
@@ -74,7 +74,7 @@ class Link:
     latency: Seconds = 0.0
     """Time before the first byte of each transfer."""
     duplex: Literal["full", "half"] = "full"
-    """full (both directions at once) or half (they share one rate)."""
+    """full (each direction has its own rate) or half (both directions share one rate)."""
     # measured bus bandwidth of collectives; its highest value is the rate in both directions
     curve: BandwidthCurve | None = field(default=None, metadata=NO_KEY)
 
@@ -116,7 +116,7 @@ class Sharing:
     """For mig: when a GPU may change its layout: only when empty, or also its idle slices next to busy ones."""
 
     def check(self) -> None:
-        """Raise KeyProblem for a share of 1, which leaves nothing."""
+        """Raise KeyProblem for a share of 1, which would leave no capacity."""
         if not 0 <= self.switch_cost < 1:
             raise KeyProblem("switch_cost", f"switch_cost must be a share from 0 to below 1; got {self.switch_cost:g}")
 
@@ -133,7 +133,7 @@ class Sharing:
 
     @cached_property
     def slices(self) -> Layout:
-        """The distinct slices of all layouts."""
+        """The distinct slices that occur in any layout."""
         return tuple(dict.fromkeys(one for layout in self.cuts for one in layout))
 
     def share_of(self, profile: str | None) -> float | None:
@@ -145,9 +145,9 @@ class Sharing:
 class Preemption:
     """Preemption of running launches; `preemption: drain` is the short form.
 
-    - context_switch: at once; the task's state is saved, over the device's link or at `rate` bytes per second.
+    - context_switch: immediately; the task's state is saved, over the device's link or at `rate` bytes per second.
     - drain: the blocks in progress run to their end first; nothing is saved and nothing lost.
-    - flush: at once; the blocks in progress of idempotent kernels are discarded, those of other kernels are drained.
+    - flush: immediately; blocks in progress are discarded if their kernel is idempotent, otherwise drained.
     - flep: like drain, at the preemption points between the blocks of a transformed kernel, which always computes
       slower by `overhead`.
 
@@ -241,7 +241,7 @@ class DeviceType:
     preemption: Preemption = field(default_factory=Preemption)
     """How a running launch on it is preempted; a kind alone, or with its parameters."""
     multiprocessors: Count | None = None
-    """Number of streaming multiprocessors, for work given by kernels; that of a known device unless given."""
+    """Number of streaming multiprocessors, for work given by kernels; as of a known device unless given."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
     """Price of each device (of a CPU: of each core), as 2.5/h or with up and asleep; that under cluster.prices, or
     nothing, unless given."""
@@ -283,9 +283,9 @@ class Disk:
     """A node's disk, from which replicas load models."""
 
     read: BytesPerSecond = field(metadata=REQUIRED)
-    """Bytes per second that it reads, shared by all loads from it."""
+    """Read rate, shared by all loads from this disk."""
     size: Bytes = field(default=math.inf, metadata=OPTIONAL)
-    """Bytes of models for which it has room; no limit unless given."""
+    """Bytes of models that it can store; no limit unless given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ class NodeSpec:
     """Link between the GPUs of a node, for parallel training: a rate, rate and latency, or a curve; no limit unless
     given."""
     cards: Count = 1
-    """Network cards that share the rate of its network equally, for parallel training."""
+    """Number of network cards that share the node's network rate equally, for parallel training."""
     switch: Link = field(default_factory=Link, metadata=NO_KEY)
     network: Link = field(default_factory=Link, metadata=OPTIONAL)
     """Link to all other nodes."""
@@ -330,7 +330,7 @@ class NodeSpec:
     """Host memory of each node for models that replicas have loaded; no limit unless given."""
 
     def room(self, place: str) -> float:
-        """Bytes of models that its `disk` or `host` memory holds; 0 without a disk."""
+        """Return the bytes of models that `disk` or `host` memory can store."""
         return self.keep if place == "host" else 0.0 if self.disk is None else self.disk.size
 
     @property
@@ -354,11 +354,11 @@ class Partition:
     tier: Whole = 0
     """Tasks of partitions with a higher tier go first under slurm_multifactor."""
     max_gpus: Positive | None = None
-    """Maximum GPUs that its running tasks occupy at once, fractions included; no limit unless given."""
+    """Maximum GPUs that its running tasks occupy at one time, fractions included; no limit unless given."""
     max_cpus: Positive | None = None
-    """Maximum cores that its running tasks occupy at once; no limit unless given."""
+    """Maximum cores that its running tasks occupy at one time; no limit unless given."""
     max_nodes: Count | None = None
-    """Maximum number of nodes on which its tasks run at once; no limit unless given."""
+    """Maximum number of nodes on which its tasks run at one time; no limit unless given."""
     users: tuple[str, ...] | None = None
     """Users who may use it; all unless given."""
     accounts: tuple[str, ...] | None = None
@@ -381,7 +381,7 @@ class Partition:
 
     @property
     def limited(self) -> bool:
-        """True if there is a limit on what its jobs occupy at once."""
+        """True if there is a limit on the resources that its running tasks occupy."""
         return self.max_gpus is not None or self.max_cpus is not None or self.max_nodes is not None
 
     def __repr__(self) -> str:
@@ -463,7 +463,7 @@ class Cluster:
         return device
 
     def claims(self, mask: int, kind: DeviceType | None = None) -> int:
-        """Return the bitmask of what tasks bound to these nodes compete for.
+        """Return the bitmask of resources for which tasks bound to these nodes compete.
 
         One bit for each node and, if a node has several types of accelerators, one for each of its types; for tasks
         that need only accelerators of type `kind`, only that type's bit.
@@ -522,7 +522,7 @@ class Cluster:
 
     @cached_property
     def has_watts(self) -> bool:
-        """True if any device draws power; else energy is unknown, not 0 J."""
+        """True if any device draws power; if False, energy is unknown instead of 0 J."""
         return any(d.type.power.idle or d.type.power.busy or d.type.power.sleep for d in self.devices)
 
     @property

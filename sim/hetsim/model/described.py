@@ -31,14 +31,14 @@ class Described(BaseModel):
 
     @model_validator(mode="after")
     def _check_each(self) -> Self:
-        """Call `_check_keys` of each class, bases first: keys may contradict others."""
+        """Call `_check_keys` of each class, bases first, to find keys that contradict."""
         for kind in reversed(type(self).__mro__):
             if check := vars(kind).get("_check_keys"):
                 check(self)
         return self
 
     def used(self, key: str) -> Any:
-        """Return the value of a key, or the value used if it is not given."""
+        """Return the value of a key, or the value used in its place if it is not given."""
         value = getattr(self, key)
         return used_without(type(self))[key] if value is None else value
 
@@ -102,7 +102,7 @@ def with_default(sentence: str, default: Any, metadata: Iterable[Any] = ()) -> s
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstrings of a model's fields, those of base classes included.
+    """Return the docstrings of a model's fields, including fields of base classes.
 
     A field that can only be one word, the kind of the model, has that word as its text unless a docstring says more.
     """

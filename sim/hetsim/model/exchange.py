@@ -19,7 +19,7 @@ ROUNDING = 1e-12  # relative tolerance for sums of the same seconds
 
 
 def link_names(cluster: Cluster) -> list[str]:
-    """Return the names of all links by number: of the nodes, then of racks' uplinks."""
+    """Return the names of all links by number: nodes' links, then racks' uplinks."""
     return [f"{node.name}/network" for node in cluster.nodes] + [f"{rack}/uplink" for rack in cluster.fabric.uplinks]
 
 

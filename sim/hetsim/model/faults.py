@@ -69,7 +69,7 @@ class Maintenance:
     length: Seconds = field(default=0.0, metadata={"alias": "for", **REQUIRED})
     """Time for which the devices are down."""
     announced: Seconds = field(default=0.0, metadata={"optional": True})
-    """Time at which policies are notified; when it begins unless given."""
+    """Time at which policies are notified; the start of the maintenance unless given."""
     drain: bool = True
     """True if the devices accept no new launches from the announcement on."""
 

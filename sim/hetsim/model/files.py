@@ -90,7 +90,7 @@ def package_table(module: str, name: str) -> dict[str, Any]:
 
 
 def watch_opens(reason: str = "code") -> None:
-    """Record all files, except code, that this process opens to read from now on."""
+    """Start recording all files, except code, that this process opens to read."""
     _add_hook()
     watching.add(reason)
 
@@ -121,7 +121,7 @@ def _add_hook() -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Make OSErrors raised in a `with` block name `path`, not a temporary file."""
+    """Make OSErrors raised in a `with` block name `path` instead of a temporary file."""
     try:
         yield
     except OSError as error:
@@ -138,7 +138,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = False) -> None:
-    """Let `write` write a temporary file, then move it to `path`.
+    """Write a file atomically: `write` fills a temporary file, which then replaces it.
 
     durable: when this returns, the file is on the disk and survives a power failure.
     """
@@ -162,7 +162,7 @@ def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = Fal
 
 
 def temporary_folder(target: Path, what: str) -> Path:
-    """Create a temporary folder next to `target`; remove those of dead processes.
+    """Create a temporary folder next to `target`; remove folders of dead processes.
 
     `what`: new or old.
     """
@@ -193,7 +193,7 @@ def host_digest() -> str:
 
 
 def is_left(path: Path) -> bool:
-    """Return True for a temporary file of a dead process (other machine: a day old)."""
+    """Return True for leftovers: of a dead process, or of another machine a day ago."""
     match = re.match(rf"{re.escape(TEMPORARY)}([0-9a-f]{{8}})-(\d+)-", path.name)
     try:
         if match is None:

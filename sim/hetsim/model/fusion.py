@@ -40,7 +40,7 @@ def fused_mode(modes: Sequence[Mode]) -> Mode:
 
 
 def fusible(modes: Sequence[Mode]) -> str | None:
-    """Return why tasks in these modes cannot be fused, to end a sentence, or None."""
+    """Return why tasks in these modes cannot be fused (end of a sentence), or None."""
     first = modes[0]
     for mode in modes:
         one = mode.gpus == 1 and mode.whole_devices if mode.gpus else mode.millicores == MILLI
@@ -77,7 +77,7 @@ class Fusion:
 
     @property
     def held_items(self) -> tuple[int, ...]:
-        """Items that need room in the memory of its device."""
+        """Items that need memory on the device: all except those inside the launch."""
         return tuple(dict.fromkeys((*self.inputs, *self.outputs)))
 
     @property

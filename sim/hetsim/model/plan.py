@@ -118,10 +118,10 @@ Moment = Literal["ready", "start", "finish"]
 
 @dataclass(frozen=True)
 class Copy:
-    """A prefetch of an item to an accelerator before a step, or a drop from it.
+    """A prefetch of an item to an accelerator before a step, or a drop of its copy.
 
-    It is made in the round in which task `after` becomes ready, has started or has ended (None: in the first round); if
-    no task has written the item by then, or there is no room for it, it waits until that changes.
+    It is executed in the round in which task `after` becomes ready, has started or has ended (None: in the first
+    round).  If no task has written the item by then, or there is no room for it, execution is delayed until both hold.
     """
 
     item: int
@@ -153,7 +153,7 @@ class Plan:
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """The planner's expected makespan and lower bound, by their names in notes."""
+        """The planner's expected makespan and lower bound, by their names in `notes`."""
         return {PLANNED_MAKESPAN: self.makespan, "lower_bound": self.bound}
 
     def queues(self) -> dict[str, list[int]]:
@@ -217,7 +217,7 @@ class Plan:
         return texts or self.problems_of_order(tasks)
 
     def problems_of_order(self, tasks: Tasks) -> list[str]:
-        """Return problems of steps in combination: fused launches, cycles."""
+        """Return problems of the steps in combination: wrong fused launches, and cycles."""
         problems = list(_fusion_problems(self, tasks))
         cycle = None if problems else self._cycle(tasks)
         if cycle:

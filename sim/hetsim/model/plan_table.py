@@ -46,7 +46,7 @@ def plan_table(plan: Plan, tasks: Tasks) -> "pd.DataFrame":
 
 
 def write_plan(plan: Plan, tasks: Tasks, path: str | Path) -> None:
-    """Write the table atomically; Parquet if the name ends so, else CSV."""
+    """Write the table atomically: Parquet if the name ends with .parquet, else CSV."""
     table = plan_table(plan, tasks)
     put = table.to_parquet if Path(path).suffix == ".parquet" else table.to_csv
     write_whole(Path(path), lambda file: put(file, index=False))

@@ -29,7 +29,7 @@ class DecisionTime:
 
     A cycle begins when the state has changed since the last one and the scheduler is free.  It takes `per_cycle` plus
     `per_waiting` for each waiting task; then the scheduler decides, on the state at that moment.  Its starts occupy
-    their devices at once, and begin one after another, `per_start` apart.
+    their devices immediately, and begin one after another, `per_start` seconds apart.
     """
 
     cycle: Seconds = 0.0

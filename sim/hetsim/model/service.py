@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResultCache:
-    """A cache of `size` results, evicted by lru or clock, that answers in `hit`.
+    """A cache of `size` results that answers in `hit` seconds, with LRU or CLOCK.
 
     The inputs of the requests are the column `input` of `Tasks.extra`.
     """
 
     size: Count
-    """How many results are kept."""
+    """Maximum number of cached results."""
     evict: Literal["lru", "clock"] = "lru"
-    """Which result goes when there is no room: lru or clock."""
+    """Result to evict when the cache is full: least recently used (lru), or by CLOCK (clock)."""
     hit: Seconds = 0.0
-    """Time of an answer from the cache."""
+    """Time in which the cache answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleBounds:
-    """From `min` to `max` replicas of each role that scales."""
+    """Minimum and maximum number of replicas of each role that scales."""
 
     min_replicas: Whole = field(default=1, metadata={"alias": "min"})
-    """Fewest replicas."""
+    """Minimum number of replicas."""
     max_replicas: Count = field(metadata={"alias": "max"})
-    """Most replicas."""
+    """Maximum number of replicas."""
     every: Seconds = field(default=math.inf, metadata={"optional": True})
-    """Time between two questions to the policy; it is asked when a request comes or ends unless given."""
+    """Time between two queries of the policy; a query at each arrival and end of a request unless given."""
     roles: tuple[Literal["prefill", "decode"], ...] = ("prefill", "decode")
-    """Roles of a disaggregated service that scale; the others keep their number."""
+    """Roles of a disaggregated service that scale; the other roles keep their number of replicas."""
 
     def within(self, number: int) -> int:
-        """Return the number, or the bound that it exceeds."""
+        """Return the number, limited to the bounds."""
         return min(self.max_replicas, max(self.min_replicas, number))
 
     def check(self) -> None:
@@ -58,25 +58,26 @@ class ScaleBounds:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStart:
-    """How a replica starts: the places of its weights by preference, and fixed times.
+    """How a replica starts: fixed times, and sources of its weights.
 
-    The last place has them always; host memory and disks before it keep what comes through them.
+    The last source always has the weights; host memory and disks before it keep a copy of weights that pass through
+    them.
     """
 
     fixed: Seconds = 0.0
-    """Time before the weights begin to load: container, process, engine."""
+    """Time before the weights begin to load: start of container, process and engine."""
     warm: Seconds | None = None
-    """The same on a node where the service has had a replica; fixed unless given."""
+    """Value of `fixed` on a node where the service already had a replica; the same unless given."""
     sources: tuple[str, ...] = field(default=("host",), metadata={"alias": "from"})
     """Where weights come from, by preference: gpu (of a replica there, over nvlink), host, disk, or a
     store's name; host unless given."""
     share: bool = False
-    """True if a replica joins a load of the same model that is under way on its node."""
+    """True if a replica joins a load of its model that is in progress on the same node."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplicaKind:
-    """Replicas on one type of device: step times, KV blocks, weights, first count.
+    """Replicas on one device type: step times, KV blocks, weights, initial numbers.
 
     `prefillers` only prefill; `replicas` are the others.  Of a service that forms batches, which has no steps, `mode`
     is what a replica keeps: idle devices of one node, and cores and memory of their host.
@@ -139,7 +140,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LanguageService:
-    """A language model with continuous batching: members change at steps.
+    """A language model with continuous batching: the batch changes between steps.
 
     `rows` are its rows of `Tasks`; the columns `prompt_tokens` and `output_tokens` (of `Tasks.extra`) say how long
     these requests are.  They alone have its modes, each a replica on some devices of one type and node; `kinds` are
@@ -151,39 +152,39 @@ class LanguageService:
     rows: np.ndarray
     kinds: tuple[ReplicaKind, ...]
     block: Count = 16
-    """Tokens in a block of memory."""
+    """Number of tokens per block of KV memory."""
     token_bytes: int = 0
     max_num_batched_tokens: Count | None = None
-    """Most tokens of a step: one for each sequence that decodes, and those of prompts; no limit unless given."""
+    """Maximum tokens of a step: one per decoding sequence, plus prompt tokens; no limit unless given."""
     max_sequences: int = 256
     max_output: int | None = None
-    """Longest answer that a request announces; 0: exactly as many tokens as it will have; None: it announces none."""
+    """Maximum answer length that each request announces; 0: it announces its exact length; None: it announces none."""
     swap: bool = False
-    """True if preempted sequences are copied to the host instead of computed again."""
+    """True if preempted sequences are copied to the host; False if they are computed again."""
     scaling: ScaleBounds | None = None
-    """Bounds of the replicas that a policy adds and gives up with the load; None: their number is fixed."""
+    """Bounds for the policy that scales the replicas; None: their number is fixed."""
     start: ReplicaStart = ReplicaStart()
-    """How replicas start."""
+    """Fixed times and weight sources of starting replicas."""
     prefix_block: int = 0
-    """Tokens that one of a request's `hash_ids` stands for, where prefixes are kept; 0: they are not."""
+    """Number of tokens per entry of a request's `hash_ids`, for prefix caching; 0 disables it."""
     ttft: Seconds = math.inf
-    """Longest time from arrival to the first token."""
+    """Maximum time from arrival to the first token."""
     tpot: Seconds = math.inf
-    """Longest mean time for each further token."""
+    """Maximum mean time per further token."""
     request_delay: float = 0.0
-    """Seconds until a request is at the replicas: over the network, and in front of them."""
+    """Seconds from a request's arrival until it waits at a replica: network and front end."""
     response_delay: float = 0.0
-    """Seconds until a client has a token."""
+    """Seconds that a token takes to reach the client."""
     key: str = ""
-    """Where the scenario describes the service, for messages."""
+    """Scenario key that describes the service, for messages."""
 
     @property
     def prefillers(self) -> int:
-        """Replicas at the start that only prefill; 0: all do both."""
+        """Initial number of replicas that only prefill; 0 if all prefill and decode."""
         return sum(kind.prefillers for kind in self.kinds)
 
     def kind_on(self, device: DeviceType) -> ReplicaKind:
-        """The replica kind on this type of device."""
+        """Return the replica kind of this type of device."""
         position = next(k for k, mode in enumerate(self.shape.modes) if mode.type is device)
         return self.kinds[position]
 

@@ -157,7 +157,7 @@ class RooflineSteps:
         return linear + self.link_latency + self.link_per_token * tokens
 
     def _decode(self, sequences: int) -> float:
-        """Return the seconds of a decode-only step, without `fixed`, `host`, context."""
+        """Return the seconds of a decode-only step beyond `fixed`, `host` and context."""
         if (decode := self._known.get(sequences)) is None:
             decode = self._known[sequences] = self._matrices(sequences, sequences)
         return decode
@@ -296,7 +296,7 @@ class KernelSteps:
     def _walk(self, each: float, attention: tuple[float, ...], mean: float, steps: int, limit: float) -> (
         tuple[int, float]
     ):  # fmt: skip
-        """Return steps and their seconds until a limit of steps or of seconds is reached."""
+        """Return the number of steps, and their seconds, that fit into both limits."""
         done, seconds, contexts = 0, 0.0, self.contexts
         place = _segment(contexts, mean)
         while done < steps:

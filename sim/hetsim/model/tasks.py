@@ -209,7 +209,7 @@ class Mode(ComputeTime):
         return self.base(size) * left + own
 
     def stages(self, size: int, own: float, left: float = 1.0) -> BatchTimes:
-        """Return the seconds of a launch's stages without bytes; CPU: no transfers."""
+        """Return the stage seconds of a launch without bytes; CPU modes have no transfers."""
         if self.on_cpu:
             return BatchTimes(0.0, self.computing(size, own, left), 0.0)
         up, down = self.upload.seconds_for(size), self.download.seconds_for(size)
@@ -348,7 +348,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A named piece of data; `home` is the first node with it, None: every host.
+    """A named piece of data; `home`: first node with it, None if every host has it.
 
     A `lasting` item (a model's weights) is state of the device rather than input of a task: loading it is not counted
     in the task's own time.  An item without a home that a task of the run writes is created where that task runs; an
@@ -417,7 +417,7 @@ class StagedRequests:
 
     @property
     def last(self) -> np.ndarray:
-        """True for the last task of each request, by which requests are counted."""
+        """True for the last task of each request; only these are counted as requests."""
         return np.append(self.first[1:] != self.first[:-1], True)[: len(self.first)]
 
 

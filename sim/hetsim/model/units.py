@@ -53,7 +53,7 @@ _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf|
 def parse(
     value: Any, units: dict[str, float], example: str, *, negative: bool = False, most: float = MAX_NUMBER
 ) -> float:
-    """Parse a value into base units, at most `most`; ValueError with a sentence.
+    """Parse a value into base units, at most `most`; ValueError states what is wrong.
 
     >>> parse("1.5 min", TIME, "5 s")
     90.0
@@ -101,7 +101,7 @@ def is_number(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Return a value as error messages show it."""
+    """Return a value as text for error messages."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):

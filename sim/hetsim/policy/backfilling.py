@@ -188,7 +188,7 @@ class Backfilling(ListScheduler):
         return heads
 
     def _look_anew(self, heads: list[Task], view: View) -> None:
-        """Determine the tasks to check in this round: those that may fit now.
+        """Determine the tasks to check in this round: tasks that may fit now.
 
         They are behind `window.changed`, with demands that are not in `_full`.
         """

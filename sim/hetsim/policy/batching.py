@@ -48,7 +48,7 @@ class BatchReport(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Take:
-    """Launch requests (a number of the oldest, or these) as one batch of `size`."""
+    """Launch requests (the oldest ones, or given ones) as one batch of `size`."""
 
     which: int | Sequence[Task]
     size: int | None = None
@@ -56,9 +56,9 @@ class Take:
 
 @dataclass(eq=False, slots=True)
 class Discard:
-    """Drop requests (a number of the oldest, or these), and call the policy again.
+    """Drop requests (the oldest ones, or given ones), and call the policy again.
 
-    expired: their time ran out, as in `Reject`; False if they are refused for another reason.
+    expired: True if their time ran out, as in `Reject`; False if they are refused for another reason.
     """
 
     which: int | Sequence[Task]
@@ -111,7 +111,7 @@ class Batching:
         """Hook: a batch of this service has ended."""
 
     def urgency(self, queue: RequestQueue, placement: Placement, view: View) -> float | None:
-        """Return the priority of a service for a device, lowest first; None: by order."""
+        """Return a service's priority for a device, lowest first; None after all numbers."""
         return None
 
 

@@ -74,8 +74,9 @@ class Move(_Shown):
 class Reject(_Shown):
     """End a waiting task or requests for good; also an answer of admission.
 
-    expired: its time ran out while it waited: its deadline or a timeout has passed, or cannot be met any more even
-    alone and at once.  Its status is then `expired`; after a refusal by choice it is `rejected`.
+    expired: True if its time ran out while it waited: its deadline or a timeout has passed, or could not be met any
+    more even if it started now on an idle device.  Its status is then `expired`; after a refusal by choice it is
+    `rejected`.
     """
 
     task: Task | Requests | None = None
@@ -99,7 +100,7 @@ class Annotate(_Shown):
 class Set(_Shown):
     """Set a device's frequency (1: nominal), or put it to sleep and wake it.
 
-    "off": it sleeps; "on": launches may be placed there at once, and wait until it is awake; "wake": it accepts no
+    "off": it sleeps; "on": launches may be placed there immediately, and wait until it is awake; "wake": it accepts no
     launch before it is awake, when the hook `device` is called.
     """
 
@@ -175,7 +176,7 @@ Decision = Start | Stop | Move | Reject | Annotate | Set | Fetch | Drop | Partit
 
 @dataclass(frozen=True)
 class Accept:
-    """Admission accepts the task; `modes`: positions of the only allowed modes."""
+    """Admission accepts the task; `modes`: positions of the modes that it may use."""
 
     modes: tuple[int, ...] | None = None
 
@@ -232,8 +233,10 @@ class Scheduler:
 
     notes: Mapping[str, Any] = {}
     """Notes on the policy's work that are stored with the run: names and plain values.  For a plan these are
-    `planned_makespan` and `lower_bound` (certified for the estimates), if known, and notes of its own
-    (`ratio_certified`, `gap`, ...). No note may depend on the speed of the machine."""
+    `planned_makespan` and `lower_bound` (certified for the estimates), if known, and its own notes
+    (`ratio_certified`,
+    `gap`, ...).  No note may depend on the speed of the machine.
+    """
 
     def check(self, problem: PlanProblem) -> None:
         """Check a scenario once when it is built; ScenarioError if it is unsuitable."""
@@ -267,11 +270,12 @@ class Scheduler:
         """Hook: a device (a CPU: its node) will be down from `start` to `end`."""
 
     def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
-        """Choose where to place a missing replica; None: nowhere for now.
+        """Choose where to place a missing replica; return None if there is no room now.
 
-        Called after `begin` for the initial replicas, which have their model loaded; later when the service lacks a
-        replica and, while it does, when devices were released or one of its requests arrives; in a round before
-        `schedule`.  So replicas get free devices before waiting tasks, unless the policy reserves devices.
+        Called after `begin` for the initial replicas, whose model is already loaded; later when the service lacks a
+        replica and, as long as it lacks one, whenever devices are released or one of its requests arrives.  In a round
+        it is called before `schedule`, so replicas get free devices before waiting tasks, unless the policy reserves
+        devices.
         """
         return next((place for mode in wanted.modes if (place := view.first(mode)) is not None), None)
 
@@ -289,7 +293,7 @@ class Scheduler:
         )
 
     def run_ended(self, time: float | None) -> None:
-        """Hook: the run ended at this time; None: it failed."""
+        """Hook: the run ended at this time, or failed if it is None."""
 
     def schedule(self, view: View) -> Iterator[Decision]:
         """Yield decisions for this round."""
@@ -353,7 +357,7 @@ class Admission:
         return Accept()
 
     def leaving(self, task: Task, view: View) -> Reject | None:
-        """Decide whether to drop a task that is about to start; None: it starts.
+        """Decide whether to drop a task that is about to start; return None to start it.
 
         Called for each task of a `Start`, whichever scheduler or batching policy decided it, and for each request that
         is about to join a replica of a language model; dropped requests are replaced by those behind them.
@@ -377,7 +381,7 @@ class Shadow(Protocol):
     def placement(self) -> Placement | None: ...
 
     def survives(self, task: Task, placement: Placement) -> bool:
-        """Return True if starting `task` there now cannot delay the shadow's task."""
+        """Return True if starting `task` at `placement` cannot delay the shadow's task."""
 
 
 class Never:
@@ -440,7 +444,7 @@ class Imagined(Protocol):
     def now(self) -> float: ...
 
     def run(self, until: float = math.inf) -> Record:
-        """Run it once, to the end or until a time, and return the record."""
+        """Run this future once, to the end or until a time, and return the record."""
 
 
 class View(Protocol):
@@ -526,10 +530,10 @@ class View(Protocol):
         """Return the estimated seconds from a start now to the finish, with transfers."""
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
-        """`duration` by stage: ready, write_back, upload, restore, compute, download."""
+        """Return `duration` by stage: ready, write_back, upload, restore, compute, ..."""
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
-        """Return the slowdown on shared links if a job started there now.
+        """Return the slowdown on shared links if a job started at `placement` now.
 
         The first number is its step time over that at the best placement; the second is the number of devices whose
         work all other jobs would lose.
@@ -565,7 +569,7 @@ class View(Protocol):
         """Return the number of waiting tasks, by type of the fastest mode and by class."""
 
     def queue_of(self, task: Task) -> RequestQueue | None:
-        """Return the queue of a request, now or to come; None for other tasks."""
+        """Return the queue of a request, present or future; None for any other task."""
 
     # How much?
 

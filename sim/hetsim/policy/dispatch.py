@@ -1,4 +1,4 @@
-"""Dispatching many similar services: calls only those whose answer may change.
+"""Dispatch of many similar services: calls only policies whose answer may change.
 
 The batching policy of a service that delays has answered for the device that was offered, in its state then.  While the
 offer is the same, and the service's own queue has not changed, the answer holds; so a batch costs one or two calls,
@@ -53,7 +53,7 @@ class Index:
     """
 
     def __init__(self, order: Callable[[Task], Any] | None, counters: Sequence[Counter]):
-        """Create the index; `order`: sort key of requests, None: by arrival."""
+        """Create the index; `order`: sort key of requests; None sorts by arrival."""
         self.order = order
         self.counters = counters
         self.bell: dict[Any, bool] = counters[0].queue.bell
@@ -149,7 +149,7 @@ class Index:
                 self._look(number, len(self.counters[number].queue))
 
     def _look(self, number: int, waiting: int) -> None:
-        """Mark a service to be called as soon as there is room, if a request waits."""
+        """Discard a service's last answer; call its policy again when there is room."""
         counter = self.counters[number]
         if counter.until < math.inf:
             self._timed.pop(number, None)
@@ -177,7 +177,7 @@ class Index:
         heappush(self._line[number].heaps[state], (key, number, self._version[number]))
 
     def _arm(self, line: LikeServices) -> None:
-        """Queue idle services that have a request; let the others wait for an arrival."""
+        """Queue idle services that have a request; other idle services await an arrival."""
         idle, line.idle = line.idle, []
         for number in idle:
             if self._state[number] == IDLE:
@@ -251,7 +251,7 @@ class Dispatcher:
     """
 
     def __init__(self, order: Callable[[Task], Any], counters: Sequence[Counter], by_arrival: bool = False):
-        """Create the dispatcher; `by_arrival`: `order` is the order of arrival."""
+        """Create the dispatcher; `by_arrival`: True if `order` is the order of arrival."""
         self.order = order
         self.counters = list(counters)
         self.by_arrival = by_arrival
@@ -315,7 +315,7 @@ class Dispatcher:
 
     @staticmethod
     def place(counter: Counter, view: View) -> Placement | None:
-        """Return a placement of the fastest mode with room, on its least loaded device."""
+        """Return a placement of the fastest mode with room, on the least loaded device."""
         modes = counter.queue.service.shape.modes
         data = view.items
         if len(modes) == 1 and not data:

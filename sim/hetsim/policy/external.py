@@ -109,7 +109,7 @@ class Exchange:
         self._readable.register(self._from, select.POLLIN)
 
     def ask(self, message: str) -> bytes:
-        """Send a line and return the answer; PolicyError if there is none."""
+        """Send a line and return the answer; raise PolicyError if no answer comes."""
         line = message.encode() + b"\n"
         if self._process is None:
             if self._log.readline() != line:

@@ -35,9 +35,9 @@ class Foreseen(NamedTuple):
     """Estimated times at which a replica's requests join, have a token, and leave.
 
     By row, from estimates, if no other requests arrive.  A request leaves with its last token or, on a prefill replica,
-    when its prompt is prefilled.  An answer has the estimated length, and one that is already longer ends with the next
-    token; steps, joins and preemptions are those of the batching policy.  A request that has joined already, or has its
-    first token, has no such time here; neither has one whose time cannot be estimated.
+    when its prompt is prefilled.  An answer has the estimated length, or ends with the next token if it is already
+    longer; steps, joins and preemptions are those of the batching policy.  Times that have passed, or that cannot be
+    estimated, are left out.
     """
 
     starts: Mapping[int, float]
@@ -52,7 +52,7 @@ class Foreseen(NamedTuple):
 
 
 class Replica(RoutedReplica, Protocol):
-    """One copy of the model, on GPUs of its own."""
+    """One copy of the model, on devices that no other replica uses."""
 
     service: LanguageService
 
@@ -83,7 +83,7 @@ class Replica(RoutedReplica, Protocol):
 
     @property
     def steps(self) -> int:
-        """Number of its steps that decoded."""
+        """Number of steps of this replica in which sequences decoded."""
 
     @property
     def free_blocks(self) -> int:
@@ -93,10 +93,10 @@ class Replica(RoutedReplica, Protocol):
         """Return the free KV blocks that a waiting request would use, with idle prefixes."""
 
     def cached(self, request: Any) -> int:
-        """Return the length of its prompt's prefix in the prefix cache, in tokens."""
+        """Return how many leading tokens of the request's prompt are in the prefix cache."""
 
     def foresee(self, request: Any = None) -> Foreseen:
-        """Forecast its requests (and `request`), if no others arrive.
+        """Forecast the replica's requests (and `request`), if no others arrive.
 
         For routers, not for batching policies at a boundary of the same replica, which the forecast itself calls.
 
@@ -136,13 +136,13 @@ class IterationPolicy:
         raise NotImplementedError
 
     def queued(self, replica: Replica, request: Generation) -> None:
-        """Hook: a request will wait; it is not yet among `heads` (`by_client` only)."""
+        """Hook: a request will wait; called before it is in `heads` (`by_client` only)."""
 
     def joined(self, replica: Replica, request: Generation) -> None:
         """Hook: a request joins the replica, or its data are being transferred."""
 
     def decodes(self, replica: Replica, request: Generation) -> None:
-        """Hook: a request decodes in each decoding step from now on."""
+        """Hook: a request will decode in every decoding step until it leaves."""
 
     def request_left(self, replica: Replica, request: Generation, over: bool) -> None:
         """Hook: a joined request leaves (`follows` only)."""

@@ -204,7 +204,7 @@ class ListScheduler(Scheduler):
         return None
 
     def _next_in_order(self, view: View, closed: int) -> Start | Reject | Annotate | Task | None:
-        """Return a decision about the first head outside `closed`, that head, or None.
+        """Return a decision on the first head outside `closed`, else that head, or None.
 
         Not a generator: a nested generator is resumed twice for each decision.
         """
@@ -279,7 +279,7 @@ class ListScheduler(Scheduler):
             yield WAIT_FOR_CHANGE
 
     def _next_line(self, lines: dict[Partition | None, TaskQueue], closed: int) -> tuple[Partition | None] | None:
-        """Return the partition whose head goes next, a kept head first; None if none."""
+        """Return the partition whose head goes next (kept heads first), or None."""
         best, first = None, None
         for partition, queue in lines.items():
             if (EVERYWHERE if partition is None else partition.claims) & closed:

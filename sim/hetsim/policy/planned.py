@@ -72,7 +72,7 @@ class PlannedScheduler(Scheduler):
         self.follow(plan, problem.tasks, problem.cluster)
 
     def follow(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
-        """Follow this plan, which must have no problems, from now on."""
+        """Start to follow this plan, which must have no problems."""
         self.made = plan
         self._steps = plan.steps
         self._placements = [placement_of(step, tasks, cluster) for step in plan.steps]
@@ -181,7 +181,7 @@ class PlannedScheduler(Scheduler):
             self._copying += self._copies.pop((task, moment), ())
 
     def _copied(self, view: View) -> Iterator[Decision]:
-        """Yield prefetches and drops that are due and possible; the others remain."""
+        """Yield prefetches and drops that are due and possible; keep the others for later."""
         waiting = []
         for copy in self._copying:
             device, holders = self._devices[copy.device], view.holders(copy.item)
@@ -209,7 +209,7 @@ class PlannedScheduler(Scheduler):
                 heappush(self._due, head)
 
     def _remove(self, number: int) -> None:
-        """Remove a step from its device queues, and try the next steps there."""
+        """Remove a step from its device queues, and try the next step of each queue."""
         for device in self._steps[number].devices:
             queue = self._queues[device]
             queue.remove(number)
@@ -226,7 +226,7 @@ def _fills(placement: Placement) -> bool:
 
 
 class Following(PlannedScheduler):
-    """Follows an existing plan."""
+    """A scheduler that follows an existing plan."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()

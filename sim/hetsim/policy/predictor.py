@@ -49,11 +49,11 @@ class Predictor:
         return self._expect(horizon) if self.seen else 0.0
 
     def ceiling(self) -> float:
-        """Return an upper bound of forecasts while only zeros are observed; inf: unknown."""
+        """Return an upper bound of forecasts while zeros are observed; inf if unknown."""
         return math.inf
 
     def skip(self, count: int, time: float) -> None:
-        """Observe `count` zeros at equal intervals at once, if `ceiling` is about 0."""
+        """Observe `count` zeros at equal intervals in one call, if `ceiling` is about 0."""
         self.gap = (time - self.time) / count
         self._pass_over(count, time)
         self.time, self.last = time, 0.0

@@ -31,7 +31,7 @@ class RemainingProblem:
     left_out: list[int]  # rows that no available lane can run, and rows that wait for them
 
     def steps(self, plan: Plan) -> list[Step]:
-        """Convert a plan of the remaining problem to steps with rows of the whole."""
+        """Convert a plan of the remaining tasks to steps with rows of the whole problem."""
         return [Step(self.rows[step.task], step.mode, step.devices) for step in plan.steps]
 
 
@@ -127,7 +127,7 @@ class Progress:
         return any(modes[i].type in up for i in allowed)
 
     def _closed(self, rows: list[int], running: dict[int, Task]) -> list[int]:
-        """Remove rows that wait for a predecessor neither running nor among the rows."""
+        """Remove rows with a predecessor that neither runs nor is among the rows."""
         if (before := self.problem.tasks.predecessors) is None:
             return rows
         seen = dict.fromkeys(rows)
@@ -212,7 +212,7 @@ def in_mid_run(
 
 
 class Resumed(PlannedScheduler):
-    """Follows a plan for some tasks of a run in progress."""
+    """A scheduler that follows a plan for some tasks of a run in progress."""
 
     def __init__(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
         super().__init__()
@@ -243,7 +243,7 @@ class Trials:
         self._rows = list(rows)
 
     def simulate(self, plan: Plan) -> float:
-        """Return the estimated makespan of a plan from now on; inf if not all complete."""
+        """Return the estimated makespan of a plan, counted from now; inf if not all end."""
         full = self._whole(plan)
         record = self._view.fork(Resumed(full, self._problem.tasks, self._problem.cluster)).run()
         planned = [step.task for step in full.steps]
@@ -261,7 +261,7 @@ class Trials:
 
 
 def rows_of(tasks: Tasks, rows: Sequence[int] | np.ndarray, arrival: np.ndarray | None = None) -> Tasks:
-    """Return a table of some rows; `arrival`: other arrival times, ascending."""
+    """Return a table of some rows; `arrival`: new arrival times in ascending order."""
     chosen = np.array(rows, dtype=np.int64)
     kept: list[int] = chosen.tolist()
     number = {row: position for position, row in enumerate(kept)}

@@ -50,7 +50,7 @@ class RequestQueue(Protocol):
         """Return the arrival time of the request at a position."""
 
     def deadline(self, position: int) -> float:
-        """Return the latest end of a batch that meets the request's deadline; inf: none."""
+        """Return the latest end of a batch that meets the request's deadline, or inf."""
 
     def recent(self, seconds: float) -> int:
         """Return the number of requests that joined in the last `seconds`."""
@@ -59,10 +59,10 @@ class RequestQueue(Protocol):
         """Return the estimated stage times of a batch of this size at a placement."""
 
     def first(self, count: int, size: int | None = None) -> Requests:
-        """Return the oldest `count` requests, to launch as `size` (padding)."""
+        """Return the oldest `count` requests, to be launched as a batch of `size`."""
 
     def tasks(self) -> Sequence[Task]:
-        """Return the requests as objects, made on first use; linear."""
+        """Return the requests as task objects, created on first use; linear."""
 
     def chosen(self, tasks: Sequence[Task], size: int | None = None) -> Requests:
         """Return the requests of these tasks, which are some of `tasks()`."""
@@ -76,4 +76,4 @@ class RequestQueue(Protocol):
         """Arrival time of the oldest request at the front end."""
 
     def want(self, count: int) -> None:
-        """Call the policy when `count` requests wait or the stream ends; 0: never."""
+        """Call the policy when `count` (not 0) requests wait, or when the stream ends."""

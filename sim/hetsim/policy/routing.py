@@ -1,6 +1,6 @@
-"""Routing of requests, starts of replicas, and eviction of models.
+"""Contracts for routing requests, placing replicas, and evicting models.
 
-Nothing here depends on the kind of service; replicas of language models show more of themselves, and of their requests
+Nothing here depends on the type of service; replicas and requests of language models have further attributes
 (`hetsim.policy.iterating`).
 """
 
@@ -23,7 +23,7 @@ class RoutedRequest(Protocol):
     priority: float
     weight: float
     client: str
-    """The client that has sent it: its `user`."""
+    """Name of the client that sent the request: the task's `user`."""
 
 
 class RoutedReplica(Protocol):
@@ -32,12 +32,13 @@ class RoutedReplica(Protocol):
     number: int
 
     speed: float
-    """How much it serves in a second (of a language model, tokens of full batches), as far as its devices and the
-    requests of the service tell: what counts is how replicas on unlike devices compare."""
+    """Work served per second (language models: tokens per second of full batches), estimated from devices and
+    requests of the service.  Only ratios between replicas matter.
+    """
 
     @property
     def outstanding(self) -> int:
-        """Requests sent here that have not ended."""
+        """Number of requests sent to this replica that have not ended."""
 
 
 class WantedReplica(NamedTuple):
@@ -45,21 +46,21 @@ class WantedReplica(NamedTuple):
 
     service: LanguageService
     modes: tuple[Mode, ...]
-    """In which it can be, the preferred one first: one for each type of device that the service names."""
+    """Possible modes, in order of preference: one for each type of device that the service names."""
     prefills_only: bool
     requests: int
-    """Requests to the service that have arrived and have not ended."""
+    """Number of requests to the service that have arrived and have not ended."""
 
 
 class OpenReplicas(Sequence[Any]):
-    """Replicas that take requests, in start order, with their loads."""
+    """Replicas that accept requests, in start order, with their loads."""
 
     __slots__ = ("replicas", "members", "loads")
 
     def __init__(self, replicas: list[Any]):
         self.replicas, self.members = replicas, set(replicas)
         self.loads = np.array([(replica.outstanding + 1) / replica.speed for replica in replicas])
-        """Outstanding requests, a further one included, for the speed of the replica; kept up to date."""
+        """(Outstanding requests + 1) / speed, for each replica; kept up to date."""
 
     def __len__(self) -> int:
         return len(self.replicas)
@@ -71,12 +72,12 @@ class OpenReplicas(Sequence[Any]):
         return isinstance(replica, Hashable) and replica in self.members
 
     def least_loaded(self) -> Any:
-        """The replica with the least load, the first of equals."""
+        """The replica with the smallest load; of equals, the first."""
         return self.replicas[int(self.loads.argmin())]
 
 
 class Routing:
-    """Base of routing policies: the replica for a request; one object a service."""
+    """Base of routing policies, which choose a replica; one object per service."""
 
     policy_kind: ClassVar[str] = "routing"
     COMMON: ClassVar[tuple[str, ...]] = ("refresh", "delay")  # parameters of every router, set after it is made
@@ -86,21 +87,22 @@ class Routing:
     # say.  Without `refresh` only the queue can be delayed, and forecasts have no age.
     signals: tuple[str, ...] = ()
     queueing: ClassVar[str] = ""
-    """The queueing model that it makes of replicas, by its name in `hetsim.queueing`; empty: none."""
+    """Name in `hetsim.queueing` of the model of the replicas under this policy, or empty if there is none."""
 
     def choose(self, request: Any, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
-        """Choose at a request's arrival, and between prefill and decode.
+        """Choose the replica for a request at its arrival, and between prefill and decode.
 
-        request: a `RoutedRequest`; of language models a `Generation`.
+        request: a `RoutedRequest`; for language models a `Generation`.
         """
         raise NotImplementedError
 
 
 @dataclass(eq=False)
 class KeptModel:
-    """The model of the service `name`, in a host memory or on a disk.
+    """The model of the service `name`, stored in host memory or on a disk.
 
-    `loaded`: when it came there; `used`: when a load from there began last, or it came; `uses`: how many have.
+    `loaded`: time at which it was stored; `used`: time of the last load from there, or `loaded`; `uses`: number of
+    loads from there.
     """
 
     name: str
@@ -111,10 +113,13 @@ class KeptModel:
 
 
 class Eviction:
-    """Base of eviction policies: the model that makes room for one being loaded."""
+    """Base of eviction policies: choose a model to remove before another is stored."""
 
     policy_kind: ClassVar[str] = "eviction"
 
     def victim(self, kept: Sequence[KeptModel], now: float) -> KeptModel:
-        """Choose a model of a place, given in order of loads; asked until there is room."""
+        """Return the model to evict; called again until the new model fits.
+
+        kept: the models stored at this place, in the order in which they were stored.
+        """
         raise NotImplementedError

@@ -1,6 +1,6 @@
-"""Scaling: how many replicas a service should have, by an operator's counters.
+"""Scaling: how many replicas a service should have, decided from its counters.
 
-The engine starts and drains replicas, and keeps to `min` and `max` of the service.
+The engine starts and drains replicas, and keeps the number from `min` to `max` of the service.
 """
 
 import math
@@ -13,7 +13,7 @@ from hetsim.model.service import LanguageService, ScaleBounds, Service
 
 
 class RoleSignals:
-    """Counters of a role's replicas: of `replicas`, or of `prefill` and `decode`.
+    """Counters of the replicas of one role: `replicas`, or `prefill` and `decode`.
 
     `replicas`: number of replicas that serve, load, or are missing after a failure.  `ready`: number of replicas that
     take requests.  Both exclude draining replicas.  `outstanding`: unfinished requests of the role.  `waiting`: its
@@ -72,8 +72,9 @@ class RoleSignals:
 class ServiceSignals:
     """Counters of a service, by role and of the last window: `every`, or 60 s.
 
-    `ttft` and `tpot` are means of first tokens that came and of answers that ended in the window, NaN without any;
-    `arrival_rate` is in requests per second.  `changed_at`: when replicas were started or drained last, or -inf.
+    `ttft`: mean time to first token in the window; `tpot`: mean time per further token of answers that ended in it; NaN
+    without any.  `arrival_rate`: requests per second.  `changed_at`: time at which replicas were last started or
+    drained, or -inf.
     """
 
     roles: Mapping[str, RoleSignals]
@@ -95,7 +96,7 @@ class ServiceSignals:
 
 
 class Scaling:
-    """Base of scaling policies: the number of replicas; one object a service."""
+    """Base of scaling policies, which set replica numbers; one object per service."""
 
     policy_kind: ClassVar[str] = "scale"
     # True if it is asked when a replica falls idle, too; then the longest idle one drains first
@@ -109,6 +110,6 @@ class Scaling:
     def wanted(self, service: LanguageService | Service, signals: ServiceSignals, now: float) -> Mapping[str, int]:
         """Return the wanted numbers of replicas by role, or by type of device.
 
-        What is not named stays as it is.
+        Roles or types that are not named keep their number.
         """
         raise NotImplementedError

@@ -161,7 +161,7 @@ def unknown_metric(name: str, names: Iterable[str]) -> UnknownName:
 
 
 def declaration(name: str) -> Declaration | None:
-    """Return a metric's declaration, for any slowdown bound in its name; or None."""
+    """Return a metric's declaration, or None; any slowdown bound in its name matches."""
     return declarations().get(name) or _all_of_ours().get(re.sub(r"_\d[\d.e+-]*s_", f"_{_BOUND}s_", name))
 
 

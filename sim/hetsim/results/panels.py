@@ -206,7 +206,7 @@ class Picture:
 
 
 def time_axis(low: float, high: float, label: str = "time", means: np.ndarray | None = None) -> Axis:
-    """Axis of seconds in a unit that suits the range; means: edges of averages."""
+    """Axis of seconds in a unit that suits the range; means: edges of averaging bins."""
     factor, name = fitting([high - low], SECONDS)
     steps = (1, 1.5, 2, 3, 6, 10) if name in ("min", "h") else STEPS
     ticks = [(tick * factor, f"{tick:g}") for tick in round_values(low / factor, high / factor, 8, steps=steps)]
@@ -246,7 +246,7 @@ def round_values(
 
 
 def _magnitudes(low: float, high: float, count: int) -> list[float]:
-    """Powers of ten around two limits, with 2 and 5 times these if they are few."""
+    """Powers of ten around two limits, with 2 and 5 times these powers if few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     every, factors = max(1, math.ceil((last - first) / count)), (1, 2, 5) if last - first <= 2 else (1,)
     return [factor * 10.0**power for power in range(first, last + 1, every) for factor in factors]

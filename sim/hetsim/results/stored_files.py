@@ -49,7 +49,7 @@ def open_stored(path: Path) -> io.BufferedReader:
 
 
 def read_stored(path: Path) -> bytes:
-    """Read a file; errors as for `open_stored`."""
+    """Read a file; OSError if it is missing, DamagedFile if it is not regular."""
     with open_stored(path) as stream:
         return stream.read()
 

@@ -42,7 +42,7 @@ def unknown(error: UnknownName) -> str:
 
 
 def looked_up(find: Callable[[str], Any], name: str) -> Any:
-    """Return the entry with this name; raise ValueError, for pydantic, if unknown."""
+    """Return what `find` returns for a name; raise ValueError if the name is unknown."""
     try:
         return find(name)
     except UnknownName as error:
@@ -52,7 +52,7 @@ def looked_up(find: Callable[[str], Any], name: str) -> Any:
 class Short:
     """Annotation: a field that also accepts a short form, expanded by `expand`.
 
-    `schema` is the JSON Schema of the short form; None: that of one item of the list.
+    `schema` is the JSON Schema of the short form; None: the schema of one item of the list.
     """
 
     def __init__(self, expand: Callable[[Any], Any], schema: dict[str, Any] | None = None):
@@ -106,7 +106,7 @@ class Mirror(Model):
         return {name: value for name in self.KEYS if (value := getattr(self, name)) is not None}
 
     def made(self, **more: Any) -> Any:
-        """Make the dataclass instance, with `more` for fields that are not keys."""
+        """Create the dataclass instance, with `more` for fields that are not keys."""
         return getattr(self.SOURCE, "given", self.SOURCE)(**{**self.given, **more})
 
     def _check_keys(self) -> None:

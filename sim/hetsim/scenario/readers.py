@@ -227,7 +227,7 @@ class ReadScenario(Protocol):
 
 @cache
 def rows() -> dict[str, frozenset[str]]:
-    """Readers of each key in the table; `.**` means all keys below."""
+    """Return the set of readers of each key in the table; `.**` means all keys below."""
     readers_by_key: dict[str, frozenset[str]] = {}
     section = ""
     for line in _TABLE.splitlines():
@@ -247,7 +247,7 @@ def rows() -> dict[str, frozenset[str]]:
 
 
 def pattern_of(path: str) -> str:
-    """Row of the table for a dotted path; classes have the keys of entries."""
+    """Return the table row for a dotted path; classes have the same rows as entries."""
     for section, other in _ALIKE.items():
         if path.startswith(section) and path != "workload.classes.weight":
             path = other + path.removeprefix(section)
@@ -308,7 +308,7 @@ def _below(pattern: str, key: str) -> str:
 
 
 def _as_if_absent(scenario: ReadScenario, path: Path_) -> bool:
-    """Return True if the scenario is equal without that key."""
+    """Return True if the scenario would be equal without the key at this path."""
     changed = Document(deepcopy(scenario.document.data))
     here: Any = changed.data
     for part in path[:-1]:

@@ -95,7 +95,7 @@ class Scenario:
         return from_document(self.document.copy(), self.base, overrides)
 
     def joined(self, changed: Mapping[str, Scenario]) -> Scenario:
-        """Combine this scenario with top-level keys of scenarios made from it.
+        """Combine this scenario with top-level keys of scenarios derived from it.
 
         Parameters: changed: top-level key -> scenario that has the key's value; none of them names files.
         Returns: the combined scenario; parts are shared.
@@ -109,7 +109,7 @@ class Scenario:
         return Scenario(document, self.base, model, policies=policies, traces=entries.traces, inputs=InputFiles())
 
     def moved(self) -> Scenario:
-        """The same scenario, with the absolute path of its folder."""
+        """Return the same scenario with the absolute path of its folder."""
         return from_document(self.document.copy(), self.base.resolve())
 
     @property
@@ -269,7 +269,7 @@ def _sweep_paths(document: Document) -> Iterator[Problem]:
 
 
 def _further(document: Document, base: Path, traces: dict[int, TraceSpec]) -> list[Problem]:
-    """Problems of traces and of parts with valid keys, for one report."""
+    """Problems of traces, and of parts whose keys are valid, for one common report."""
     from hetsim.scenario.building.streams_and_items import check_parts
 
     problems: list[Problem] = []

@@ -96,7 +96,10 @@ class Arrivals:
         self.waiting.make_ready(task)
 
     def _defer(self, task: Task, until: float) -> None:
-        """Defer a task; it does not count as progress, so that deadlocks are detected."""
+        """Defer a task to a later time.
+
+        It does not count as progress, so that deadlocks are detected.
+        """
         if not self.state.clock._now < until < math.inf:
             what = f"must defer {task} to a later, finite time; got t = {until:g} s"
             raise illegal(self.state, what)

@@ -19,7 +19,7 @@ from hetsim.model.task import RUNNING, WAITING
 
 @dataclass(eq=False)
 class Checker:
-    """Recounts the state that the engine updates incrementally, and compares them."""
+    """Recounts the state that the engine updates incrementally, and compares the two."""
 
     state: RunState
     serving: Serving

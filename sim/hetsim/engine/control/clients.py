@@ -60,7 +60,7 @@ class Clients:
         return clients.timeout if drawn is None else drawn.item(row)
 
     def deliver(self, task: Task) -> None:
-        """Pass a task on to the service; the client of an attempt starts to wait for it."""
+        """Pass a task to its service; for an attempt, its client starts to wait."""
         row, calls = task.index, self.calls
         whose = self._whose(row)
         if whose >= 0:
@@ -108,7 +108,7 @@ class Clients:
         return time >= self.state.tasks.arrival.item(self.calls.root.item(row)) + clients.give_up_after
 
     def _pays(self, row: int, clients: Behavior) -> bool:
-        """Take one token from the retry budget; return False if none is left."""
+        """Use up one token of the retry budget; return False if none is left."""
         if clients.retry is None or clients.retry.budget is None:
             return True
         bucket, tokens = self.calls.bucket.item(row), self.tokens[self._whose(row)]
@@ -169,7 +169,7 @@ class Clients:
             self.signals.kill(launch, reason, ABORTED)  # a batched or non-preemptible attempt continues
 
     def _abandon(self, row: int, reason: str) -> None:
-        """Give up the call that an attempt has made, since its own client has left."""
+        """Give up the call made by an attempt whose own client has stopped waiting."""
         calls = self.calls
         one = -1 if calls.child is None else calls.child.item(row)
         if one < 0 or not math.isnan(self.end[one]):
@@ -238,7 +238,7 @@ class Clients:
         state.sources.send(row, self.clock._now)
 
     def _close(self, row: int, answered: bool) -> None:
-        """Close a call: it is answered by this attempt, or given up after it."""
+        """Close a call that this attempt answered, or that is given up after it failed."""
         state, calls, first = self.state, self.calls, self.calls.attempt_of.item(row)
         self.end[first] = self.clock._now
         if first in self.rivals:
@@ -268,7 +268,7 @@ class Clients:
                     self.clock.at(self.clock._now, ARRIVAL, Later(self._cancel, task, reason))
 
     def write(self, record: Record) -> None:
-        """Complete a record: work for clients that had left counts as aborted."""
+        """Mark work for clients that had stopped waiting as aborted in the record."""
         left_at, status, calls = np.array(self.left), record.status, self.calls
         in_vain = ~np.isnan(left_at)
         if record.first_token is not None:

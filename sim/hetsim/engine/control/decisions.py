@@ -49,7 +49,7 @@ class Decisions:
     start: Callable[[Start], None] = field(init=False)
 
     def hooks(self) -> None:
-        """Query admission before each start only if the policy overrides `leaving`."""
+        """Set up admission queries before starts, if the policy overrides `leaving`."""
         asked = self.state.input.admission
         self.asks = asked is not None and not inert(asked, "leaving")
         self.start = self._start_asked if self.asks else self.starts.start
@@ -71,7 +71,7 @@ class Decisions:
             self.rounds.look_for_loop()
 
     def _start_asked(self, decision: Start) -> None:
-        """Start the tasks of a decision, except those that admission drops."""
+        """Start the tasks of a decision, except tasks that admission drops."""
         tasks, placement = decision.tasks, decision.placement
         if isinstance(tasks, Requests) and tasks.tasks is None:
             queue, count = tasks.queue, 0

@@ -93,7 +93,7 @@ class Devices:
         self.rounds.changed("release")
 
     def partition(self, device: Device, layout: Any) -> None:
-        """Set the MIG layout of a GPU; None: later starts choose the layout."""
+        """Set the MIG layout of a GPU; after None, later starts choose the layout."""
         run, state = self.run, self.state(device)
         if (slices := state.slices) is None:
             raise illegal(run, f"partitions {device}, which is not a MIG GPU (sharing: mig)")
@@ -123,7 +123,7 @@ class Devices:
         self.rounds.changed("release")
 
     def set_slowdown(self, device: Device, factor: float) -> None:
-        """Make all launches on the device run `factor` times slower from now on."""
+        """Set the slowdown of a device: its launches take `factor` times as long."""
         self.run.steady = False
         self._set_pace(device, self.state(device).frequency, factor * (1.0 + device.type.preemption.overhead))
         self.rounds.changed("change")

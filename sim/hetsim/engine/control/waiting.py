@@ -50,7 +50,7 @@ class Waiting:
         self._on_ready = None if type(scheduler).ready is Scheduler.ready else scheduler.ready
 
     def make_ready(self, task: Task, killed: bool = False) -> None:
-        """Let a task wait for a device; `killed`: it ends next, so no cache answers it."""
+        """Make a task wait for a device; if it is `killed`, no result cache may answer it."""
         state = self.state
         task.state = WAITING
         queue = None
@@ -110,7 +110,7 @@ class Waiting:
         ready[task.index] = task.ready = last
 
     def wait_again(self, tasks: Sequence[Task]) -> None:
-        """Let the tasks of a stopped fused launch wait for each other again."""
+        """Return the tasks of a stopped fused launch to waiting for each other."""
         graph = self.state.graph
         for task in tasks:
             if graph.missing.get(task.index, 0) > 0:

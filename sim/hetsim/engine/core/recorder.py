@@ -83,7 +83,7 @@ class PlacementCodes:
         self._known: dict[int, tuple[Placement, int]] = {}
 
     def code(self, placement: Placement, cores: int) -> int:
-        """Return the code of a placement on these cores (a bitmask; 0: none are named)."""
+        """Return the code of a placement; `cores`: bitmask of its cores, or 0 if unnamed."""
         devices = placement.devices
         if len(devices) == 1:
             if not cores:
@@ -218,7 +218,7 @@ class Recorder:
         self, launch: Any, outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float,
         lost: float = 0.0,
     ) -> int:  # fmt: skip
-        """Write a row for a launch that is not plain and complete; return its number.
+        """Write a row for a launch that had stages or was stopped; return its number.
 
         `times`: its start, the bounds of upload and compute, and the download's start; NaN where a stage did not occur.
         """
@@ -283,7 +283,7 @@ class Recorder:
         self, number: int, task: int, members: int, mode: int, place: int, outcome: int, times: tuple[float, ...],
         busy: float, energy: float,
     ) -> None:  # fmt: skip
-        """Write a busy period of a replica; `times` are those of LAUNCH_TIMES."""
+        """Write a busy period of a replica; `times` in the order of `LAUNCH_TIMES`."""
         self._groups[len(self._rows) // _AS_ROW.size] = ()  # the attained service of its requests is counted separately
         self._rows += _AS_ROW.pack(number, task, members, mode, place, outcome, *times, busy, energy, 0.0)
         self.batched = True
@@ -298,7 +298,7 @@ class Recorder:
         self._gaps.extend((time, time - before))
 
     def _write_batches(self) -> None:
-        """Write the columns of launches, and those of requests served in batches."""
+        """Write the columns of launches, and of requests that were served in batches."""
         services = self.run.services
         for queue, first, count, status, time, reason in self.discarded:
             rows = services[queue].rows[first : first + count]
@@ -400,7 +400,7 @@ class Recorder:
         )  # fmt: skip
 
     def _merged_launches(self, batch: np.ndarray, end: float) -> dict[str, np.ndarray]:
-        """Return the written launch rows, and a row for each plain launch without one."""
+        """Return the written launch rows, plus one row per unwritten compute-only launch."""
         rows, tasks = self._launches, self.run.tasks
         start, finish = np.asarray(self.start), np.asarray(self.finish)
         mode, place, status = np.asarray(self.mode), np.asarray(self.place), np.asarray(self.status)

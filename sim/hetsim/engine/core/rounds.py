@@ -47,7 +47,7 @@ class Rounds:
         return True
 
     def _cycled(self, _: Timer) -> None:
-        """Make a round due, since a decision cycle of the scheduler begins or ends."""
+        """Request a round, since a decision cycle of the scheduler begins or ends."""
         self.clock.round_due = True
 
     def _waiting(self) -> int:

@@ -75,7 +75,10 @@ class SharedNetwork:
         self.links = array("d")
 
     def join(self, member: Member, complex_: bool) -> None:
-        """Add a computing launch; `complex_`: it also downloads, has items or shares GPUs."""
+        """Add a computing launch.
+
+        `complex_`: True if it also downloads, has items or shares GPUs.
+        """
         now = self.clock._now
         mode = member.launch.placement.mode
         alone = mode.type.streams == 1 and mode.type.sharing.kind == "exclusive" and mode.share in (0, WHOLE)
@@ -93,7 +96,7 @@ class SharedNetwork:
         self._rerate([stake.group for stake in member.stakes], [member])
 
     def leave(self, member: Member, end: float = math.nan) -> None:
-        """Remove a launch that stops computing; `end`: time at which the run ended."""
+        """Remove a launch that stops computing; `end`: time if the run has ended, or NaN."""
         if not member.here:
             return
         over = end == end

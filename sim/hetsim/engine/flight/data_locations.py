@@ -93,7 +93,7 @@ class Places:
         return [item for item in items if not self.present(item, device)]
 
     def claim(self, items: Iterable[int], device: Device) -> int:
-        """Return the bytes that pinning these items occupies on an accelerator."""
+        """Return the bytes that pinning these items would add on an accelerator."""
         pins = self.on(device).pins
         return sum(self.items[item].size for item in items if item not in pins)
 
@@ -225,7 +225,7 @@ class Places:
                 self.keep_only(item)
 
     def lose(self, device: Device) -> list[int]:
-        """Drop the copies on a failed device; return items still needed without a copy."""
+        """Drop the copies on a failed device; return items to be read that have no copy."""
         lost = []
         here = self.on(device)
         for item, copies in enumerate(self.where):

@@ -36,12 +36,12 @@ class History:
         self.input_saved = self.state_saved and not fault and stopping.input_saved
 
     def lose(self, all_work: bool) -> None:
-        """Record a failure or lossy stop; `all_work`: earlier saved work is lost too."""
+        """Record a failure or lossy stop; if `all_work`, discard earlier saved work too."""
         self.intact = self.input_saved = False  # data in device memory are lost with the launch
         self.state_saved = self.state_saved and not all_work  # with all work gone there is no state either
 
     def look(self, states: Sequence[Any]) -> None:
-        """Update `intact` and `input_saved` if one of its devices has failed since."""
+        """Update `intact` and `input_saved` if a device with saved data has failed."""
         if self.intact and any(states[device.index].failed_at > self.left_at for device in self.devices):
             self.intact = False
             self.input_saved = self.input_saved and self.devices[0].type.preemption.rate is None

@@ -252,7 +252,7 @@ class Timetable:
         return start, up, uploaded, began, computed, down if down <= now else NAN
 
     def all_times(self) -> tuple[float, ...]:
-        """Return `times` of a launch that has completed."""
+        """Return the stage times of a completed launch, as `times(inf)` does but faster."""
         up, down = self.up, self.down
         began = self.compute_start
         if not up:
@@ -326,9 +326,9 @@ class Lane:
         self.alone = (self,)  # the lanes of a launch that is on no other
 
     def write_out(self, end: float = 0.0) -> None:
-        """Convert all sketches of the accelerator to timetables; `end`: the run is over.
+        """Convert all sketches of the accelerator to timetables.
 
-        Booked flows are sent now, except those that have ended before the end of the run.
+        Booked flows are sent now.  `end`: end of the run, if it is over; flows that ended before it are not sent.
         """
         for launch in self.flights:
             if (drawn := launch.sketch) is not None:
@@ -344,7 +344,7 @@ class Lane:
                 launch.sketch = None
 
     def idle(self, now: float) -> bool:
-        """Return True if no launch or transfer is there; then mark the engines as free."""
+        """Return True if the lane has no launch or transfer; then mark the engines free."""
         if self.flights or self.uploads or self.downloads:
             return False
         self.upload = self.compute = self.download = now

@@ -105,7 +105,7 @@ class FirstPass:
 
 
 def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:
-    """Return all links whose delays change with these, including jointly solved ones."""
+    """Return all links on which delays may change if jobs on these links change."""
     groups_of = {group.link: group for group in groups}
     near = dict(groups_of)  # only links that share a job with these are affected
     for group in groups_of.values():
@@ -117,7 +117,7 @@ def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:
 
 
 def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
-    """Return the links connected with a link; `joint`: only links solved jointly."""
+    """Return the links connected with a link; if `joint`, only links solved jointly."""
     reached_groups, rest = {start.link: start}, [start]
     jobs: set[int] = set()
     while rest and (joint or len(jobs) <= JOINT):  # with more than JOINT jobs they are not solved jointly
@@ -134,7 +134,7 @@ def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
 
 
 def _connected(start: ContendingJobs) -> list[Any] | None:
-    """Return the jobs connected with a link by links, if few enough to solve jointly."""
+    """Return the jobs connected with a link through links; None if more than `JOINT`."""
     if start.rule != "random" or len(start.stakes) > JOINT:
         return None
     members = {id(stake.member): stake.member for group in _walk(start, joint=False) for stake in group.stakes}
@@ -194,13 +194,13 @@ def _slow(member: Any) -> list[Stake]:
 
 
 def _longest(stakes: list[Stake], second: bool) -> float:
-    """Return the delay of a job that sends over all these links at once."""
+    """Return the delay of a job that sends over all these links at the same time."""
     pairs = [_together(one, other) for one, other in combinations(stakes, 2)]
     return longest_delay([stake.met(second) for stake in stakes], sum(pairs) / len(pairs) if pairs else 1.0)
 
 
 def _together(stake: Stake, other: Stake) -> float:
-    """Return the correlation of the numbers of senders on two links, without a job."""
+    """Return the correlation of the sender counts of two links, without this job."""
     first, second, there = stake.group.first, other.group.first, other.group.first.rows
     mine, theirs = first.deviation[first.rows[stake.member]], second.deviation[there[stake.member]]
     both = sum([first.deviation[row] * second.deviation[there[job]] for job, row in first.rows.items() if job in there])

@@ -56,7 +56,7 @@ class Flow(Timer):
         self.bookable = False  # True if it may be booked once it is alone
 
     def there(self, now: float, called: float) -> bool:
-        """Return True if a booked flow still occupies its pipes for one that begins now."""
+        """Return True if a booked flow still occupies its pipes when another flow begins."""
         return self.until > now or (self.until == now and called < self.since and self.owner is not None)
 
 
@@ -127,7 +127,7 @@ class LinkPath(NamedTuple):
 
 
 class Links:
-    """All pipes of a cluster and the flows on them."""
+    """All links of a cluster, one `Pipe` per direction, and the transfers on them."""
 
     def __init__(self, cluster: Cluster, clock: Clock, modes: Sequence[Mode] = (), items: bool = True):
         self.clock = clock
@@ -268,7 +268,7 @@ class Links:
         return flow
 
     def unbook(self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False) -> None:
-        """Convert a booked flow to one with events, since another flow joins it now."""
+        """Convert a booked flow to a flow with events, since another flow now joins it."""
         for pipe in flow.pipes:
             if pipe.booked is flow:
                 pipe.booked = None

@@ -37,7 +37,7 @@ class Part:
         self, owner: Any, lane: Any | None, device: Device, line: LinkPath | None = None, size: float = 0.0,
         seconds: float = 0.0,
     ):  # fmt: skip
-        """Create a part with a path (`line`); None: its legs (hops) define the path."""
+        """Create a part with a path (`line`), or with a path that its legs (hops) define."""
         self.owner = owner
         self.lane = lane
         self.device = device

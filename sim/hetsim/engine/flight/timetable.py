@@ -19,10 +19,10 @@ Rate = Callable[[Launch], None]  # sets the rate at which a launch will compute
 
 
 def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
-    """Set the times of a new launch where launches compute concurrently; no ends yet.
+    """Set the known times of a new launch where all launches compute concurrently.
 
-    Return False if the shares do not all fit, or a transfer requests the upload engine later: then use `again`, since
-    an earlier request goes first.
+    The end of its computation remains unknown.  Return False if the shares do not all fit, or a transfer requests the
+    upload engine later: then use `again`, since an earlier request goes first.
     """
     if not all_compute(lane):
         return False

@@ -73,7 +73,7 @@ class Clock:
         heappush(self._heap, (time, order, entry, timer))
 
     def cancel(self, timer: Timer) -> None:
-        """Make the timer's pending entry stale; do nothing if no entry is pending."""
+        """Invalidate the timer's pending entry; do nothing if no entry is pending."""
         if timer.entry >= 0:
             timer.entry = -1
             self._stale += 1

@@ -1,12 +1,12 @@
-"""Replicas of language models; equal steps between joins and ends are one event.
+"""Continuous batching: replicas of language models; equal steps are one event.
 
-While a replica only decodes, each step is longer than the one before by the same amount (the context grows by a token
-a sequence), so the time of many steps has a closed form.  The engine jumps to the step in which a sequence ends or KV
-blocks run out; a request that arrives in between and may join cuts the jump at the end of the step under way, and so
-does a change of speed, which stretches that step.  The same steps one by one give the same times up to rounding; a
-test says so.
-A replica fails with any of its devices: keys, values and prefixes are lost, and its requests begin elsewhere, with the
-tokens that they have produced as part of what is read again.
+While a replica only decodes, each step is longer than the one before by the same amount (the context grows by a token a
+sequence), so the time of many steps has a closed form.  The engine jumps to the step in which a sequence ends or KV
+blocks run out.  If a request arrives before and may join, or if a device changes its speed, the jump ends with the
+current step; a change of speed also stretches that step.  Simulating each step gives the same times up to rounding; a
+test checks this.
+A replica fails with any of its devices.  Its keys, values and prefixes are then lost, and its requests begin again on
+other replicas, which prefill the prompt and the tokens that were already generated.
 Cost: O(log members) a request and jump, O(block) where memory is tight.
 """
 
@@ -33,11 +33,11 @@ from hetsim.policy.iterating import Foreseen
 
 
 class Replica(Holder):
-    """One copy of the model, on devices that it keeps until it is stopped.
+    """One copy of the model, on devices that it occupies until it is stopped.
 
-    Its parts: `memory` for keys and values, the `sequences` that decode, its `requests` (members and those that wait),
-    the steps under way (`stage`), and the `periods` in which it has something to do.  Here is what happens between two
-    steps, and what policies see (`hetsim.policy.iterating.Replica`).
+    Its parts: `memory` for keys and values, the `sequences` that decode, its `requests` (waiting and joined), the
+    current steps (`stage`), and its busy `periods`.  This class decides what happens between two steps, and has the
+    attributes that policies see (`hetsim.policy.iterating.Replica`).
     """
 
     fleet: ServiceCalls
@@ -166,7 +166,7 @@ class Replica(Holder):
             stage.cut()
 
     def wake(self) -> None:
-        """Schedule a boundary after this instant's arrivals, as no step is under way."""
+        """Schedule a step boundary; if a jump is under way, end it with the current step."""
         self.foreseen = None
         if self.stage.under_way:
             if self.stage.count > 1:
@@ -190,7 +190,7 @@ class Replica(Holder):
                 raise InvariantError(f"t = {self.clock._now:g} s: {defect}")
 
     def _decide(self) -> None:
-        """Decide preemptions, the requests that join, and what the next step does."""
+        """Decide which requests are preempted or join, and what the next step computes."""
         requests, sequences, stage = self.requests, self.sequences, self.stage
         lag = 0.0
         gave_way = False
@@ -249,7 +249,7 @@ class Replica(Holder):
         self.stage.begin(count, self.times.decoding(count, sequences.count, sequences.context), lag)
 
     def _checked(self) -> int:
-        """The prompt tokens of the policy's next step; PolicyError if it cannot be done."""
+        """Check the step that the policy chose; return its number of prompt tokens."""
         total = 0
         seen: dict[int, None] = {}
         for request, tokens in self.prefill:
@@ -269,7 +269,7 @@ class Replica(Holder):
         return total
 
     def _settle(self) -> None:
-        """The steps under way are over: count their tokens."""
+        """Complete the current steps: count their tokens and end complete requests."""
         stage, sequences, requests = self.stage, self.sequences, self.requests
         part = stage.over() / (len(self.prefill) + (sequences.count if stage.decodes else 0))
         self._row(self.clock._now)
@@ -288,7 +288,7 @@ class Replica(Holder):
         stage.reading = 0  # after `_row`, which writes it
 
     def split(self) -> None:
-        """Count the finished steps of a jump; the step under way goes on by itself."""
+        """Count the finished steps of a jump; the current step becomes a single step."""
         stage = self.stage
         if not stage.under_way or stage.count < 2:
             return
@@ -302,13 +302,13 @@ class Replica(Holder):
         stage.count = 1
 
     def evict(self) -> None:
-        """Evict the prefixes in blocks that the steps of a jump have taken so far."""
+        """Evict idle prefixes from blocks that a jump's finished steps have filled."""
         cache = self.memory.cache
         if cache is not None and cache.idle:
             cache.fit(self.free_blocks)
 
     def _row(self, end: float) -> None:
-        """Write a row for the steps that end now, with their tokens and KV blocks."""
+        """Write a row for the steps that end at `end`, with their tokens and KV blocks."""
         stage, sequences, requests = self.stage, self.sequences, self.requests
         decoding = growth = fresh = 0
         if stage.decodes:
@@ -339,7 +339,7 @@ class Replica(Holder):
     # The end ------------------------------------------------------------------------------------------------
 
     def close(self, end: float, outcome: int) -> None:
-        """Write the last row: the devices are given back, or the run is over."""
+        """Write the last row when the devices are released or the run ends."""
         if not self.periods.busy:
             self.periods.rest(outcome, end)
             return
@@ -357,7 +357,7 @@ class Replica(Holder):
         self.periods.end(outcome, end)
 
     def seconds_of(self, request: Generation) -> float:
-        """Seconds computed for a request here, with its part of the steps under way."""
+        """Return the seconds computed here for a request, including the current steps."""
         stage, sequences = self.stage, self.sequences
         seconds = sequences.part_of(request)
         decodes = stage.decodes and request.state == DECODING
@@ -366,7 +366,7 @@ class Replica(Holder):
         return seconds
 
     def give_up(self, outcome: int) -> list[Generation]:
-        """Stop the replica (failed or stopped): its requests begin again elsewhere."""
+        """Stop a failed or drained replica; return its requests, to be served elsewhere."""
         stage = self.stage
         self.split()
         self.close(self.clock._now, outcome)
@@ -374,5 +374,5 @@ class Replica(Holder):
         return self.requests.lose("failure" if outcome == LAUNCH_LOST else "recompute")
 
     def defects(self) -> list[str]:
-        """Everything that is inconsistent (for --check)."""
+        """Return descriptions of all inconsistencies (for --check)."""
         return [f"{self!r}: {text}" for text in self.requests.defects()]

@@ -13,13 +13,13 @@ QUEUED, LOADING, PREFILLING, DECODING, OVER = range(5)
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """A request on its way through the replicas of a service."""
+    """A request to a language model service, and its progress on the replicas."""
 
     task: Task
     prompt: int
     output: int
     longest: int
-    """Tokens of the longest answer that it announces; 0: none."""
+    """Maximum answer length in tokens that the request announces; 0: it announces none."""
     hashes: Sequence[Hashable]
     row: int = -1
     arrival: float = NAN
@@ -27,46 +27,46 @@ class Generation:
     client: str = ""
     weight: float = 1.0
     need: int = 0
-    """KV blocks that it needs at most; told where there are replicas of unlike kinds."""
+    """Maximum number of KV blocks that the request needs; only set if replicas differ in type."""
     state: int = QUEUED
     replica: Any = None
-    """Which has it; a `hetsim.engine.language.continuous_batching.Replica`, which stands above."""
+    """The `hetsim.engine.language.continuous_batching.Replica` that has the request."""
     made: int = 0
-    """Tokens produced, as long as it does not decode."""
+    """Number of tokens generated; not updated while the request decodes (see `produced`)."""
     offset: int = 0
-    """While it decodes: tokens produced less the steps of its replica."""
+    """While the request decodes: generated tokens minus decoding steps of its replica."""
     end: int = -1
-    """While it decodes: the step of its replica after which it is complete."""
+    """While the request decodes: number of the replica's decoding step that generates the last token."""
     to_prefill: int = 0
     cached: Sequence[Hashable] = ()
-    """Names of its prefix's blocks that it uses and that others may use."""
+    """Names of the prefix blocks that the request uses and shares with other requests."""
     shared: int = 0
-    """KV blocks behind these names."""
+    """Number of KV blocks that store these prefixes."""
     source: Any = None
-    """The replica that prefilled it and still has its keys and values."""
+    """The prefill replica that still stores the request's keys and values."""
     swapped: bool = False
     started: bool = False
     paused: float = 0.0
-    """Seconds since its start in which it was in no step: gave way, lost its replica, or was on its way."""
+    """Seconds since the start without a step: preempted, without a replica, or in transfer."""
     paused_at: float = NAN
     seconds: float = 0.0
-    """Its share of the seconds that its replicas computed, at the power of their nominal frequency."""
+    """The request's share of the seconds that its replicas computed, weighted by power (1 at nominal frequency)."""
     seconds_from: float = 0.0
     period: int = -1
     flows: list[Any] = field(default_factory=list)
-    """Its keys and values on their way to the devices of its replica; None for each in a forecast."""
+    """Current transfers of the request's keys and values to its replica's devices; None for each in a forecast."""
     leaves: bool = False
-    """Has its client aborted it?  It leaves at the end of the step under way."""
+    """True if the client has aborted the request; it then leaves its replica after the current step."""
     token_at: float = NAN
-    """When its last token came, while it does not decode."""
+    """Time of the request's last token; not updated while it decodes."""
     kind: Any = None
     """Type of the replica that it joined last (`hetsim.engine.language.service_calls.ReplicaType`)."""
     joules: float = 0.0
-    """Energy above idle on the kinds before."""
+    """Energy above idle, in joules, on replica types before the present one."""
     earlier: float = 0.0
-    """Device-seconds there."""
+    """Device-seconds on replica types before the present one."""
     expected: tuple[int, int] | None = None
-    """A type of replica, by its position, and the tokens that its estimate stands for there."""
+    """Position of a replica type, and the estimated answer length in tokens on that type."""
 
     def __post_init__(self) -> None:
         task = self.task
@@ -74,15 +74,15 @@ class Generation:
         self.client, self.weight, self.to_prefill = task.user, task.weight, self.prompt
 
     def energy(self, seconds: float) -> float:
-        """Joules above idle, after these seconds on its present type of replica."""
+        """Return joules above idle, with `seconds` computed on the present replica type."""
         return self.joules + seconds * self.kind.width * self.kind.watts
 
     def received(self, seconds: float) -> float:
-        """Device-seconds, after these seconds on its present type of replica."""
+        """Return device-seconds, with `seconds` computed on the present replica type."""
         return self.earlier + seconds * self.kind.width
 
     def begin_anew(self, now: float) -> None:
-        """Begin again: the replica's state is lost, all tokens are read again."""
+        """Reset a request whose state on a replica was lost: it needs prefill again."""
         self.state, self.replica, self.source = QUEUED, None, None
         self.to_prefill = self.prompt + self.made
         self.cached, self.shared, self.swapped, self.period = (), 0, False, -1
@@ -99,12 +99,12 @@ class Generation:
 
     @property
     def stored(self) -> int:
-        """Tokens with keys and values between decoding: all but the last."""
+        """Number of tokens with stored keys and values: all but the last generated one."""
         return self.prompt + max(self.made - 1, 0)
 
     @property
     def context_tokens(self) -> int:
-        """Number of tokens of the prompt and those produced so far."""
+        """Number of prompt tokens plus tokens generated so far."""
         return self.prompt + self.produced
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Memory of a replica for keys and values: KV blocks in use and free."""
+"""KV memory of a replica: blocks in use, free blocks, and the prefix cache."""
 
 from collections.abc import Hashable, Sequence
 
@@ -6,11 +6,11 @@ from hetsim.engine.language.generation import PREFILLING, Generation
 
 
 class PrefixCache:
-    """Keys and values of prompt beginnings, in blocks by hash; evicts by LRU.
+    """Cached keys and values of prompt prefixes, named by hash; evicts by LRU.
 
-    A name stands for `tokens` tokens and everything before them, so equal names mean equal prefixes.  What a request
-    uses is held and counts as taken; unused names stay in free blocks until those are needed.  All counts are of
-    names; each takes `each` KV blocks.
+    A name stands for `tokens` tokens and all tokens before them, so equal names mean equal prefixes.  Names that a
+    request uses occupy their blocks; idle names stay cached in free blocks until these are needed.  All counts are
+    numbers of names; each name needs `each` KV blocks.
     """
 
     __slots__ = ("tokens", "each", "users", "idle")
@@ -22,7 +22,7 @@ class PrefixCache:
         self.idle: dict[Hashable, None] = {}  # names that no request uses, the least recently used first
 
     def hits(self, request: Generation) -> int:
-        """Number of leading names of a request's prompt that are cached."""
+        """Return the number of leading prefix names of a request's prompt that are cached."""
         count = 0
         for name in request.hashes[: request.prompt // self.tokens]:
             if name not in self.users and name not in self.idle:
@@ -31,7 +31,7 @@ class PrefixCache:
         return count
 
     def hold(self, names: Sequence[Hashable]) -> int:
-        """Use cached names; return how many of them were idle until now."""
+        """Add a user to each of these cached names; return how many names were idle."""
         woken = 0
         for name in names:
             if name in self.idle:
@@ -43,7 +43,7 @@ class PrefixCache:
         return woken
 
     def keep(self, names: Sequence[Hashable]) -> list[Hashable]:
-        """Add the new names, each used by one request; return them."""
+        """Add the names that no request uses, with one user each; return them."""
         new = [name for name in dict.fromkeys(names) if name not in self.users]
         for name in new:
             self.idle.pop(name, None)  # the same was left here in the meantime: one copy is enough
@@ -51,7 +51,7 @@ class PrefixCache:
         return new
 
     def release(self, names: Sequence[Hashable]) -> int:
-        """Release a request's blocks, ends first; return how many are now idle."""
+        """Remove a user from each name, the last name first; return how many became idle."""
         freed = 0
         for name in reversed(names):  # a prefix is of use only with all before it: its end goes first
             self.users[name] -= 1
@@ -62,30 +62,30 @@ class PrefixCache:
         return freed
 
     def fit(self, free: int) -> None:
-        """Evict idle blocks until the rest fits into this number of free KV blocks."""
+        """Evict idle prefixes until their blocks fit into `free` KV blocks."""
         while len(self.idle) * self.each > free:
             del self.idle[next(iter(self.idle))]
 
 
 class KVMemory:
-    """Blocks of `block` tokens; a sequence takes the next one as the last fills."""
+    """KV blocks of `block` tokens; a sequence gets a new block when its last is full."""
 
     __slots__ = ("block", "total", "free", "cache")
 
     def __init__(self, blocks: int, block: int, prefix: int):
-        """`prefix`: tokens behind one name of a prefix; 0: prefixes are not kept."""
+        """`prefix`: number of tokens per prefix name; 0 disables the prefix cache."""
         self.block = block
         self.total = self.free = blocks
-        """`free`: KV blocks that no request holds; idle ones of the prefix cache count as free."""
+        """`free`: KV blocks that no request uses, including those with idle prefixes."""
         self.cache = PrefixCache(prefix, block) if prefix else None
 
     def blocks_of(self, tokens: int) -> int:
         return -(-tokens // self.block)
 
     def blocks_for(self, request: Generation) -> int:
-        """Blocks that a request takes by joining, with its next token's if prefilled.
+        """Return the number of free blocks that a request needs to join.
 
-        Blocks of a prefix that no other request uses are free until it joins.
+        Cached prefixes that no request uses are in free blocks, so these blocks count too.
         """
         blocks = -(-(request.prompt + request.made) // self.block)
         if self.cache is None or not request.to_prefill:
@@ -94,12 +94,12 @@ class KVMemory:
         return blocks - self.cache.each * sum([name in users for name in names])
 
     def cached(self, request: Generation) -> int:
-        """Tokens at the beginning of its prompt that are in the cache."""
+        """Return the number of leading tokens of the request's prompt that are cached."""
         return 0 if self.cache is None else self.cache.hits(request) * self.cache.tokens
 
     @property
     def cached_blocks(self) -> int:
-        """Free blocks that hold prefixes."""
+        """Number of free blocks that store idle prefixes."""
         return 0 if self.cache is None else len(self.cache.idle) * self.cache.each
 
     def take(self, blocks: int) -> None:
@@ -108,7 +108,7 @@ class KVMemory:
             self.cache.fit(self.free)  # what is taken may have held idle prefixes
 
     def enter(self, request: Generation) -> int:
-        """Take the blocks of a request that joins; return tokens without prefill."""
+        """Allocate blocks to a request that joins; return its number of cached tokens."""
         cached_tokens, cache = 0, self.cache
         if cache is not None:
             cached = cache.hits(request)
@@ -120,13 +120,13 @@ class KVMemory:
         return cached_tokens
 
     def enter_with(self, request: Generation) -> int:
-        """Take the blocks of a request that joins with its keys and values."""
+        """Allocate blocks to a request that joins with its KV data; return their number."""
         blocks = -(-request.stored // self.block)
         self.take(blocks)
         return blocks
 
     def give_back(self, request: Generation) -> None:
-        """Free the blocks of a member that leaves, as many as it has stored."""
+        """Free the blocks of a request that leaves; its prefixes remain cached."""
         tokens = request.prompt + request.made if request.state == PREFILLING else request.stored
         self.free += -(-tokens // self.block) - request.shared
         if self.cache is not None and request.cached:
@@ -134,7 +134,7 @@ class KVMemory:
             request.cached, request.shared = (), 0
 
     def share_prefix(self, request: Generation) -> None:
-        """Share the full blocks of its prompt with other requests from now on."""
+        """Share the full blocks of the request's prompt with later requests."""
         cache = self.cache
         if cache is None or not request.hashes:
             return

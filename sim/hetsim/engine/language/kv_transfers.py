@@ -1,4 +1,4 @@
-"""Keys and values in transfer: between replicas, and to and from the host."""
+"""Transfers of keys and values between replicas, and to and from host memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,27 +12,27 @@ from hetsim.model.plan import Placement
 
 @dataclass(eq=False)
 class KVTransfers:
-    """Transfers of keys and values of one service."""
+    """Transfers of keys and values for the requests of one service."""
 
     links: Links
     token_bytes: int
 
     def fetch(self, request: Generation, target: Any) -> None:
-        """Move keys and values to a replica: each target device fetches its own part.
+        """Send a request's keys and values to a replica, one part per pair of devices.
 
-        Both are told at the end: the source lets go of the request, the target has fetched it.
+        When the last part arrives, the source frees the request's blocks and the target can decode the request.
         """
         ways, size = self._ways(request, target)
         for way in ways:
             request.flows.append(self.links.send(way, size, 0.0, done=self._part_fetched, owner=(request, target)))
 
     def alone(self, request: Generation, target: Any) -> float:
-        """Seconds of the transfer over idle links."""
+        """Return the seconds that the transfer takes over idle links."""
         ways, size = self._ways(request, target)
         return max(Links.alone(way, size) for way in ways)
 
     def _ways(self, request: Generation, target: Any) -> tuple[list[tuple[list[Pipe], float]], float]:
-        """The ways of its parts, and the bytes of each."""
+        """Return the path of each part over the links, and the bytes per part."""
         source = request.source
         assert source is not None
         pairs = _pairs(source.placement.devices, target.placement.devices)
@@ -57,19 +57,25 @@ class KVTransfers:
             target.requests.fetched(request)
 
     def give_up(self, request: Generation) -> None:
-        """Cancel the transfer: the keys and values are no longer needed."""
+        """Cancel the transfers of a request whose keys and values are not needed anymore."""
         for flow in request.flows:
             self.links.cancel(flow)
         request.flows = []
 
     def copying(self, placement: Placement, tokens: int, up: bool) -> float:
-        """Seconds to copy keys and values to or from the host on idle links."""
+        """Return the seconds to copy keys and values from the host (`up`) or to the host.
+
+        Idle links are assumed.
+        """
         size = tokens * self.token_bytes / len(placement.devices)
         links = self.links
         return max(Links.alone(links.up(device) if up else links.down(device), size) for device in placement.devices)
 
 
 def _pairs(senders: Sequence[Device], receivers: Sequence[Device]) -> list[tuple[Device, Device]]:
-    """Pairs of devices that send equal parts, for equal or multiple counts."""
+    """Return pairs of devices that send equal parts.
+
+    The counts must be equal, or one a multiple of the other.
+    """
     parts = max(len(senders), len(receivers))
     return [(senders[k * len(senders) // parts], receivers[k * len(receivers) // parts]) for k in range(parts)]

@@ -1,4 +1,4 @@
-"""Requests to one language model: their way to replicas, and their records."""
+"""Services of language models: routing, aborting and recording of requests."""
 
 import math
 from array import array
@@ -55,7 +55,7 @@ class Fleet(ServiceCalls):
         self.first_tokens, self.batch, self.compute, self.energy = details
         several = state.input.calls is not None  # then results ask what each attempt took
         self.received: Any = self.recorder.detail("received") if several else array("d", bytes(8 * len(state.tasks)))
-        """Device-seconds of requests that have ended, by row."""
+        """Device-seconds of finished requests, by row."""
         self.requests: dict[int, Generation] = {}
         self.answered: dict[int, Task] = {}  # requests with the last token on its way to the client
         self.coming = OneByOne(len(service.rows))  # requests that have come to the replicas, and those to come
@@ -171,7 +171,7 @@ class Fleet(ServiceCalls):
             scaler.changed()
 
     def _delivered(self, task: Task) -> None:
-        """The client has the last token, unless it has aborted the request meanwhile."""
+        """Complete a request when its client has the last token, unless it was aborted."""
         row = task.index
         if row not in self.answered:
             return
@@ -181,9 +181,9 @@ class Fleet(ServiceCalls):
         self.signals.generated(task)
 
     def abort(self, task: Task) -> None:
-        """Abort a request that has come to the replicas and has no answer yet.
+        """Abort a request that has reached the service and has no complete answer yet.
 
-        A member leaves when the step under way is over; others are in no step and go at once.
+        If the request takes part in steps, it leaves after the current step, otherwise immediately.
         """
         row = task.index
         request = self.requests.get(row)
@@ -201,21 +201,21 @@ class Fleet(ServiceCalls):
             source.requests.let_go(request)
 
     def aborted(self, task: Task) -> None:
-        """Note an aborted request that no replica has any more."""
+        """End an aborted request that has left all replicas."""
         self.signals.task_ended(task, ABORTED, self.recorder.reasons[task.index])
         self.replicas.scale()
 
     def never(self) -> None:
-        """Note a request that will not come."""
+        """Count down the expected requests, since one of them will not arrive."""
         self.coming.to_come -= 1
 
     def _unseen(self, row: int, end: float) -> None:
-        """Take back a first token that has not reached the client at that time."""
+        """Delete the time of a first token that reaches the client only after `end`."""
         if self.first_tokens[row] > end:
             self.first_tokens[row] = NAN
 
     def gone(self, task: Task) -> None:
-        """End a request early: out of patience, rejected, or aborted by its client."""
+        """End a request early: its patience ended, or it was rejected or aborted."""
         if task.index in self.answered:
             del self.answered[task.index]
             self.state.iterating -= 1
@@ -250,7 +250,7 @@ class Fleet(ServiceCalls):
         )
 
     def close(self, end: float) -> None:
-        """Write what is under way at the end of the run."""
+        """Write the rows of replicas and requests that are unfinished at the run's end."""
         for replica in self.replicas.all:
             replica.close(end, LAUNCH_RUNNING if self.requests else LAUNCH_COMPLETED)
         for request in self.requests.values():
@@ -260,7 +260,7 @@ class Fleet(ServiceCalls):
             self._unseen(row, end)
 
     def cut_off(self, request: Generation, end: float) -> None:
-        """Cut off a request that has begun: the run ends, or its client aborts it."""
+        """Record the partial work of a started request at an abort or the run's end."""
         request.task._launch = None
         replica, row = request.replica, request.row
         if replica is not None and replica.periods.launch >= 0:
@@ -276,7 +276,10 @@ class Fleet(ServiceCalls):
         return self.signals.foresee(replica, newcomer)
 
     def in_steps(self, row: int) -> float:
-        """Seconds that a request took part in steps; 0 before it joins, after its end."""
+        """Return the seconds that a request took part in steps.
+
+        Return 0 before the request joins a replica, and after its end.
+        """
         request = self.requests.get(row)
         if request is None or not request.started:
             return 0.0
@@ -284,7 +287,7 @@ class Fleet(ServiceCalls):
         return max(0.0, until - self.recorder.start[row] - request.paused)
 
     def received_by(self, row: int) -> float:
-        """Device-seconds received by a request: its shares of its steps."""
+        """Return the device-seconds that a request received: its shares of the steps."""
         request = self.requests.get(row)
         if request is None or not request.started:
             return self.received[row]
@@ -307,7 +310,7 @@ class Serving(Residents):
         self.sets = [fleet.replicas for fleet in self.fleets.values()]
 
     def waiting(self, row: int) -> Task | None:
-        """The request of that row, if it waits for its first step."""
+        """Return the request of a row if it waits for its first step, else None."""
         requests = (fleet.requests.get(row) for fleet in self.fleets.values())
         return next((one.task for one in requests if one is not None and not one.started), None)
 
@@ -324,12 +327,12 @@ class Serving(Residents):
             fleet.close(end)
 
     def defects(self) -> list[str]:
-        """Everything that is inconsistent, recounted (for --check)."""
+        """Return descriptions of all inconsistencies (for --check)."""
         return [text for one in self.sets for replica in one.all for text in replica.defects()]
 
 
 def _largest(kinds: list[ReplicaType], service: LanguageService) -> int:
-    """The largest number of KV blocks a request may need to be served anywhere."""
+    """Return the maximum number of KV blocks with which a request can be served."""
     sides = [[kind.blocks for kind in kinds if kind.replicas or service.scaling is not None]]
     if service.prefillers:
         sides.append([kind.blocks for kind in kinds if kind.prefillers])

@@ -1,4 +1,4 @@
-"""Requests of a replica: which ones wait, join, decode, or are preempted."""
+"""Requests of one replica: waiting, joined, decoding, or preempted."""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Entry = tuple[Any, int, Generation]
 class Lines:
     """Waiting requests in one queue per client; one queue without `by_client`.
 
-    The policy chooses the next client.  Requests that have gone stay in their line until they come up.
+    The policy chooses the next client.  Requests that no longer wait are skipped when they reach the head of a queue.
     Cost: O(log waiting) a request, and the policy's.
     """
 
@@ -51,13 +51,13 @@ class Lines:
         self._look(client)
 
     def gone(self, request: Generation) -> None:
-        """Note that a request no longer waits; its state says so."""
+        """Update the queue's head if this request, which no longer waits, was the head."""
         client = request.client if self.by_client else ""
         if self.heads.get(client) is request:
             self._look(client)
 
     def _look(self, client: str) -> None:
-        """Find the first of a line; those before it that have gone are thrown out."""
+        """Find the first waiting request of a client's queue; remove stale entries."""
         replica, line = self.replica, self.of[client]
         while line:
             request = line[0][2]
@@ -68,7 +68,7 @@ class Lines:
         self.heads.pop(client, None)
 
     def head(self) -> Generation | None:
-        """The request that is next to join; None if none waits."""
+        """Return the request that may join next; None if no request waits."""
         heads = self.heads
         if not self.by_client or not heads:
             return heads.get("")
@@ -82,12 +82,12 @@ class Lines:
         return heads[self.chosen]
 
     def pop(self) -> None:
-        """Take the head, which joins."""
+        """Remove the head from its queue because it joins the batch."""
         heappop(self.of[self.chosen])
         self._look(self.chosen)
 
     def everyone(self) -> list[Generation]:
-        """All waiting requests, each queue in order."""
+        """Return all waiting requests, client by client in queue order."""
         return [
             request for line in self.of.values() for _, _, request in sorted(line, key=lambda entry: entry[:2])
             if request.state == QUEUED and request.replica is self.replica
@@ -118,10 +118,10 @@ class Members:
         self.here: list[Generation] = []  # requests of `loading` of which the keys and values have arrived
         self.prefilling: list[Generation] = []
         self.coming: list[Generation] = []
-        """Under a policy by client: requests that came in the steps under way; they queue when these are over."""
+        """For policies by client: requests that arrived during the current steps, and are queued after them."""
         self.leaving: list[Generation] = []  # members that their clients have aborted in the step under way
         self.head: Generation | None = None
-        """The first waiting request, if it may not join although the replica could take one more sequence."""
+        """The first waiting request, if it may not join although fewer than `max_sequences` requests have joined."""
 
     @property
     def size(self) -> int:
@@ -129,7 +129,7 @@ class Members:
 
     @property
     def taken_in(self) -> list[Generation]:
-        """Members, and requests whose keys and values are on their way here."""
+        """Joined requests, and requests whose keys and values are in transfer to here."""
         return [*self.inside.values(), *self.loading.values()]
 
     @property
@@ -143,14 +143,14 @@ class Members:
         self.line.push(call(self.service.state, self.policy.key, request), request)
 
     def line_up(self) -> None:
-        """Queue the requests that came during past steps, in order of arrival."""
+        """Queue the requests that arrived during past steps, in order of arrival."""
         coming, self.coming = self.coming, []
         for request in coming:
             if request.state == QUEUED and request.replica is self.replica:
                 self.queue(request)
 
     def forget(self, request: Generation) -> None:
-        """Drop a waiting request; its entry in the queue is skipped when it comes up."""
+        """Remove a waiting request; its queue entry becomes stale and is skipped."""
         request.state = OVER
         self.line.gone(request)
         self.replica.add(-1)
@@ -159,7 +159,7 @@ class Members:
     # Joining ------------------------------------------------------------------------------------------------
 
     def join(self) -> float:
-        """Join heads while they fit; return the seconds of copying that this takes."""
+        """Add waiting requests to the batch while they fit; return the seconds of copying."""
         line, max_members, memory, inside, loading = self.line, self.most, self.memory, self.inside, self.loading
         lag = 0.0
         while len(inside) + len(loading) < max_members:
@@ -179,7 +179,7 @@ class Members:
         return lag
 
     def may_fit(self) -> bool:
-        """Return False if the head cannot fit while all others decode."""
+        """Return False if the head cannot fit while all other requests decode."""
         head = self.line.head()
         return head is not None and self.memory.blocks_for(head) + self.sequences.growth(2) <= self.memory.free
 
@@ -211,23 +211,22 @@ class Members:
         return 0.0
 
     def _begin(self, request: Generation) -> None:
-        """Let a request take part in steps from now on."""
         self.inside[request.row] = request
         self.periods.count(request)
 
     def _decode(self, request: Generation, token_at: float) -> None:
-        """Let it decode from the next step on; token_at: when its last token came."""
+        """Start decoding a request with the next step; token_at: time of its last token."""
         self.sequences.begin(request, token_at)
         if self.follows:
             call(self.service.state, self.policy.decodes, self.replica, request)
 
     def _out(self, request: Generation) -> None:
-        """It takes part in no further step here."""
+        """Remove a request from those that take part in steps."""
         del self.inside[request.row]
         request.task._launch = None
 
     def _leave_steps(self, request: Generation) -> None:
-        """It decodes, or is read, no further; what it has produced is noted (`made`)."""
+        """Stop decoding or prefilling a request; store its token count in `made`."""
         if request.state == DECODING:
             self.sequences.leave(request)
         else:
@@ -235,12 +234,11 @@ class Members:
 
     @staticmethod
     def _waits_again(request: Generation) -> None:
-        """It was taken in, and is so no longer."""
         request.task._launch = None
         request.task.state = WAITING
 
     def take_up(self) -> None:
-        """Start decoding, at this boundary, requests whose data have arrived."""
+        """Start decoding the requests whose keys and values have arrived."""
         for request in self.here:
             del self.loading[request.row]
             request.paused += self.clock._now - request.paused_at
@@ -257,7 +255,7 @@ class Members:
     # Further ------------------------------------------------------------------------------------------------
 
     def prefilled(self, request: Generation, tokens: int, seconds: float) -> None:
-        """Note prompt tokens that a step has read, and the seconds it took for them."""
+        """Count prompt tokens that a step has prefilled, and the seconds charged for them."""
         request.seconds += seconds
         request.to_prefill -= tokens
         if request.to_prefill or request.leaves:
@@ -289,7 +287,7 @@ class Members:
     # Leaving ------------------------------------------------------------------------------------------------
 
     def finish(self, request: Generation) -> None:
-        """End a request that has its last token, or whose client has aborted it."""
+        """End a request that has its last token or was aborted by its client."""
         self._told_left(request, True)
         if not request.leaves:
             request.state = OVER
@@ -304,9 +302,9 @@ class Members:
             call(self.service.state, self.policy.request_left, self.replica, request, over)
 
     def abort(self, request: Generation) -> bool:
-        """Abort a request: a member leaves after the step under way, and frees blocks.
+        """Abort a request; return True if it leaves only after the current step.
 
-        False if the request is not a member: it takes part in no step, and has gone at once.
+        Return False if the request takes part in no step: it has then left immediately.
         """
         request.leaves = True
         if request.row in self.inside:
@@ -325,7 +323,7 @@ class Members:
         return False
 
     def let_leave(self) -> None:
-        """Let aborted members leave after the step, unless it was their last anyway."""
+        """Remove aborted requests after a step, unless the step completed them."""
         for request in self.leaving:
             if request.replica is self.replica and request.row in self.inside:
                 self._leave_steps(request)
@@ -333,14 +331,14 @@ class Members:
         self.leaving = []
 
     def _stop_loading(self, request: Generation, over: bool) -> None:
-        """Cancel the request's transfer of keys and values to this replica."""
+        """Cancel the transfer of a request's keys and values to here; free its blocks."""
         self.replica.evict()
         self._told_left(request, over)
         self.service.transfers.give_up(request)
         self.memory.free += self.memory.blocks_of(request.stored)  # as `enter_with` took them
 
     def preempt(self) -> float:
-        """Preempt one member, chosen by the policy; seconds of copying that this takes."""
+        """Preempt a request that the policy chooses; return the seconds of copying."""
         service = self.service
         request: Generation = call(service.state, self.policy.victim, self.replica)
         if request not in self.inside.values():
@@ -365,7 +363,7 @@ class Members:
         return lag
 
     def let_go(self, request: Generation) -> None:
-        """Free a request that was prefilled here and has been fetched."""
+        """Free the blocks of a request prefilled here, which another replica has fetched."""
         del self.held[request.row]  # fetched, or not wanted any more
         self.memory.give_back(request)
         request.source = None
@@ -375,9 +373,9 @@ class Members:
     # Failures -----------------------------------------------------------------------------------------------
 
     def lose(self, kind: str) -> list[Generation]:
-        """Drop all requests of a lost replica; those started begin again elsewhere.
+        """Remove all requests of a lost replica and return them, to be served elsewhere.
 
-        kind: as what it counts of members.
+        Requests that had joined begin again.  kind: cause under which their preemption is counted.
         """
         service, now = self.service, self.clock._now
         self.line_up()
@@ -405,7 +403,7 @@ class Members:
         return [*inside, *waiting]
 
     def lose_source(self, request: Generation) -> None:
-        """Prefill a request here from its start: its data's source is lost."""
+        """Reset a request whose prefill replica was lost: this replica prefills it."""
         loading = self.loading.pop(request.row, None)
         if loading is not None:
             self._stop_loading(request, False)
@@ -420,7 +418,7 @@ class Members:
         self.replica.wake()
 
     def defects(self) -> list[str]:
-        """Everything that is inconsistent, recounted (for --check)."""
+        """Return descriptions of all inconsistencies (for --check)."""
         requests = []
         memory, sequences = self.memory, self.sequences
         own, done = 0, self.replica.steps - sequences.steps

@@ -1,4 +1,4 @@
-"""Busy periods of a replica: what its rows in the table of launches are made of."""
+"""Busy periods of a replica; each is a row of the launches table."""
 
 import math
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from hetsim.model.record import LAUNCH_COMPLETED
 
 @dataclass(slots=True, eq=False)
 class Periods:
-    """Rows of busy periods of a replica; between them it holds its devices."""
+    """Writes a row per busy period; it includes the idle time before the period."""
 
     service: ServiceCalls
     kind: ReplicaType
     placement: Placement
     steps: Steps
     since: float
-    """Since when the devices are held without a row that records it."""
+    """Time from which the devices are occupied without a row that records it."""
     load: tuple[float, float] | None = None
-    """From when to when the model was loaded, where no row records it yet."""
+    """Start and end of loading the model, if no row records them yet."""
     number: int = 0
     launch: int = -1
-    """Number of the present period in the table of launches, or of the last one."""
+    """Number of the current or last busy period in the launches table."""
     busy_from: float = NAN
     served: int = 0
     leader: int = -1
-    """The first request that took part."""
+    """Row of the first request that took part in the period; -1 if none has."""
 
     @property
     def busy(self) -> bool:
@@ -47,7 +47,7 @@ class Periods:
                 self.leader = request.row
 
     def end(self, outcome: int, end: float) -> None:
-        """Write the row of a busy period; the devices were held since the last one."""
+        """Write the row of a busy period, including the idle time before it."""
         steps = self.steps
         busy = (end - self.busy_from - steps.copied) * steps.width
         load = self.load or (NAN, NAN)
@@ -59,7 +59,7 @@ class Periods:
         self.number += 1  # by which a request counts once in each period
 
     def rest(self, outcome: int, end: float) -> None:
-        """Write the row of a replica that idles to its end, or only loaded a model."""
+        """Write the row of a replica that is idle at its end, or that only loaded a model."""
         if end > self.since or self.load is not None:
             load = self.load or (NAN, NAN)
             times = (self.since, load[0], *load, NAN, NAN, NAN, end)

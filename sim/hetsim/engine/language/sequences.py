@@ -1,7 +1,7 @@
-"""Decoding sequences of a replica: progress, tokens, and the next end of one.
+"""Decoding sequences of a replica: their tokens, KV blocks and next completion.
 
-Each of them gets a token in every step that decodes, so what belongs to all is counted in steps of the replica: a
-sequence knows at which step it ends, and in which steps it needs a new KV block follows from its length.
+Each decoding step generates one token per sequence, so progress is counted in steps of the replica: a sequence stores
+the step at which it ends, and its length determines in which steps it needs a new KV block.
 """
 
 from heapq import heappop, heappush
@@ -17,19 +17,19 @@ class Sequences:
     __slots__ = ("replica", "memory", "count", "context", "steps", "share", "ends", "residues", "decoded_at", "fresh")
 
     def __init__(self, replica: Any, memory: KVMemory):
-        """`replica`: that which its requests name as theirs."""
+        """`replica`: the object that these requests have as their attribute `replica`."""
         self.replica = replica
         self.memory = memory
         self.count = 0
         self.context = 0  # tokens of all of them, those of the next step's input included
         self.steps = 0  # steps so far that have decoded
         self.share = 0.0
-        """Seconds computed by one that has decoded all the time: each step is divided evenly among its members."""
+        """Seconds charged to a request that took part in all decoding steps so far; requests share each step evenly."""
         self.ends: list[tuple[int, int, Generation]] = []
         self.residues = [0] * memory.block
-        """Sequences by (tokens - steps) modulo the block size: how many need a new block at which step."""
+        """Number of sequences by (tokens - steps) modulo the block size: how many need a new block at which step."""
         self.decoded_at = NAN
-        """When the last step that decoded was over, with a token for each of them but the fresh ones."""
+        """End of the last decoding step, at which all sequences except the `fresh` ones got their last token."""
         self.fresh: dict[int, float] = {}  # by row of a request that has begun since then: when its last token came
 
     def begin(self, request: Generation, token_at: float) -> None:
@@ -47,7 +47,7 @@ class Sequences:
         heappush(self.ends, (request.end, request.row, request))
 
     def leave(self, request: Generation) -> None:
-        """Remove a request from further steps: complete, or leaving early."""
+        """Remove a complete, preempted or aborted request from further steps."""
         request.made = self.steps + request.offset
         request.token_at = self.fresh.pop(request.row, self.decoded_at) if self.fresh else self.decoded_at
         tokens = request.prompt + request.made
@@ -67,7 +67,7 @@ class Sequences:
         return None
 
     def until_end(self) -> int:
-        """Steps until the first sequence ends; at least one must be there."""
+        """Return the number of steps until the first sequence ends; requires a sequence."""
         ends = self.ends
         while ends[0][2].end != ends[0][0] or ends[0][2].replica is not self.replica:
             heappop(ends)
@@ -75,11 +75,11 @@ class Sequences:
 
     @property
     def needed(self) -> int:
-        """KV blocks that the sequences need for the next step."""
+        """Number of additional KV blocks that the sequences need for the next step."""
         return self.residues[(1 - self.steps) % self.memory.block]
 
     def growth(self, steps: int) -> int:
-        """Additional KV blocks that the sequences need for this number of steps."""
+        """Return the number of additional KV blocks that the next `steps` steps need."""
         block, residues, now = self.memory.block, self.residues, self.steps
         if steps == 1:
             return residues[(1 - now) % block]
@@ -91,7 +91,7 @@ class Sequences:
         return rounds * self.count + wrapped
 
     def until_full(self, most: int) -> int:
-        """Steps that the free blocks allow, at most `most`."""
+        """Return how many steps fit into the free KV blocks, at most `most`."""
         free, sequences, block = self.memory.free, self.count, self.memory.block
         if free >= sequences * (most // block + 1):
             return most
@@ -106,5 +106,5 @@ class Sequences:
         return min(steps, most)
 
     def part_of(self, request: Generation) -> float:
-        """Seconds computed for a request here up to now."""
+        """Return the seconds computed for a request here in completed steps."""
         return request.seconds + (self.share - request.seconds_from if request.state == DECODING else 0.0)

@@ -1,6 +1,6 @@
-"""The calls upward of replicas and clients of a language model to its service.
+"""The interface through which a language model's replicas call their service.
 
-`hetsim.engine.language.llm_service.Fleet` is it.  A replica is `Any` to what stands below it.
+`hetsim.engine.language.llm_service.Fleet` implements it.  Lower modules declare replicas as `Any`.
 """
 
 import math
@@ -29,7 +29,7 @@ class ReplicaType(HolderType):
         self.blocks = given.blocks
 
     def measure(self, service: LanguageService, prompt: np.ndarray, output: np.ndarray) -> None:
-        """Compute the speed, in tokens per second of full batches, with these requests."""
+        """Set the speed: tokens per second of full batches of these requests."""
         decoding = float((output - 1.0).mean()) / service.max_sequences
         filled = float((prompt + output - 1.0).mean()) / (service.max_num_batched_tokens or math.inf)
         seconds = self.steps.demand(prompt, output, service.max_sequences)[2]
@@ -39,7 +39,7 @@ class ReplicaType(HolderType):
 
 
 class ServiceCalls(Owner):
-    """Calls that replicas and clients of one service make."""
+    """Calls that the replicas and clients of one service make to it."""
 
     service: LanguageService
     batching: Any
@@ -48,40 +48,40 @@ class ServiceCalls(Owner):
     recorder: Recorder
     transfers: KVTransfers
     checked: bool
-    """True if there is a round at each boundary."""
+    """True if each step boundary is checked for inconsistencies (--check)."""
 
     def foresee(self, replica: Any, newcomer: Generation | None) -> Foreseen:
-        """Forecast the requests of a replica by estimates."""
+        """Forecast a replica's requests from estimates, with `newcomer` added if given."""
         raise NotImplementedError
 
     # Of a request
 
     def drops(self, request: Generation) -> bool:
-        """Return True if admission has dropped a request; in a forecast it does not."""
+        """Return True if admission drops a request as it joins; forecasts drop none."""
         return False
 
     def joined(self, request: Generation, replica: Any) -> None:
-        """Note a request that joined a replica: the first time is its start."""
+        """Record that a request joined a replica; the first join is its start."""
 
     def looked_up(self, request: Generation, tokens: int) -> None:
-        """Note the prompt tokens that were in the prefix cache at the join."""
+        """Record how many prompt tokens of a request were cached when it joined."""
 
     def first_token(self, request: Generation) -> None:
-        """Note the first token of a request."""
+        """Record the time of a request's first token."""
 
     def hand_over(self, request: Generation) -> None:
-        """Hand a prefilled request to another replica, which decodes it."""
+        """Route a prefilled request to another replica, which decodes it."""
 
     def gave_way(self, request: Generation, kind: str) -> None:
-        """Note a request that was preempted, or lost its replica."""
+        """Count a request's preemption or the loss of its replica; `kind`: the cause."""
 
     def finished(self, request: Generation, replica: Any) -> None:
-        """Note a request that has its last token, or was aborted."""
+        """Record a request that got its last token or was aborted."""
 
     # Of replicas
 
     def rested(self, replica: Any) -> None:
-        """Note a replica that has nothing left to do."""
+        """Handle a replica that has become idle."""
 
     def number_launch(self) -> int:
         raise NotImplementedError
@@ -89,7 +89,8 @@ class ServiceCalls(Owner):
     def write(
         self, periods: Any, number: int, outcome: int, times: tuple[float, ...], busy: float, powered: float
     ) -> None:
-        """Write a row of launches; `leader` -1 (no request) names the service's first.
+        """Write a row of the launches table for a busy or idle period of a replica.
 
-        busy, powered: device-seconds, as they passed and as they would draw as much at nominal power.
+        If no request took part, the row names the service's first request.
+        busy: device-seconds computed.  powered: device-seconds at nominal power that use the same energy.
         """

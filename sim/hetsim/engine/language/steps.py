@@ -1,7 +1,7 @@
-"""The steps of a replica under way: their end if nothing cuts or stretches them.
+"""The current steps of a replica, and when they end unless they are cut or slowed.
 
-While a replica only decodes, each step is longer than the one before by the same amount (the context grows by a token
-a sequence), so the time of many steps has a closed form: they are one event.
+While a replica only decodes, each step is longer than the one before by the same amount (the context grows by a token a
+sequence), so the time of many steps has a closed form: they are one event.
 """
 
 import math
@@ -16,39 +16,39 @@ from hetsim.model.step_times import StepTimes
 
 @dataclass(slots=True, eq=False)
 class Steps:
-    """One step, or several decoding steps; `timer` has their end."""
+    """One step, or several decoding steps as one event; `timer` fires at their end."""
 
     clock: Clock
     timer: Timer
     times: StepTimes
     sequences: Sequences
     width: float
-    """Devices that compute them."""
+    """Number of devices that compute the steps."""
     under_way: bool = False
     began: float = 0.0
-    """When they began; `lag` seconds of copying come before the first."""
+    """Start time of the steps; `lag` seconds of copying come before the first step."""
     lag: float = 0.0
     count: int = 0
     ends_at: float = NAN
-    """When they are over."""
+    """End time of the last of these steps."""
     last: bool = False
-    """True if the step under way is the last of them, and its end its own."""
+    """True if a speed change has moved `ends_at` of a single step, so that `cut` must not recompute it."""
     rate: float = 1.0
-    """Speed of the slowest device, and power of all of them, of what they are at nominal frequency."""
+    """Speed of the slowest device; `power`: mean power of the devices.  Both relative to nominal frequency."""
     power: float = 1.0
     worked: float = 0.0
-    """Seconds at that power, up to `worked_until`; counted where speeds change."""
+    """Computed seconds up to `worked_until`, weighted by power; only updated when speeds change."""
     worked_until: float = NAN
     decodes: bool = False
     reading: int = 0
-    """Prompt tokens of the step."""
+    """Number of prompt tokens that the step prefills."""
     surplus: float = 0.0
-    """Device-seconds that the period has drawn beyond those it computed, at nominal power."""
+    """The period's energy in device-seconds at nominal power, minus its computed device-seconds."""
     copied: float = 0.0
-    """Seconds of the period in which keys and values were copied and nothing computed."""
+    """Seconds of the period in which keys and values were copied and nothing was computed."""
 
     def begin(self, count: int, seconds: float, lag: float) -> None:
-        """Begin steps of this nominal time, after `lag` seconds of copying."""
+        """Begin `count` steps of `seconds` in total, after `lag` seconds of copying."""
         clock = self.clock
         self.began, self.lag, self.count, self.under_way = clock._now, lag, count, True
         self.copied += lag  # nothing is computed meanwhile, but the devices are held
@@ -58,12 +58,12 @@ class Steps:
         clock.at(ends_at, FINISH, self.timer)
 
     def after(self, steps: int) -> float:
-        """The time at which this number of the present steps are over."""
+        """Return the time at which the first `steps` of the current steps have ended."""
         sequences = self.sequences
         return self.began + (self.lag + self.times.decoding(steps, sequences.count, sequences.context) / self.rate)
 
     def cut(self) -> None:
-        """End after the step under way."""
+        """Stop after the step in progress; the later steps do not happen."""
         if self.last:
             return
         now, after = self.clock._now, self.after
@@ -81,7 +81,7 @@ class Steps:
             steps += 1
 
     def run_at(self, rate: float, power: float) -> None:
-        """Move the end of the step under way, as devices changed speed or power."""
+        """Change rate and power of the devices, and move the end of the current step."""
         now = self.clock._now
         if self.under_way:
             begun = self.began + self.lag
@@ -93,7 +93,7 @@ class Steps:
         self.rate, self.power = rate, power  # after the work at the former ones has been counted
 
     def over(self) -> float:
-        """End the steps; return their computed seconds, weighted by power."""
+        """Complete the steps; return their computed seconds, weighted by power."""
         self.under_way = False
         now = self.clock._now
         computed = now - self.began - self.lag
@@ -102,27 +102,27 @@ class Steps:
         return computed
 
     def in_part(self, end: float) -> float:
-        """End the steps early; return computed seconds, weighted by power."""
+        """Stop the steps at `end`; return their computed seconds, weighted by power."""
         self.copied -= max(0.0, self.lag - (end - self.began))
         return self._powered(max(0.0, end - self.began - self.lag), end)
 
     def _powered(self, computed: float, end: float) -> float:
-        """Seconds computed in ending steps at nominal power; what exceeds it is noted."""
+        """Return computed seconds weighted by power; add the difference to `surplus`."""
         powered = self._weighted(computed, end)
         self.surplus += (powered - computed) * self.width
         return powered
 
     def _weighted(self, computed: float, end: float) -> float:
-        """Seconds computed by a time, each counted by the power of the devices then."""
+        """Return seconds computed up to `end`, weighted by the power at each time."""
         if math.isnan(self.worked_until):  # one power from their begin on
             return computed * self.power
         return self.worked + max(0.0, end - self.worked_until) * self.power
 
     def so_far(self) -> float:
-        """Seconds of the present steps up to now, weighted by power."""
+        """Return the seconds computed in the current steps until now, weighted by power."""
         now = self.clock._now
         return self._weighted(max(0.0, now - self.began - self.lag), now)
 
     def over_by(self, end: float) -> int:
-        """Number of steps over by a time, of several; the last is not counted."""
+        """Return how many of several steps have ended by `end`, not counting the last."""
         return bisect_left(range(1, self.count), end, key=self.after)

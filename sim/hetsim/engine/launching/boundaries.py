@@ -1,4 +1,4 @@
-"""Boundaries between stages of launches: actions there, and their effects.
+"""Actions at the boundaries between stages of launches, and their effects.
 
 A launch has one pending clock entry, for its next boundary: in most cases its end.  Every change of a rate, a link or a
 lane (the engines of an accelerator) calls this module to recompute the rest of the timetable.
@@ -312,7 +312,7 @@ class Boundaries:
         self, launch: Launch, table: Timetable, times: tuple[float, ...], end: float, kept: float,
         complete: bool = False,
     ) -> None:  # fmt: skip
-        """Add a launch's stage times to its tasks; `kept`: the fraction that counts."""
+        """Add a launch's stage times to its tasks; `kept`: fraction of work that counts."""
         _, up, uploaded, began, computed, down = times
         detail = self.recorder.detail
         tasks = launch.tasks

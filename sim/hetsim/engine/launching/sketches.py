@@ -1,4 +1,4 @@
-"""Launches in compact form (sketches), which only engines and links delay.
+"""Sketches: launches in compact form, which only engines and links delay.
 
 A sketch (`hetsim.engine.flight.launch.Sketch`) is for a launch on one accelerator.  A transfer on a path that others
 use too begins in its turn; its end is known while it is alone on the path (`Links.book`).  Otherwise the times after it
@@ -41,8 +41,8 @@ class Sketches:
     def begin(self, launch: Launch) -> bool:
         """Start a launch as a sketch; return False if it needs a full timetable.
 
-        Nothing has changed then: it would overtake a launch, waits for an unknown time, or is not on one accelerator
-        alone.
+        In that case nothing has changed: the launch would overtake another, waits for an unknown time, or does not use
+        exactly one accelerator.
         """
         placement, now = launch.placement, self.clock._now
         devices, mode = placement.devices, placement.mode

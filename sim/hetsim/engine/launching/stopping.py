@@ -32,8 +32,8 @@ class Stops:
         """End a launch early; return when its first stage began, or NaN.
 
         Transfers in progress are lost.  Finished computation counts if `keep`; after a fault, only up to the last
-        checkpoint. `killed`: its tasks end too, which does not count as a preemption.  After all launches that a fault
-        ends have stopped, `follow` is called, so that none of them gets the turn of another.
+        checkpoint. `killed`: its tasks end too, which does not count as a preemption.  The caller calls `follow` after
+        all launches that a fault ends have stopped, so that freed engines do not serve a launch that is about to stop.
         """
         self.count += 1  # `Ends` compares it to detect launches that ended early
         at_once = not fault
@@ -242,7 +242,7 @@ class TimeLimits:
         clock.at(max(end, clock._now), TIMER, timer)  # after what finishes at that instant
 
     def over(self, launch: Launch, keep: bool = True) -> None:
-        """Remove the timer of an ended launch; `keep`: its tasks' used time still counts."""
+        """Remove the timer of an ended launch; if `keep`, store its tasks' used time."""
         if (timer := self._timers.pop(launch.number, None)) is not None:
             self.state.clock.cancel(timer)
         for task in launch.tasks:

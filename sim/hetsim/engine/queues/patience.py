@@ -47,7 +47,7 @@ class Deadlines:
         return bool(heap)
 
     def watch(self, row: int, time: float) -> None:
-        """Register the deadline of a row; inf: no deadline."""
+        """Register the deadline of a row; do nothing if it is inf."""
         if time == math.inf:
             return
         heappush(self.heap, (time, row))

@@ -130,7 +130,7 @@ class StageNoise:
 
 
 class Queue:
-    """Waiting requests of a service by arrival; see `hetsim.policy.request_queue`."""
+    """Waiting requests of a service by arrival; implements `RequestQueue`."""
 
     def __init__(self, number: int, service: Service, run: RunInput, clock: Clock, links: Links, bell: dict[Any, bool],
                  by_clock: bool):  # fmt: skip
@@ -428,7 +428,7 @@ class Queue:
             self._call()
 
     def want(self, count: int) -> None:
-        """Call the policy when `count` requests wait or arrivals end; 0: do not call it."""
+        """Call the policy when `count` (not 0) requests wait, or when arrivals end."""
         self.wanted = count
         if self.column is None:
             return

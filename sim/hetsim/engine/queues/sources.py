@@ -39,7 +39,7 @@ class Sources(Timer):
         progress: Callable[[float, int, int], None] | None, each_block: Callable[[], None],
         absent: Sequence[np.ndarray] = (),
     ):  # fmt: skip
-        """Create the sources; `absent`: rows that queues count themselves, not delivered."""
+        """Create the sources; `absent`: rows that queues count and that are not delivered."""
         super().__init__(self._arrive)
         self.run = run
         self.tasks = run.tasks
@@ -78,7 +78,7 @@ class Sources(Timer):
 
     @property
     def to_come(self) -> int:
-        """Number of tasks certain to arrive (those of thinking clients included)."""
+        """Number of tasks certain to arrive, including tasks of thinking clients."""
         return self._last - self._base - self._at + self.thinking
 
     def end_now(self) -> None:
@@ -113,7 +113,7 @@ class Sources(Timer):
     def note_arrived(self) -> None:
         """Mark arrived, unended tasks of open streams as unfinished.
 
-        All at once, since only checks and the end of the run need this status.
+        This is not done at each arrival, since only checks and the end of the run need this status.
         """
         first, stop = self._noted, self._base + self._at
         rows: Any = slice(first, stop) if self._delivered is None else self._delivered[first:stop]
@@ -212,7 +212,7 @@ class Graph:
         return freed
 
     def failed(self, row: int) -> list[Task]:
-        """Return the arrived successors, which can never run; mark the later ones."""
+        """Return the waiting successors of a failed task; mark those not yet arrived."""
         doomed = []
         for successor in self.successors.get(row, ()):
             self.missing[successor] = -1  # final: its count is not used any more

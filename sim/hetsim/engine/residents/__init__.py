@@ -1,1 +1,1 @@
-"""Replicas of services of any kind: they take devices, load, serve and stay."""
+"""Replicas of services: they occupy devices, load a model, serve, and are stopped."""

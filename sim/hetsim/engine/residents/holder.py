@@ -1,4 +1,4 @@
-"""A replica, and its service, as far as they do not depend on what is served."""
+"""Base classes of a replica and its service, independent of what is served."""
 
 import math
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class HolderType:
 
 
 class Owner:
-    """A service with replicas, as these and their set see it."""
+    """A service with replicas: the interface that its replicas and their set use."""
 
     state: RunState
     service: Any
@@ -47,7 +47,7 @@ class Owner:
     holder_type: ClassVar[Any]  # the class of its replicas
 
     def illegal(self, what: str) -> PolicyError:
-        """Return the error for what the policy of the service may not do."""
+        """Return the error for an illegal answer of the service's policy."""
         return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
 
     def able(self, request: Any, replicas: OpenReplicas) -> OpenReplicas:
@@ -55,7 +55,7 @@ class Owner:
         return replicas
 
     def lost(self, orphans: dict[int, Any], lost: Sequence[Any]) -> None:
-        """Note lost replicas, and the requests (by row) that have none now."""
+        """Reset requests that lost data; `orphans`: requests without a replica, by row."""
 
     def resume(self, request: Any) -> None:
         """Route a request that had no replica, or has lost it."""
@@ -63,7 +63,7 @@ class Owner:
 
 
 class Holder:
-    """A replica: it holds devices until it gives up its requests.
+    """A replica, which occupies its devices until it is given up.
 
     Its set needs `outstanding`, `idle`, `start`, `drain` and `give_up`, `enqueue` of a request and `run_at`.
     """
@@ -112,7 +112,7 @@ class Holder:
         self.loads[self.place] = (self.outstanding + 1) / self.speed
 
     def start(self, after: float) -> None:
-        """Take requests from now on; `after`: since when it loaded, or nan."""
+        """Begin to accept requests; `after`: when loading began, NaN if it did not load."""
         self.loaded, self.draining = True, False
 
     def drain(self) -> None:
@@ -120,11 +120,11 @@ class Holder:
         self.draining = True
 
     def give_up(self, outcome: int) -> Sequence[Any]:
-        """End, drained, stopped or failed; return requests to serve elsewhere."""
+        """Stop a drained, stopped or failed replica; return requests to serve elsewhere."""
         raise NotImplementedError
 
     def run_at(self, rate: float, power: float) -> None:
-        """Go on at the rate of the slowest device and the mean power of all."""
+        """Continue at the rate of the slowest device and the mean power of all devices."""
 
     def _fired(self, timer: Timer) -> None:
-        """Handle the next boundary of what it does."""
+        """Handle the replica's next step boundary."""

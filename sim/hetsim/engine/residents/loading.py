@@ -1,10 +1,10 @@
-"""Loads of models from stores, disks, host memory or GPUs to replicas.
+"""Loading of models into replicas from stores, disks, host memory or GPUs.
 
-A load is a chain of links that its chunks cross one behind the other, so it flows over all of them at once, at the rate
-that the slowest has for it; each device of a replica brings its own part.  What a load brings stays on the disk and in
-the host memory that it passes, until a policy evicts it.  A replica that joins a load under way on its node copies the
-model out of host memory meanwhile: it has its model when both are over.  Where the first replica of a load is given up,
-or the one whose GPUs it comes from, the others begin again.
+A load sends the model in chunks over a chain of links, all of which are busy at the same time, at the rate that the
+slowest link allows; each device of a replica receives its own part.  The disk and host memory on the path keep a copy
+until a policy evicts it.  If another replica on the same node joins a load, it copies the model from host memory
+meanwhile; it is loaded when both the load and its copy are over.  If the first replica of a load is given up, or the
+replica from whose GPUs the load copies, the other replicas of the load begin again.
 """
 
 import math
@@ -23,9 +23,9 @@ from hetsim.policy.routing import KeptModel
 
 @dataclass(eq=False)
 class Load:
-    """A model on its way to the replicas of a node: the first, and those that joined.
+    """A load of a model to the replicas of a node: the first replica and joined ones.
 
-    `giver`: the replica whose GPUs it comes from, if it does.
+    `giver`: the replica from whose GPUs the model is copied, or None.
     """
 
     source: str
@@ -35,7 +35,7 @@ class Load:
 
 
 class Loading:
-    """The loads under way, and the models that disks and host memory keep."""
+    """The current loads, and the models that disks and host memory keep."""
 
     def __init__(self, state: Any):
         self.state = state
@@ -50,7 +50,7 @@ class Loading:
         self._pipes: dict[tuple[str, int], Pipe] = {}
 
     def begin(self, replica: Holder) -> None:
-        """Start a replica: its fixed time, then its weights."""
+        """Begin to load a replica: its fixed start time, then the transfer of its weights."""
         start, clock = replica.fleet.service.start, self.state.clock
         warm = (replica.fleet.service.name, replica.node) in self._warm
         self._count(replica, "starts_warm" if warm else "starts_cold")
@@ -61,7 +61,10 @@ class Loading:
             self._move(replica)
 
     def there(self, replica: Holder, source: str) -> None:
-        """Note where the weights of a replica came from; places before it keep them."""
+        """Record that a replica's weights came from `source`.
+
+        The disk and host memory of its node that come before `source` in the service's list keep a copy.
+        """
         service, node = replica.fleet.service, replica.node
         self._warm.add((service.name, node))
         for place in service.start.sources[: service.start.sources.index(source)]:
@@ -69,7 +72,7 @@ class Loading:
                 self._keep(place, service.name, node, replica.kind.weights)
 
     def _move(self, replica: Holder) -> None:
-        """Send the weights on their way, or join a load that brings them."""
+        """Begin the transfer of a replica's weights, or join a load that is under way."""
         fleet, node = replica.fleet, replica.node
         replica.timer, start = None, fleet.service.start
         places = start.sources
@@ -90,7 +93,7 @@ class Loading:
         owner.flows += [send(way, size, 0.0, done=self._arrived, owner=owner) for way in ways]
 
     def _arrived(self, flow: Flow) -> None:
-        """Handle the end of a part: of a load, or of a copy by one that joined it."""
+        """Handle the end of a part of a load, or of the copy by a replica that joined it."""
         owner = flow.owner
         owner.flows.remove(flow)
         if owner.flows:
@@ -107,7 +110,7 @@ class Loading:
             replica.fleet.replicas.loaded(replica)
 
     def stop(self, replica: Holder) -> None:
-        """Forget a replica that is given up; loads that need it begin again."""
+        """Cancel the load of a replica that is given up; loads that need it begin again."""
         again: list[Holder] = []
         if replica.timer is not None:
             self.state.clock.cancel(replica.timer)
@@ -130,7 +133,7 @@ class Loading:
     # Places and ways from there -------------------------------------------------------------------------------
 
     def _ways(self, replica: Holder, source: str, giver: Holder | None) -> list[Way]:
-        """The way of each part from a place, or from the GPUs of another replica."""
+        """Return each device's path from a source, or from the GPUs of another replica."""
         cluster, links, devices = self.state.input.cluster, self.state.links, replica.placement.devices
         spec = cluster.nodes[replica.node].spec
         way: Way = (), 0.0
@@ -157,7 +160,7 @@ class Loading:
         return place == service.start.sources[-1] or service.name in self.kept.get((place, replica.node), ())
 
     def _giver(self, replica: Holder) -> Holder | None:
-        """The first loaded replica whose GPUs NVLink joins with those of this one."""
+        """Return the first loaded replica that NVLink connects with this one, or None."""
         if self.state.input.cluster.nodes[replica.node].spec.nvlink.upload == math.inf:
             return None
         island = {device.island for device in replica.placement.devices}
@@ -166,7 +169,7 @@ class Loading:
         return next((one for one in near if {device.island for device in one.placement.devices} == island), None)
 
     def _keep(self, place: str, name: str, node: int, size: int) -> None:
-        """Keep a model at a place of a node; others give way as the policy says."""
+        """Keep a model at a place of a node; evict models that the policy chooses."""
         state, now = self.state, self.state.clock._now
         room, models = state.input.cluster.nodes[node].spec.room(place), self.kept.setdefault((place, node), {})
         if name in models or size > room:
@@ -179,7 +182,7 @@ class Loading:
         models[name] = KeptModel(name, size, loaded=now, used=now)
 
     def lose_host(self, node: int) -> None:
-        """Forget the models in the host memory of a node that fails."""
+        """Remove the models from the host memory of a node that fails."""
         self.kept.pop(("host", node), None)
         self._warm = {one for one in self._warm if one[1] != node}
 

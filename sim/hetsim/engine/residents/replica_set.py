@@ -26,7 +26,7 @@ from hetsim.policy.routing import OpenReplicas, WantedReplica
 
 @dataclass(eq=False)
 class ReplicaSet:
-    """The replicas of a service: a fixed number, or as the load requires."""
+    """The replicas of a service: a fixed number, or a number that a policy scales."""
 
     fleet: Owner
     state: RunState
@@ -41,10 +41,10 @@ class ReplicaSet:
         self.kinds = fleet.kinds
         self.numbered = 0
         self.replicas: list[Any] = []
-        """Replicas with devices, in the order of their start; if prefill is separate, only those that decode."""
+        """Replicas with devices, in order of start; without prefill replicas if prefill is separate."""
         self.prefillers: list[Any] = []
         self._open: dict[bool, OpenReplicas] = {}
-        """Replicas that take requests, by whether to decode only; emptied when one changes."""
+        """Cached results of `open_to`, by whether prefill replicas are meant; cleared at each change."""
         self.missing: list[bool] = []  # failed replicas that are not replaced yet: True for those that only prefill
         self.unmet: dict[str, int] = {}  # by role or type, replicas wanted besides, for which there were no devices
         self.lobby: dict[int, Any] = {}  # requests that no replica can take yet, by row
@@ -57,7 +57,7 @@ class ReplicaSet:
         return [*self.prefillers, *self.replicas]
 
     def open_to(self, prefilled: bool) -> OpenReplicas:
-        """Replicas that take requests: those that prefill, or those that decode."""
+        """Return the replicas that accept requests, to decode if `prefilled`."""
         apart = bool(self.service.prefillers) and not prefilled
         if apart not in self._open:
             replicas = self.prefillers if apart else self.replicas
@@ -68,7 +68,7 @@ class ReplicaSet:
         return self._open[apart]
 
     def send(self, request: Any, prefilled: bool) -> None:
-        """Send a request to a replica, or let it wait for one; see `open_to`."""
+        """Send a request to a replica, or store it in the lobby until a replica is open."""
         open_, fleet, sight = self.open_to(prefilled), self.fleet, self.sight
         if sight is not None:
             sight.look(open_)
@@ -94,7 +94,7 @@ class ReplicaSet:
     # Starts -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start the first replicas, model loaded, where the policy places them."""
+        """Start the initial replicas, with loaded models, where the policy places them."""
         service = self.service
         for kind in self.kinds:
             for number in range(kind.prefillers):
@@ -143,7 +143,7 @@ class ReplicaSet:
         return replica
 
     def _start(self, prefills_only: bool, only: HolderType | None = None) -> bool:
-        """Add a replica: keep one that was to be given up, or load the model on another."""
+        """Add a replica: reopen a draining one, or load the model on new devices."""
         for replica in self.prefillers if prefills_only else self.replicas:
             if replica.draining and only in (None, replica.kind):
                 replica.start(math.nan)
@@ -161,7 +161,7 @@ class ReplicaSet:
         return True
 
     def loaded(self, replica: Holder) -> None:
-        """Let a replica that has its model take requests."""
+        """Open a replica whose model has been loaded, and route waiting requests."""
         replica.start(replica.loading_from)
         self._open.clear()
         waiting, self.lobby = self.lobby, {}  # taken first: one that still finds no place comes back
@@ -170,20 +170,20 @@ class ReplicaSet:
         self.rested(replica)
 
     def refill(self) -> None:
-        """Replace failed replicas as far as devices are free."""
+        """Start replicas for failed ones while the policy finds placements for them."""
         while self.missing and self._start(self.missing[0]):
             self.missing.pop(0)
         self._note_lack()
 
     def offered(self) -> None:
-        """Note that devices may have become free for missing replicas."""
+        """Try to start missing replicas, as devices may have become free."""
         if self.missing:
             self.refill()
         if any(self.unmet.values()) and self.scaler is not None:
             self.scaler.changed()
 
     def _note_lack(self) -> None:
-        """Ask the policy in every round where to start replicas that are lacking."""
+        """Record how many replicas are missing, so that each round tries to place them."""
         lacking, wanting = len(self.missing) + sum(self.unmet.values()), self.state.wanting
         if lacking:
             wanting[self.service.name] = lacking
@@ -201,7 +201,7 @@ class ReplicaSet:
     # Changes ------------------------------------------------------------------------------------------------
 
     def rerate(self, replica: Holder) -> None:
-        """Bring a replica to the speed and the power of its devices."""
+        """Update the speed and power of a replica from the present state of its devices."""
         rate, power = math.inf, 0.0
         devices = replica.placement.devices
         for device in devices:
@@ -212,7 +212,7 @@ class ReplicaSet:
         replica.run_at(rate, power / len(devices))
 
     def lose(self, lost: list[Holder], outcome: int) -> None:
-        """Give up replicas that failed, and replace them; or that are stopped.
+        """Remove failed or stopped replicas; replace failed ones if devices are free.
 
         The devices of one that is stopped are its policy's first; replicas get them in later rounds.
         """
@@ -238,12 +238,12 @@ class ReplicaSet:
         self._note_lack()
 
     def scale(self) -> None:
-        """Scale to the load, as the policy wants, when a request has come or ended."""
+        """Query the scaling policy, because a request has arrived or ended."""
         if self.scaler is not None:
             self.scaler.changed()
 
     def bring(self, name: str, prefills: bool, wanted: int, only: HolderType | None) -> bool | None:
-        """Bring replicas, or those of one type, to a number; None: nothing to do."""
+        """Start or drain replicas up to `wanted`; True if any changed, None if equal."""
         missing = self.missing.count(prefills) if only in (None, self.kinds[0]) else 0
         kept = self.prefillers if prefills else self.replicas
         if only is not None:
@@ -265,7 +265,7 @@ class ReplicaSet:
         return any(changed)
 
     def _drain(self, kept: list[Holder], wanted: int) -> bool:
-        """Drain the replica with the fewest requests, the newest or longest idle one.
+        """Drain the replica with the fewest requests; of equals, the newest or most idle.
 
         It releases its devices when it is idle.  False, with no change, if no other has loaded its model and any is
         wanted.
@@ -281,7 +281,7 @@ class ReplicaSet:
         return True
 
     def rested(self, replica: Holder) -> None:
-        """Give back the devices of a closing replica that has nothing left to do."""
+        """Handle an idle replica: release its devices if it drains, else try to scale."""
         if self.scaler is not None and not replica.draining and replica.idle:
             replica.idle_since = self.clock._now
             self.scaler.changed(idle=True)
@@ -295,7 +295,7 @@ class ReplicaSet:
 
 
 class Residents:
-    """The replicas of all services, in the order of these."""
+    """The replica sets of all services, in the order of the services."""
 
     def __init__(self, state: RunState):
         self.state = state
@@ -303,26 +303,26 @@ class Residents:
         self._offered = -1  # releases of devices when these were offered last
 
     def begin(self) -> None:
-        """Start the first replicas, service by service."""
+        """Start the initial replicas of each service in turn."""
         for one in self.sets:
             one.begin()
 
     def lose(self, launches: list[Resident], outcome: int = LAUNCH_LOST) -> None:
-        """Give up replicas, as failed or stopped: a service's before any is replaced."""
+        """Remove failed or stopped replicas; replacements start service by service."""
         for one in self.sets:
             one.lose([launch.holder for launch in launches if launch.holder.fleet is one.fleet], outcome)
 
     def refill(self) -> None:
-        """Start lacking replicas on devices that may be free or up again, by service."""
+        """Start missing replicas of each service, as devices may be free or up again."""
         for one in self.sets:
             one.offered()
         self._offered = self.state.capacity.releases
 
     def offer(self) -> None:
-        """Start lacking replicas where devices are newly free, as a round begins."""
+        """Start missing replicas at the begin of a round if devices were released."""
         if self.state.capacity.releases != self._offered:
             self.refill()
 
     def paced(self, launch: Any) -> None:
-        """Note that a replica's devices have changed their speed."""
+        """Update a replica whose devices have changed their speed."""
         launch.holder.fleet.replicas.rerate(launch.holder)

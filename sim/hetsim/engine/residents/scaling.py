@@ -1,4 +1,4 @@
-"""Questions to the scaling policy of a service, and the counters that it is shown."""
+"""Queries of a service's scaling policy, and the signals that the policy sees."""
 
 import math
 from array import array
@@ -15,7 +15,7 @@ WINDOW = 60.0  # seconds of the counters' window where a policy is not asked at 
 
 
 class Noted:
-    """Values by time, and means of the last ones."""
+    """Values with their times, and the mean of the values since a time."""
 
     def __init__(self) -> None:
         self.times, self.sums = array("d"), array("d", [0.0])
@@ -31,7 +31,7 @@ class Noted:
 
 @dataclass(eq=False)
 class Scaler:
-    """Asks the scaling policy of a service and carries out what it wants."""
+    """Queries the scaling policy of a service, and starts or drains replicas."""
 
     fleet: Any
     replicas: Any  # their set
@@ -48,7 +48,7 @@ class Scaler:
         self.timer, self.tick = Later(self.ask), Later(self._ticked)
 
     def await_tick(self) -> None:
-        """Ask at equal intervals, if it is asked so."""
+        """Schedule the next query if the policy is queried at equal intervals."""
         if self.bounds.every < math.inf:
             self.ticks += 1
             self.state.ticking += 1
@@ -62,12 +62,12 @@ class Scaler:
             self.await_tick()
 
     def changed(self, idle: bool = False) -> None:
-        """Ask as a request comes or ends, or a device or a replica falls idle."""
+        """Query the policy after a request's arrival or end, or when a replica is idle."""
         if self.bounds.every == math.inf and (not idle or self.policy.follows_idle):
             self.ask()
 
     def ask(self) -> None:
-        """Ask the policy now, and bring the replicas to the numbers that it wants."""
+        """Query the policy now, and change the numbers of replicas as it wants."""
         policy, now, bounds = self.policy, self.clock._now, self.bounds
         policy.again = math.inf
         wanted = call(self.state, policy.wanted, self.replicas.service, self.signals, now)

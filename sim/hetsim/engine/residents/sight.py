@@ -1,9 +1,9 @@
-"""Replicas as the router of a service sees them, where signals have an age.
+"""Replicas as the router of a service sees them if its signals are delayed.
 
-With `refresh` all signals are read at multiples of it, before anything else happens at that instant, and are what the
-router sees until the next reading.  With `delay` a reading is seen so much later; without `refresh` numbers of requests
-are read whenever one changes.  A new replica looks idle until it has been read.  There are readings only while some
-replica has anything to do: the last one has found all of them idle.
+With `refresh` all signals are read at multiples of `refresh`, before any other event at that instant; the router sees
+these values until the next reading.  With `delay` it sees each reading that number of seconds later; without `refresh`
+a replica is read whenever its number of requests changes.  A new replica looks idle until its first reading becomes
+visible.  Readings stop once they find all replicas idle.
 """
 
 import math
@@ -24,14 +24,14 @@ class SeenReplica:
         self.outstanding, self.waiting, self.kv_used, self.prefixes = 0, 0, 0.0, frozenset[Any]()
 
     def cached(self, request: Any) -> int:
-        """Tokens at the beginning of a prompt that were in its prefix cache."""
+        """Return the number of leading prompt tokens that were cached at that time."""
         size = self.replica.service.prefix_block
         names = request.hashes[: request.prompt // size] if size else ()
         return size * next((count for count, name in enumerate(names) if name not in self.prefixes), len(names))
 
 
 class Sight:
-    """The replicas of a service as its router sees them; `replicas` is their set."""
+    """The replicas of a service as its router sees them; `replicas`: the `ReplicaSet`."""
 
     def __init__(self, replicas: Any, routing: Routing):
         self.replicas, self.clock = replicas, replicas.clock
@@ -41,7 +41,7 @@ class Sight:
         self.timer = Later(self._read_all)
 
     def open_to(self, replicas: OpenReplicas) -> OpenReplicas:
-        """Those replicas as they are seen."""
+        """Return these replicas as the router sees them."""
         for replica in replicas if not self.refresh else ():
             replica.loads, replica.place = self, replica  # where it notes each change
         return OpenReplicas([self.seen.setdefault(replica, SeenReplica(replica)) for replica in replicas])
@@ -50,7 +50,7 @@ class Sight:
         self._read([replica])
 
     def look(self, replicas: OpenReplicas) -> None:
-        """Bring those replicas, as they are seen, to what is seen now."""
+        """Update the seen signals of these replicas with readings that are visible by now."""
         while self.coming and self.coming[0][0] <= self.clock._now:
             _, seen, values = self.coming.popleft()
             seen.outstanding, seen.waiting, seen.kv_used, seen.prefixes = values
@@ -62,7 +62,7 @@ class Sight:
             self.coming.append((self.clock._now + self.delay, self.seen[one], signals))
 
     def await_reading(self) -> None:
-        """Go on reading at multiples of `refresh`, as a replica has something to do."""
+        """Schedule the next reading at a multiple of `refresh`."""
         if self.refresh and self.timer.entry < 0:
             count = math.floor(self.clock._now / self.refresh)
             while count * self.refresh <= self.clock._now:  # rounding: the next must not be now

@@ -234,7 +234,7 @@ class Capacity(PlacementIndex):
             self.log.append(node.index)
 
     def peak_memory(self) -> int:
-        """Return the maximum number of bytes occupied at once on any accelerator."""
+        """Return the maximum number of bytes in use at one time on any accelerator."""
         gpus = [state for state in self.of if isinstance(state, GpuState)]
         full = [UNLIMITED if gpu.device.type.memory is None else gpu.device.type.memory for gpu in gpus]
         return max((room - gpu.least_room for room, gpu in zip(full, gpus, strict=True)), default=0)

@@ -36,7 +36,7 @@ class Offers:
         return mode.gpus == 1 and mode.whole_devices and mode.type.sharing.kind != "mig"
 
     def offer_of(self, mode: Mode) -> tuple[Placement, Offer] | None:
-        """Return the emptiest accelerator with room for the mode, the first of equals."""
+        """Return the emptiest accelerator with room for the mode, or the first of equals."""
         if self._moved:
             self._note()
         states, heap = self.capacity.of, self._heap_of.get(mode)
@@ -75,7 +75,7 @@ class Offers:
         self._moved.clear()
 
     def by_looking(self, mode: Mode) -> tuple[Placement, Offer] | None:
-        """Like `offer_of`, by a linear search, for modes with memory or host needs."""
+        """Return the same as `offer_of` by a linear search, for any mode."""
         best, max_free = None, 0
         for number in self.capacity.nodes_in(self.capacity.mask(mode)):
             gpu = self.capacity.best_gpu(mode, self.capacity.nodes[number])

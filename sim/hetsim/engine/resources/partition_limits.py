@@ -45,7 +45,7 @@ class Budget:
                 self.mask &= ~(1 << device.node)
 
     def enough(self, mode: Mode) -> bool:
-        """Return True if GPU and core limits allow one more launch, nodes not checked."""
+        """Return True if GPU and core limits (not node limits) allow one more launch."""
         if self.max_cpus is not None and self.cpus + mode.millicores > self.max_cpus:
             return False
         return self.max_gpus is None or self.gpus + mode.gpus * mode.share <= self.max_gpus
@@ -61,7 +61,7 @@ class Budget:
         return mask if self.new_nodes() else mask & self.mask  # no further node allowed: only the nodes in use
 
     def refusal(self, mode: Mode, devices: Iterable[Device]) -> str | None:
-        """Return why the limits forbid a launch, to end a sentence; None: allowed."""
+        """Return why the limits forbid a launch, to end a sentence; None if they allow it."""
         if not self.enough(mode):
             limits = ((self.max_gpus, self.gpus, mode.gpus * mode.share, WHOLE, "GPUs"),
                       (self.max_cpus, self.cpus, mode.millicores, MILLI, "cores"))  # fmt: skip

@@ -14,7 +14,7 @@ from hetsim.model.tasks import Mode
 def best_cut(
     kind: DeviceType, layout: Layout, busy: Layout, fixed: bool, share: int, memory: int, profile: str
 ) -> tuple[Layout, Slice] | None:
-    """Return the layout and slice for a launch next to the busy slices; None: no fit.
+    """Return layout and slice for a launch next to the busy slices; None if none fits.
 
     Choose the layout whose smallest fitting slice is smallest, then the one that leaves most of the GPU free, then the
     present one, then the one that leaves the largest slices, then most memory.

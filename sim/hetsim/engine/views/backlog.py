@@ -48,7 +48,7 @@ class Watched(dict[int, Any]):
 
 
 class Running:
-    """Sum of the expected ends of compute-only launches of one key, if not overdue."""
+    """Sum of expected ends of one key's compute-only launches that are not overdue."""
 
     __slots__ = ("ends", "total", "heap")
 
@@ -123,7 +123,6 @@ class Backlog:
         self.runs(launch)
 
     def _entry(self, task: Task) -> list[Any]:
-        """Return the sums to which a waiting task contributes."""
         return self.waiting.setdefault(key_of(best_mode(task).type, task.class_), [0.0, 0])
 
     # Questions ------------------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ class Forecast:
         return max(0.0, expected - done)
 
     def finish_of(self, launch: Launch) -> float:
-        """Return the end of a launch by estimates, present rates and earlier launches."""
+        """Return the estimated end of a launch at present rates, after earlier launches."""
         if launch.resident:
             return math.inf
         if launch.table is None:

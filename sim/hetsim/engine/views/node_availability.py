@@ -55,7 +55,7 @@ class Bounds:
             heapify(self.heap)
 
     def first_end(self) -> tuple[float, int]:
-        """Return the earliest time, and the first node that has it."""
+        """Return the smallest of the nodes' times, and the first node with that time."""
         heap = self.heap
         while heap[0][0] != self.times[heap[0][1]]:  # equal floats: an entry is a copy of its time
             heappop(heap)
@@ -91,9 +91,9 @@ class Ends:
         self._stops = 0  # launches stopped before the last look
 
     def as_known(self) -> bool:
-        """Like `refresh`, but may skip the update; for checks of earlier answers.
+        """Do what `refresh` does, unless no launch can have ended early or late.
 
-        If no launch can end early or late, launches need not be read before a time is queried.
+        In that case launches need not be read before a time is queried.  For checks of earlier answers.
         """
         return self._exact and self._stops == self.stops.count or self.refresh()
 

@@ -29,7 +29,7 @@ class RoomIndex:
     """
 
     def __init__(self, capacity: Capacity, kind: int, whole: bool):
-        """Create an index for a device type; `whole`: modes use only whole devices."""
+        """Create an index for a device type; `whole`: True for modes of whole devices."""
         self._capacity, self._kind, self._whole = capacity, kind, whole
         self._generation = self._position = -1
         self._amount: dict[int, int] = {}  # node -> what was free there at the last look
@@ -173,7 +173,7 @@ class Placing:
     """Finds placements; nothing here changes the state of the run."""
 
     def __init__(self, state: RunState, transfers: Transfers, fleets: Mapping[Shape, Any]):
-        """Create the finder; `fleets`: services whose replicas place the requests."""
+        """Create the finder; `fleets`: services with replicas, by shape of their requests."""
         self._fleets = fleets
         self._capacity = state.capacity
         self._places = state.places
@@ -239,7 +239,7 @@ class Placing:
         return next((placement for placement in there if placement is not None), None)
 
     def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
-        """Return True if there is room for the data of these tasks, too."""
+        """Return True if a placement's devices have room for the data of these tasks."""
         if isinstance(tasks, Task):
             tasks = (tasks,)
         return self._transfers.items_refusal(tasks, placement, placement.mode.gpu_memory) is None
@@ -334,7 +334,7 @@ class Placing:
         return bool(self._capacity.mask(mode)) or (mode.span_any and self._capacity.first(mode) is not None)
 
     def over_limit(self, task: Task) -> bool:
-        """See `View.over_limit`; one test if nothing is limited."""
+        """Return True if only a limit of its partition prevents the task's start."""
         modes = task.shape.modes
         for mode in modes:
             if mode.limited:

@@ -51,7 +51,7 @@ class PoolEnds:
         return self._known()
 
     def _known(self) -> bool:
-        """Read new launches; return False if one uses fractions of GPUs."""
+        """Read new launches; return False if any of them uses fractions of GPUs."""
         fresh, self._last = launches_since(self.state, self._last), self.state.last_launch
         capacity, running = self.capacity, self.state.running
         for launch in fresh:
@@ -68,7 +68,7 @@ class PoolEnds:
         return self._countable
 
     def earliest(self, mode: Mode) -> tuple[float, int]:
-        """Return when a mode fits (inf: never), and the number of accelerators free then."""
+        """Return when a mode fits (inf if it never does), and the accelerators free then."""
         capacity, kind, needed = self.capacity, self.capacity.types[mode.type], mode.gpus
         free = sum(capacity.nodes[n].open[kind].bit_count() for n in capacity.nodes_in(capacity.with_open[kind]))
         time = -math.inf if free >= needed else math.inf  # it fits now, or an end must come first
@@ -305,7 +305,7 @@ class EarliestFit:
     # Launches that go on beyond it --------------------------------------------------------------------------
 
     def survives(self, task: Task, placement: Placement) -> bool:
-        """Return True if `task` may start there without delaying this one."""
+        """Return True if `task` may start at `placement` without delaying this task."""
         forecast = self.forecast
         # An end at the same time is early enough: ends come before the round.
         if self.time == math.inf or forecast.now + forecast.duration(task, placement) <= self.time:

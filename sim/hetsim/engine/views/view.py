@@ -189,7 +189,7 @@ class Victims:
 
 
 class EngineView:
-    """See `hetsim.policy.contract.View`; nothing here changes the state of the run."""
+    """Implementation of `hetsim.policy.contract.View`; changes nothing in the run."""
 
     def __init__(
         self, state: RunState, signals: Signals, received: AttainedService, launches: Launches, stops: Stops,

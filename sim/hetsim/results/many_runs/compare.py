@@ -112,7 +112,7 @@ class Comparison:
         return selected + [finding.sentence for finding in self.findings]
 
     def cells(self, metric: str) -> list[str]:
-        """A metric of every policy in one unit with intervals; ◂ marks the winner."""
+        """A metric as text by policy, in one unit with intervals; ◂ marks the winner."""
         part = self.table[metric]
         texts = several(part["mean"].tolist(), units_of(metric), part["half_width"].tolist())
         return [
@@ -151,7 +151,7 @@ class Comparison:
 
     @property
     def single(self) -> bool:
-        """Return True if some policy has only one run, which cannot show chance."""
+        """Return True if some policy has only one run, so that no intervals are possible."""
         return any(not isinstance(run, Replications) or len(run) < 2 for run in self.runs.values())
 
     @property
@@ -259,7 +259,7 @@ def _check_asked(runs: Mapping[str, Any], baseline: str | None, confidence: floa
 
 
 def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> dict[str, pd.DataFrame]:
-    """Contributions to the requested metrics; from sets only metrics that apply.
+    """Return contributions to the requested metrics; of sets, only metrics that apply.
 
     The makespan applies if every run ended by itself; deadlines, rejections, energy, users and prices if there are any;
     CPU utilization if there are no GPUs.
@@ -302,7 +302,7 @@ def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
 
 
 def _of_the_best(metric: str, frame: pd.DataFrame, found: list[Finding]) -> list[Finding]:
-    """Findings of the policy with the best mean against each other one."""
+    """Findings of the policy with the best mean against each other policy."""
     means = frame.mean()
     if not means.notna().any():
         return []

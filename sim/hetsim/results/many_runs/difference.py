@@ -29,7 +29,7 @@ _SAME = ("arrival", "class", "user")
 
 @dataclass(frozen=True)
 class FirstDecision:
-    """The first instant at which decisions differ, with those of each run only."""
+    """The first instant at which decisions differ, with the decisions of one run only."""
 
     time: float
     only_a: tuple[str, ...]

@@ -123,5 +123,5 @@ def clearly_best(findings: list[Finding], policies: list[str]) -> str | None:
 
 
 def seen_from(findings: list[Finding], policy: str) -> list[Finding]:
-    """Findings about one policy, as differences from it to the others."""
+    """Findings about one policy, each as the difference policy - other."""
     return [row if row.policy == policy else row.reversed() for row in findings if policy in (row.policy, row.other)]

@@ -152,7 +152,7 @@ def groups_json(tables: Mapping[str, pd.DataFrame], many: bool = True) -> dict[s
 
 
 def flat(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with one header: `metric`, and `metric_half_width` for many runs."""
+    """Return the table with one header: `metric`, `metric_half_width` for many runs."""
     columns = {}
     for metric in metrics_in(table):
         columns[metric] = table[metric, "mean"]
@@ -212,7 +212,7 @@ def _numbers(outcome: Result | Several) -> list[int]:
 
 
 def _both(of_policy: Values, of_other: Values, key: tuple[str, str]) -> np.ndarray:
-    """Values of two policies, a row per replication; NaN if one never had the group."""
+    """Values of two policies, a row per replication; NaN if a policy lacks the group."""
     there = of_policy[key] if key in of_policy else of_other[key]
     nowhere = np.full(len(there), math.nan)
     return np.column_stack([of_policy.get(key, nowhere), of_other.get(key, nowhere)])

@@ -40,7 +40,7 @@ def differences(sweep: "Points", metric: str, base: str | None = None, confidenc
 def findings_by_point(
     sweep: "Points", metric: str, base: str | None = None, confidence: float = 0.95
 ) -> dict[int, list[Finding]]:
-    """Findings of every point with several policies; see `differences`."""
+    """Findings of every point with several policies, with p corrected over all points."""
     sweep._known(metric)
     if base is not None and base not in set(sweep.table["policy"]):
         raise UnknownName("policy", base, sweep.table["policy"].unique())

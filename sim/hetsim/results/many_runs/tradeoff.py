@@ -19,7 +19,7 @@ Better = Mapping[str, Literal["more", "less"]]  # Metric -> better direction, fo
 
 
 def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = None) -> pd.DataFrame:
-    """The policies (rows of a sweep) that no other one beats in both metrics.
+    """The policies (rows of a sweep) that no other policy (row) beats in both metrics.
 
     For a sweep, x or y may also be a key with numbers, such as the number of nodes; less of it is better by default.
     Columns label, policy, the two metrics, METRIC_half (of their 95 % intervals, or NaN), and `front`.  The front uses
@@ -45,7 +45,7 @@ def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = Non
 
 
 def regrets(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> pd.DataFrame:
-    """Distance of each policy from the best one of the row, as a share of the best."""
+    """Distance of each policy from the best policy of its row, as a share of the best."""
     more = more_is_better(metric)
     wide = _by_row(found, metric)
     if wide.shape[1] < 2:

@@ -28,7 +28,7 @@ NEAR = 0.4  # Share of the run above which a cut is reported as near the limit o
 
 @dataclass(frozen=True)
 class WarmupCut:
-    """A warm-up: `time` seconds with `tasks` of `arrivals`, found in `runs` runs."""
+    """A warm-up of `time` seconds: `tasks` of `arrivals` tasks, found in `runs` runs."""
 
     time: float
     tasks: int

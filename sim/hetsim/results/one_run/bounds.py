@@ -99,7 +99,7 @@ def _critical_path(tasks: Tasks, fastest: np.ndarray) -> np.ndarray:
 def areas(
     tasks: Tasks, table: ModeTable, chosen: np.ndarray, moved: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Minimum device-seconds of each task on each type (inf: unusable); capacities.
+    """Minimum device-seconds of tasks on each type (inf if unusable), and capacities.
 
     moved: seconds of transfers of each task in each mode, which count if the device has one stream.
     """
@@ -211,7 +211,7 @@ def offered_load(tasks: Tasks, table: ModeTable) -> float:
 
 
 def min_area(work: np.ndarray, capacity: np.ndarray) -> float:
-    """As `area_bound`; in closed form for up to two types."""
+    """Return `area_bound`; computed in closed form for up to two types."""
     choice = np.isfinite(work).sum(axis=1) > 1
     single = np.where(np.isfinite(work[~choice]), work[~choice], 0.0).sum(axis=0) / capacity
     if not choice.any():

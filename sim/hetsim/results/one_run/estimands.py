@@ -61,7 +61,7 @@ def weight_of(metric: str) -> str | None:
 
 
 def weights(run: Measured, names: Iterable[str]) -> dict[str, float]:
-    """Values of the weights that these metrics of a run need."""
+    """Return the customer counts over which these metrics of a run are averaged."""
     needed = {weight_of(name) for name in names}
     return {key: float(count(run)) for key, count in WEIGHTS.items() if key in needed}
 
@@ -80,7 +80,7 @@ def contributions(frame: pd.DataFrame, metric: str) -> pd.Series:
 
 
 def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """`contributions` to a mean over customers, from means and counts."""
+    """Return contributions to a mean over customers, from means and counts."""
     defined = ~np.isnan(values) & (counts > 0)
     adjusted = values.copy()
     adjusted[defined] = ratio_contributions(values[defined], counts[defined])

@@ -347,7 +347,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
 
 
 def _replicas(record: Record) -> np.ndarray:
-    """Per replica: shape of its requests; times of decision, end, load start and end."""
+    """Return by replica its requests' shape, and times of decision, end and loading."""
     if record.launches is None:
         return np.zeros((5, 0))
     columns = [np.asarray(record.launches[name]) for name in ("task", "decided", "end", "upload_start", "upload_end")]

@@ -18,7 +18,7 @@ UNFAIR = 1.1  # A task with a greater ρ counts as treated unfairly.
 
 
 def rho(run: Measured) -> np.ndarray:
-    """ρ of every completed task in the window (or group); see `rho_of_tasks`."""
+    """Finish-time fairness ρ of every completed task in the window (or group)."""
     values = run.chosen(run.result.rho)
     return values[~np.isnan(values)]
 

@@ -95,7 +95,7 @@ def groupings(run: RunInput, by: Iterable[str], further: Iterable[str] = ()) -> 
 
 
 def named_users(run: RunInput) -> list[str]:
-    """The users with rows of their own: those with the highest demand."""
+    """The users with their own rows: the users with the highest demand."""
     tasks = run.tasks
     wanted = gpu_demand(ModeTable(tasks, run.cluster))
     if not wanted.any():
@@ -177,7 +177,7 @@ def _codes(result: Run, grouping: Grouping) -> tuple[np.ndarray, list[Any]]:
 
 
 def by_group(result: Run, grouping: Grouping, weighted: bool = False) -> pd.DataFrame:
-    """Metrics of one run by group; weighted: add the counts that weight means."""
+    """Metrics of one run by group; weighted: add the counts that weight the means."""
     chosen = grouping.metrics or group_metrics(result.bound)
     for name in chosen:
         metrics.metric(name, result.bound)

@@ -206,14 +206,14 @@ class PlaceColumns:
         return self._codes(used, texts)
 
     def node_names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """As `names`, with node names."""
+        """Code of each place in `used` (and of -1) by its nodes; node names by code."""
         cluster = self._record.input.cluster
         nodes = [dict.fromkeys(cluster.devices[d].node for d in devices) for devices, _ in self._used(used)]
         texts = ["+".join([cluster.nodes[n].name for n in sorted(chosen)]) for chosen in nodes]
         return self._codes(used, texts)
 
     def spreads(self, used: np.ndarray) -> dict[str, Any]:
-        """Number of nodes (`hosts`) and racks of each place; the last is of place -1."""
+        """Number of nodes (`hosts`) and racks of each place; last entry: for place -1."""
         cluster = self._record.input.cluster
         counts = {"hosts": np.zeros(self.count + 1, np.int32)}
         if any(node.spec.rack is not None for node in cluster.nodes):

@@ -79,7 +79,7 @@ class Measured:
 
     @cached_property
     def rows(self) -> np.ndarray | None:
-        """Positions of the measured tasks in the task table; None: all tasks."""
+        """Positions of the measured tasks in the task table; None if all are measured."""
         if self._rows is not None:
             return self._rows
         frame, horizon = self.result.tasks, self.result.horizon
@@ -138,7 +138,7 @@ class Measured:
         return self.result.usage
 
     def known_values(self, name: str) -> np.ndarray:
-        """Values of a column without NaN: those of completed (`wait`: started) tasks."""
+        """Values of a column for completed tasks (for `wait`: started tasks), without NaN."""
         values = self.column(name)
         missing = np.isnan(values)
         return values[~missing] if missing.any() else values

@@ -65,5 +65,5 @@ def expanded(names: Iterable[str]) -> list[str]:
 
 
 def by_name(names: Iterable[str]) -> set[str]:
-    """Names that are metrics, not sets."""
+    """Return the names that are names of metrics, not of sets."""
     return {name for name in names if name not in SETS}

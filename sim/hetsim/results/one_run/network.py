@@ -30,7 +30,7 @@ def bytes_moved(run: Measured) -> float:
 
 @metric(unit="B", better="less", of="run")
 def memory_traffic(run: Measured) -> float:
-    """Memory bytes of completed kernels (from `work`); undefined if one has none."""
+    """Memory bytes of completed kernels (from `work`); undefined if any is unknown."""
     record = run.result.record
     if (work := record.input.tasks.work) is None:
         return math.nan
@@ -141,7 +141,7 @@ def links_table(record: Record, low: float, high: float) -> pd.DataFrame:
 
 
 def series(record: Record) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """By link: times of changes, and from each on the used share and number of jobs."""
+    """Return by link: times of changes, and used share and number of jobs after each."""
     if record.links is None:
         return {}
     links = record.links["link"].astype(np.int64)

@@ -23,7 +23,7 @@ FRAGMENTED, FITS = 1, 2
 
 
 class FreeCapacity:
-    """Free capacity by node, and the modes (of those asked for) that fit into it."""
+    """Free capacity by node, and which of the requested modes fit into it."""
 
     def __init__(self, cluster: Cluster, asked: Sequence[Mode]):
         self.cluster, self.asked = cluster, list(asked)
@@ -264,7 +264,7 @@ class RunReplay:
         ]  # fmt: skip
 
     def _step_by_step(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """As `states`, for clusters with MIG GPUs, which launches cut one after another."""
+        """Return `states` for clusters with MIG GPUs, launch by launch in order of time."""
         state, size = self.state, len(self.grid)
         rows: list[tuple[Any, ...]] = []
         moments = np.append(0, np.searchsorted(self.grid, self._times))

@@ -40,7 +40,7 @@ class TableRows:
         self.count = len(record.status) if self.chosen is None else len(self.chosen)
 
     def __call__(self, column: np.ndarray) -> np.ndarray:
-        """Value of each row's task; of a request that of the first stage."""
+        """Value of each row's task; for a request, the value of its first stage."""
         return column if self.chosen is None else column[self.chosen]
 
     def copy(self, column: np.ndarray) -> np.ndarray:

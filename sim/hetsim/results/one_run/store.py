@@ -65,7 +65,7 @@ def package_version(package: str) -> str:
 
 
 def write_directory(target: Path, write: Callable[[Path], None], mark: str = MARK) -> Path:
-    """Let `write` fill a temporary folder, and rename it to the target.
+    """Call `write` to fill a temporary folder, then rename the folder to `target`.
 
     An existing directory is replaced if it is empty or contains `mark`; otherwise UsageError.  An OSError names the
     file by its path in the target.
@@ -145,7 +145,10 @@ def write_mark(folder: Path, about: dict[str, Any]) -> None:
 
 
 def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Read and verify a directory's mark; later: prefixes of files verified on use."""
+    """Read and verify a directory's mark.
+
+    later: prefixes of names of files that are verified only when they are read.
+    """
     check_names(folder / MARK, [MARK])
     about = unsealed(folder / MARK)
     files = about.get("files", {})

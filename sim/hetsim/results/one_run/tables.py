@@ -43,7 +43,7 @@ SUMS = ("upload", "compute", "download", "overhead", STOPS, MOVES, ENERGY, COST)
 
 
 def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float) -> pd.DataFrame:
-    """The task table from a table of stages; `bounded` is the slowdown column."""
+    """Return the task table from a table of stages; `bounded`: its slowdown column."""
     staged = record.input.tasks.staged
     assert staged is not None
     rows = TableRows(record)

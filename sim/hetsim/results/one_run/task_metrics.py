@@ -148,7 +148,7 @@ def rejected_fraction(run: Measured) -> float:
 
 
 def _met(run: Measured) -> tuple[int, int]:
-    """Number of tasks that met their deadline, and that have one before the end."""
+    """Numbers of tasks that met their deadline, and with a deadline before the end."""
     column = run.series("met_deadline")
     return int(column.sum()), int(column.notna().sum())
 
@@ -205,7 +205,7 @@ def slo_attainment(run: Measured) -> float:
     congested=True,
 )  # fmt: skip
 def attainment_admitted(run: Measured) -> float:
-    """As slo_attainment, without rejected tasks."""
+    """slo_attainment of admitted tasks: rejected tasks do not count."""
     met, _ = _met(run)
     judged = int((run.series("met_deadline").notna().to_numpy() & (run.status != REJECTED)).sum())
     return met / judged if judged else math.nan

@@ -164,7 +164,7 @@ def device_states(record: Record, low: float, high: float) -> tuple[np.ndarray, 
 
 
 def devices_table(record: Record, use: Usage) -> pd.DataFrame:
-    """Return the table of devices in the window of `use`; cores of a node are one.
+    """Return the table of devices in the window of `use`; a node's cores are one row.
 
     `busy`, `allocated` and `up` are device-seconds (core-seconds of a CPU); `utilization` = busy / up, `allocation` =
     allocated / up.  `uploading` and `downloading` are the seconds in which an accelerator's link is in use.  `energy_j`

@@ -108,7 +108,7 @@ def cost_held(run: Measured) -> float:
 
 @metric(unit="money", better="less", of="run", sets=("costs",), hide_if_zero=True, title="cost of idle replicas")
 def cost_held_idle(run: Measured) -> float:
-    """Price × time in which GPUs were held and idle, where there are replicas."""
+    """Price × time in which GPUs were occupied but idle, if there are replicas."""
     cluster = run.result.record.input.cluster
     if not (cluster.priced and run.result.record.input.language):
         return math.nan

@@ -86,7 +86,7 @@ def exchange_over(
 
 
 def stretch_of(exchange: Exchange | None) -> float:
-    """Step time with communication / compute time alone."""
+    """Step time with communication, divided by the compute time alone."""
     return 1.0 if exchange is None else exchange.nominal / exchange.compute
 
 
@@ -182,7 +182,10 @@ class DrawnModes:
         self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None,
         exchange: Exchange | None = None, nodes: int | None = None,
     ) -> None:  # fmt: skip
-        """Add the mode of a GPU type, or those of `scaling`; times are for one GPU."""
+        """Add the mode of a GPU type, or a mode per entry of `scaling`.
+
+        times: times on one GPU.
+        """
         demand = self.demand
         counts = {"": 1.0} if demand.scaling is None else demand.scaling
         stretch = 1.0
@@ -228,7 +231,7 @@ class DrawnModes:
         return [(one, drawn / one.speed if kind == one.kind and kind != one.name else drawn) for one in self._of(kind)]
 
     def _computed(self, way: TaskMode) -> list[tuple[DeviceType, np.ndarray]]:
-        """Times of a mode with known work, on each type with a known peak."""
+        """Times of a mode with given `work` or `profile`, on each type with a known peak."""
         seconds = self._work_time(way.work) if way.work else self._profile_time(profile_use(way))
         gpus, cores = way.used("gpus"), way.cpus or 1.0
         devices = self._of(way.device)
@@ -274,7 +277,7 @@ class DrawnModes:
         raise self.context.fail(where, "training needs GPUs, but the cluster has none")
 
     def _trained(self, training: TrainingSpec, plan: formulas.ParallelPlan, nodes: int, steps: np.ndarray) -> list[str]:
-        """Add the modes of one width; return the reasons against other GPU types."""
+        """Add the modes of one width; return why other GPU types are not possible."""
         demand, gpus = self.demand, round(self.demand.used("gpus"))
         model = training.transformer()
         state, kept = formulas.memory(model, plan)

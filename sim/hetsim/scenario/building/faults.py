@@ -31,7 +31,7 @@ FOR_EVER = 1e9  # Stands for an infinite number of attempts.
 
 
 def build_faults(entries: list[Fault], cluster: Cluster, document: Document, base: Path) -> list[Faults]:
-    """Build all faults; ScenarioError lists everything wrong with them."""
+    """Build all faults; ScenarioError lists every problem of the entries."""
     sources: list[Faults] = []
     problems: list[Problem] = []
     for number, entry in enumerate(entries):
@@ -155,7 +155,7 @@ def _rates(faults: list[Faults], cluster: Cluster) -> tuple[dict[str, float], di
 
 
 def _devices(where: str, cluster: Cluster) -> list[int]:
-    """Indexes of the devices that fail: a node's cores, a link's GPU."""
+    """Indexes of the devices that a fault target names: a node's cores, a link's GPU."""
     accelerators = [device for node in cluster.nodes for device in node.accelerators]
     if where == "node":
         return [node.cpu.index for node in cluster.nodes]
@@ -172,7 +172,7 @@ def _devices(where: str, cluster: Cluster) -> list[int]:
 
 
 def _racks(cluster: Cluster) -> dict[int, tuple[int, ...]]:
-    """Other nodes of each node's rack, all by the index of their CPU device."""
+    """Other nodes of each node's rack, each given by the index of its CPU device."""
     racks: dict[str | None, list[int]] = {}
     for node in cluster.nodes:
         racks.setdefault(node.spec.rack, []).append(node.cpu.index)

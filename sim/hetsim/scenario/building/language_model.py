@@ -30,7 +30,7 @@ ESTIMATE = (
     "1 to 72% too short for decode steps (most for slow hosts) and up to 35% for prompt steps; a measurement "
     "replaces it: hetsim calibrate"
 )
-"""With the figures of docs/llm.md."""
+"""Warning for estimated steps; the numbers are from docs/llm.md."""
 
 BEYOND = {"decode": "steps of", "prefill": "steps that read"}  # What the sizes of a step's tables count, in sentences
 
@@ -39,7 +39,7 @@ S = TypeVar("S")
 
 
 class DrawnRequests(Generic[S]):
-    """Base for the service of one entry while its stream is drawn."""
+    """Base of the builders that add the service of one entry to its stream."""
 
     def __init__(self, service: S, name: str, path: Path_, context: Context):
         self.service = service
@@ -60,7 +60,7 @@ class DrawnRequests(Generic[S]):
     def _overload(
         self, rate: float, max_rate: float, limited_rate: float, servers: str, why: str, otherwise: str
     ) -> tuple[str, float] | None:
-        """A warning of a rate above these, as the service is or with a limit."""
+        """Return a warning if `rate` exceeds what the service, or its limit, can serve."""
         text = f"{self.name}: {rate:.4g} requests/s arrive"
         if rate > max_rate:
             return f"{text}, but its {servers} serve at most {max_rate:.4g}/s: the queue grows without bound", max_rate
@@ -69,11 +69,11 @@ class DrawnRequests(Generic[S]):
 
 
 class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
-    """The language model of one entry while its stream is drawn."""
+    """Builder of the language model of one entry, while its stream is drawn."""
 
     @cached_property
     def modes(self) -> list[tuple[llm_schema.LanguageModel, Mode]]:
-        """The service, and the mode of a replica on each device type."""
+        """Return the service and a replica's mode for each type of device."""
         return [(kind, self._mode_on(kind, number)) for number, kind in enumerate(self.service.kinds)]
 
     def _mode_on(self, service: llm_schema.LanguageModel, number: int) -> Mode:
@@ -101,7 +101,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return f"the cluster has no accelerator {named}"
 
     def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
-        """Mode and times of n requests, each alone; fills `extra`."""
+        """Return modes and times of n requests, each alone; store their tokens in `extra`."""
         if demand.tokens is None:
             text = "the lengths of prompts and answers are missing; give tokens: {prompt: ..., output: ...}"
             raise self.context.fail(self.path, text)
@@ -109,7 +109,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return self._alone()
 
     def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
-        """Mode and times of n requests of a trace, each alone."""
+        """Return modes and times of n requests of a trace, each alone on a replica."""
         if missing := [name for name in TOKENS if name not in extra]:
             text = f"this trace lacks the lengths of requests: it has no {' and no '.join(missing)}"
             raise self.context.fail((*self.path, "trace"), text)
@@ -153,7 +153,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         rate = request_rate(entry, stream)
 
         def overload(batching: IterationPolicy, policy: str) -> tuple[str, float] | None:
-            """The fullest steps serve the most requests."""
+            """Describe an overload under a policy, assuming the fullest possible steps."""
             max_rate, limit = self._capacity(prompt, output, math.inf), self.service.max_num_batched_tokens
             limited_rate = math.inf if limit is None else self._capacity(prompt, output, limit)
             why = f"with at most {limit or 0:,} tokens in a step (max_num_batched_tokens)"
@@ -163,7 +163,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         stream.overload = overload
 
     def _intervals(self, stream: TaskStream) -> None:
-        """Say how far off the steps of an engine may be; draw this replication's factor."""
+        """State the error range of an engine's steps; draw this replication's factor."""
         service = self.service
         if service.engine is None or service.figures is None:
             return
@@ -176,7 +176,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
             stream.step_factor = interval.factor(self.context.random.stream("steps", self.name))
 
     def _capacity(self, prompt: np.ndarray, output: np.ndarray, max_num_batched_tokens: float) -> float:
-        """Requests per second that the replicas can serve.
+        """Return the requests per second that the replicas can serve at most.
 
         A step that decodes is shared by max_num_seqs, one that reads prompts by those that fit into the tokens of a
         step; at best the same steps do both.
@@ -213,7 +213,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
 
 
 def request_rate(entry: WorkloadEntry, stream: TaskStream) -> float:
-    """Long-run requests per second; 0 for a closed loop."""
+    """Return the long-run number of requests per second; 0 for a closed loop."""
     arrivals: Any = entry.arrivals
     if arrivals is not None:
         return 0.0 if arrivals.closed else arrivals.rate_mean or 0.0
@@ -245,7 +245,7 @@ def whole_tokens(values: np.ndarray) -> np.ndarray:
 
 
 def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: ServedLanguage | None = None) -> int:
-    """KV blocks that fit in a replica's memory next to the weights."""
+    """Return how many KV blocks fit in a replica's memory next to the weights."""
     limit = None if service.kv is None else service.kv.tokens
     each = device.memory
     if each is None and service.gpu is not None:
@@ -275,7 +275,7 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
 
 
 def joining_problem(stream: TaskStream, batching: IterationPolicy) -> tuple[str, str] | None:
-    """The key of a service that prevents requests from joining, and why."""
+    """Return the key that prevents requests from joining a batch, and why, or None."""
     service = stream.language
     assert service is not None
     if batching.by_client and stream.weight is not None and not (stream.weight > 0).all():
@@ -301,7 +301,7 @@ def joining_problem(stream: TaskStream, batching: IterationPolicy) -> tuple[str,
 def language_of(
     stream: TaskStream, service: llm_schema.LanguageModel, rows: np.ndarray, tasks: Tasks
 ) -> LanguageService:  # fmt: skip
-    """The language model of a stream; `rows` are its requests by arrival."""
+    """Return the language model of a stream; `rows`: its requests by arrival."""
     shape = tasks.shapes[tasks.shape[rows[0]]]
     return LanguageService(
         name=stream.name,

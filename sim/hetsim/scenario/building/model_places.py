@@ -12,7 +12,7 @@ PLACE_NAMES = {"host": "host memory of a node", "disk": "the disk of a node"}
 
 
 def place_problems(streams: Sequence[TaskStream], context: Context) -> list[Problem]:
-    """Problems of services' places; warns of models that evict each other."""
+    """Return problems of services' model sources; warn of models that do not all fit."""
     problems: list[Problem] = []
     totals: dict[str, float] = {}
     for stream in (one for one in streams if one.replica_modes):
@@ -38,7 +38,7 @@ def place_problems(streams: Sequence[TaskStream], context: Context) -> list[Prob
 
 
 def _wrong(place: str, sources: Sequence[str], nodes: Sequence[NodeSpec], stores: dict[str, float]) -> str:
-    """Problem of loading models from one place on these nodes; "" if there is none."""
+    """Return why models cannot be loaded from a source on these nodes; "" if they can."""
     is_last, places = place == sources[-1], [*PLACES, *stores]
     if sources.count(place) > 1:
         return f"{place} stands there twice, and would be asked again for what it has not got"

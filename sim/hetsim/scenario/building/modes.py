@@ -134,7 +134,7 @@ class ModeBook:
         return sum(self._room(node, mode) * count for node, count in kinds) >= mode.gpus
 
     def _over_bounds(self, mode: Mode) -> str:
-        """Phrase for the limit that a mode exceeds, or ""."""
+        """Return a phrase for the limit that a mode exceeds, or ""."""
         bound, memory = mode.partition, mode.type.memory
         within = _within(bound)
         if bound is not None:
@@ -149,7 +149,7 @@ class ModeBook:
         return ""
 
     def _over_slices(self, mode: Mode) -> str:
-        """Phrase for why no slice can run a mode, or ""."""
+        """Return a phrase for why no MIG slice can run a mode, or ""."""
         kind = mode.type
         if mode.slice and kind.sharing.share_of(mode.slice) is None:
             names = ", ".join(dict.fromkeys(one.profile for one in kind.sharing.slices if one.profile))

@@ -83,10 +83,10 @@ class _Group:
 
 
 def modes_of_rows(rows: TraceRows, refused: dict[int, str], context: Context) -> RowModes:
-    """Return the modes of each row; ScenarioError if a row has none, unless `unfit`.
+    """Return the modes of each row; raise ScenarioError if a row has none.
 
-    `refused`: reasons to reject rows, by position; `unfit: reject` adds to it.  Rejected rows get a shape as if they
-    could run.
+    `refused`: reasons to reject rows, by position.  If the entry's key `unfit` is `reject`, rows without a mode are
+    added to it.  Rejected rows keep a placeholder shape.
     """
     groups = list(_groups(rows, refused, context))
     if rows.entry.unfit == LEAVE_OUT[1]:
@@ -229,7 +229,7 @@ NODE, ANY, IF_WIDER = range(3)  # a gang may use several nodes: no, yes, or only
 
 
 def _spans(entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarray:
-    """Whether each row's gang may use several nodes: NODE, ANY or IF_WIDER."""
+    """For each row, if its gang may use several nodes: NODE, ANY or IF_WIDER."""
     if entry.span != "recorded":
         return np.full(len(kept), ANY if entry.span == "any" else NODE, dtype=np.int8)
     if (names := table.extra.get("recorded_node")) is None:
@@ -258,7 +258,7 @@ def demand_of(entry: WorkloadEntry, table: TaskTable, key: str, kept: np.ndarray
 
 
 def _sources(table: TaskTable, context: Context) -> list[tuple[DeviceType, str, float]]:
-    """Device types with times: (type, column of the times, factor on these)."""
+    """Device types with times: (type, column of the times, factor on these times)."""
     cluster = context.cluster
     own = {
         device.name: column
@@ -288,7 +288,10 @@ def _mode(
     entry: WorkloadEntry, device: DeviceType, demand: dict[str, Any], profile: str, partition: Partition | None,
     span: int, context: Context, size: tuple[int, WorkCurve] | None = None,
 ) -> Mode | None:  # fmt: skip
-    """The mode of a row on a type, in one size; None if it requests no GPU."""
+    """Return the mode of a row on a device type; None if the row requests no GPU.
+
+    size: number of GPUs and work curve, for jobs that can run in several sizes.
+    """
     values = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
     gpus = values["gpus"] = values["gpus"] if size is None else float(size[0])
     if device.kind != "cpu" and gpus == 0:

@@ -85,7 +85,7 @@ def service_policies(
 def _note_overload(
     stream: TaskStream, spec: PolicySpec, policy: Any, scenario: "ScenarioSource", context: Context
 ) -> None:  # fmt: skip
-    """Warn of a load that a service cannot serve; record it if certain."""
+    """Warn of a load that a service cannot serve; record it if it is certain."""
     overload = None if stream.overload is None else stream.overload(policy, spec.name)
     if overload is None:
         return
@@ -126,7 +126,7 @@ def _replica_policies(stream: TaskStream, scenario: "ScenarioSource", problems: 
 
 
 def _without_age(router: Routing) -> str | None:
-    """Say why the signals of a router cannot have their age; None if they can."""
+    """Return why a router's signals cannot be delayed or read at intervals, or None."""
     if "forecast" in router.signals and (router.refresh or router.delay):
         return "a forecast is exact and of now; leave out refresh and delay"
     if router.delay and not router.refresh and router.signals != ("queue",):
@@ -140,7 +140,7 @@ def _place(stream: TaskStream, spec: PolicySpec, own: dict[int, PolicySpec]) -> 
 
 
 def make_policy(spec: PolicySpec, scenario: "ScenarioSource", problems: list[Problem], place: Path_ = ()) -> Any:
-    """Make a policy; an error of its constructor is a problem at `place`."""
+    """Create a policy; report an error of its constructor as a problem at `place`."""
     path: Path_ = place or ("policy", spec.kind)
     try:
         policy = spec.make()
@@ -310,7 +310,7 @@ def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
 
 
 def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
-    """Note on tasks that are late even alone; True if random sizes do not explain it."""
+    """Describe tasks that are late even alone; True if random sizes do not explain it."""
     if tasks.deadline is None or not len(tasks):
         return [], False
     fastest = tasks.computing(tasks.time).min(axis=1)

@@ -26,7 +26,7 @@ OWN = ("service", "batching")  # Path of an entry's own batching policy.
 
 
 class DrawnService(DrawnRequests[ServiceSpec]):
-    """The service of one entry while its stream is drawn."""
+    """Builder of the service of one entry, while its stream is drawn."""
 
     @cached_property
     def modes(self) -> list[tuple[Mode, ComputeStage]]:
@@ -92,7 +92,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
             raise self._fail("model", text)
 
     def _limit(self, way: VariantSpec, device: Any, memory: int, there: int | None) -> int:
-        """Largest batch that the variant, and memory next to the model, allow."""
+        """Return the largest batch that the variant, and memory next to the model, allow."""
         limit = UNLIMITED_BATCH if way.max_batch is None else way.max_batch
         for stage in (way.upload, way.compute, way.download):
             if stage.measured is not None and not stage.extrapolate:
@@ -218,7 +218,7 @@ def _stages(mode: Mode, size: int, each: float, bytes_in: float, bytes_out: floa
 
 
 def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
-    """Shortest and mean time of a request alone; for drawn times, both are the mean."""
+    """Return shortest and mean time of a lone request; both the mean for drawn times."""
     if compute.by_tokens:
         return float(times.min()), float(times.mean())
     mean = 0.0 if compute.per_item is None else float(compute.per_item.mean)

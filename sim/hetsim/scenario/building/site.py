@@ -48,7 +48,7 @@ def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Clu
 
 
 def _told(cluster: Cluster, site: SiteSpec) -> Cluster:
-    """Copy the cluster; its nodes name the partitions that list them."""
+    """Copy the cluster, and add to each node the names of the partitions that list it."""
     extra: dict[int, list[str]] = {}
     for name, rules in site.partitions.items():
         for pattern in rules.nodes or ():
@@ -77,7 +77,7 @@ def _matching(pattern: str, cluster: Cluster) -> int:
 
 
 def default_of(cluster: Cluster) -> Partition | None:
-    """Partition of tasks that name none; None: they may run on all nodes."""
+    """Partition of tasks that name none; None if they may run on all nodes."""
     return next((one for one in cluster.partitions.values() if one.default), None)
 
 
@@ -160,7 +160,7 @@ def apply_rules(tasks: Tasks, site: SiteSpec, context: "Context") -> None:
 
 
 def _asked(tasks: Tasks) -> np.ndarray | None:
-    """Time limits that tasks request (column `time_limit`); inf if missing."""
+    """Time limits that tasks request (column `time_limit`); inf for tasks without one."""
     if (column := tasks.extra.get("time_limit")) is None:
         return None
     values = np.array(column, dtype=float)

@@ -39,7 +39,7 @@ class Stages:
 
 @dataclass(slots=True)
 class TaskStream:
-    """Columns of one workload entry, in task order; codes refer to its own lists.
+    """Columns of one workload entry, in task order; codes index its lists of names.
 
     `time` and `estimate` have a column for each mode of the widest shape, inf beyond a row's own modes; `estimate` is
     None if exact.  `deadline` and `patience` count seconds from the arrival.
@@ -104,7 +104,7 @@ class Context:
     overloads: list[tuple[str, float, float]] = field(default_factory=list)  # as `RunInput.overloads`
 
     def note_unused(self, name: str, keys: Iterable[str]) -> None:
-        """Note each `gpu_time.TYPE` of a type that the cluster lacks."""
+        """Record each key `gpu_time.TYPE` whose type the cluster lacks."""
         for key in keys:
             kind = key.removeprefix(GPU_TIME)
             if key != kind:
@@ -123,7 +123,7 @@ class Context:
 
 
 def peak_of(device: DeviceType) -> Peak | None:
-    """Peak rates of a type: its own, or those of a known device of that name."""
+    """Peak rates of a type: its own, or the rates of a known device with that name."""
     if isinstance(device.peak, Peak):
         return device.peak
     return roofline.DEVICES.get(device.name.lower()) if device.kind != "cpu" else None
@@ -172,7 +172,7 @@ def unfit(
     context: Context, path: Path_, count: int, first: str, refused: list[Mode], types: Iterable[str] = (),
     nodes_by: str = "nodes: N",
 ) -> Problem:  # fmt: skip
-    """Build the problem for tasks that no device can ever run."""
+    """Build the problem for tasks that no device of the cluster can ever run."""
     many = f"{count:,} tasks, the first of them {first}," if count > 1 else first
     why = why_unfit(context, refused, types, nodes_by)
     return context.problem(path, f"{many} can never run on this cluster: {why}")
@@ -244,7 +244,7 @@ def with_attempts(stream: TaskStream, context: Context) -> TaskStream:
 
 
 def _bind_apart(stream: TaskStream, attempts: tuple[int, ...], changes: dict[str, Any], context: Context) -> None:
-    """Bind each attempt to a random mode; copies of one try get different modes."""
+    """Bind each attempt to a random mode; attempts of one try get different modes."""
     tries, copies, _ = attempts
     random, shapes = context.random.stream("apart", stream.name), changes["shape"]
     times = {key: np.full_like(changes[key], np.inf) for key in ("time", "estimate") if changes[key] is not None}
@@ -267,7 +267,7 @@ OF_SIZE = ("prompt_tokens", "output_tokens")  # Columns that are the size of a r
 
 
 def _other_sizes(stream: TaskStream, times: int, random: np.random.Generator) -> np.ndarray:
-    """For each call, `times` times, draw a call of its class."""
+    """Draw for each call `times` random calls of its class, whose sizes it then uses."""
     kind = stream.shape if stream.class_code is None else stream.class_code
     kinds = np.tile(kind, (times, 1))
     drawn = np.empty(kinds.shape, np.int64)
@@ -335,7 +335,7 @@ def check_retries(
     calls: Calls, tasks: Tasks, streams: list[TaskStream], policies: Sequence[Any], batching: Sequence[Any],
     killing: bool, context: Context,
 ) -> None:  # fmt: skip
-    """Raise ScenarioError for retries that nothing in the scenario can cause.
+    """Raise ScenarioError for retries whose cause cannot occur in the scenario.
 
     policies: policies of the whole run, with `rejects`; batching: the same for each stream that is a service; killing:
     True if tasks are killed at their time limits.

@@ -60,7 +60,7 @@ def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) ->
 
 
 class ScenarioHorizon(Model):
-    """The horizon alone, for a scenario with errors in other parts."""
+    """The horizon of a scenario with errors in other parts."""
 
     horizon: Seconds | None = None
 

@@ -133,7 +133,7 @@ def _alike(arrivals: Any, demand: Demand) -> bool:
 def _arrivals(
     entry: WorkloadEntry, name: str, path: Path_, context: Context
 ) -> tuple[np.ndarray, list[tuple[float, int]]]:
-    """Arrival times (inf if a closed loop decides), and numbers of clients."""
+    """Arrival times (inf if set by a closed loop during the run), and client numbers."""
     arrivals: Any = entry.arrivals
     until = min(context.horizon, math.inf if entry.until is None else entry.until)
     limited = entry.count is not None or math.isfinite(until)
@@ -246,7 +246,7 @@ def _draw(
 
 
 def _own_limits(demand: Demand, n: int) -> dict[str, np.ndarray]:
-    """Limits on token times of a class of requests; 0 in other classes: none."""
+    """Limits on token times of a class of requests; 0 for classes without limits."""
     limits = {"ttft_limit": demand.ttft, "tpot_limit": demand.tpot}
     return {key: np.full(n, limit) for key, limit in limits.items() if limit is not None}
 

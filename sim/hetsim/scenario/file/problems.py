@@ -77,7 +77,7 @@ def _is_beside(other: Any, word: Any) -> bool:
 
 
 def _or_word(detail: Any, word: Any, model: type[BaseModel]) -> str:
-    """One sentence for a value that is neither a word nor the other form."""
+    """Return one sentence for a value that is neither a word nor the other form."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     allowed = _words(word.get("ctx", {}))
     hint = suggestion(value, allowed) if isinstance(value, str) else ""

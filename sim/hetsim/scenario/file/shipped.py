@@ -41,7 +41,7 @@ def shipped() -> list[Shipped]:
 
 
 def find(name: str) -> Path:
-    """File of a shipped scenario by `name` or `theme/name`; else UnknownName."""
+    """File of a shipped scenario by `name` or `theme/name`; UnknownName if none."""
     every = shipped()
     by_name = {one.name: one.path for one in every} | {f"{one.theme}/{one.name}": one.path for one in every}
     if name not in by_name:

@@ -82,7 +82,7 @@ Cutting = Annotated[MigLayout, Short(lambda v: {"slices": v} if isinstance(v, li
 
 
 def cuts_of(layouts: list[MigLayout] | None, family: Family | None, memory: int | None = None) -> tuple[Layout, ...]:
-    """All MIG layouts of a GPU with this memory; KeyProblem names `sharing`."""
+    """Return all MIG layouts of a GPU with this memory; KeyProblem names `sharing`."""
     every: list[Layout] = [] if layouts else list(full_layouts(family)) if family else [(Slice(1.0),)]
     for number, layout in enumerate(layouts or [None]):
         try:
@@ -186,7 +186,7 @@ class GpuLink(Profiled):
     FIRST: ClassVar = ("rate", "curve")
 
     rate: Flowing | None = None
-    """Bus bandwidth per GPU, in one direction, that collectives reach."""
+    """Bus bandwidth per GPU in one direction, as collectives reach it."""
     curve: Curve | None = None
     """Bus bandwidth by message size, in place of rate: [[1 MB, 40 GB/s], [1 GB, 230 GB/s]]; interpolated log-log."""
 
@@ -328,7 +328,7 @@ class Racks(Model):
     nodes: Degree | None = None
     """Nodes per rack, assigned in order to racks r0, r1, ...; the racks that nodes name (`rack`) unless given."""
     uplink: Flowing | None = None
-    """Bytes per second out of each rack, and as many into it; no limit unless given."""
+    """Bytes per second out of each rack, and the same rate into it; no limit unless given."""
     uplinks: dict[Name, Flowing] = {}
     """Uplink rates of single racks, by name, if they differ."""
     oversubscription: Positive | None = None
@@ -385,7 +385,7 @@ class ClusterSpec(Model):
 
 
 def listed(trace: Any, base: str) -> list[dict[str, Any]]:
-    """Nodes in the file of a `trace:`, in the form of `nodes`; else KeyProblem."""
+    """Nodes in the file of a `trace:`, in the form of `nodes`; KeyProblem if invalid."""
     from hetsim import registry
     from hetsim.scenario.schema.policy import parameter_model
 

@@ -169,7 +169,7 @@ class Occupied(Model):
     memory: Bytes | None = None
     """Host memory used."""
     gpu_memory: Bytes | None = None
-    """Memory used on each GPU; that of the profile, or none, unless given."""
+    """Memory used on each GPU; as in the profile, or none, unless given."""
 
 
 class Held(Occupied):
@@ -246,7 +246,7 @@ class TaskMode(Held):
 
 
 def check_nodes(demand: TaskMode | Demand, on_cores: bool) -> None:
-    """Raise KeyProblem for keys that conflict with a number of nodes."""
+    """Raise KeyProblem for keys that conflict with the key `nodes`."""
     nodes = demand.nodes
     if nodes is None or nodes == 1:
         return

@@ -25,30 +25,30 @@ class Disaggregated(Model):
     """Replicas that only prefill, and replicas that decode."""
 
     prefill: Count
-    """Replicas that only read prompts."""
+    """Number of replicas that only prefill prompts."""
     decode: Count
-    """Replicas that only decode."""
+    """Number of replicas that only decode."""
     prefill_on: Name | None = None
-    """Type of device of those that read prompts, one of also_on; device unless given."""
+    """Device type of the prefill replicas, one of also_on; the service's device unless given."""
     decode_on: Name | None = None
-    """Type of device of those that decode, one of also_on; device unless given."""
+    """Device type of the decode replicas, one of also_on; the service's device unless given."""
 
 
 class AlsoOn(ReplicasOn):
-    """Replicas on another type of device, and what differs there."""
+    """Replicas on another device type, and the keys that differ on this type."""
 
     step: StepTime | None = None
-    """Time of a step on that number of devices; estimated from model and gpu where the service's is."""
+    """Time of a step on gpus devices of this type; estimated from model and gpu if the service's step is."""
     gpu: NamedPeak | None = None
-    """Figures of the GPU for the estimate."""
+    """Peak rates of the GPU for the estimate: a known name, or figures."""
     tensor_parallel: Count | None = None
-    """GPUs of one node over which each replica is divided, for the estimate; in place of gpus."""
+    """Number of GPUs of a node over which each replica is divided, for the estimate; in place of gpus."""
     memory_share: Share | None = None
-    """Share of the devices' memory that model, keys and values may fill, as elsewhere unless given."""
+    """Share of the devices' memory for model, keys and values; that of the service unless given."""
 
 
 class Drift(Model):
-    """Random variation of a server's speed from run to run."""
+    """Random variation of a server's speed between runs."""
 
     cv: Share = 0.0
     """Coefficient of variation of the lognormal factor on all steps of a replication; none unless given."""
@@ -62,27 +62,27 @@ class Drift(Model):
 
 MAX_TOKENS = 10**9
 FILLED = {"where model is an architecture": 0.9, "where it is bytes": 1.0}
-"""Default of `memory_share`; the first is that of servers (vLLM: gpu_memory_utilization)."""
+"""Defaults of `memory_share`; the first is the default of servers (vLLM: gpu_memory_utilization)."""
 _WEIGHTS: TypeAdapter[int | Architecture] = TypeAdapter(Weights)
 
 
 @keys_of(LanguageService, "block", block=Annotated[Count, Field(le=65_536)])
 class KvCacheSpec(Mirror):
-    """Keys and values: bytes per token, and tokens per block."""
+    """KV cache: bytes per token, and tokens per block."""
 
     FIRST: ClassVar = ("per_token", "tokens")
 
     per_token: Annotated[Bytes, Field(gt=0)] | None = None
-    """Bytes of keys and values for one token, on all GPUs of a replica together; not needed next to tokens."""
+    """Bytes of keys and values of one token, summed over all GPUs of a replica; not needed next to tokens."""
     tokens: Annotated[Count, Field(le=MAX_TOKENS)] | None = None
-    """Tokens for which a replica holds keys and values; as many as fit next to the model unless given."""
+    """Number of tokens whose keys and values a replica can store; as many as memory allows unless given."""
 
 
 class Prefixes(Model):
-    """Prefix caching: `hash_ids` of a trace stand for blocks of tokens."""
+    """Prefix caching: each of a request's `hash_ids` names a block of prompt tokens."""
 
     tokens: Annotated[Count, Field(le=MAX_TOKENS)] = 512
-    """Tokens that one of a request's hash_ids stands for."""
+    """Number of tokens per entry of a request's hash_ids."""
 
 
 @keys_of(LanguageService, "ttft", "tpot")
@@ -97,9 +97,9 @@ LIMITS = {"max_num_batched_tokens": Annotated[Count, Field(le=MAX_TOKENS)] | Non
 class LanguageModel(Profiled, Replicas):
     """A language model served by replicas on `gpus` devices of one node.
 
-    `model` are the bytes of weights of one replica, which lie there when the run starts; what is left of the devices'
-    memory holds keys and values.  Or it is an architecture, which with `gpu` and `tensor_parallel` says what steps,
-    keys and values take, as far as they are not given: an estimate from published figures.
+    `model`: bytes of the weights of one replica, loaded before the run starts; the rest of the devices' memory stores
+    keys and values.  Or `model` is an architecture, from which, with `gpu` and `tensor_parallel`, step times and bytes
+    of keys and values are estimated if they are not given.
     """
 
     SECTION: ClassVar = "service"
@@ -121,47 +121,47 @@ class LanguageModel(Profiled, Replicas):
     replicas: Count | None = None
     """How many replicas."""
     step: StepTime
-    """Time of a step on that number of GPUs; estimated from model, gpu and tensor_parallel unless given."""
+    """Time of a step on gpus devices; estimated from model, gpu and tensor_parallel unless given."""
     gpu: NamedPeak | None = None
-    """Figures of the GPU for the estimate: a name of `hetsim list models`, or matrix_flops, bandwidth, link, memory."""
+    """GPU for the estimate: a name of `hetsim list models`, or matrix_flops, bandwidth, link, memory."""
     tensor_parallel: Count | None = None
-    """GPUs of one node over which each replica is divided, for the estimate; in place of gpus."""
+    """Number of GPUs of a node over which each replica is divided, for the estimate; in place of gpus."""
     engine: EngineName | None = None
     """Serving engine and its version, such as vllm-0.15: steps are the sum of its measured kernels, and its own times
     between them; for model, gpu and tensor_parallel, in place of step."""
     uncertain: bool = False
-    """Draw how far off all steps of a replication are, from the errors of measured servers (engine)."""
+    """Draw an error factor for all steps of a replication, from the errors of measured servers (engine)."""
     drift: Drift | None = None
     """Differences of a server from run to run: a random factor on all steps of a replication, {cv: 2%, mean: 1}."""
     also_on: list[AlsoOn] = []
-    """Further types of device on which replicas are, or may be: those named first are preferred."""
+    """Further device types on which replicas run, or may run, in order of preference."""
     model: Weights = 0
     """Bytes of weights of one replica, on its devices together; or its architecture: a name of `hetsim list models`,
     its figures, a file {config: config.json} as next to its weights, or one of these with changes, such as
     {name: llama-2-70b, number_format: fp8}."""
     memory_share: Share | None = None
-    """Share of the devices' memory that model, keys and values may fill."""
+    """Share of the devices' memory for model, keys and values."""
     kv: KvCacheSpec | None = None
-    """Memory that keys and values take; without it memory is no limit."""
+    """Memory that keys and values need; unless given, memory is not limited."""
     max_num_seqs: Degree = 256
-    """Most requests in a replica at a time, or fewer if no more were measured or fit into a step."""
+    """Maximum number of requests in a replica; fewer if no more were measured or fit into a step."""
     max_output_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | Literal["exact"] | None = None
     """Longest answer that a request announces, at which answers end; exact: each announces its own length; none unless
     given."""
     preemption: Literal["recompute", "swap"] = "recompute"
-    """When memory runs out: recompute or swap to the host."""
+    """Treatment of preempted requests when KV blocks run out: recompute, or swap to the host."""
     prefix_cache: Annotated[Prefixes, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
-    """Keeps beginnings of prompts: true, or the tokens that a hash stands for; off unless given."""
+    """Caching of prompt prefixes: true, or the number of tokens per hash; off unless given."""
     disaggregated: Disaggregated | None = None
-    """Separate replicas for prompts and for decoding."""
+    """Separate replicas for prefill and for decoding."""
     network: Annotated[FrontEndSpec, BOTH_WAYS] = FrontEndSpec()
     """Delay between the clients and the replicas: one time for both ways, or request and response."""
     front_end: Seconds = 0.0
-    """Time of each request in front of the replicas, before it waits there: tokenization, routing."""
+    """Time that each request takes in front of the replicas, before it waits there: tokenization, routing."""
     slo: TokenLimits = TokenLimits()
-    """Limits on first and further tokens that a request should keep."""
+    """Target limits on the time to the first token and per further token."""
     batching: PolicyName = None
-    """A policy of which requests join a step, for this service: a name, or name and parameters."""
+    """Batching policy of this service (which requests join a step): a name, or name and parameters."""
 
     @model_validator(mode="before")
     @classmethod
@@ -177,7 +177,7 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def kinds(self) -> list[LanguageModel]:
-        """The service on each type of device, the preferred one first."""
+        """Return the service as it is on each type of device, in order of preference."""
         return [self, *(self._on(other, number) for number, other in enumerate(self.also_on))]
 
     def _on(self, other: AlsoOn, number: int) -> LanguageModel:
@@ -211,14 +211,14 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def figures(self) -> tuple[Architecture, Peak, int] | None:
-        """Model, GPU and number of GPUs, for estimates of steps."""
+        """Architecture, GPU and number of GPUs from which steps are estimated, or None."""
         if isinstance(self.model, Architecture) and self.gpu is not None:
             return self.model, self.gpu, self.gpus
         return None
 
     @property
     def estimated(self) -> bool:
-        """Return True if steps come from published figures, not measured."""
+        """Return True if step times are estimated from published figures, not measured."""
         return self.engine is None and self.step.roofline is not None and not self.step.roofline.model_fields_set
 
     @property
@@ -239,7 +239,7 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def delay(self) -> float:
-        """Seconds before a request waits at a replica, given or the engine's."""
+        """Seconds before a request waits at a replica: as given, or that of the engine."""
         if self.engine is None or "front_end" in self.model_fields_set or self.figures is None:
             return self.front_end
         return float(of_engine("front_end")(*self.figures, self.engine))
@@ -318,7 +318,7 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def max_sequences(self) -> int:
-        """Maximum number of requests in a replica, by default as measured."""
+        """Maximum number of requests in a replica, by default limited by step tokens."""
         decode = self.step.decode
         if "max_num_seqs" in self.model_fields_set:
             return self.max_num_seqs
@@ -364,19 +364,19 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def prefills_on(self) -> LanguageModel:
-        """The service on devices that only prefill, if separate."""
+        """The service as it is on the devices of prefill replicas, if these are separate."""
         return self._named(None if self.disaggregated is None else self.disaggregated.prefill_on)
 
     @property
     def decodes_on(self) -> LanguageModel:
-        """The service on devices that only decode, if separate."""
+        """The service as it is on the devices of decode replicas, if these are separate."""
         return self._named(None if self.disaggregated is None else self.disaggregated.decode_on)
 
     def _named(self, device: str | None) -> LanguageModel:
         return next((kind for kind in self.kinds if kind.device == device), self)
 
     def starts(self, kind: LanguageModel) -> tuple[int, int]:
-        """Initial numbers of replicas of a kind: prefilling, and others."""
+        """Return the initial numbers of prefill replicas and other replicas of a kind."""
         if (apart := self.disaggregated) is not None:
             decode = apart.decode if kind.device == self.decodes_on.device else 0
             return decode, apart.prefill if kind.device == self.prefills_on.device else 0
@@ -385,7 +385,7 @@ class LanguageModel(Profiled, Replicas):
         return kind.used("replicas"), 0
 
     def _measured_numbers(self) -> None:
-        """No step is larger than what was measured, unless the table says that it goes on."""
+        """Check that no step can exceed the measured sizes, unless it is extrapolated."""
         decode, prefill = self.step.decode, self.step.prefill
         if decode is not None and decode.measured is not None and not decode.extrapolate:
             low, high = decode.measured.sizes[0], decode.measured.sizes[-1]
@@ -401,7 +401,7 @@ class LanguageModel(Profiled, Replicas):
 
 
 def _estimated(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-    """Values of an architecture or an engine that the scenario does not give."""
+    """Return values of an architecture or engine for keys that are not given."""
     keys = dict(value)
     if keys.get("engine") is not None:
         if "step" in keys:

@@ -59,7 +59,7 @@ def _named(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """A policy with validated parameters, from which each run makes a new object."""
+    """A policy with validated parameters, from which each run creates a new object."""
 
     kind: str
     name: str
@@ -68,7 +68,7 @@ class PolicySpec:
     written: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def make(self) -> Any:
-        """Make a policy object; for a placement function return the function."""
+        """Create a policy object; for a placement function return the function."""
         item = registry.policy(self.kind, self.name)
         # A policy makes its predictors itself: one for each series.
         values = {key: v if not isinstance(v, PolicySpec) else v.make if v.kind == "predictor" else v.make()
@@ -159,7 +159,7 @@ def _of_services(document: Document, base: Path, kind: str) -> tuple[dict[int, P
 
 
 def _owner(key: str, policy: Mapping[str, Any]) -> str:
-    """Hint that names the policy with a parameter of that name; else ""."""
+    """Hint that names the policy that has a parameter of this name, or ""."""
     for kind in PARTS:
         value = policy.get(kind)
         name = value.get("name") if isinstance(value, dict) else value
@@ -214,7 +214,7 @@ def _check(
 
 
 def _inner_kinds(given: dict[str, Any], signature: Mapping[str, inspect.Parameter]) -> dict[str, type | None]:
-    """The parameters that are policies, and their class (None: placement)."""
+    """Parameters that are policies, with their class (None for a placement function)."""
     inner: dict[str, type | None] = {"placement": None} if "placement" in given and "placement" in signature else {}
     for key, parameter in signature.items():
         if (wanted := inner_type(parameter)) is not None and given.get(key) is not None:
@@ -286,7 +286,7 @@ def _parameter_problems(
 
 
 def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
-    """Parameters of a policy; for an order function those of its list scheduler."""
+    """Parameters of a policy; for an order function, the list scheduler's parameters."""
     if kind == "scheduler" and not inspect.isclass(item):
         parameters = registry.parameters(_list_scheduler())
         parameters.pop("order", None)

@@ -26,9 +26,9 @@ class ReplicasOn(Model):
     device: Name
     """Type of device."""
     replicas: Annotated[int, Field(ge=0)] | None = None
-    """How many replicas at the start; with 0 only such as come in place of others."""
+    """Initial number of replicas on this type; with 0, only replicas that replace others."""
     gpus: Count | None = None
-    """Devices of one node that each replica is on, as many as elsewhere unless given."""
+    """Number of devices of a node that each replica uses; the service's gpus unless given."""
 
 
 ROLES = Annotated[tuple[Literal["prefill", "decode"], ...], Field(min_length=1), ONE_NAME]
@@ -36,13 +36,13 @@ ROLES = Annotated[tuple[Literal["prefill", "decode"], ...], Field(min_length=1),
 
 @keys_of(ScaleBounds, every=Annotated[Seconds, Field(gt=0)], roles=ROLES)
 class ScaleSpec(Mirror):
-    """The policy of how many replicas there are, with its parameters and bounds."""
+    """The scaling policy of a service, with its parameters and bounds."""
 
     model_config = ConfigDict(extra="allow")
     FIRST: ClassVar = ("name",)
 
     name: Name
-    """Name of the policy (`hetsim list policies --kind scale`); its parameters stand next to it."""
+    """Name of the policy (`hetsim list policies --kind scale`); its parameters are further keys here."""
 
 
 class Replicas(Model):
@@ -50,11 +50,11 @@ class Replicas(Model):
 
     replicas: Any = None
     scale: ScaleSpec | None = None
-    """Adds and gives up replicas with the load."""
+    """Policy that starts and drains replicas according to the load."""
     start: Annotated[ReplicaStart, Keys(ReplicaStart, sources=SomeNames)] = ReplicaStart()
-    """How replicas that come later start: fixed times, and where the weights come from."""
+    """Start of later replicas: fixed times, and where the weights come from."""
     routing: PolicyName = None
-    """A policy of which replica serves a request, for this service: a name, or name and parameters."""
+    """Routing policy of this service (which replica serves a request): a name, or name and parameters."""
 
     def check_counts(self, *others: str) -> None:
         """Raise KeyProblem for two numbers of replicas, and for roles that are not there."""
@@ -67,7 +67,7 @@ class Replicas(Model):
 
 Kept = Annotated[Count, Field(le=10_000_000)]
 MAX_NOISE = 0.3
-"""Noise beyond this is cut off so often that the means are no longer those given."""
+"""Maximum noise: above it, cutting off negative times changes the mean noticeably."""
 
 
 @keys_of(StageTime)
@@ -104,24 +104,24 @@ FIXED_ONLY = Short(short, {"anyOf": [{"type": "string"}, TABLE]})
 
 
 class VariantSpec(Occupied):
-    """One variant of a service: its devices, and its times there."""
+    """One variant of a service: its devices, and its stage times on them."""
 
     FIRST: ClassVar = ("name", "device", "upload", "compute", "download")
 
     name: Name | None = None
-    """Name of the variant in tables; made from the device unless given."""
+    """Name of the variant in tables; derived from the device unless given."""
     device: Name = "gpu"
     """Type or kind of device on which it runs."""
     upload: Annotated[StageSpec, FIXED_ONLY] = StageSpec()
-    """Time to upload a batch: per_item and fixed, a fixed time alone, or measured ones by size."""
+    """Time to upload a batch: per_item and fixed, only a fixed time, or times measured by batch size."""
     compute: Annotated[ComputeStage, FIXED_ONLY]
-    """Time to compute a batch: per_item and fixed, a fixed time alone, or measured ones by size."""
+    """Time to compute a batch: per_item and fixed, only a fixed time, or times measured by batch size."""
     download: Annotated[StageSpec, FIXED_ONLY] = StageSpec()
-    """Time to download a batch: per_item and fixed, a fixed time alone, or measured ones by size."""
+    """Time to download a batch: per_item and fixed, only a fixed time, or times measured by batch size."""
     gpu_memory_per_item: Bytes = 0
-    """Memory held on each GPU for each request of a batch, besides gpu_memory."""
+    """Memory used on each GPU per request of a batch, in addition to gpu_memory."""
     max_batch: Count | None = None
-    """Most requests in a batch; as many as memory holds, or no limit, unless given."""
+    """Maximum number of requests in a batch; as many as memory allows, or no limit, unless given."""
 
     def _check_keys(self) -> None:
         check_whole(self)
@@ -145,7 +145,7 @@ def check_whole(way: VariantSpec) -> None:
 
 
 def _check_table(way: VariantSpec, name: str) -> None:
-    """Raise KeyProblem for a stage with table and line, or beyond the measured."""
+    """Raise KeyProblem for a stage with both table and line, or beyond measured sizes."""
     stage = getattr(way, name)
     if (table := stage.measured) is None:
         return
@@ -159,7 +159,7 @@ def _check_table(way: VariantSpec, name: str) -> None:
 
 
 INLINE = tuple(key for key in VariantSpec.model_fields if key != "name")
-"""Keys of a variant that may stand in the service."""
+"""Keys of a variant that a service may have itself."""
 
 
 @keys_of(ResultCache, size=Kept)
@@ -167,9 +167,9 @@ class ResultCacheSpec(Mirror):
     """A cache of popular inputs: the k-th has a share proportional to k^-zipf."""
 
     inputs: Kept
-    """How many different inputs there are."""
+    """Number of different inputs."""
     zipf: NotNegative = 1.0
-    """Exponent of their popularity: the k-th has a share proportional to k^-zipf."""
+    """Exponent of the inputs' popularity: the k-th has a share proportional to k^-zipf."""
 
 
 @keys_of(Service, "request_delay", "response_delay")
@@ -196,13 +196,13 @@ class ServiceSpec(Profiled, Replicas):
     replicas: Annotated[dict[str, Annotated[int, Field(ge=0)]], NUMBER, Field(min_length=1)] | None = None
     """How many replicas: a number, or one for each variant or type of device by name."""
     model: Bytes | None = None
-    """Bytes of weights that an accelerator must hold before it serves, none unless given."""
+    """Bytes of weights that must be loaded on an accelerator before it serves; none unless given."""
     cache: ResultCacheSpec | None = None
-    """Keeps results of popular inputs; none unless given."""
+    """Cache of the results of popular inputs; none unless given."""
     network: Annotated[FrontEndSpec, BOTH_WAYS] = FrontEndSpec()
     """Delay between front end and node: one time for both ways, or request and response."""
     batching: PolicyName = None
-    """A batching policy for this service in place of the common one: a name, or name and parameters."""
+    """Batching policy of this service in place of the common one: a name, or name and parameters."""
 
     def _check_keys(self) -> None:
         inline = [key for key in INLINE if getattr(self, key) is not None]
@@ -224,7 +224,7 @@ class ServiceSpec(Profiled, Replicas):
 
     @property
     def ways(self) -> list[VariantSpec]:
-        """All variants; the inline form is one."""
+        """Return all variants; a service without `variants` is its only variant."""
         if self.variants is not None:
             return self.variants
         return [

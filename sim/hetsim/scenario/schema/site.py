@@ -18,7 +18,7 @@ from hetsim.workload.distributions import TimeDistribution
 
 @keys_of(Partition, users=Names | None, accounts=Names | None)
 class PartitionSpec(Mirror):
-    """Rules of one partition; it lists its nodes, or nodes name the partition."""
+    """Rules of one partition.  Either it lists its nodes, or nodes name the partition."""
 
     nodes: Names | None = None
     """Names of nodes, with ranges as in `gpu[01-08]` and patterns as in `gpu*`."""

@@ -150,7 +150,7 @@ EngineName = Annotated[str, AfterValidator(lambda value: of_engine("named")(valu
 
 
 def figures_missing(gpu: Peak, devices: int) -> str | None:
-    """Name the figure of a GPU that step times need and that is unknown; or None."""
+    """Return the name of an unknown GPU figure that step times need, or None."""
     if gpu.matrix_flops is None:
         return "the peak of the GPU's matrix units is unknown (matrix_flops)"
     if devices > 1 and gpu.link is None:

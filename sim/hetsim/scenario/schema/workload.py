@@ -100,7 +100,7 @@ class PipelineSpec(Model):
     items: Degree = 1
     """Number of items per arrival: one for a request, or micro-batches of a training job."""
     training: Flag = False
-    """Send items forward and backward, gradients along the path of the activations."""
+    """Send items forward and backward; gradients take the path of the activations."""
     replication: Flag = True
     """Allow a stage on several devices, which take items in turn."""
 
@@ -298,7 +298,7 @@ class WorkloadEntry(Demand):
     name: Name | None = None
     """Unique name of the stream; its random numbers depend on the name."""
     arrivals: Annotated[Arrivals, BeforeValidator(_named_process)] | None = None
-    """When tasks arrive: an arrival process and its parameters."""
+    """The arrival process, which determines when tasks arrive, and its parameters."""
     count: Annotated[Count, Field(le=MAX_TASKS)] | None = None
     """Maximum number of tasks of this stream; no limit unless given."""
     until: Seconds | None = None
@@ -308,7 +308,7 @@ class WorkloadEntry(Demand):
     classes: Annotated[list[TaskClass], OneOrMany, Field(min_length=1), _NO_WEIGHT] | None = None
     """Classes of tasks, one of which is drawn for each arrival."""
     together: Flag = False
-    """Each arrival brings a task of every class: one request, which ends with the last of them."""
+    """Each arrival is one request with a task of every class; the request ends with its last task."""
     trace: Trace | None = None
     """A table of tasks or requests in a file, in place of arrivals and times."""
     skip: Annotated[int, Field(ge=0, le=MAX_TASKS, strict=True)] | None = None
