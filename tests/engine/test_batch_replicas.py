@@ -20,6 +20,7 @@ from hetsim.policy import Start, Stop, Wait
 from hetsim.queueing.matching import match
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import load
+from hetsim_policies import CATALOGUE
 
 TABLES = ("tasks", "launches", "devices", "timeline")
 COSTS = {"upload": {"per_item": "0.114 ms", "fixed": "0.15 ms"}, "download": {"fixed": "0.05 ms"},
@@ -49,9 +50,7 @@ def one_device(streams, rate, batching, **more):
     }  # fmt: skip
 
 
-BATCHING = [
-    name for name in registry.policies("batching") if not getattr(registry.policy("batching", name), "iterates", False)
-]
+BATCHING = [name for name in CATALOGUE["batching"] if not getattr(registry.policy("batching", name), "iterates", False)]
 
 
 @pytest.mark.parametrize("streams", [1, 2])
