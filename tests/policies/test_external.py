@@ -66,7 +66,7 @@ def test_all_messages_and_the_log_that_replays_them(tmp_path: Path) -> None:
     assert {"JOB_SUBMITTED", "JOB_COMPLETED", "JOB_KILLED", "NOTIFY", "REQUESTED_CALL"} < set(kinds(events))
     again = hs.run(jobs(4), exchange=tmp_path)
     assert again.tasks.equals(tasks)
-    with pytest.raises(PolicyError, match="cannot be replayed: this run differs from the recorded exchange"):
+    with pytest.raises(PolicyError, match="cannot be replayed: .* has no log of this run"):
         hs.run(jobs(5), exchange=tmp_path)
 
 

@@ -261,8 +261,8 @@ def test_no_tokens_on_average_are_refused():
 @pytest.mark.parametrize(
     ("service", "keys", "others"),
     [
-        (LINEAR, {"compute", "variants", "cache"}, {"step", "kv", "replicas"}),
-        ({"kind": "llm", "step": {"fixed": "1 ms"}}, {"step", "kv", "replicas"}, {"compute", "variants", "cache"}),
+        (LINEAR, {"compute", "variants", "cache"}, {"step", "kv", "also_on"}),
+        ({"kind": "llm", "step": {"fixed": "1 ms"}}, {"step", "kv", "also_on"}, {"compute", "variants", "cache"}),
     ],
 )
 def test_an_unknown_key_of_a_service_is_told_with_the_keys_of_its_kind(service, keys, others):

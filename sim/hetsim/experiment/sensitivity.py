@@ -11,13 +11,14 @@ from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.experiment.work import Setup
 from hetsim.results.formatting import PERCENT, metric_name, several, units_of
 from hetsim.results.many_runs.replications import Replications, replication_values
+from hetsim.results.one_run.estimands import ATTAINMENT
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.language_model import LanguageModel
 
 LONGER = 0.01  # share by which steps are longer in the second run
 PAIRS = 2  # maximum number of replications that are run again
-METRICS = ("ttft_mean", "ttft_p99", "slo_attainment")
+METRICS = ("ttft_mean", "ttft_p99", ATTAINMENT)
 
 
 def sentences(sensitivity: Mapping[str, Any]) -> list[str]:

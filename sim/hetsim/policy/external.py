@@ -82,6 +82,8 @@ class Exchange:
         self._zmq: Any = None
         try:
             if not program.command:
+                if not self._path.exists():
+                    raise wrong(f"cannot be replayed: {program.folder} has no log of this run")
                 self._log = self._path.open("rb")
                 return
             words, out = program.command, subprocess.PIPE

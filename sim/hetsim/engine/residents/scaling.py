@@ -85,7 +85,7 @@ class Scaler:
             self.clock.again(policy.again, TIMER, self.timer)
 
     def rates(self) -> tuple[float, float, float]:
-        """Requests per second, mean time to first token and per further token, of the window."""
+        """Return the window's request rate and mean times to first and per further token."""
         window = self.bounds.every if self.bounds.every < math.inf else WINDOW
         since = self.clock._now - window
         return self.fleet.coming.since(since) / window, self.first.mean(since), self.further.mean(since)

@@ -32,6 +32,7 @@ from hetsim.results.one_run.measured import QUANTILES, Measured, Run
 from hetsim.results.one_run.tables import bound_name
 from hetsim.results.one_run.task_metrics import deadline_after_end
 from hetsim.results.statistics import Interval, normal_quantile, student_interval
+ATTAINMENT = "slo_attainment"
 
 
 def _judged_admitted(run: Measured) -> float:
@@ -149,7 +150,7 @@ def candidates(result: Run) -> list[str]:
     """Metrics for which a run has batch means and a defined value."""
     names = [f"{column}_mean" for column in ("response", "wait", "slowdown", "ttft", "tpot")]
     functions = metrics.metrics(result.bound)
-    return [name for name in (*names, "slo_attainment") if name in functions and not math.isnan(result.metric(name))]
+    return [name for name in (*names, ATTAINMENT) if name in functions and not math.isnan(result.metric(name))]
 
 
 def means_of(values: np.ndarray, batches: int) -> np.ndarray:
@@ -187,7 +188,7 @@ def _met(tasks: Any, metric: str, later: np.ndarray) -> np.ndarray:
     having = met.notna().to_numpy()
     if not having.any():
         return np.zeros(0)
-    if metric == "slo_attainment":
+    if metric == ATTAINMENT:
         counted = having
     elif metric == "attainment_admitted":
         counted = having & (tasks["status"].cat.codes.to_numpy() != REJECTED)

@@ -51,7 +51,7 @@ class Drift(Model):
     """Random variation of a server's speed between runs."""
 
     cv: Share = 0.0
-    """Coefficient of variation of the lognormal factor on all steps of a replication; none unless given."""
+    """Coefficient of variation of the lognormal factor on all steps of a replication."""
     mean: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """Mean of that factor: 1.05 makes steps 5 % longer than the service says."""
 
