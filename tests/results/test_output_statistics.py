@@ -185,7 +185,7 @@ def test_precision_takes_ten_and_tells_what_it_reached():
     runs = hs.replicate(queue(300), replications={"precision": "90%", "metric": "response_mean", "confidence": "90%"})
     assert len(runs) == 10 and any(text.startswith("precision: 90 % interval") for text in runs.remarks)
     out = hs.replicate(queue(300), replications={"precision": "0.1%", "metric": "response_mean", "max": 10})
-    assert len(out) == 10 and any("the most allowed" in text for text in out.warnings)
+    assert len(out) == 10 and any("after 10 replications, the maximum (" in text for text in out.warnings)
 
 
 def test_precision_where_nothing_is_random_stops(tmp_path: Path):
