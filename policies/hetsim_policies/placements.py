@@ -122,7 +122,6 @@ class EarliestFinish:
 
     @staticmethod
     def _later(task: Task, mode: Mode, view: View) -> float:
-        """Estimated finish in a mode that does not fit now."""
         shadow = view.earliest_fit(task, mode)
         return math.inf if shadow.placement is None else shadow.time + view.duration(task, shadow.placement)
 

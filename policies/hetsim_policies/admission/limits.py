@@ -114,7 +114,6 @@ class QueueLimit(Admission):
 
     @staticmethod
     def _starts_at_once(task: Task, view: View, waiting: int) -> bool:
-        """Return True if no counted task waits and this task fits now."""
         return waiting == 0 and any(view.fits(mode) for mode in task.modes)
 
 

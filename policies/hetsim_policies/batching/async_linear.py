@@ -216,6 +216,5 @@ def _normal(x: float) -> float:
 
 
 def _fixed_point(slope: float, fixed: float, rate: float) -> float:
-    """Solve n = rate·(slope·n + fixed) for n; inf without a solution."""
     load = rate * slope
     return max(0.0, rate * fixed) / (1.0 - load) if load < 1.0 else math.inf

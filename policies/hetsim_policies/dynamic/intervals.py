@@ -224,9 +224,7 @@ def spread(mode: Mode, room: Share) -> Share:
     return share
 
 
-def spread_others(
-    dealt: dict[int, Share], widths: Iterable[tuple[IntervalJob, int]], room: Share
-) -> dict[int, Share]:
+def spread_others(dealt: dict[int, Share], widths: Iterable[tuple[IntervalJob, int]], room: Share) -> dict[int, Share]:
     """Add other jobs' GPUs, spread over the nodes' remaining GPUs."""
     for share in dealt.values():
         for node, count in share.items():
@@ -329,7 +327,6 @@ class OptimusIntervals(AtIntervals):
 
     @staticmethod
     def _next(job: IntervalJob, width: int) -> int:
-        """Return the next larger size of a job, or the same size if it is the largest."""
         return next((size for size in job.sizes if size > width), width)
 
     def _gain(self, job: IntervalJob, width: int) -> float:
@@ -480,13 +477,11 @@ class GeneticSearch:
     # What a candidate is worth ----------------------------------------------------------------------------------
 
     def _fair_speed(self, job: IntervalJob) -> float:
-        """Speed of a job on an equal share of the GPUs over the fewest nodes."""
         width = max((gpus for gpus in job.sizes if gpus <= self.fair), default=next(iter(job.sizes)))
         return max(job.speed(self._layout(width, -(-width // int(self.room.max())))), 1e-300)
 
     @staticmethod
     def _layout(gpus: int, nodes: int) -> tuple[int, ...]:
-        """Divide `gpus` GPUs over a number of nodes, as equally as possible."""
         base, more = divmod(gpus, nodes)
         return (base + 1,) * more + (base,) * (nodes - more)
 

@@ -199,7 +199,6 @@ class Lws(Scheduler):
         return task
 
     def _best(self, owner: Worker, taker: Worker, end: int, view: View) -> tuple[Task, Placement] | None:
-        """Return the first task at one end of a worker's deques that `taker` can start."""
         heads = [deque.head(end) for shape, deque in owner.deques.items() if taker.runs(shape)]
         for _, _, task in sorted((head for head in heads if head is not None), key=lambda head: head[0]):
             if (placement := self._placement(task, taker, view)) is not None:

@@ -225,7 +225,6 @@ class RunningList:
         return self._first(len(self._entries))
 
     def _first(self, count: int) -> Iterator[Task]:
-        """Yield the tasks of the first `count` entries, lazily, as callers may stop early."""
         for _, start, task in self._entries[:count]:
             if task.memo == start and task.state == RUNNING:
                 yield task

@@ -211,7 +211,6 @@ class SlurmMultifactor(Scheduler):
         return ("", task.user) if self.tree is None else (task.label("account"), task.user or NO_USER)
 
     def _counted(self, entry: "RunningUsage") -> float:
-        """Service of a running task that the usage already includes."""
         if self._constant:
             return entry.received + entry.rate / WHOLE * (self._usage.as_of - entry.since)
         return entry.received

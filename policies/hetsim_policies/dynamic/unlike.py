@@ -340,7 +340,6 @@ class MultiGeneration(Scheduler):
         return sorted(((gain(p), p) for p in allowed), reverse=True)
 
     def _price(self, mode: Mode) -> float:
-        """Price (or watts above idle) of a second in a mode."""
         if self.measure == "energy":
             return mode.width * (mode.type.power.busy - mode.type.power.idle)
         return mode.width * self._prices[mode.type.name]

@@ -292,7 +292,6 @@ class Predictive(Scheduler):
             self._since, self._next = end, end + self.interval
 
     def _devices(self, load: float) -> float:
-        """Number of whole devices for a load at the target utilization."""
         return math.ceil(load / self.target - 1e-9) if load < math.inf else math.inf
 
     def _measure(self, end: float) -> None:

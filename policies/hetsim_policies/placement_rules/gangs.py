@@ -272,7 +272,6 @@ def least_contention(task: Task, view: View) -> Placement | None:
 
 
 def _without_nodes(task: Task, mode: Mode, view: View) -> Placement | None:
-    """Place a mode without a number of nodes: on the tightest node, or across nodes."""
     if (placement := by_room(task, [mode], view, tightest=True)) is None and mode.span_any:
         placement = view.first(mode, task)
     return placement if placement is not None and view.holds(task, placement) else None

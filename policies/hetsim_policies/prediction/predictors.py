@@ -281,7 +281,6 @@ def _slots(season: float, slot: float) -> int:
 
 
 def _part(weight: float, slots: float) -> float:
-    """Weight of observations that stand for this number of slots."""
     return 1.0 - (1.0 - weight) ** slots
 
 

@@ -72,7 +72,6 @@ class _WaitingTasks:
         heapq.heappush(self._heap_of[task], (self._position[task], task))
 
     def take(self, kind: int) -> int | None:
-        """Return the first listed task that can run on a type; None if no such task waits."""
         heaps = [heap for heap in self._served[kind] if heap]
         return heapq.heappop(min(heaps, key=lambda heap: heap[0]))[1] if heaps else None
 

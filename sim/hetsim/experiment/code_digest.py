@@ -347,7 +347,6 @@ class _Walk:
         self.value(value)
 
     def _first_argument(self, function: Any, text: Any) -> None:
-        """Check a function such as `attrgetter` by its first argument (None if computed)."""
         if function is operator.methodcaller or function is operator.attrgetter:
             if text is None:
                 self.unknown("reads attributes by computed names")
@@ -461,7 +460,6 @@ class _Walk:
 
 
 def _is_key(code: types.CodeType, steps: list[dis.Instruction]) -> bool:
-    """Return True if the call that begins at these steps only computes a key."""
     return "__hash__" in code.co_qualname.split(".") or _KEY.match(_words(steps)) is not None
 
 

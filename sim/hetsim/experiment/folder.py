@@ -94,9 +94,7 @@ def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *
         if resume:
             return "extended"
         why = error if isinstance(error, DamagedFile) else f"{folder / MARK} cannot be read: {error.strerror}"
-        raise UsageError(
-            f"{why}; --resume rewrites it and reuses the intact runs, --fresh starts again"
-        ) from None
+        raise UsageError(f"{why}; --resume rewrites it and reuses the intact runs, --fresh starts again") from None
     if not (other := _differences(there, about)):
         return "same"
     said = f"{folder} has another sweep (it differs in {listed(other)})"
@@ -122,7 +120,6 @@ def _contents(folder: Path, target: str | Path) -> list[str]:
 
 
 def _row_text(about: Mapping[str, Any]) -> str:
-    """The digests of the rows as one text; older marks have a list of them."""
     rows = about.get("rows")
     return "".join(map(str, rows)) if isinstance(rows, list) else str(rows)
 

@@ -280,7 +280,6 @@ class KernelSteps:
         return seconds or self.fixed
 
     def _reading(self, prompts: float, length: float) -> float:
-        """Return the attention seconds of prompts of this length."""
         if prompts <= self.prompts[0]:
             return on_line(self.lengths, self.prefill[0], length) * prompts / self.prompts[0]
         place = _segment(self.prompts, prompts)

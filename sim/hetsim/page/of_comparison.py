@@ -93,7 +93,6 @@ def _best_figures(found: Comparison) -> Iterator[tuple[str, str, str]]:
 def _metrics_with(
     by_metric: dict[str, list[Finding]], some: Callable[[Iterable[bool]], bool], *shown: str
 ) -> list[str]:
-    """Return the metrics with any (or all) findings of these kinds."""
     return [name for name, rows in by_metric.items() if rows and some(row.shown in shown for row in rows)]
 
 

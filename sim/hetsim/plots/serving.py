@@ -40,7 +40,6 @@ def serving(result: Result) -> Picture:
 
 
 def _means(rows: pd.DataFrame, values: Any, edges: np.ndarray) -> np.ndarray:
-    """Return the mean over time of a rate per row, summed over all replicas."""
     time = np.concatenate([rows["start"], rows["end"]])
     order = np.argsort(time, kind="stable")
     return averaged(time[order], np.concatenate([values, -values])[order].cumsum(), edges, edges[-1])

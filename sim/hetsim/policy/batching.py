@@ -40,9 +40,7 @@ class BatchReport(NamedTuple):
     @property
     def times(self) -> BatchTimes:
         return BatchTimes(
-            self.upload_end - self.upload_start,
-            self.compute_end - self.compute_start,
-            self.end - self.download_start,
+            self.upload_end - self.upload_start, self.compute_end - self.compute_start, self.end - self.download_start
         )
 
 

@@ -168,7 +168,6 @@ class PlannedScheduler(Scheduler):
             yield Wait(arrives)
 
     def _as_one(self, number: int, tasks: tuple[Task, ...]) -> tuple[Task | tuple[Task, ...], Placement]:
-        """Return the tasks of a fused launch with their placement."""
         device = self._placements[number].devices
         cores = self._placements[number].cores
         own = [self._modes[task.index] for task in tasks]

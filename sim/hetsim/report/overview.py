@@ -428,7 +428,6 @@ def beside(names: list[str], columns: list[list[str]], longest: int | None = Non
 
 
 def _marked(cells: list[str]) -> list[str]:
-    """Return cells padded if one has a mark, so that numbers remain aligned."""
     if not any(cell.endswith(" ◂") for cell in cells):
         return cells
     return [cell if cell.endswith(" ◂") else cell + "  " for cell in cells]

@@ -134,7 +134,6 @@ def trace_events(result: Result) -> Iterator[Event]:
 
 
 def _labels(kind: str, process: int, thread: int, name: str) -> Iterator[Event]:
-    """Yield the name and the sort position of a process or a thread."""
     for what, value in (("name", name), ("sort_index", thread or process)):
         yield {"ph": "M", "name": f"{kind}_{what}", "pid": process, "tid": thread, "args": {what: value}}
 

@@ -109,8 +109,7 @@ class Sizing:
             said.append(f"{below.size} does not: {self._said(below)}.")
         else:
             said.append(
-                f"It is undecided whether {below.size} meets the target: {self._said(below)}; "
-                "use more replications."
+                f"It is undecided whether {below.size} meets the target: {self._said(below)}; use more replications."
             )
         odd = [trial.size for trial in self.trials if trial.size > self.size and trial.verdict == MISSED]
         if odd:
@@ -257,9 +256,7 @@ def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed
 
 def check_key(scenario: Scenario, over: str, least: int) -> None:
     if over in NO_SIZES:
-        raise UsageError(
-            f"--over {over}: {NO_SIZES[over]}, not a size; give a size, such as cluster.nodes.0.count"
-        )
+        raise UsageError(f"--over {over}: {NO_SIZES[over]}, not a size; give a size, such as cluster.nodes.0.count")
     try:
         scenario.with_overrides({over: max(least, 1)})
     except ScenarioError as error:

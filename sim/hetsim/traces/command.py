@@ -46,9 +46,7 @@ def trace() -> None:
 @READING
 @JSON
 @click.option("--picture", type=PICTURE, metavar="PNG", help="Write a picture of the trace to PNG.")
-def inspect(
-    file: str, form: str | None, options: tuple[str, ...], as_json: bool, picture: Path | None
-) -> None:
+def inspect(file: str, form: str | None, options: tuple[str, ...], as_json: bool, picture: Path | None) -> None:
     """Summarize a trace: number, times and sizes of its tasks, and its columns.
 
     The load over time counts every task from its recorded start (or, without one, its submission) for its duration.
@@ -76,9 +74,7 @@ def inspect(
 @click.option("--force", is_flag=True, help="Replace YAML if it exists.")
 @JSON
 @VERBOSITY
-def map_(
-    file: str, form: str | None, separator: str | None, mapping: Path | None, force: bool, as_json: bool
-) -> None:
+def map_(file: str, form: str | None, separator: str | None, mapping: Path | None, force: bool, as_json: bool) -> None:
     """Propose a mapping of the columns of a log, from its header and first rows.
 
     Prints the workload of a scenario as YAML to paste, with comments on what is uncertain or missing.

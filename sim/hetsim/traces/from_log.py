@@ -162,9 +162,7 @@ def document_of(
     }
 
 
-def variants(
-    document: dict[str, Any], explained: Explained, pooled: bool, cluster_nodes: list[str] | None
-) -> Compared:
+def variants(document: dict[str, Any], explained: Explained, pooled: bool, cluster_nodes: list[str] | None) -> Compared:
     """Return the log as recorded, and steps that add what was inferred.
 
     `pooled`: the cluster was inferred, or has no partitions, so that limits can become partitions.

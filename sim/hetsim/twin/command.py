@@ -274,7 +274,6 @@ def _there(path: Path) -> Path:
 
 
 def _split(text: str, default: str) -> tuple[str, str]:
-    """Split FORMAT:FILE into format and file; FILE alone has the default format."""
     form, sign, file = text.partition(":")
     return (form, file) if sign and re.fullmatch(r"\w+", form) and not Path(text).exists() else (default, text)
 

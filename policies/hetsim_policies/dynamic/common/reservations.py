@@ -267,7 +267,6 @@ class FreeProfile:
 
 @lru_cache(4096)
 def _only_mode(shape: Shape) -> Mode | None:
-    """Return a shape's only mode, if it is on accelerators of one node; else None."""
     mode = shape.modes[0]
     return mode if len(shape.modes) == 1 and mode.unit is None and not mode.span_any else None
 

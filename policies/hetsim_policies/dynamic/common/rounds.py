@@ -312,7 +312,6 @@ class RoundScheduler(Scheduler):
         return list(chosen.values())
 
     def _lags(self, job: RoundJob, way: int) -> bool:
-        """Return True if the job will lag by at least half a round at this round's end."""
         due = job.due[way] + job.target[way] * self.round_length
         return due - job.received[way] >= (0.5 - 1e-9) * self.round_length
 

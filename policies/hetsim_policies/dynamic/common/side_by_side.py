@@ -153,7 +153,6 @@ class PairRoom(RoundRoom):
                 self.beside[other.row] = first.job
 
     def _at_home(self, some: Sequence[SeatedJob], view: View) -> SeatedJob | None:
-        """Return the job of a pair that may continue where it runs, or None."""
         for one in sorted(some, key=lambda one: one.row not in self.kept):
             if one.job.mode == one.position and (one.row in self.kept or self.keep(one.job)):
                 return one

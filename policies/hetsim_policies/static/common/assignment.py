@@ -239,7 +239,6 @@ class AssignmentProgram:
         self.rows.append((np.asarray(columns, dtype=int), np.asarray(coefficients, dtype=float), limit, equal))
 
     def _of(self, task: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the variables of a task and its times."""
         columns = self.number[task][self.number[task] >= 0]
         return columns, self.time[columns]
 

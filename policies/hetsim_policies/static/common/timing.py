@@ -275,7 +275,6 @@ class Pipeline:
 
     @staticmethod
     def _pipes(*named: tuple[str, Link, str]) -> list[tuple[str, float]]:
-        """Return names and latencies of the links of finite rate."""
         rates = [link.upload if direction == "up" else download_rate(link) for _, link, direction in named]
         finite = [one for one, rate in zip(named, rates, strict=True) if np.isfinite(rate)]
         return [(name if link.duplex == "half" else f"{name}:{way}", link.latency) for name, link, way in finite]

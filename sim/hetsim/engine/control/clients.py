@@ -104,7 +104,6 @@ class Clients:
         return []
 
     def _is_late(self, row: int, time: float, clients: Behavior) -> bool:
-        """Return True if the client gives up the call of this attempt by `time`."""
         return time >= self.state.tasks.arrival.item(self.calls.root.item(row)) + clients.give_up_after
 
     def _pays(self, row: int, clients: Behavior) -> bool:

@@ -275,7 +275,6 @@ def all_steady(tasks: Tasks, quick: frozenset[Mode]) -> bool:
 
 
 def _as_fused(mode: Mode) -> bool:
-    """Return True if a mode equals the `fused_mode` of its `parts`."""
     if fusible(mode.parts) is not None:
         return False
     due = fused_mode(mode.parts)

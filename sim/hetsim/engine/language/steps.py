@@ -113,7 +113,6 @@ class Steps:
         return powered
 
     def _weighted(self, computed: float, end: float) -> float:
-        """Return seconds computed up to `end`, weighted by the power at each time."""
         if math.isnan(self.worked_until):  # one power from their begin on
             return computed * self.power
         return self.worked + max(0.0, end - self.worked_until) * self.power

@@ -323,7 +323,6 @@ class Queue:
             self.bell[self] = again or self.bell.get(self, False)
 
     def _call(self) -> None:
-        """Have the policy called at this instant."""
         self.ring()
         if self.holder is None:
             self.clock.round_due = True

@@ -231,7 +231,6 @@ class Placing:
         return self._capacity.on_node(mode, self._capacity.nodes[rooms.node(mode, mask, tightest)])
 
     def _first_with_items(self, mode: Mode, task: Task) -> Placement | None:
-        """Return the first placement whose devices have room for the task's data."""
         placement = self._capacity.first(mode)  # most often there is room for its data, too
         if placement is None or self.holds(task, placement):
             return placement
@@ -285,7 +284,6 @@ class Placing:
         return Placement(mode, (device,)), self._capacity.of[device.index], self._capacity.nodes[device.node]
 
     def _on_node(self, mode: Mode, node: int, task: Task | None = None) -> Placement | None:
-        """Return a mode's placement on a node; with a task, on devices that fit its data."""
         if not self._capacity.mask(mode) >> node & 1:
             return None
         state = self._capacity.nodes[node]

@@ -238,7 +238,6 @@ class EarliestFit:
             self._free = free.get(self._gang, -1)
 
     def _on_sketches(self, modes: list[Mode], nodes: list[int], free: dict[Mode, int]) -> Placement | None:
-        """Return the first mode's placement that fits after a launch ended on these nodes."""
         for number in nodes:
             for mode in modes:
                 if (placement := self._sketches[number].place(mode)) is not None:

@@ -299,7 +299,6 @@ class Episodes:
 
 
 def _of_sizes(make: Callable[..., Observation], first: Observation, *given: Any) -> Observation:
-    """Create an observation with the shapes of the first observation."""
     observation = make(*given)
     observation.keep(first)
     return observation

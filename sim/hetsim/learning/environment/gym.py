@@ -85,9 +85,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         self._load_seed: int | None = None  # that of the training loads; None until it is given or drawn
         self._episode = -1
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin a run; return the first observation, and the info with its mask."""
         super().reset(seed=seed)
         if seed is not None and not options:

@@ -171,7 +171,6 @@ class _InSystem(Reward):
         self.credit: dict[int, float] = {}  # 1 for each task that was credited with its time at best
 
     def worth(self, task: Task) -> float:
-        """Weight of a task."""
         raise NotImplementedError
 
     def arrived(self, task: Task) -> None:

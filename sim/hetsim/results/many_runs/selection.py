@@ -95,9 +95,7 @@ class Race:
         """Add a policy's next replication: a mean over `count` customers."""
         if not math.isfinite(value):
             number, what = len(self.values[policy]), "undefined" if math.isnan(value) else "infinite"
-            raise UsageError(
-                f"{self.metric} is {what} in replication {number} of {policy}: select by another metric"
-            )
+            raise UsageError(f"{self.metric} is {what} in replication {number} of {policy}: select by another metric")
         self.values[policy].append(value)
         self.counts[policy].append(count)
 

@@ -65,10 +65,7 @@ def more_is_better(metric: str, better: Better | None = None, keys: Iterable[str
     if stated is not None or metric in keys:
         return stated == "more"
     if not has_direction(metric):
-        raise UsageError(
-            f"{metric} has no better direction: choose one, "
-            f'better={{"{metric}": "more"}} or "less"'
-        )
+        raise UsageError(f'{metric} has no better direction: choose one, better={{"{metric}": "more"}} or "less"')
     return higher_is_better(metric)
 
 

@@ -32,6 +32,7 @@ from hetsim.results.one_run.measured import QUANTILES, Measured, Run
 from hetsim.results.one_run.tables import bound_name
 from hetsim.results.one_run.task_metrics import deadline_after_end
 from hetsim.results.statistics import Interval, normal_quantile, student_interval
+
 ATTAINMENT = "slo_attainment"
 
 

@@ -94,7 +94,6 @@ def due_times(record: Record) -> np.ndarray:
 
 
 def _limits_of(run: RunInput, service: LanguageService) -> dict[str, np.ndarray]:
-    """The limits of each request of a service: its class's, or the service's."""
     none, rows = np.zeros(len(run.tasks)), service.rows
     own = {name: run.tasks.extra.get(f"{name}_limit", none)[rows] for name in ("ttft", "tpot")}
     return {name: np.where(limit > 0, limit, getattr(service, name)) for name, limit in own.items()}

@@ -223,7 +223,6 @@ def _mapped(note: Any, convert: Callable[[Any], Any]) -> Any:
 
 
 def _numbers_from_json(note: Any) -> Any:
-    """Restore a note from JSON, except NaN, which remains None."""
     return _mapped(note, lambda value: float(value) if value in ("Infinity", "-Infinity") else value)
 
 

@@ -59,7 +59,6 @@ def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float
     completed = status == COMPLETED
 
     def put(name: str, values: np.ndarray) -> None:
-        """Set a column of requests with stages; other rows keep their values."""
         old = stage_rows[name].to_numpy()
         stage_rows[name] = np.where(of_stages, values, old).astype(old.dtype)
 

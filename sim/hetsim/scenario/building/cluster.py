@@ -142,9 +142,7 @@ def _spec(nodes: schema.Nodes, prices: Mapping[str, Price]) -> NodeSpec:
     return nodes.made(
         accelerators=tuple(accelerators),
         cpu_type=nodes.cpu.made(
-            name=nodes.cpu.type,
-            kind="cpu",
-            price=nodes.cpu.price or prices.get(nodes.cpu.type, FREE),
+            name=nodes.cpu.type, kind="cpu", price=nodes.cpu.price or prices.get(nodes.cpu.type, FREE)
         ),
         switch_size=switch.size if switch else None,
         switch=switch.made() if switch else Link(),

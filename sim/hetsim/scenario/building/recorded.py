@@ -76,7 +76,6 @@ def build_recorded(entry: WorkloadEntry, name: str, path: Path_, table: TaskTabl
 
 
 def _check_estimates(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Context) -> None:
-    """Check for estimates that are given twice, or that only drawn tasks can have."""
     if entry.estimates is None:
         return
     if table.estimates:

@@ -219,7 +219,6 @@ def _stages_of_work(table: TaskTable, peak: Peak, rows: np.ndarray) -> tuple[np.
 
 
 def _bytes_of(table: TaskTable, rows: np.ndarray) -> np.ndarray:
-    """Memory bytes of rows: 0 if only operations are known, NaN if nothing is."""
     given = table.numbers.get("bytes")
     moved = np.zeros(len(rows)) if given is None else np.nan_to_num(given[rows], nan=0.0)
     return np.where(np.isnan(table.numbers["flops"][rows]), np.nan, moved)

@@ -176,7 +176,6 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         rate = request_rate(entry, stream)
 
         def overload(batching: Batching, policy: str) -> tuple[str, float] | None:
-            """Describe an overload under a batching policy, which may limit batch sizes."""
             limit = max(mode.batch_limit for mode in modes)
             max_batch, cap = capacity(limit), limit if batching.max_batch is None else min(limit, batching.max_batch)
             why = f"{policy} forms batches of at most {cap}, with which"

@@ -52,7 +52,6 @@ def check_effect(entry: WorkloadEntry, path: Path_, table: TaskTable, context: C
 
 
 def _reads_as_time(column: str, kind: str) -> bool:
-    """Return True for `v100_time`, `time_v100`, `gpu-time-V100` and the like."""
     words, named = (set(re.findall(r"[a-z0-9]+", name.lower())) for name in (column, kind))
     rest = words - named - {"gpu", "estimate", "s", "sec"}
     return named <= words and bool(rest) and rest <= {"time", "duration", "runtime", "seconds"}

@@ -60,7 +60,6 @@ FILES = {"upload": "table", "compute": "table", "download": "table", "model": "c
 
 
 def _anchored(section: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The section, with its files as absolute paths."""
     placed = dict(section)
     for name, key in FILES.items():
         part = placed.get(name)

@@ -109,9 +109,7 @@ KIND = Short(lambda value: {"kind": value} if isinstance(value, str) else value,
 Powered = Annotated[Power, Keys(Power)]
 Preempted = Annotated[Preemption, Keys(Preemption), KIND]
 Priced = Annotated[
-    Price,
-    Keys(Price),
-    Short(lambda v: v if isinstance(v, dict | Price) else {"up": v}, {"type": ["string", "number"]}),
+    Price, Keys(Price), Short(lambda v: v if isinstance(v, dict | Price) else {"up": v}, {"type": ["string", "number"]})
 ]
 
 

@@ -76,11 +76,8 @@ _NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "require
 _POLICY_SCHEMA: dict[str, Any] = {
     "anyOf": [
         {"type": "string"},
-        {
-            "type": "object",
-            "properties": {part: {"anyOf": [{"type": "string"}, _NAMED]} for part in POLICY_PARTS},
-        },
-    ],
+        {"type": "object", "properties": {part: {"anyOf": [{"type": "string"}, _NAMED]} for part in POLICY_PARTS}},
+    ]
 }
 
 

@@ -140,7 +140,6 @@ class LayerNetwork:
 
     @property
     def _numbers(self) -> list[int]:
-        """Number of values of the input, and of the output of each layer."""
         return [math.prod(shape) for shape in (self.input, *(layer.output for layer in self.layers))]
 
     @property

@@ -207,7 +207,6 @@ class PiecewisePoisson(ArrivalProcess):
         return starts, rates, slopes
 
     def _expected(self, end: float) -> Any:
-        """Return the expected number of arrivals up to each instant and up to `end`."""
         starts, rates, slopes = self._pieces()
         lasting = np.diff(np.minimum(starts, end), append=end)
         return np.concatenate([[0.0], np.cumsum((rates + slopes * lasting / 2) * lasting)])

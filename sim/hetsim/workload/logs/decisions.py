@@ -462,9 +462,7 @@ def examine(
     return examined
 
 
-def _instants(
-    jobs: list[LoggedJob],
-) -> Iterator[tuple[float, list[LoggedJob], list[LoggedJob], list[LoggedJob]]]:
+def _instants(jobs: list[LoggedJob]) -> Iterator[tuple[float, list[LoggedJob], list[LoggedJob], list[LoggedJob]]]:
     """Yield each instant with its ends (of jobs that take time), arrivals and starts."""
     entries: dict[float, tuple[list[LoggedJob], list[LoggedJob], list[LoggedJob]]] = {}
     for job in jobs:

@@ -91,7 +91,6 @@ class MappedJobs:
             self._row(line, {name: value for name, value in row.items() if value is not None}, cells, row_text)
 
     def _row(self, line: int, row: dict[str, Any], cells: dict[str, Any], whole: str | None) -> None:
-        """Pass a row on to the job that it belongs to."""
         made = self.made
         if made.gang is not None:
             label = self._key(made.gang.by, row, cells)
@@ -285,9 +284,7 @@ class MappedJobs:
         if not gpus:
             found.pop("devices", None)
         if self.typed == ["gpu_time"] and gpus == 0:
-            log.leave_out(
-                "use no GPU, but only gpu_time is mapped (duration is the time on any device)", line
-            )
+            log.leave_out("use no GPU, but only gpu_time is mapped (duration is the time on any device)", line)
             return False
         if self.typed == ["gpu_time"] and "gpus" not in self.made.columns:
             found["gpus"] = 1.0

@@ -35,7 +35,6 @@ class Words:
 
 
 def _words(text: str) -> frozenset[str]:
-    """Return the words of a text; `@asked` is replaced by the words of a group."""
     return frozenset(re.sub(r"@(\w+)", lambda match: _TABLES["groups"][match[1]], text).split())
 
 

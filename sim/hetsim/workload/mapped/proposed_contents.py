@@ -155,7 +155,6 @@ class Contents:
             if pick is not None and target not in self.chosen and not (target == "class" and "queue" in self.chosen):
                 self._take(target, pick, f"{kinds[pick.name]} different texts in {self.rows:,} rows")
 
-
     def _peak(self, column: Column) -> float:
         """Return the maximum that jobs with one value of a column use at once."""
         if (took := self._seconds()) is None or column.blank:
@@ -169,7 +168,6 @@ class Contents:
 
 
 def _by_row(column: Column, values: Sequence[float] | None) -> np.ndarray:
-    """Return the values of a column by row, NaN for blank cells."""
     by_row = np.full(len(column.there), np.nan)
     if values is not None:
         by_row[np.array(column.there, dtype=bool)] = values
@@ -177,7 +175,6 @@ def _by_row(column: Column, values: Sequence[float] | None) -> np.ndarray:
 
 
 def _share(true: Any, known: np.ndarray) -> float:
-    """Return the share of rows in which something is true, among rows that are known."""
     there = np.isfinite(known)
     return float(np.asarray(true)[there].mean()) if there.sum() >= FEW else 0.0
 

@@ -119,9 +119,7 @@ def _row(log: JobLog, line: int, cells: list[str]) -> dict[str, Any] | None:
     return {"id": number, "arrival": came, "start": began, "end": ended, **resources, **further}
 
 
-def _job(
-    log: JobLog, times: JobTimes, line: int, row: dict[str, Any], whole: str | None, node_counts: bool
-) -> None:
+def _job(log: JobLog, times: JobTimes, line: int, row: dict[str, Any], whole: str | None, node_counts: bool) -> None:
     settled = times.settle(
         line, row.pop("arrival"), row.pop("start"), end=row.pop("end"), took=row.pop("duration", None)
     )
@@ -136,9 +134,7 @@ def _job(
     times.added(log.add(line, row.pop("id"), came, duration=took, whole=whole, start=began, **row))
 
 
-def _details(
-    log: JobLog, line: int, cell: dict[str, str], places: list[str], allowed: float
-) -> dict[str, float | str]:
+def _details(log: JobLog, line: int, cell: dict[str, str], places: list[str], allowed: float) -> dict[str, float | str]:
     """Return a job's columns besides times and resources; `allowed`: its time limit."""
     labels = {"status": cell["State"].split(" ")[0], "recorded_node": "|".join(places)}
     labels |= {column.lower(): cell[column] for column in ("User", "Partition", "Account", "QOS")}

@@ -183,7 +183,6 @@ def _runs(log: JobLog, found: Snapshot, line: int, cell: dict[str, str]) -> bool
 
 
 def _start(log: JobLog, line: int, cell: str, runs: bool) -> float:
-    """Return a job's start or expected start; NaN if unknown (an error if it runs)."""
     if cell not in NO_TIME:
         return _or_nan(log.date(line, "START_TIME", cell))
     if runs:

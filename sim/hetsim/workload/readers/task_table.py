@@ -365,7 +365,6 @@ class _Reader:
         self._refuse(table, "weight", lambda weight: weight == 0, "a weight must be above 0")
 
     def _refuse(self, table: TaskTable, name: str, wrong: Callable[[np.ndarray], np.ndarray], message: str) -> None:
-        """Record the rows with wrong numbers in a column; `message` may show the number."""
         if (numbers := table.numbers.get(name)) is not None:
             for row in np.flatnonzero(wrong(numbers)).tolist():
                 self._row_problem(row, name, message.format(numbers[row]))
@@ -488,12 +487,10 @@ def _numbers_one_by_one(cells: list[str | None]) -> tuple[np.ndarray, np.ndarray
 
 
 def _cell(column: pa.ChunkedArray, row: int) -> Any:
-    """Return a cell as a Python value; None if Python has no such value."""
     with contextlib.suppress(OverflowError, ValueError):
         return column[row].as_py()
     return None
 
 
 def _name(cell: Any) -> str:
-    """Return the name in a cell: whole floats as integers, NaN as blank."""
     return "" if cell is None or cell != cell else written(cell)

@@ -249,7 +249,6 @@ def _count(counts: dict[str, list[int]], reason: str, line: int) -> None:
 
 
 def _hash(text: str, seed: int) -> int:
-    """Return 63 bits that depend only on text and seed."""
     digest = blake2b(text.encode(), digest_size=8, salt=(seed % 2**64).to_bytes(8, "little")).digest()
     return int.from_bytes(digest, "little") >> 1
 

@@ -49,7 +49,6 @@ class HeldOverTime:
         return self._level_above(max(COMMON_SHARE * float(self.length[self.level > 0].sum()), MOMENT))
 
     def _level_above(self, seconds: float) -> float:
-        """Return the highest level except for this time (at most half of all time)."""
         order = np.argsort(-self.level, kind="stable")
         above = np.searchsorted(np.cumsum(self.length[order]), min(seconds, self.length.sum() / 2), side="right")
         return float(self.level[order][min(above, len(order) - 1)]) if len(order) else 0.0
