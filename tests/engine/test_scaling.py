@@ -413,3 +413,12 @@ def test_a_fork_in_mid_flight_ends_with_the_same_bytes():
             clock.end = end
             assert fingerprint(run.fork().run()) == whole
         assert fingerprint(run.run()) == whole
+
+
+def test_a_service_without_initial_replicas_is_no_overload():
+    scale = {"name": "keep_alive", "keep": "1 s", "min": 0, "max": 1}
+    service = {"kind": "llm", "scale": scale, "model": "1 GB", "step": {"fixed": "1 us"}}
+    entry = {"arrivals": {"process": "poisson", "rate": "1/s"}, "count": 20, "tokens": {"prompt": 1, "output": 1}}
+    cluster = {"nodes": [{"gpus": {"type": "gpu", "count": 1, "memory": "8 GB"}, "pcie": {"upload": "1 GB/s"}}]}
+    result = hs.run({"name": "x", "cluster": cluster, "workload": [entry | {"service": service}], "policy": "fcfs"})
+    assert not [text for text in result.warnings if "grows without bound" in text]

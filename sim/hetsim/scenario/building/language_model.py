@@ -193,8 +193,8 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
             if service.disaggregated is None:
                 alone = together + times.fixed * max(decoding, filled), 0.0
             for side, (count, seconds) in enumerate(zip(counts, alone, strict=True)):
-                if scale is not None and apart is None and not side and seconds > 0:
-                    max_times[0] = max(max_times[0], scale.max_replicas / seconds)
+                if scale is not None and apart is None and not side:
+                    max_times[0] = max(max_times[0], scale.max_replicas / seconds if seconds > 0 else math.inf)
                 elif count:
                     if scale is not None and ("decode", "prefill")[side] in scale.roles:
                         count = scale.max_replicas
