@@ -472,10 +472,10 @@ def test_a_fork_in_mid_load_goes_on_alike():
     ("start", "nodes", "said"),
     [
         ({"from": ["host", "hsot"]}, {}, 'no place "hsot"; did you mean "host"?'),
-        ({"from": ["host", "store", "host"]}, {}, "host stands there twice"),
-        ({"from": ["store", "host"]}, {}, "store has every model"),
-        ({"from": "gpu"}, {"nvlink": "100 GB/s"}, "GPUs give a model to others over nvlink"),
-        ({"from": ["gpu", "store"]}, {}, "GPUs give a model to others over nvlink"),
+        ({"from": ["host", "store", "host"]}, {}, "from must list each place once; got host twice"),
+        ({"from": ["store", "host"]}, {}, "store has every model, so places after it are never used"),
+        ({"from": "gpu"}, {"nvlink": "100 GB/s"}, "gpu needs nvlink on a node, and a place after gpu"),
+        ({"from": ["gpu", "store"]}, {}, "gpu needs nvlink on a node, and a place after gpu"),
         ({"from": ["disk", "store"]}, {}, "a node has no disk"),
         ({"from": "disk"}, {"disk": {"read": "1 GB/s", "size": "10 GB"}}, "has room for 10 GB of models, s has 16 GB"),
         ({"from": ["disk", "store"]}, {"disk": {"read": "1 GB/s", "size": "10 GB"}}, "s has 16 GB"),
@@ -503,10 +503,10 @@ def test_more_models_than_fit_are_a_warning_or_an_error():
     nodes = {"stores": STORE, "nodes": [node(keep="40 GB", gpus=3)]}
     (warning,) = load({"cluster": nodes, "workload": more}).build().warnings
     assert warning == (
-        "host memory of a node has room for 40 GB of models, all from there have 48 GB: they evict each other"
+        "host memory of a node has room for 40 GB of models, all its models have 48 GB: they evict each other"
     )
     at_home = [service({}, name) for name in "abc"]
-    with pytest.raises(ScenarioError, match="all from there have 48 GB"):
+    with pytest.raises(ScenarioError, match="all its models have 48 GB"):
         load({"cluster": nodes, "workload": at_home}).build()
     with pytest.raises(ScenarioError, match="two stores have the same name"):
         load({"cluster": {"stores": STORE * 2, "nodes": [node()]}, "workload": three[:1]}).build()

@@ -271,13 +271,13 @@ APART = {"disaggregated": {"prefill": 1, "decode": 1}, "kv": {"per_token": "1 B"
     ({"scale": {"name": "predicted", "max": 2, "rate": 1}}, "scale: predicted measures at equal intervals"),
     ({"scale": {"name": "queue_kv", "max": 2, "roles": "decode"}}, "scale.roles: roles are those of disaggregated"),
     (APART | {"scale": {"name": "queue_kv", "min": 0, "max": 2, "roles": "decode"}},
-     "scale.min: prefill keeps 1 replicas, which need one of the other role"),
+     "scale.min: min must be at least 1 if only one role scales: the 1 replicas of prefill"),
     (APART | {"scale": {"name": "queue_kv", "min": 2, "max": 2}}, "disaggregated.prefill: 1 replicas at the start"),
     ({"scale": {"name": "keep_alive", "max": 2}, "replicas": 2}, "replicas: scale defines the number"),
     ({"routing": {"name": "scored", "weights": {"cpu": 1}}}, "routing.weights.cpu"),
     ({"routing": {"name": "scored", "weights": {"kv": 0}}}, "routing: scored: weights are all 0"),
-    ({"routing": {"name": "scored", "delay": "1 s"}}, "routing: scored: of what it looks at only numbers of requests"),
-    ({"routing": {"name": "foresight", "refresh": "1 s"}}, "routing: foresight: a forecast is exact and of now"),
+    ({"routing": {"name": "scored", "delay": "1 s"}}, "routing: scored: delay needs refresh here, because"),
+    ({"routing": {"name": "foresight", "refresh": "1 s"}}, "routing: foresight: the forecast uses the current state"),
     ({"routing": {"name": "least_outstanding", "refresh": "-1 s"}}, "routing.refresh"),
 ])  # fmt: skip
 def test_bad_input_with_its_place(service, said):

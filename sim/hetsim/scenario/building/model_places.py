@@ -26,7 +26,7 @@ def place_problems(streams: Sequence[TaskStream], context: Context) -> list[Prob
                 room = (min if place == sources[-1] else max)(spec.room(place) for spec in nodes)
                 totals[place] = total = totals.get(place, 0.0) + weights
                 if total > room:
-                    what = f"{stream.name} has" if (alone := weights > room) else "all from there have"
+                    what = f"{stream.name} has" if (alone := weights > room) else "all its models have"
                     size = (weights if alone else total) / 1e9
                     text = f"{PLACE_NAMES[place]} has room for {room / 1e9:.4g} GB of models, {what} {size:.4g} GB"
                     if not alone and place != sources[-1]:
@@ -41,13 +41,13 @@ def _wrong(place: str, sources: Sequence[str], nodes: Sequence[NodeSpec], stores
     """Return why models cannot be loaded from a source on these nodes; "" if they can."""
     is_last, places = place == sources[-1], [*PLACES, *stores]
     if sources.count(place) > 1:
-        return f"{place} stands there twice, and would be asked again for what it has not got"
+        return f"from must list each place once; got {place} twice"
     if place in stores:
-        return "" if is_last else f"{place} has every model, so that nothing behind it is asked; put it last"
+        return "" if is_last else f"{place} has every model, so places after it are never used; put it last"
     if place not in PLACES:
         return f'no place "{place}"' + (suggestion(place, places) or f"; there are {', '.join(places)}")
     if place == "gpu" and (is_last or all(spec.nvlink.upload == math.inf for spec in nodes)):
-        return "GPUs give a model to others over nvlink: give a node nvlink, and put host, disk or a store behind gpu"
+        return "gpu needs nvlink on a node, and a place after gpu: host, disk or a store"
     if place == "disk" and (any if is_last else all)(not spec.room(place) for spec in nodes):
-        return "a node has no disk; give it one (disk: {read: 7 GB/s}), or leave disk out"
+        return "a node has no disk; add one (disk: {read: 7 GB/s}), or leave disk out"
     return ""

@@ -128,9 +128,9 @@ def _replica_policies(stream: TaskStream, scenario: "ScenarioSource", problems: 
 def _without_age(router: Routing) -> str | None:
     """Return why a router's signals cannot be delayed or read at intervals, or None."""
     if "forecast" in router.signals and (router.refresh or router.delay):
-        return "a forecast is exact and of now; leave out refresh and delay"
+        return "the forecast uses the current state; leave out refresh and delay"
     if router.delay and not router.refresh and router.signals != ("queue",):
-        return "of what it looks at only numbers of requests can be followed with a delay; give refresh besides"
+        return "delay needs refresh here, because the router uses more than numbers of requests"
     return None
 
 

@@ -285,7 +285,7 @@ class LanguageModel(Profiled, Replicas):
         for role in ("prefill", "decode"):
             number, low, high = getattr(apart, role), scale.min_replicas, scale.max_replicas
             if role not in scale.roles and not low:
-                text = f"{role} keeps {number} replicas, which need one of the other role; let min be at least 1"
+                text = f"min must be at least 1 if only one role scales: the {number} replicas of {role} need the other"
                 raise KeyProblem("scale.min", f"{text}, or scale both")
             if role in scale.roles and not low <= number <= high:
                 text = f"{number} replicas at the start are not within scale ({low} to {high})"
