@@ -77,7 +77,7 @@ def test_duplicate_keys_are_all_reported():
         (b"a: \xff", "s.yaml:1:4: is not UTF-8 text (byte 0xff); save it as UTF-8"),
         ("a: 1\n---\nb: 1", "s.yaml:2:1: a second document starts here; a file must have one scenario"),
         ("a: &x [*x]", 's.yaml:1:8: the alias "*x" needs an anchor "&x" that ends before it'),
-        ("? [a]\n: 1", "s.yaml:1:3: a key must be a single word or text"),
+        ("? [a]\n: 1", "s.yaml:1:3: a key must be text; got a list or a mapping"),
     ],
 )
 def test_what_is_no_scenario(content, problem):

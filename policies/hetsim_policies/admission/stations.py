@@ -1,4 +1,4 @@
-"""Admission by a model of the queue before the devices of a type."""
+"""Admission policies that model the devices of a type and their queue as a queueing station."""
 
 import math
 from collections.abc import Mapping, Sequence

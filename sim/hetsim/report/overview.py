@@ -411,7 +411,7 @@ def _plans(comparison: Comparison) -> list[str]:
 
 
 def beside(names: list[str], columns: list[list[str]], longest: int | None = None) -> list[str]:
-    """Return columns next to names, with headings; columns that do not fit go below.
+    """Return the lines of a table with the names on the left; columns that do not fit form further tables below it.
 
     Names longer than `longest` continue in a second line.
     """

@@ -20,7 +20,7 @@ ROUNDING = 1e-9
 
 
 class Stream(NamedTuple):
-    """A class: Poisson arrivals, exponential service, number of reserved servers."""
+    """A class of customers: Poisson arrivals, exponential service, and the number of servers it must leave free."""
 
     rate: float
     service_mean: float

@@ -331,7 +331,8 @@ class Admission:
     ) -> Iterator[tuple[Workload, str]]:
         """Yield workloads in the order in which fair sharing preempts them.
 
-        The preemptor's usage already counts.  While it is within its quota, it may take from any borrower.
+        The preemptor's usage is included in that of its queue. While its queue is within its quota, it may preempt
+        workloads of any queue that borrows.
         """
         nominal = not any(queue.borrows(key) for key in keys)
         for number, strategy in enumerate(self.strategies):

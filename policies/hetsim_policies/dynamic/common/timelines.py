@@ -231,7 +231,7 @@ class Timeline:
     def first_time(self, mode: Mode, now: float) -> float:
         """Time at which the mode first has room; inf if never.
 
-        This assumes that room only grows from now on, unless fractions are in use.
+        This assumes that free capacity only grows from now on. A mode with a part of a GPU is found without it.
         """
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:

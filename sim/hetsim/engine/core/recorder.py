@@ -2,6 +2,7 @@
 
 A task that only computes, in one launch, costs five array stores; all other launches are written as rows by `launch`.
 """
+
 import math
 from array import array
 from collections.abc import Callable, Iterator

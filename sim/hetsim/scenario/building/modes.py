@@ -58,8 +58,8 @@ class ModeBook:
     ) -> Mode:  # fmt: skip
         """Return the mode of a demand, by default of 1 core or 1 GPU.
 
-        `span_any`: the mode may use several nodes, if the demand's `span` does not decide.
-        `curve`: dependence of the time on layout and work; modes with one curve are equal.
+        `span_any`: whether the mode may use several nodes; if None, the demand's `span` decides.
+        `curve`: how the time depends on layout and work; equal demands with the same curve have the same Mode object.
         """
         on_cpu = device.kind == "cpu"
         slice, nodes, memory = demand.slice, demand.used("nodes"), demand.used("memory")

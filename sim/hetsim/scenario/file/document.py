@@ -357,7 +357,7 @@ class _Builder:
             top.value.append(value)
             return path
         if top.key is None:
-            self._fail(event, "a key must be a single word or text")
+            self._fail(event, "a key must be text; got a list or a mapping")
         assert top.key is not None
         top.value[top.key] = value
         path = (*top.path, top.key)
