@@ -1,4 +1,4 @@
-"""Admission policies that model the devices of a type and their queue as a queueing station."""
+"""Admission policies with a queueing model of the devices of a type."""
 
 import math
 from collections.abc import Mapping, Sequence

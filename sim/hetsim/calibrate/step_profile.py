@@ -80,7 +80,7 @@ def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[Measure
 
 
 def slope(settings: list[MeasuredSetting]) -> float:
-    """Fit the seconds per context token: one slope for all batch sizes, with an intercept for each."""
+    """Fit the seconds per context token, with an intercept for each batch size."""
     above = below = 0.0
     for batch in {one.batch for one in settings}:
         mine = [one for one in settings if one.batch == batch]

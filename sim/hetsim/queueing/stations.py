@@ -107,7 +107,7 @@ def _periodic(facts: Facts, arrivals: Any, law: Law) -> Match:
 
 
 def _phases_fit(states: int, phases: levels.PhaseType | None, servers: int) -> bool:
-    """Return True if a chain with these phases can be solved in at most about a second."""
+    """Return True if this chain can be solved in at most about a second."""
     return phases is not None and levels.is_quick(states * levels.states_of(phases, servers), servers)
 
 

@@ -411,7 +411,7 @@ def _plans(comparison: Comparison) -> list[str]:
 
 
 def beside(names: list[str], columns: list[list[str]], longest: int | None = None) -> list[str]:
-    """Return the lines of a table with the names on the left; columns that do not fit form further tables below it.
+    """Return the lines of a table; columns that do not fit form tables below.
 
     Names longer than `longest` continue in a second line.
     """

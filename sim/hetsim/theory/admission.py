@@ -20,7 +20,7 @@ ROUNDING = 1e-9
 
 
 class Stream(NamedTuple):
-    """A class of customers: Poisson arrivals, exponential service, and the number of servers it must leave free."""
+    """A class: Poisson arrivals, exponential service, servers it leaves free."""
 
     rate: float
     service_mean: float

@@ -70,7 +70,7 @@ def completion(
 
 
 def varies_finitely(service: PhaseType | float, uptime_mean: float) -> bool:
-    """Return True if the completion time (service and repairs) has a finite third moment, and the wait a variance."""
+    """Return True if service with repairs has a third moment, the wait a variance."""
     return not isinstance(service, PhaseType) or 3 / uptime_mean < _slowest(service)
 
 

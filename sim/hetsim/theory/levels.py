@@ -317,7 +317,7 @@ def states_of(service: PhaseType, servers: int) -> int:
 
 
 def is_quick(states: int, servers: int) -> bool:
-    """Return True if a chain with this many states per level can be solved in at most about a second."""
+    """Return True if such a chain can be solved in at most about a second."""
     return servers * states**2 <= MAX_WORK
 
 

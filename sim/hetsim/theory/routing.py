@@ -136,9 +136,9 @@ def power_of_choices(rate: float, service_mean: float, servers: int, choices: in
     whole_number(1, servers=servers, choices=choices)
     servers, choices = int(servers), int(choices)
     name = f"the shortest of {choices} sampled queues, {servers} servers"
-    most = servers if servers <= MAX_CHAIN else 2
-    if choices > most:
-        raise UsageError(f"choices must be at most {most} for {servers} servers; got {choices}")
+    largest = servers if servers <= MAX_CHAIN else 2
+    if choices > largest:
+        raise UsageError(f"choices must be at most {largest} for {servers} servers; got {choices}")
     load, error = rate * service_mean / servers, 0.0
     stable(load * servers, servers, name)
     if choices > 1 and load < CHOICES_FROM:

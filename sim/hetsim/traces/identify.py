@@ -52,7 +52,7 @@ def identified_of(file: str, subject: Subject) -> Identified:
 
 
 def policy_of(score: RuleScore, found: Identified) -> dict[str, Any]:
-    """Return the scenario key `policy` for an inferred rule, with the placement that explains the log best."""
+    """Return the key `policy` for an inferred rule, with the best placement."""
     rule = score.rule
     depth = 0 if rule.discipline == "block" else 101
     scheduler: dict[str, Any] = {"name": FIRST_COME[rule.discipline]}

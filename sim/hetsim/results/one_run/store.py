@@ -98,7 +98,7 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
 
 
 class Kept(Run, Protocol):
-    """Protocol of a run that can be written to a directory: it has all the data of the directory, as `Result` does."""
+    """Protocol of a run that can be written to a directory, as `Result` can."""
 
     seed: int
     replication: int

@@ -174,7 +174,7 @@ def _join_graph(tasks: Tasks, streams: list[TaskStream], starts: np.ndarray, ran
 
 
 def _staged(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray) -> StagedRequests | None:
-    """Return the stage and request of each task of the merged table; None if no stream has stages."""
+    """Return stage and request of each merged task; None if nothing has stages."""
     if all(stream.stages is None for stream in streams):
         return None
     total = len(rank)
