@@ -1181,7 +1181,7 @@ def test_models_on_the_way():
     states(name, "8.54 s and 97.5 %", *values)
     _, loads, values = out(**{"from": "bucket", "share": False})
     states(name, "30.9 s and 92.8 %", *values)
-    assert max(loads) > 3 * np.median(loads) - 4
+    assert max(loads) - 2 > 2.5 * (np.median(loads) - 2)  # three loads at nearly the same time
 
 
 @pytest.mark.slow
@@ -1193,14 +1193,14 @@ def test_replicas_by_load():
         return over_tasks(name, None, metric, {key: scale})
 
     longer = keep | {"keep": "2 min"}
-    states(name, "make 11.4 % of", 100 * mean("cold_start_fraction", keep))
+    states(name, "make 11.7 % of", 100 * mean("cold_start_fraction", keep))
     states(name, "idle for 1.33 of", mean("cost_held_idle", keep))
-    states(name, "leave 0.5 % and cost 1.52", 100 * mean("cold_start_fraction", longer), mean("cost_held_idle", longer))
-    states(name, "cost 1.64, by", mean("cost_held_idle", requests))
-    states(name, "memory 1.53, with", mean("cost_held_idle", queue))
+    states(name, "leave 0.5 % and cost 1.53", 100 * mean("cold_start_fraction", longer), mean("cost_held_idle", longer))
+    states(name, "cost 1.65, by", mean("cost_held_idle", requests))
+    states(name, "memory 1.54, with", mean("cost_held_idle", queue))
     for scale in (requests, queue):
         states(name, "after 0.17 s under", mean("ttft_mean", scale))
-    states(name, "they cost 1.94", mean("cost_held_idle", forecast))
+    states(name, "they cost 1.95", mean("cost_held_idle", forecast))
 
 
 @pytest.mark.slow
@@ -1211,10 +1211,10 @@ def test_routing_by_old_signals():
         return [1e3 * over_tasks(name, None, of, {"policy.routing": one}) for one in routing]
 
     now, (_, old, scored, _, _) = "least_outstanding", as_shipped(name).raw["sweep"]["policy.routing"]
-    states(name, "after 134 ms if", *means(now))
+    states(name, "after 136 ms if", *means(now))
     states(name, "99.6 % keep", *[share / 10 for share in means(now, of="slo_attainment")])
-    states(name, "422 ms and 90.0 %", *means(old), means(old, of="slo_attainment")[0] / 10)
-    states(name, "(415 ms)", *means(scored))
+    states(name, "426 ms and 90.1 %", *means(old), means(old, of="slo_attainment")[0] / 10)
+    states(name, "(417 ms)", *means(scored))
     states(name, "(192 ms)", *means({"name": "power_of_two", "refresh": "1 s"}))
 
 

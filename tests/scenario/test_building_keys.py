@@ -31,6 +31,7 @@ COPIED = {
     ("recorded", "cluster"): BUILT,
     ("recorded_modes", "table"): BUILT,
     ("served", "service"): BUILT,
+    ("served", "start"): "declared for services of every kind in `schema.service`",
     ("served", "gpus cpus memory"): "of a replica: what it keeps is made of them and of its model",
     ("site trace_keys", "user"): "a column of a trace, which has a field of its own",
     ("synthetic", "partition work time"): "of ways to run that were drawn",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.files import open_input
 from hetsim.scenario.file import document
 from hetsim.workload.readers.kueue import KueueObjects, unreadable
 from hetsim.workload.readers.snapshot import SnapshotJob
@@ -36,7 +37,9 @@ def unsubmitted(path: Path, objects: KueueObjects, now: float) -> list[SnapshotJ
 
 def _documents(path: Path) -> Iterator[document.Document]:
     lines = 0
-    for part in re.split(rb"(?m)(^---[^\n]*\n)", path.read_bytes()):
+    with open_input(path) as stream:
+        content = stream.read()
+    for part in re.split(rb"(?m)(^---[^\n]*\n)", content):
         if re.search(rb"(?m)^[^-#\s]", part):
             yield document.parse(b"\n" * lines + part, str(path))
         lines += part.count(b"\n")
