@@ -1193,7 +1193,7 @@ def test_replicas_by_load():
         return over_tasks(name, None, metric, {key: scale})
 
     longer = keep | {"keep": "2 min"}
-    states(name, "make 11.7 % of", 100 * mean("cold_start_fraction", keep))
+    states(name, "make 8.2 % of", 100 * mean("cold_start_fraction", keep))
     states(name, "idle for 1.33 of", mean("cost_held_idle", keep))
     states(name, "leave 0.5 % and cost 1.53", 100 * mean("cold_start_fraction", longer), mean("cost_held_idle", longer))
     states(name, "cost 1.65, by", mean("cost_held_idle", requests))

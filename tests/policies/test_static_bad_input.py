@@ -109,7 +109,7 @@ def test_a_task_that_fits_no_memory(tmp_path, planner):
     """The table names task, demand and largest device, and so does a planner that gets such a task from Python."""
     said = refusal(tmp_path, "id,gpu_time,gpu_memory\na,1,1e9\nb,1,20e9\n", planner)
     assert "task b" in said
-    assert "20 GB of GPU memory exceed the 11 GB of a g" in said
+    assert "20 GB of GPU memory exceed the 11 GB of one g" in said
     gpu = DeviceType("g", memory=11 * GB)
     shapes = [Shape([gpu_mode(gpu)]), Shape([gpu_mode(gpu, gpu_memory=20 * GB)])]
     given = PlanProblem(workload([(0, 0, 1.0), (0, 1, 1.0)], shapes), Cluster([node(cpus=1, accelerators=((gpu, 1),))]))

@@ -87,7 +87,7 @@ class Fleet(ServiceCalls):
             self.replicas.refill()
         self.replicas.send(request, False)
         if service.scaling is not None:
-            self.replicas.scale()
+            self.replicas.scale(row)
 
     def able(self, request: Generation, replicas: OpenReplicas) -> OpenReplicas:
         return OpenReplicas([replica for replica in replicas if replica.blocks >= request.need])
@@ -323,8 +323,8 @@ class Serving(Residents):
         return RunError(f"{count} requests wait for replicas, and no event is left that could serve them{why}")
 
     def close(self, end: float) -> None:
-        for fleet in self.fleets.values():
-            fleet.close(end)
+        for one in self.sets:
+            one.fleet.close(end)
 
     def defects(self) -> list[str]:
         """Return descriptions of all inconsistencies (for --check)."""

@@ -253,7 +253,7 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
     if each is None:
         return UNLIMITED if limit is None or service.kv is None else limit // service.kv.block
     memory = int(each * service.gpus * service.share)
-    what = f"{service.gpus} × {device.name}" if service.gpus > 1 else f"a {device.name}"
+    what = f"{service.gpus} × {device.name}" if service.gpus > 1 else f"one {device.name}"
     if service.share < 1:
         what = f"{service.share:.0%} of {what}"
     room = memory - service.weights

@@ -92,6 +92,9 @@ class TokenLimits(Mirror):
 
 LIMITS = {"max_num_batched_tokens": Annotated[Count, Field(le=MAX_TOKENS)] | None}
 
+REPLACED = {"autoscale": "a policy: scale: {name: target_requests, min: 1, ...}",
+            "timeout": "a key of the entry's clients: clients: {timeout: 5 min, at_timeout: cancel}"}  # fmt: skip
+
 
 @keys_of(LanguageService, *LIMITS, **LIMITS)
 class LanguageModel(Profiled, Replicas):
@@ -166,8 +169,8 @@ class LanguageModel(Profiled, Replicas):
     @model_validator(mode="before")
     @classmethod
     def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, dict) and "autoscale" in value:
-            raise KeyProblem("autoscale", "autoscale is now a policy: scale: {name: target_requests, min: 1, ...}")
+        for key in [key for key in REPLACED if isinstance(value, dict) and key in value]:
+            raise KeyProblem(key, f"{key} is now {REPLACED[key]}")
         merged = included(value, cls.SECTION, cls, info)
         return _estimated(merged, info) if isinstance(merged, dict) else merged
 
