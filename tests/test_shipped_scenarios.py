@@ -1218,6 +1218,15 @@ def test_routing_by_old_signals():
     states(name, "(192 ms)", *means({"name": "power_of_two", "refresh": "1 s"}))
 
 
+def test_serverlessllm():
+    name, size = "serverlessllm", 13316947968
+    disk, host = (runs(name, None, {"workload.requests.service.start.from": one}).metric("wait_mean")
+                  for one in ("disk", "host"))  # fmt: skip
+    states(name, "the disks in 1.02 s", disk)
+    states(name, "25 GB/s, in 0.53 s", host)
+    assert [disk, host] == pytest.approx([size / 13e9, size / 25e9])
+
+
 @pytest.mark.slow
 def test_pollux():
     name = "pollux"

@@ -507,11 +507,12 @@ def test_more_models_than_fit_are_a_warning_or_an_error():
     cluster = {"stores": STORE, "nodes": [node(keep="40 GB")]}
     three = [service({"from": ["host", "store"]}, name, replicas=1) for name in "ab"]
     assert not load({"cluster": cluster, "workload": three}).build().warnings
-    more = [*three, service({"from": ["host", "store"]}, "c", gpus=1)]
-    nodes = {"stores": STORE, "nodes": [node(keep="40 GB", gpus=3)]}
+    more = [*three, *(service({"from": ["host", "store"]}, name, gpus=1) for name in "cd")]
+    nodes = {"stores": STORE, "nodes": [node(keep="40 GB", gpus=4)]}
     (warning,) = load({"cluster": nodes, "workload": more}).build().warnings
     assert warning == (
-        "host memory of a node has room for 40 GB of models, all its models have 48 GB: they evict each other"
+        "workload.3.service.start.from: host memory of a node has room for 40 GB of models, all its models have 64 GB: "
+        "they evict each other"
     )
     at_home = [service({}, name) for name in "abc"]
     with pytest.raises(ScenarioError, match="all its models have 48 GB"):

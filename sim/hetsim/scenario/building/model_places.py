@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from hetsim.errors import Problem, suggestion
 from hetsim.model.cluster import PLACES, NodeSpec
@@ -15,7 +15,7 @@ PLACE_NAMES = {"host": "host memory of a node", "disk": "the disk of a node"}
 def place_problems(streams: Sequence[TaskStream], workload: Sequence[WorkloadEntry], context: Context) -> list[Problem]:
     """Return problems of services' model sources; warn of models that do not all fit."""
     problems: list[Problem] = []
-    totals: dict[str, float] = {}
+    totals, crowded = dict[str, float](), dict[str, str]()
     places = [*PLACES, *(stores := context.cluster.fabric.stores)]
     for number, entry in enumerate(workload):  # of models that do not fit on a device, too, which have no stream
         for place in () if entry.service is None else dict.fromkeys(entry.service.start.sources):
@@ -23,7 +23,7 @@ def place_problems(streams: Sequence[TaskStream], workload: Sequence[WorkloadEnt
                 text = f'no place "{place}"' + (suggestion(place, places) or f"; there are {', '.join(places)}")
                 problems.append(context.document.problem(("workload", number, "service", "start", "from"), text))
     for stream in (one for one in streams if one.replica_modes):
-        service: Any = stream.language or stream.service
+        service, path = cast(Any, stream.language or stream.service), (*stream.path, "service", "start", "from")
         types, sources = {mode.type for _, mode in stream.replica_modes}, service.start.sources
         weights = max(kind.weights for kind, _ in stream.replica_modes)
         nodes = [node.spec for node in context.cluster.nodes if types & {device.type for device in node.accelerators}]
@@ -37,10 +37,11 @@ def place_problems(streams: Sequence[TaskStream], workload: Sequence[WorkloadEnt
                     size = (weights if alone else total) / 1e9
                     text = f"{PLACE_NAMES[place]} has room for {room / 1e9:.4g} GB of models, {what} {size:.4g} GB"
                     if not alone and place != sources[-1]:
-                        context.warnings.append(f"{text}: they evict each other")
+                        crowded[place] = f"{context.document.problem(path, text)}: they evict each other"
                         text = ""
             if text:
-                problems.append(context.document.problem((*stream.path, "service", "start", "from"), text))
+                problems.append(context.document.problem(path, text))
+    context.warnings += crowded.values()
     return problems
 
 
