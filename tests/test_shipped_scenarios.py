@@ -1223,7 +1223,7 @@ def test_serverlessllm():
     disk, host = (runs(name, None, {"workload.requests.service.start.from": one}).metric("wait_mean")
                   for one in ("disk", "host"))  # fmt: skip
     states(name, "the disks in 1.02 s", disk)
-    states(name, "25 GB/s, in 0.53 s", host)
+    states(name, "of the host in 0.53 s", host)
     assert [disk, host] == pytest.approx([size / 13e9, size / 25e9])
 
 
