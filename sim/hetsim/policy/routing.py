@@ -99,7 +99,7 @@ class Routing:
 
 @dataclass(eq=False)
 class KeptModel:
-    """The model of the service `name` in host memory, on a disk, or in an idle replica.
+    """The model of the service `name` in host memory, on a disk or in idle GPUs.
 
     `loaded`: time at which it was stored, or the replica took its devices; `used`: time of the last load from there, or
     `loaded`, or since when the replica is idle; `uses`: number of loads from there.
@@ -113,7 +113,7 @@ class KeptModel:
 
 
 class Eviction:
-    """Base of eviction policies: choose a model, or an idle replica, that makes room."""
+    """Base of eviction policies: choose a model or idle replica that makes room."""
 
     policy_kind: ClassVar[str] = "eviction"
 

@@ -89,7 +89,7 @@ class BatchReplica(Holder):
         """Record from when to when it has occupied its devices."""
         recorder, times = self.fleet.state.recorder, (self.launch.decided, end, self.loading_from, self.loaded_at)
         place = recorder.place_code(self.placement, self.launch.cores)
-        recorder.held.append((self.service.shape.index, self.kind.position, place, *times))
+        recorder.occupied.append((self.service.shape.index, self.kind.position, place, *times))
 
     def give_up(self, outcome: int) -> list[Task]:
         self.close(self.clock._now)

@@ -176,7 +176,7 @@ class ReplicaSet:
         return True
 
     def _make_room(self, modes: tuple[Mode, ...]) -> bool:
-        """Evict idle replicas of other services until a mode fits; False if none can fit."""
+        """Evict idle replicas of other services until a mode fits; False if none can."""
         state, idle, kept = self.state, dict[int, list[Holder]](), dict[KeptModel, Holder]()
         holders = [launch.holder for launch in state.residents.values() if launch.holder.fleet is not self.fleet]
         spare = [one for one in holders if one.fleet.replicas.surplus(one) > 0]
@@ -199,7 +199,7 @@ class ReplicaSet:
         return bool(fitting_without(state, (), modes))
 
     def surplus(self, replica: Holder) -> int:
-        """Number of replicas of its role above the minimum, if it is idle, so that it may be evicted; else 0."""
+        """Number of replicas of its role above the minimum; 0 if it is not idle."""
         ready = replica.loaded and replica.idle and not replica.draining
         if not ready or self.scaler is None or replica.prefills_only not in self.scaler.roles.values():
             return 0
@@ -284,7 +284,7 @@ class ReplicaSet:
         self._note_lack()
 
     def scale(self, arrived: int = -1) -> None:
-        """Query the scaling policy, because a request has arrived, in this row, or has ended."""
+        """Query the scaling policy: a request has arrived, in this row, or has ended."""
         if self.scaler is not None:
             self.arriving = arrived
             self.scaler.changed()

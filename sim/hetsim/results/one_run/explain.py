@@ -348,7 +348,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
 
 def _replicas(record: Record) -> np.ndarray:
     """Return by replica its requests' shape, and times of decision, end and loading."""
-    batches = np.array([(shape, *times) for shape, _, _, *times in record.held]).reshape(-1, 5).T
+    batches = np.array([(shape, *times) for shape, _, _, *times in record.occupied]).reshape(-1, 5).T
     if record.launches is None:
         return batches
     columns = [np.asarray(record.launches[name]) for name in ("task", "decided", "end", "upload_start", "upload_end")]

@@ -93,17 +93,17 @@ def launches_of(record: Record, table: ModeTable) -> LaunchColumns:
 
 
 def occupations_of(record: Record, table: ModeTable) -> tuple[LaunchColumns, list[Mode]]:
-    """Return the launches as they occupy devices, and what replicas that form batches occupy.
+    """Return launches as they occupy devices, and what replicas of batches occupy.
 
     These replicas have the last rows, from their start to their end; their batches occupy nothing.
     """
     launches = launches_of(record, table)
-    if not record.held:
+    if not record.occupied:
         return launches, []
     services = {one.shape.index: one for one in record.input.services if one.kinds}
     inside = np.isin(record.input.tasks.shape[launches.task], list(services))
-    shape, position, place = np.array([row[:3] for row in record.held]).T
-    since, until = np.array([row[3:5] for row in record.held]).T
+    shape, position, place = np.array([row[:3] for row in record.occupied]).T
+    since, until = np.array([row[3:5] for row in record.occupied]).T
     task, never, nothing = np.array([services[one].rows[0] for one in shape]), until * np.nan, until * 0.0
     further = (task, table.codes(shape, position), place, since, never, never, never, until, nothing, nothing,
                until >= record.end)  # fmt: skip

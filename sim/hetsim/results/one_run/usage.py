@@ -215,7 +215,7 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
     """
     launches, places = launches_of(record, table), PlaceColumns(record)
     count, stays = len(launches), occupations_of(record, table)[0]
-    left = np.where(stays.open, np.inf, stays.end)
+    released = np.where(stays.open, np.inf, stays.end)
     ready = record.ready
     there = np.flatnonzero(~np.isnan(ready))
     # What is still there at the end leaves after the last row.
@@ -226,7 +226,7 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
     finished = np.where(np.isnan(launches.compute_end), ended, launches.compute_end)
     finished[launches.open & (finished == record.end)] = np.inf
     grid = np.concatenate([[0.0], ready[there], gone, launches.decided, began, computed, finished, ended,
-                           stays.decided[count:], left[count:], [record.end]])  # fmt: skip
+                           stays.decided[count:], released[count:], [record.end]])  # fmt: skip
     moved = {}
     for name, (since, until) in zip(("uploading", "downloading"), transfers_of(record, len(launches)), strict=True):
         some = ~np.isnan(since)
@@ -257,7 +257,7 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
         "running": running.astype(np.int64),
         "busy_cores": steps(computed, finished, cores[:count]) / MILLI,
         "busy_gpus": steps(computed, finished, gpus[:count]) / 1e6,
-        "allocated_gpus": steps(stays.decided, left, gpus) / 1e6,
+        "allocated_gpus": steps(stays.decided, released, gpus) / 1e6,
     }
     for name, (since, until) in moved.items():
         columns[name] = steps(since, until).astype(np.int64)
@@ -265,7 +265,7 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
         amount = np.where(gpus > 0, gpus / 1e6, cores / MILLI)
         for name, weight in _groups(record, table, stays, places=places, amount=amount, by=by):
             columns[f"busy.{name}"] = steps(computed, finished, weight[:count])
-            columns[f"allocated.{name}"] = steps(stays.decided, left, weight)
+            columns[f"allocated.{name}"] = steps(stays.decided, released, weight)
     return pd.DataFrame(columns, copy=False)
 
 
