@@ -96,9 +96,8 @@ class ReplicaSet:
 
     def waiting_for(self, prefills: bool) -> int:
         """Number of requests that no replica of a role can take yet."""
-        if not self.apart:
-            return len(self.lobby)
-        return sum([(request.source is None) is prefills for request in self.lobby.values()])
+        there = self.lobby.values()
+        return sum([(one.source is None) is prefills for one in there]) if self.apart else len(there)
 
     # Starts -------------------------------------------------------------------------------------------------
 
@@ -177,16 +176,16 @@ class ReplicaSet:
 
     def _make_room(self, modes: tuple[Mode, ...]) -> bool:
         """Evict idle replicas of other services until a mode fits; False if none can."""
-        state, idle, kept = self.state, dict[int, list[Holder]](), dict[KeptModel, Holder]()
-        holders = [launch.holder for launch in state.residents.values() if launch.holder.fleet is not self.fleet]
-        spare = [one for one in holders if one.fleet.replicas.surplus(one) > 0]
+        state, nodes, kept = self.state, dict[int, list[Holder]](), dict[KeptModel, Holder]()
+        state.loading.idle = {one: None for one in state.loading.idle if one.idle}
+        spare = [one for one in state.loading.idle if one.fleet.replicas.surplus(one) > 0 and one.fleet != self.fleet]
         if not spare or fitting_without(state, (), modes):
             return False  # nothing is idle, or the scheduler keeps these devices
         for one in sorted(spare, key=lambda one: one.idle_since):
-            here = idle.setdefault(one.node, [])
+            here = nodes.setdefault(one.node, [])
             alike = sum([(it.fleet, it.prefills_only) == (one.fleet, one.prefills_only) for it in here])
             here += [one] if alike < one.fleet.replicas.surplus(one) else []
-        for here in idle.values():
+        for here in nodes.values():
             for one in here if fitting_without(state, [one.launch for one in here], modes) else ():
                 kept[KeptModel(one.fleet.service.name, one.kind.weights, one.launch.decided, one.idle_since)] = one
         while kept and not fitting_without(state, (), modes):
@@ -200,10 +199,9 @@ class ReplicaSet:
 
     def surplus(self, replica: Holder) -> int:
         """Number of replicas of its role above the minimum; 0 if it is not idle."""
-        ready = replica.loaded and replica.idle and not replica.draining
-        if not ready or self.scaler is None or replica.prefills_only not in self.scaler.roles.values():
-            return 0
-        return self.kept(replica.prefills_only) - self.scaler.bounds.min_replicas
+        prefills, scales = replica.prefills_only, self.scaler.roles.values() if self.scaler is not None else ()
+        ready = replica.loaded and replica.idle and not replica.draining and prefills in scales
+        return self.kept(prefills) - self.service.scaling.min_replicas if ready else 0
 
     def loaded(self, replica: Holder) -> None:
         """Open a replica whose model has been loaded, and route waiting requests."""
@@ -331,7 +329,7 @@ class ReplicaSet:
     def rested(self, replica: Holder) -> None:
         """Handle an idle replica: release its devices if it drains, else try to scale."""
         if self.scaler is not None and not replica.draining and replica.idle:
-            replica.idle_since = self.clock._now
+            replica.idle_since, self.state.loading.idle[replica] = self.clock._now, None
             self.scaler.changed(idle=True)
             if self.state.wanting.keys() - {self.service.name} and self.surplus(replica) > 0:
                 self.devices_free()  # another service may need its devices
