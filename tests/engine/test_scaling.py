@@ -209,7 +209,7 @@ def test_both_roles_scale_to_zero_and_back():
     assert (record.status == COMPLETED).all() and audit(record) == []
     assert record.start.tolist() == [0.0, 101.0] and record.first_token.tolist() == pytest.approx([1.0, 102.0])
     assert record.finish.tolist() == pytest.approx([3.0, 105.0], abs=1e-6)
-    assert np.isfinite(record.launches["upload_start"]).sum() == 2
+    assert np.isfinite(record.launches["upload_start"]).sum() == 2 and record.cold_start.tolist() == [0, 1]
 
 
 def test_one_role_alone_scales():

@@ -96,7 +96,7 @@ class Fleet(ServiceCalls):
         assert request.source is not None
         self.batch[request.row] = request.source.periods.launch
         self.replicas.send(request, True)
-        self.replicas.scale()
+        self.replicas.scale(request.row)
 
     def lost(self, orphans: dict[int, Generation], lost: Sequence[Replica]) -> None:
         for row, request in self.requests.items():
