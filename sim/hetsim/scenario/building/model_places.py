@@ -16,7 +16,7 @@ def place_problems(streams: Sequence[TaskStream], workload: Sequence[WorkloadEnt
     """Return problems of services' model sources; warn of models that do not all fit."""
     problems: list[Problem] = []
     totals, crowded = dict[str, float](), dict[str, str]()
-    places = [*PLACES, *(stores := context.cluster.fabric.stores)]
+    places = [*PLACES, *context.cluster.fabric.stores]
     for number, entry in enumerate(workload):  # of models that do not fit on a device, too, which have no stream
         for place in () if entry.service is None else dict.fromkeys(entry.service.start.sources):
             if place not in places:
@@ -28,7 +28,7 @@ def place_problems(streams: Sequence[TaskStream], workload: Sequence[WorkloadEnt
         weights = max(kind.weights for kind, _ in stream.replica_modes)
         nodes = [node.spec for node in context.cluster.nodes if types & {device.type for device in node.accelerators}]
         for place in dict.fromkeys(sources) if nodes else ():
-            text = _wrong(place, sources, nodes, stores=stores)
+            text = _wrong(place, sources, nodes, stores=context.cluster.fabric.stores)
             if not text and place in PLACE_NAMES:
                 room = (min if place == sources[-1] else max)(spec.room(place) for spec in nodes)
                 totals[place] = total = totals.get(place, 0.0) + weights
