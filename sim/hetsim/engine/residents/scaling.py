@@ -79,8 +79,7 @@ class Scaler:
             changes.append(self.replicas.bring(name, self.roles.get(name, False), number, kind))
         if changed := True in changes:
             self.signals.changed_at = now
-        counts = policy.again < math.inf and (changed or False not in changes)
-        if counts and (self.timer.entry < 0 or policy.again < self.due):
+        if policy.again < (math.inf if self.timer.entry < 0 else self.due) and (changed or False not in changes):
             self.due = policy.again
             self.clock.again(policy.again, TIMER, self.timer)
 
