@@ -13,7 +13,7 @@ from hetsim.model import step_times as steps
 from hetsim.model import tasks as task
 from hetsim.workload.costs import measured_training, roofline
 
-VERSION = 6  # Version of the files of `record/`.  Older versions are read; version 0 is not stated.
+VERSION = 7  # Version of the files of `record/`.  Older versions are read; version 0 is not stated.
 _TABLE: dict[type, str] = {
     record.RunInput: "run: name cluster tasks random horizon warmup policy services language warnings grace traces "
         "decisions",
