@@ -48,7 +48,7 @@ def wspt(task: Task) -> float:
     """Weighted shortest processing time: the least ratio of estimated time to weight.
 
     Reference: Smith, Various Optimizers for Single-Stage Production (1956).  Minimum total weighted completion time on
-    one server with all tasks present at the start; on m servers at most (1 + sqrt 2)/2 times the least (Kawaguchi and
+    one server with all tasks present at the start; on m servers at most (1 + sqrt 2)/2 times the minimum (Kawaguchi and
     Kyan, 1986).  Weakness: no guarantee with arrivals; long tasks of low weight starve.
     """
     weight = task.weight
@@ -56,17 +56,16 @@ def wspt(task: Task) -> float:
 
 
 def edf(task: Task) -> float:
-    """Earliest deadline first; tasks without one come last (scheduler: `dynamic.edf`)."""
+    """Earliest deadline first; tasks without a deadline are last (policy: `edf`)."""
     return task.deadline
 
 
 def smallest_first(task: Task) -> float:
     """Smallest first: the task that needs the fewest devices (GPUs, else cores).
 
-    Devices are counted in the task's fastest mode.
-
-    Reference: Majumdar, Eager, Bunt, Scheduling in Multiprogrammed Parallel Systems (1988).  It needs no time
-    estimates, and under discipline `block` the head rarely blocks.  Weakness: wide gangs starve.
+    Devices are counted in the task's fastest mode.  Reference: Majumdar, Eager, Bunt, Scheduling in Multiprogrammed
+    Parallel Systems (1988).  It needs no time estimates, and under discipline `block` the head rarely blocks.
+    Weakness: wide gangs starve.
     """
     return _width(task)
 
@@ -74,9 +73,8 @@ def smallest_first(task: Task) -> float:
 def largest_first(task: Task) -> float:
     """Largest first: the task that needs the most devices (GPUs, else cores).
 
-    Devices are counted in the task's fastest mode.
-
-    Reference: Coffman, Garey, Johnson, Tarjan, Performance Bounds for Level-Oriented Two-Dimensional Packing
+    Devices are counted in the task's fastest mode.  Reference: Coffman, Garey, Johnson, Tarjan, Performance Bounds for
+    Level-Oriented Two-Dimensional Packing
     Algorithms (1980), for the idea of placing large items while there is room.  Little fragmentation, short
     makespans.  Weakness: small tasks wait, and under discipline `block` devices are idle before each wide head.
     """
@@ -86,10 +84,9 @@ def largest_first(task: Task) -> float:
 def saf(task: Task) -> float:
     """Smallest area first: the lowest estimated time × processors (GPUs, else cores).
 
-    Time and processors are those of the fastest mode.
-
-    Reference: Carastan-Santos, de Camargo, Trystram, Zrigui, One Can Only Gain by Replacing EASY Backfilling: A Simple
-    Scheduling Policies Case Study (CCGrid 2019).  Weakness: long and wide tasks starve, and estimates must be good.
+    Time and processors are those of the fastest mode.  Reference: Carastan-Santos, de Camargo, Trystram, Zrigui, One
+    Can Only Gain by Replacing EASY Backfilling: A Simple Scheduling Policies Case Study (CCGrid 2019).  Weakness: long
+    and wide tasks starve, and estimates must be good.
     """
     seconds, processors = request(task)
     return seconds * processors
@@ -98,18 +95,17 @@ def saf(task: Task) -> float:
 def f1(task: Task) -> float:
     """F1: the lowest log10(estimated time) × processors + 870 × log10(arrival).
 
-    A time or an arrival of 0 counts as 0.1 s.  The arrival is measured in seconds from the trace's time 0.
-
-    Reference: Carastan-Santos and de Camargo, Obtaining Dynamic Scheduling Policies with Simulation and Machine
-    Learning (SC 2017), the first of the functions fitted there.  Weakness: it is fitted to bounded slowdowns on
-    simulated loads of 256 processors, and depends on the trace's time 0.
+    A time or an arrival of 0 counts as 0.1 s.  The arrival is measured in seconds from the trace's time 0.  Reference:
+    Carastan-Santos and de Camargo, Obtaining Dynamic Scheduling Policies with Simulation and Machine Learning (SC
+    2017), the first of the functions fitted there.  Weakness: it is fitted to bounded slowdowns on simulated loads of
+    256 processors, and depends on the trace's time 0.
     """
     seconds, processors = request(task)
     return math.log10(seconds or 0.1) * processors + 870.0 * math.log10(task.arrival or 0.1)
 
 
 def request(task: Task) -> tuple[float, float]:
-    """Estimated seconds and processors (GPUs, else cores) in the fastest mode."""
+    """Return estimated seconds and processors (GPUs, else cores) of the fastest mode."""
     return task.shortest_estimate, task.modes[task.modes_by_speed()[0]].width
 
 
@@ -123,10 +119,10 @@ class FcfsSkip(ListScheduler):
     """First come, first served, where tasks that fit may pass tasks that do not.
 
     Decides when: the oldest waiting task that fits now starts.
-    Reference: "first fit" in Feitelson and Rudolph, Parallel Job Scheduling (1995); aggressive sharing without a
-    reservation.  No device is idle that a waiting task could use.  Weakness: a wide gang can starve, since narrower
-    tasks occupy devices as they become free (`easy_backfill` reserves for the head).
-    Cost: O(log n) per task and O(shapes) per round.
+    Reference: "first fit" in Feitelson and Rudolph, Parallel Job Scheduling (1995); backfilling without a reservation.
+    No device is idle that a waiting task could use.  Weakness: a wide gang can starve, since narrower tasks occupy
+    devices as they become free (`easy_backfill` reserves for the head).
+    Cost: O(log n) per task and O(distinct demands) per round.
     """
 
     queueing = "order of arrival"

@@ -31,12 +31,12 @@ def first_fit(task: Task, view: View) -> Placement | None:
 class BestFit(ScoredRule):
     """The node with the fewest free GPUs (then cores); fractions on the fullest GPU.
 
-    scores: "published": as the simulator of Weng et al.: the least left on the node, half by cores and half by GPUs, as
-        an integer score, ties by the random names of nodes.
+    scores: "published": as the simulator of Weng et al.: the node with the least free resources after the task, half by
+        cores and half by GPUs, as an integer score; ties are broken by random names of nodes.
 
     Reference: Johnson et al. (1974), the same bound as first fit.  It keeps large gaps for gangs.  Weakness: it crowds
     tasks that compete for links, memory and, on shared GPUs, for the compute engine.  Cost: an index lookup; with
-    several modes or data a few NumPy operations over the nodes that fit, for a fraction over their GPUs.
+    several modes or data a few NumPy operations over the nodes that fit (for a fraction of a GPU, over their GPUs).
     """
 
     queueing = "work-conserving"
@@ -59,7 +59,7 @@ def worst_fit(task: Task, view: View) -> Placement | None:
 
 @queueing("work-conserving")
 def fastest_device(task: Task, view: View) -> Placement | None:
-    """Only the fastest mode, on the device of earliest end; else None.
+    """The fastest mode on the device with the earliest end; None if it does not fit.
 
     Reference: minimum execution time (MET) in Braun et al., A Comparison of Eleven Static Heuristics (2001).
     It is good while the fast devices are not the bottleneck.  Weakness: queues grow there while slower devices are
@@ -93,7 +93,7 @@ class SlowReserve:
 
 
 class EarliestFinish:
-    """Mode and devices of the earliest estimated finish, transfers included.
+    """The mode and devices with the earliest estimated finish, transfers included.
 
     patient: also consider busy devices, and wait (None) if that gives a strictly earlier finish.
 
@@ -135,7 +135,7 @@ def _choices(task: Task, mode: Mode, view: View) -> list[Placement]:
 
 
 def _finish(task: Task, view: View) -> Callable[[Placement], tuple[float, float]]:
-    """Return a sort key of placements: estimated seconds to the finish, device load."""
+    """Return a sort key of placements: (estimated seconds to the finish, device load)."""
     return lambda placement: (view.duration(task, placement), view.load(placement.devices[0]))
 
 

@@ -42,10 +42,9 @@ def arrivals_during(rate: float, times: np.ndarray, most: int) -> np.ndarray:
 class BulkQueue:
     """A server that takes Poisson arrivals in batches; the analytic policies' model.
 
-    The time of a batch is fixed by its size.
-
-    A state is a number of requests in the system; the last one, `states`, stands for all larger numbers.  Time passes
-    during services (`time[s]` for a batch of s) and while waiting for the next arrival.
+    The time of a batch is fixed by its size.  A state is a number of requests in the system; the last one, `states`,
+    stands for all larger numbers.  Time passes during services (`time[s]` for a batch of s) and while waiting for the
+    next arrival.
     """
 
     def __init__(self, rate: float, times: np.ndarray, states: int):
@@ -60,7 +59,7 @@ class BulkQueue:
         return bool(self.rate * self.times[-1] < len(self.times))
 
     def after(self, present: int, size: int) -> np.ndarray:
-        """Distribution of the number in the system after a batch of this size."""
+        """Distribution of the number in the system after a batch, from `present` before."""
         rest, states = present - size, self.states
         row = np.zeros(states + 1)
         row[rest:states] = self.arrivals[size - 1][: states - rest]
@@ -73,7 +72,7 @@ class BulkQueue:
         return present * time + self.rate * time * time / 2
 
     def beyond(self, size: int) -> np.ndarray:
-        """Expected arrivals beyond the last state, by number of requests in the system."""
+        """Expected arrivals beyond the last state during a batch, by requests present."""
         room = self.states - np.arange(self.states)
         filled = np.cumsum(np.cumsum(self.arrivals[size - 1]))  # [k - 1]: expected room left of k
         return np.maximum(0.0, self.rate * self.times[size - 1] - room + filled[room - 1])

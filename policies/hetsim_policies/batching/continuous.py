@@ -223,9 +223,9 @@ class Continuous(IterationPolicy):
 class Reservations:
     """Tokens that requests of a replica will store in KV blocks, by announced answers.
 
-    A decoding sequence stores one more token after every step until it ends, so its last step, and its stored tokens
-    less the steps so far, are constant: they are kept sorted, and a waiting request is checked against them.  When one
-    sequence ends, longer ones have grown by as much; the peak is the maximum over these ends.
+    A decoding sequence stores one more token per step.  So two numbers of a sequence are constant: its last step, and
+    its stored tokens less the steps so far.  They are kept sorted.  Memory use grows until a sequence ends and releases
+    its tokens, so the peak is the maximum over the ends of sequences.
     Cost: O(sequences) per check, O(log sequences) per insertion.
     """
 
@@ -322,7 +322,7 @@ class VirtualTokens:
         return sum([self.output_weight * count / weight for weight, (count, _) in decoding.items()])
 
     def queued(self, request: Any, heads: Mapping[str, Any], steps: int) -> None:
-        """Record a waiting request; raise its client's counter to the lowest waiting one."""
+        """Record a waiting request; raise its client's counter to the lowest of others."""
         client, bounds = request.client, self.bounds
         if (bound := bounds.get(client)) is not None and request.arrival < bound[1]:
             self._bound(client, bound[0], request.arrival)

@@ -89,8 +89,9 @@ def _if_it_fits(task: Task, mode: Mode, devices: Sequence[object], view: View) -
 class Topology:
     """Place a gang in the fastest part with room: island, PCIe switch, node, rack.
 
-    If `span_speeds` make no difference: the narrowest part, among equals the one with the fewest free GPUs; over racks
-    and nodes as few nodes as possible.  A single GPU is taken from the island or switch with the fewest free GPUs.
+    If the speed does not depend on the part (`span_speeds`), the narrowest part is used, among equals the one with the
+    fewest free GPUs; over racks and nodes, as few nodes as possible.  A single GPU is taken from the island or switch
+    with the fewest free GPUs.
 
     Reference: Amaral, Polo, Carrera, Seelam, Steinder, Topology-aware GPU Scheduling for Learning Workloads in Cloud
     Environments (SC 2017); the locality levels of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for
@@ -188,9 +189,8 @@ SKEWED = 0.25  # Share of a model's bytes in its largest tensor above which its 
 def pack_racks(task: Task, view: View) -> Placement | None:
     """Place a job over several nodes in as few racks as possible.
 
-    In one rack, the tightest that suffices; otherwise the emptiest racks first.
-
-    Reference: the locality of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training
+    If one rack suffices, the tightest such rack is used; otherwise the emptiest racks are filled first.  Reference: the
+    locality of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training
     Workloads (ATC 2019).  Weakness: it uses what is free now, and so splits the next job if racks are nearly full.
     """
     return _over_racks(task, view, lambda mode, racks: _packed(mode.node_count, racks))
@@ -241,13 +241,11 @@ class Skew:
 def least_contention(task: Task, view: View) -> Placement | None:
     """Choose the cheapest of several placements of a job over several nodes.
 
-    The cost is the job's own step time there, plus the step times of jobs on its links (`View.crowding`), each times
-    the devices of the job.
-
-    Compared are every rack that suffices, the fewest racks, the racks with the fewest free nodes, the emptiest racks,
-    and the first nodes.  Reference: the compatibility of jobs on links in Rajasekaran, Ghobadi, Akella, CASSINI:
-    Network-Aware Job Scheduling in Machine Learning Clusters (NSDI 2024), here with predicted times.  Weakness: it
-    considers only the jobs that run now.
+    The cost is the job's own step time there, plus the step times of jobs on its links (`View.crowding`), each
+    multiplied by the number of the job's devices.  The candidates are every rack that suffices, the fewest racks, the
+    racks with the fewest free nodes, the emptiest racks, and the first nodes.  Reference: the compatibility of jobs on
+    links in Rajasekaran, Ghobadi, Akella, CASSINI: Network-Aware Job Scheduling in Machine Learning Clusters (NSDI
+    2024), here with predicted times.  Weakness: it considers only the jobs that run now.
     """
     for modes in equally_fast(task):
         options: list[tuple[float, int, Placement]] = []

@@ -80,7 +80,7 @@ class DotProduct(ScoredRule, _Weighing):
 
 
 class Pack(_Weighing):
-    """The node that would be fullest, averaged over cores, memory and GPUs.
+    """The node that would be fullest, by the mean of cores, memory and GPUs in use.
 
     Reference: `MostAllocated` of the Kubernetes scheduler.  It leaves whole nodes free, for gangs or to switch off.
     Weakness: a node with all cores but no GPUs in use counts as half full, although its GPUs cannot be used.

@@ -35,9 +35,8 @@ class LastValue(Predictor):
 class Ewma(Predictor):
     """EWMA: the exponentially weighted mean of observations.
 
-    The weight of an observation falls to 1/e after `memory` seconds.
-
-    Weights are divided by their sum, so that the first value has no more weight than its age allows.
+    The weight of an observation falls to 1/e after `memory` seconds.  Weights are divided by their sum, so that the
+    first value has no more weight than its age allows.
     Reference: Brown, Statistical Forecasting for Inventory Control (1959); Holt (1957), reprinted 2004.
     Weakness: the forecast is flat, and late by about `memory` when the load changes.  Cost: O(1).
     """
@@ -229,8 +228,8 @@ class HoltWinters(Predictor):
     def ceiling(self) -> float:
         """Upper bound of forecasts after zeros, without trend and week; else inf.
 
-        A zero moves the level towards -day[k], and -day[k] towards the level: all of them stay between the minimum and
-        the maximum, and a forecast is the difference of two.
+        A zero moves the level towards -day[k], and -day[k] towards the level.  So the level and all -day[k] stay
+        between their present minimum and maximum, and a forecast, level + day[k], is at most the difference of the two.
         """
         if self._young is not None or self.week is not None or self.beta:
             return math.inf
@@ -243,7 +242,7 @@ class HoltWinters(Predictor):
         return k, 0 if self.week is None else int(time % self.week / self.week_slot)
 
     def _begin(self, cells: Cells) -> None:
-        """End the first season or week: its mean is the level, its slots the seasons.
+        """End the first season or week: set the level to its mean, and the slots' effects.
 
         Every pair of slots has the same weight, however often it was observed.
         """

@@ -42,7 +42,7 @@ def equally_fast(task: Task) -> Iterator[list[Mode]]:
 
 
 def best_node(task: Task, view: View, keys: Keys, pick: Pick | None = None) -> Placement | None:
-    """Return the fastest mode that fits, on the node with the lowest key, or None.
+    """Place the fastest mode that fits, on the node of lowest key; None if none fits.
 
     At ties the first node is chosen.  A gang that fits on no node is placed across nodes if it may span them.
     """
@@ -86,7 +86,7 @@ def on_node(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
 
 
 def first_across(task: Task, modes: Sequence[Mode], view: View) -> Placement | None:
-    """Return a gang that may span nodes, on the first free devices, or None."""
+    """Place a gang that may span nodes on the first free devices; None if none fits."""
     for mode in modes:
         if mode.span_any and (placement := view.first(mode)) is not None and view.holds(task, placement):
             return placement
@@ -217,7 +217,7 @@ class PlacedTasks:
 
 
 class Totals:
-    """Total resources of nodes, as columns; unlimited memory counts as none."""
+    """Total resources of nodes, as columns; unlimited memory counts as 0."""
 
     def __init__(self, cluster: Cluster):
         self.cores = np.array([node.cpus for node in cluster.nodes], dtype=float)

@@ -133,7 +133,7 @@ class _Weighing(Scored):
 
 
 class PublishedDotProduct(_Weighing):
-    """Minimum mean of demand × free room over cores and GPUs; score 100 (1 - mean)."""
+    """Minimum of demand × free share, mean of cores and GPUs; score 100 (1 - mean)."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         cores, gpus = self.free(nodes, view)
@@ -204,8 +204,8 @@ class PublishedGpuClustering(Scored):
 class PublishedFgd(Scored):
     """Minimum increase of fragmentation; integer score 100 / (1 + exp(increase)).
 
-    The typical mix has the most frequent requests of the whole workload, known beforehand as in the paper, which make
-    95 % of the tasks; host memory is ignored.
+    The mix is that of the whole workload, known beforehand as in the paper, without its rarest requests: the most
+    frequent requests that together make 95 % of the tasks.  Host memory is ignored.
     """
 
     def begin(self, view: View) -> None:
@@ -230,10 +230,7 @@ class PublishedFgd(Scored):
 
 
 def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes on which a mode fits, and for each node the index of that mode.
-
-    The modes differ only in type.  For whole GPUs and fractions the columns answer for all types together.
-    """
+    """Return nodes on which one of the modes, equal but for the type, fits, and which."""
     first = modes[0]
     if not all(mode.gpus and mode.type.streams == 1 and mode.type.sharing.kind != "mig" and mode.nodes is None
                for mode in modes):  # fmt: skip
