@@ -127,7 +127,6 @@ class EarliestFinish:
 
 
 def _choices(task: Task, mode: Mode, view: View) -> list[Placement]:
-    """Return distinct placements of one mode that fit now: by node, or across nodes."""
     options = view.options(task, mode, distinct=True)
     if not options and mode.span_any and (across := view.first(mode)) is not None and view.holds(task, across):
         return [across]

@@ -29,7 +29,7 @@ def successors(predecessors: Graph) -> list[list[int]]:
 
 
 def topological(predecessors: Graph) -> list[int]:
-    """Return tasks in topological order; tasks in no order to each other as listed."""
+    """Return tasks in topological order; of ready tasks, the first row is next."""
     missing = [len(set(before)) for before in predecessors]
     after = successors(predecessors)
     free = [task for task, count in enumerate(missing) if not count]

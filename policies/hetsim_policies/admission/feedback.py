@@ -88,7 +88,6 @@ class Gradient(Admission):
             self._peak, self._end = len(self._inside), now + self.window
 
     def _update(self, response: float) -> None:
-        """Update the limit after a window with this mean response."""
         if self.base == "minimum" or self.base_response == math.inf:
             self.base_response = min(self.base_response, response)
         else:
@@ -159,7 +158,6 @@ class Dagor(Admission):
         self._waited += view.now - task.ready
 
     def _next_window(self, view: View) -> None:
-        """Set the cut-off by the counts of the window that ends."""
         overloaded = self._waited > self.target * self._left if self._left else view.num_waiting() > 0
         change = -self.shed * self._admitted if overloaded else self.grow * self._arrived
         wanted = self._admitted + change

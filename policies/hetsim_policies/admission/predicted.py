@@ -84,7 +84,6 @@ class Ahead:
         return view.backlog(name, own=True) / count
 
     def _alone(self, task: Task, position: int) -> float:
-        """Estimated seconds of the task's stages without contention."""
         mode = task.modes[position]
         fixed = mode.upload.seconds_for(1) or mode.download.seconds_for(1)
         moves = fixed or task.bytes_in or task.bytes_out or task.reads or task.writes
@@ -126,7 +125,7 @@ class BatchesAhead:
         return residual + waiting // self.limit * self._compute / len(self.devices)
 
     def response(self, task: Task) -> float:
-        """Seconds until a request that arrives now is answered, with a growing batch."""
+        """Seconds until a new request is answered; later arrivals may enlarge its batch."""
         self.rate.note(self.view.now)
         residual, waiting, limit = self._residual(), len(self.queue), self.limit
         if waiting >= limit:
@@ -213,7 +212,7 @@ ROUNDING = 1e-9  # relative rounding error of the time left
 
 
 class PredictedWait(Admission):
-    """Predicted wait: work ahead on the best mode must be within a limit or deadline.
+    """Predicted wait: a task's predicted wait must be within a limit or deadline.
 
     Decides: the wait is predicted from estimates (`hetsim_policies.admission.predicted`: work ahead over servers; for a
     request, the batches ahead).  The task is admitted if the wait is at most `max_wait`; without that parameter, if the

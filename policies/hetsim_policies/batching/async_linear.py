@@ -174,7 +174,6 @@ class AsyncLinear(Batching):
         return Take(count)
 
     def _expect(self, size: float, most: int) -> None:
-        """Set the number of requests at which the next batch counts as full."""
         self.full = max(1.0, min(size + self.margin * math.sqrt(size), most)) if size < math.inf else most
 
     def _max_size(self, placement: Placement) -> int:
@@ -208,7 +207,6 @@ class AsyncLinear(Batching):
 
 
 def _normal(x: float) -> float:
-    """Probability that a normal variable is below x standard deviations."""
     return 0.5 * math.erfc(-x / math.sqrt(2.0))
 
 

@@ -121,7 +121,6 @@ class Continuous(IterationPolicy):
         return self._read_at.get(replica.number, -self.min_decode_steps) + self.min_decode_steps - replica.steps
 
     def _fits_step(self, replica: Replica, request: Generation, limit: int) -> bool:
-        """Return True if the next step has room for tokens of the request."""
         prefilling = replica.prefilling
         reading = sum([other.to_prefill for other in prefilling]) if prefilling else 0
         if self.phases == "mixed":

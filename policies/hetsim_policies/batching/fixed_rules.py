@@ -276,7 +276,6 @@ class TritonDynamic(Batching):
             yield level.delayed
 
     def _oldest(self, count: int) -> float:
-        """Earliest arrival among the next `count` requests."""
         oldest = math.inf
         for line in self._lines():
             if line and count > 0:

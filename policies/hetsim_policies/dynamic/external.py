@@ -252,7 +252,6 @@ class External(Scheduler):
         return sorted({number for one in ends for number in range(one[0], one[-1] + 1)})
 
     def _place(self, job: Job, data: dict[str, Any], view: View) -> Placement:
-        """Return the placement that an answer names by mode, resources, both or neither."""
         task, wanted, alloc = job.task, data.get("mode"), data.get("alloc")
         modes = [one for at in task.modes_by_speed() if wanted in (None, (one := task.modes[at]).name)]
         if alloc is None:

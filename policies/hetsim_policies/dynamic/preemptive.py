@@ -396,7 +396,6 @@ class Las(PreemptiveList):
         self._foresee_crossing(task, level, placement.mode.width, view)
 
     def _foresee_crossing(self, task: Task, level: int, width: float, view: View) -> None:
-        """Record when a running task of this queue reaches the next threshold."""
         if level < len(self.thresholds):
             threshold = self.thresholds[level]
             missing = max(threshold - view.attained(task), ROUNDING * threshold)
@@ -445,8 +444,8 @@ class Tiresias(Las):
 
     Decides when, and which task is preempted: as `las`, but the order of queues follows from the distribution of GPU
     time.  The index of a queue is the maximum over the coming thresholds of the probability that a task of the queue
-    ends before that threshold, over the service that it is expected to take until then.  The largest index is served
-    first.
+    ends before that threshold, divided by the service that it is expected to take until then.  The largest index is
+    served first.
     Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), its discretized
     2D-Gittins index; Gittins, Bandit Processes and Dynamic Allocation Indices (1979): optimal mean response in M/G/1
     among orders that know only the distribution, in the limit of many thresholds.  The distribution is that of the
@@ -479,7 +478,6 @@ def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
 
 
 def _services(problem: PlanProblem) -> np.ndarray:
-    """Estimated GPU-seconds (core-seconds) of each task in its fastest mode."""
     tasks = problem.tasks
     times = tasks.computing(tasks.time)
     best, fastest = times.min(axis=1), times.argmin(axis=1).tolist()

@@ -153,7 +153,7 @@ class SharingByTable(PairingScheduler):
 
 
 def finish_times(one: float, one_slower: float, other: float, other_slower: float) -> tuple[float, float]:
-    """End times of two tasks that start together and slow each other down."""
+    """End times of two tasks that start together, from times alone and slowdowns."""
     first, second = one * one_slower, other * other_slower
     if first <= second:
         return first, first + other - first / other_slower

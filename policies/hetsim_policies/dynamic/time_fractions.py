@@ -100,13 +100,13 @@ Costs = Literal["prices"] | dict[str, Price]
 
 
 class MaxThroughput(SideBySideScheduler):
-    """Maximum throughput over time fractions, or per cost, with deadlines kept.
+    """Maximum throughput over time fractions, or per cost, with deadlines met.
 
     Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  Progress of a job is
     relative to running alone in its fastest mode, so a job that profits more from a fast GPU gets it.  With `costs` the
-    sum of progress over the sum of costs is maximized; devices are idle if using them would lower that ratio.  A job
-    with a deadline gets at least the progress that it needs to end in time, if that is possible for all of them.  With
-    `pairs` a job may also run next to another on its devices (`side_by_side`), and each pays for half of them.
+    sum of progress divided by the sum of costs is maximized; devices are idle if using them would lower that ratio.  A
+    job with a deadline gets at least the progress that it needs to end in time, if that is possible for all of them.
+    With `pairs` a job may also run next to another on its devices (`side_by_side`), and each pays for half of them.
     Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel,
     OSDI 2020); the ratio by Dinkelbach, On Nonlinear Fractional Programming (1967).
     Weakness: jobs with little relative progress wait while others arrive; without deadlines no job has any guarantee.

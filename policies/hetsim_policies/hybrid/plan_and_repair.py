@@ -257,7 +257,6 @@ class PlanAndRepair(Scheduler):
         return self._upset or abs(self._look(view).end - self._promised) > self.threshold * span
 
     def _plan(self, view: View) -> None:
-        """Plan unstarted tasks; adopt the plan if it is the first, larger or shorter."""
         tasks = self._problem.tasks
 
         def may_plan(row: int) -> bool:
@@ -290,7 +289,6 @@ class PlanAndRepair(Scheduler):
         self._events, self._upset = 0, False
 
     def _adopt(self, rest: RemainingProblem, plan: Plan) -> None:
-        """Replace the queued steps by the steps of a plan."""
         tasks, old = self._problem.tasks, self._board.pending
         self._board.clear()
         for step in rest.steps(plan):
@@ -331,7 +329,6 @@ class PlanAndRepair(Scheduler):
         self._new = {}
 
     def _seconds(self, row: int, position: int) -> float:
-        """Estimated seconds of a task that does not run, without transfers."""
         tasks = self._problem.tasks
         mode = tasks.shapes[tasks.shape[row]].modes[position]
         task = self._waiting.get(row)
@@ -413,7 +410,6 @@ def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> t
 
 
 def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: View) -> list[PlannedJob]:
-    """Return steps of waiting tasks on `victim` that could end sooner on `lane`."""
     steady, end = view.changes.steady, seen.lane.get(victim.number, 0.0)
     return [
         job

@@ -141,7 +141,6 @@ class SemiStatic(Scheduler):
         return rows
 
     def _suits(self, problem: PlanProblem, which: np.ndarray, graph: np.ndarray) -> bool:
-        """Return True if a class is predictable, long, and can be planned."""
         tasks, rows = problem.tasks, np.flatnonzero(which)
         if not len(rows) or graph[rows].any() or not np.isfinite(tasks.arrival[rows]).all():
             return False
@@ -216,7 +215,6 @@ class SemiStatic(Scheduler):
         self.rest.device(device, up)
 
     def _give_up(self, planned: "PlanInProgress", device: Device) -> None:
-        """Move tasks planned on a failed device to the tasks that are not planned."""
         for number in planned.forget(device):
             row = planned.steps[number].task
             del planned.number[row]

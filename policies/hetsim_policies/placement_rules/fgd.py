@@ -68,7 +68,6 @@ class Fgd(ScoredRule):
         return None
 
     def _learn(self, task: Task, states: NodeStates) -> MinRises:
-        """Count a task's request once, and return the increases for the present mix."""
         if task.index not in self._asked:
             self._asked.add(task.index)
             self._seen += 1
@@ -110,7 +109,6 @@ class Fgd(ScoredRule):
 
     @staticmethod
     def _on(task: Task, mode: Mode, node: int, min_rises: MinRises, view: View) -> Placement | None:
-        """Return the devices on a node; for a fraction the GPU with the minimum increase."""
         if not mode.gpus or mode.whole_devices:
             return view.first(mode, task, node=node)
         rises = min_rises.by_share(mode, node)

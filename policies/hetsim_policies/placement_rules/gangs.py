@@ -48,7 +48,6 @@ def _free_on(placement: Placement, view: View) -> float:
 
 
 def _over_nodes(task: Task, mode: Mode, nodes: np.ndarray, view: View) -> Placement | None:
-    """Place a gang on the fewest of these nodes; None without devices or data room."""
     good = taking(mode, nodes, view)
     count = np.minimum(good.sum(axis=1), _host_room(mode, nodes, view))
     if count.sum() < mode.gpus:
@@ -139,7 +138,6 @@ class Topology:
                     break
 
     def _devices(self, task: Task, mode: Mode, node: int, positions: np.ndarray, view: View) -> Placement | None:
-        """Return a node's accelerators for a mode, from the fullest switches and islands."""
         for level in ("switch", "island"):
             part = self._parts[level][node, positions]
             free = np.array([(part == number).sum() for number in part])
@@ -276,7 +274,6 @@ def _without_nodes(task: Task, mode: Mode, view: View) -> Placement | None:
 
 
 def _over_racks(task: Task, view: View, choose: Choice) -> Placement | None:
-    """Place the fastest mode that fits, on the nodes that `choose` picks."""
     for modes in equally_fast(task):
         for mode in modes:
             if mode.node_count == 1:
@@ -290,7 +287,6 @@ def _over_racks(task: Task, view: View, choose: Choice) -> Placement | None:
 
 
 def _racks(mode: Mode, view: View) -> list[list[int]]:
-    """Return the nodes with room for a part of a job, by rack in cluster order."""
     assert mode.unit is not None
     nodes = view.nodes.fitting(mode.unit)
     return list(grouped((view.cluster.nodes[node].spec.rack, node) for node in nodes).values())
@@ -320,5 +316,4 @@ def _spread(count: int, racks: list[list[int]]) -> list[int]:
 
 
 def _on(mode: Mode, nodes: Iterable[int], view: View) -> Placement | None:
-    """Place the mode on the first devices of these nodes, ranks in rack order."""
     return view.first(mode, among=sum(1 << node for node in dict.fromkeys(nodes)))

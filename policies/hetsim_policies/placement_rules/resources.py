@@ -33,8 +33,6 @@ from hetsim_policies.placement_rules.common.published import (
 
 
 class _Weighing:
-    """Base of rules that use the cluster's total resources."""
-
     pick: Pick | None = None
 
     _totals: Totals | None = None
@@ -110,7 +108,6 @@ class Spread(_Weighing):
 
 
 def _allocated(mode: Mode, nodes: np.ndarray, totals: Totals, view: View) -> np.ndarray:
-    """Allocated fraction of each node with the mode, averaged over its resources."""
     there = totals.all(nodes)
     has = there > 0
     rest = np.maximum(totals.free(nodes, view) - demand(mode)[:, None], 0.0)

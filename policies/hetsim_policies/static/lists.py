@@ -24,13 +24,12 @@ class Graham(PlannedScheduler):
     For sequential and parallel tasks, with or without a task graph.
     Decides where and when, from a given list; no device is idle by choice, however slow it is.
     Reference: Graham, Bounds for Certain Multiprocessing Anomalies (1966).  On m equal lanes (cores or GPUs) the
-    makespan is at most 2
-    - 1/m times the minimum, for every list, task graphs included; with the longest tasks first and without a graph at
-    most 4/3 - 1/(3m) (Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
+    makespan is at most 2 - 1/m times the minimum, for every list, task graphs included; with the longest tasks first
+    and without a graph at most 4/3 - 1/(3m) (Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
     Weakness: on unlike devices there is no such ratio, not even one by the largest speedup: with one CPU and one GPU
-    and the tasks (CPU time, GPU time) = (x, 1) and (1, x + 1) both start on the wrong device, x + 1 times the minimum
-    makespan.  Transfers are not counted.  Cost: O((n + lanes) (log n + sets)) for n tasks, where sets is the number of
-    different sets of device types that tasks can run on.
+    and the tasks (CPU time, GPU time) = (x, 1) and (1, x + 1) both tasks start on the wrong device, and the makespan is
+    x + 1 times the minimum.  Transfers are not counted.  Cost: O((n + lanes) (log n + sets)) for n tasks, where sets is
+    the number of different sets of device types that tasks can run on.
 
     order: order of the list; `given` is by arrival, then table order; `longest` and `shortest` are by the time on each
         task's fastest device.
@@ -208,7 +207,7 @@ class MinMin(_InRounds):
     """Min-min, for independent sequential and parallel tasks.
 
     Repeatedly, of all remaining tasks, the task with the earliest possible completion is placed where it completes
-    then.
+    first.
     Decides where, and in which order: short tasks first.
     Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
     algorithm D: at most m times the least makespan on m unrelated lanes (cores or GPUs).  It is often good in practice

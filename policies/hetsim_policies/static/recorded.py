@@ -110,7 +110,6 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
 
 
 def _copy(row: Mapping[str, str], row_of: Mapping[str, int], item_of: Mapping[str, int]) -> Copy | str:
-    """Return the copy that a row describes, or the error as text."""
     if row["mode"] not in ("fetch", "drop"):
         return f"item {row['item']}: mode must be fetch or drop; got {shown(row['mode'])}"
     if row["item"] not in item_of:
@@ -130,7 +129,6 @@ def _copy(row: Mapping[str, str], row_of: Mapping[str, int], item_of: Mapping[st
 
 
 def _rows(path: Path) -> Iterator[tuple[int | None, dict[str, str]]]:
-    """Yield rows of text with line numbers; raise ScenarioError if unreadable."""
     header: list[str] | None = None
     for line, cells in _parquet(path) if path.suffix == ".parquet" else _csv(path):
         if header is None:
@@ -196,7 +194,6 @@ def _number(text: str) -> float | None:
 
 
 def _mode(text: str, shape: Shape) -> int | None:
-    """Return the position of a mode given by its name, or else by its position."""
     names = [mode.name for mode in shape.modes]
     if names.count(text) == 1:
         return names.index(text)
@@ -205,7 +202,6 @@ def _mode(text: str, shape: Shape) -> int | None:
 
 
 def _scattered(plan: Plan, tasks: Tasks, cluster: Cluster) -> Iterator[str]:
-    """Yield problems of steps over several nodes with a mode for one node."""
     lanes = lane_names(cluster)
     for step in plan.steps:
         mode = tasks.shapes[tasks.shape[step.task]].modes[step.mode]

@@ -99,8 +99,6 @@ def pairs(task: Task, view: View) -> Iterator[Pair]:
 
 
 def _smaller(partner: Task, newcomer: Mode, view: View) -> Placement | None:
-    """Return the partner's fastest fraction that leaves room for the new task."""
-
     def leaves_room(mode: Mode, now: Mode, memory: float, free: float) -> bool:
         fits = is_fraction(mode) and mode.share + newcomer.share <= WHOLE and mode.gpu_memory <= now.gpu_memory
         on_host = mode.millicores <= now.millicores and newcomer.millicores <= free - mode.millicores

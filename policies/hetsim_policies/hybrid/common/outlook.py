@@ -78,7 +78,6 @@ def shortest(tasks: Tasks, rows: np.ndarray) -> np.ndarray:
 
 
 def _in_cheapest_mode(tasks: Tasks, rows: np.ndarray, weight: Callable[[Mode], float]) -> np.ndarray:
-    """Minimum over modes of weight × estimated seconds, for each task."""
     best = np.empty(len(rows))
     shape = tasks.shape[rows]
     for number in np.unique(shape).tolist():

@@ -125,7 +125,6 @@ class Board:
     """The remaining plan by lane (core or GPU): the base of `plan_and_repair`.
 
     Results are cached by lane until something changes there, so that the cost of an event hardly grows with the lanes.
-
     Cost: O(lanes of a step) to add, start and remove it; a forecast is one pass over the steps and their predecessors.
     """
 
@@ -195,7 +194,6 @@ class Board:
     # Changes --------------------------------------------------------------------------------------------------
 
     def _touch(self, lane: PlannedLane) -> None:
-        """Mark a core or GPU as changed: its queue, or its running task."""
         self.due[lane.number] = lane
         self._touched[lane.number] = lane
         self._refused.pop(lane.number, None)
@@ -214,7 +212,6 @@ class Board:
             self._touch(lane)
 
     def _load(self, lane: PlannedLane, more: int) -> None:
-        """Add `more` to the number of waiting tasks of a core or GPU."""
         lane.arrived += more
         if lane.arrived:
             self.loaded[lane.number] = lane
@@ -359,7 +356,7 @@ class Board:
         return self._experience.ratio(spent if spent >= before else before)
 
     def finish(self, task: Task, view: View) -> float:
-        """Expected end of a running task; for a late one from the lateness of ended tasks."""
+        """Expected end of a running task; if it is late, by the lateness of ended tasks."""
         now, row = view.now, task.index
         job, since = self.running.get(row, (None, 0.0))
         if job is None:
@@ -469,7 +466,7 @@ class Board:
         return [self.running[row] for row in self._overdue]
 
     def next_look(self, now: float) -> float:
-        """Return when to check next: a running task is due, or half its time late."""
+        """Return when to check again: when a task is due, or is late by half its time."""
         looks: Iterable[float] = (
             since + job.seconds
             if now - since < job.seconds * (1 - LATE)

@@ -259,7 +259,6 @@ def whole_score(score: np.ndarray) -> np.ndarray:
 
 
 def _points(rise: np.ndarray) -> np.ndarray:
-    """Score of an increase of fragmentation (in GPUs)."""
     return whole_score(TOP / (1 + np.exp(rise)))
 
 

@@ -40,7 +40,7 @@ ROUNDING = 1e-6  # Tolerance of HiGHS: for a number that is nearly an integer, a
 class LaneSite:
     """A site: equal cores or GPUs (lanes) of one type.
 
-    `lanes`: numbers of the lanes within the type; `place`: the memory with their data, if all use the same memory.
+    `lanes`: numbers of the lanes within the type; `place`: the device whose memory all lanes use, or None.
     """
 
     kind: int
@@ -185,7 +185,7 @@ class AssignmentProgram:
 
     times[j, s]: inf if a task cannot run there.  Without constraints `unit` is the makespan of any schedule, which the
     optimum does not exceed.
-    longest: add a row for each task that it is not longer than T; redundant with single-lane sites or start variables.
+    longest: add a row for each task, that its time is at most T; redundant with single-lane sites or start variables.
     frugal: weight of the mean work of a lane (core or GPU) in the objective, so that among equal makespans the least
         work is preferred; with 0 (as for bounds) any of the optima may be returned.
     """
@@ -286,7 +286,6 @@ class AssignmentProgram:
             self._row(columns, weights, one.upper / largest)
 
     def _matrices(self) -> tuple[Any, np.ndarray, Any, np.ndarray]:
-        """Return the rows `A v ≤ b` and `E v = e`."""
         from scipy.sparse import coo_array, vstack
 
         pairs = np.arange(self.span)
@@ -330,7 +329,7 @@ class AssignmentProgram:
     ) -> Integral:  # fmt: skip
         """Solve the integer program (to 1e-6); at a limit, return the best solution found.
 
-        fixed: pairs (j, s) to exclude; some optimum must not use them.
+        fixed: mask of pairs (j, s) to exclude; at least one optimum must use none of them.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 

@@ -116,7 +116,7 @@ def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: floa
 def _cheaper_change(
     lanes: DescentLanes, prices: np.ndarray, goal: float, first: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """Return the change of one device that saves most priced work; the next device.
+    """Return the moves from one device that save most work, and the next device.
 
     Lanes are tried from `first` on; no lane may become too long.  The change does not shorten the longest lane, but
     makes room for changes that do.

@@ -68,7 +68,7 @@ def plan_of(
     frequencies: Mapping[str, float] = NOMINAL, descent: bool = False, draft: bool = False,
     others: Sequence[Schedule] = (),
 ) -> Plan:  # fmt: skip
-    """Return a schedule as a plan, in order of starts, tasks of length 0 first.
+    """Return a schedule as a plan, by start, and tasks of length 0 first at ties.
 
     bound: a lower bound on the makespan of all schedules, from the first arrival, that the planner proves.
     guaranteed: the algorithm's ratio of makespan and optimum for independent tasks present at the start, on lanes
@@ -142,10 +142,7 @@ def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
 
 
 def _proven(instance: Instance, bound: float | None, late: bool) -> float | None:
-    """Return the largest valid bound or None.
-
-    late: True if tasks arrive at different times.
-    """
+    """Return the largest valid bound or None; `late`: tasks arrive at different times."""
     problem, tasks = instance.problem, instance.problem.tasks
     proven = [] if bound is None or instance.pipelined else [bound]
     if proven and late:
@@ -161,7 +158,7 @@ def _proven(instance: Instance, bound: float | None, late: bool) -> float | None
 
 
 def counted(times: np.ndarray, counts: Sequence[int]) -> float:
-    """Minimum makespan of equal tasks, by counting per device; 0 for unequal tasks."""
+    """Return the minimum makespan of equal tasks; 0 if the tasks are not equal."""
     size, each = len(times), times[0]
     if (times != each).any():
         return 0.0

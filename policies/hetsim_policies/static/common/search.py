@@ -184,7 +184,7 @@ class Loads(Landscape):
         return self.start + loads if self.together else self._after_arrivals(number, needs, loads)
 
     def _after_arrivals(self, number: np.ndarray, needs: np.ndarray, loads: np.ndarray) -> np.ndarray:
-        """End of each core or GPU: maximum over its tasks of arrival plus all later work."""
+        """End of each device: maximum over its tasks of arrival + work from that task on."""
         number, needs = number[:, self.by_arrival].ravel(), needs[:, self.by_arrival].ravel()
         there = np.tile(self.arrival[self.by_arrival], len(loads))
         order = np.argsort(number, kind="stable")
