@@ -26,10 +26,10 @@ def lcfs(task: Task) -> float:
 
 @queueing("shortest job first")
 def sjf(task: Task) -> float:
-    """Shortest job first: the lowest estimated time on its best mode, no preemption.
+    """Shortest job first: the task of lowest estimated time in its best mode.
 
-    Reference: Conway, Maxwell, Miller, Theory of Scheduling (1967), ch. 8.  Least mean wait among non-preemptive orders
-    for M/G/1.  Weakness: long tasks can starve (see `priority` with aging), and estimates must be good.
+    Reference: Conway, Maxwell, Miller, Theory of Scheduling (1967), ch. 8.  Without preemption; least mean wait among
+    such orders for M/G/1.  Weakness: long tasks can starve (see `priority` with aging), and estimates must be good.
     """
     return task.shortest_estimate
 

@@ -31,8 +31,8 @@ def first_fit(task: Task, view: View) -> Placement | None:
 class BestFit(ScoredRule):
     """The node with the fewest free GPUs (then cores); fractions on the fullest GPU.
 
-    scores: "published": as the simulator of Weng et al.: the node with the least free resources after the task, half by
-        cores and half by GPUs, as an integer score; ties are broken by random names of nodes.
+    scores: "published" is the rule of the simulator of Weng et al.: the node with the least free resources after the
+        task, half by cores and half by GPUs, as an integer score; random names of nodes break ties.
 
     Reference: Johnson et al. (1974), the same bound as first fit.  It keeps large gaps for gangs.  Weakness: it crowds
     tasks that compete for links, memory and, on shared GPUs, for the compute engine.  Cost: an index lookup; with
@@ -141,8 +141,8 @@ def _finish(task: Task, view: View) -> Callable[[Placement], tuple[float, float]
 class RandomFit(ScoredRule):
     """Any node on which the task's fastest possible mode fits, with equal probability.
 
-    scores: "published": as the simulator of Weng et al.: a task that is equally fast on several GPU types draws among
-        the nodes of all types together, and nodes have random names.
+    scores: "published" is the rule of the simulator of Weng et al.: a task that is equally fast on several GPU types
+        draws among the nodes of all types together, and nodes have random names.
 
     It is the baseline of placements.  Reference: a baseline of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
     It draws from the policy's own random stream.  Weakness: it uses no information.  Cost: an index lookup; with

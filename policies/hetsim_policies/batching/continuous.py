@@ -250,7 +250,7 @@ class Reservations:
             self.total -= growth[1] - growth[0]
 
     def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
-        """Return the peak of stored tokens if sequences join (`coming`: their `to_hold`)."""
+        """Return the peak of stored tokens if sequences with these `to_hold` values join."""
         if self.whole_answers:
             return self.total + sum([more + there for more, there in coming])
         growths = self.decoding + [(-steps - more, there - steps) for more, there in coming]
@@ -321,7 +321,7 @@ class VirtualTokens:
         return sum([self.output_weight * count / weight for weight, (count, _) in decoding.items()])
 
     def queued(self, request: Any, heads: Mapping[str, Any], steps: int) -> None:
-        """Record a waiting request; raise its client's counter to the lowest of others."""
+        """Record a waiting request; raise the client's counter to the lowest waiting one."""
         client, bounds = request.client, self.bounds
         if (bound := bounds.get(client)) is not None and request.arrival < bound[1]:
             self._bound(client, bound[0], request.arrival)

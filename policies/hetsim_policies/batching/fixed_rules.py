@@ -147,7 +147,7 @@ def _refused(what: str, policy: str = "policy.batching", key: str = "allowed_bat
 
 @dataclass(frozen=True)
 class QueuePolicy:
-    """A level's queue limit (0: none), timeout (0: none), and action on timeout."""
+    """Rules of a level: queue limit (0: none), timeout (0: none), action on timeout."""
 
     max_queue_size: Annotated[int, Field(ge=0)] = 0
     timeout: Annotated[Seconds, Field(ge=0)] = 0.0

@@ -40,7 +40,7 @@ class Alike:
             heapify(self._heap)
 
     def first(self) -> DeviceLine | None:
-        """Return the device queue that is up and free first, or None."""
+        """Return the device queue that is free first; None if all devices are down."""
         heap, aside = self._heap, []
         first = None
         while heap:

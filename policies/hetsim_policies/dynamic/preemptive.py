@@ -62,7 +62,7 @@ class PreemptiveList(ListScheduler):
         self._worst: Any = None
 
     def rank(self, task: Task, view: View) -> Any:
-        """Return a running task's rank; it must not grow, or `ranks_grew` must be called."""
+        """Return a running task's rank; if ranks can grow, call `ranks_grew` when they do."""
         return self.order(task)
 
     def yields(self, running: Any, waiting: Any) -> bool:
@@ -201,7 +201,7 @@ class RunningList:
         self._entries.clear()
 
     def head(self) -> tuple[Any, Task] | None:
-        """Return the lowest key and its task, or None."""
+        """Return the lowest key and its task; None if no task is left."""
         entries = self._entries
         while entries:
             key, start, task = entries[0]
@@ -468,7 +468,7 @@ class Tiresias(Las):
 
 
 def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
-    """Maximum over coming edges of completion probability / expected service."""
+    """Gittins index of a level: maximum over later edges of P(end) / expected service."""
     attained = edges[level]
     remaining = sizes[sizes > attained] - attained
     if not len(remaining):

@@ -249,7 +249,7 @@ class Gandiva(PairingScheduler):
                     yield Move(other, restored)
 
     def best_pair(self, task: Task, view: View) -> Pair | None:
-        """Return the best known pair, a random untried one, or None."""
+        """Return the best known pair, else a random untried one; None if there is no pair."""
         untried: list[Pair] = []
         rated: list[tuple[float, Pair]] = []
         for pair in pairs(task, view):

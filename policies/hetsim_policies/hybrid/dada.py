@@ -114,7 +114,7 @@ class Dada(Dmda):
             self._places[tasks[row].index] = lines[chosen[j]], *way
 
     def _way(self, task: Task, line: DeviceLine, view: View) -> tuple[Mode, float] | None:
-        """Return a task's fastest mode on a queue's device, and its seconds; or None."""
+        """Return a task's fastest mode in a queue and its seconds; None if none fits."""
         assert line.device is not None
         node = view.cluster.nodes[line.device.node]
         best: tuple[Mode, float] | None = None

@@ -434,7 +434,7 @@ class DevicePool:
 
 
 def asked_of(task: Task) -> tuple[DeviceType, float] | None:
-    """Return a task's best accelerator type and its device-seconds, or None."""
+    """Return a task's best accelerator type and device-seconds; None if CPU-only."""
     mode = next((mode for mode in task.fastest_modes() if not mode.on_cpu), None)
     return None if mode is None else (mode.type, mode.gpu_share * task.estimate_in(mode))
 

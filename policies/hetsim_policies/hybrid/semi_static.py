@@ -456,7 +456,7 @@ class PlanInProgress:
         return True
 
     def spared(self, mode: Mode, end: float, slack: float, nodes: Iterable[int], view: View) -> Placement | None:
-        """Return a placement on one of these nodes that does not delay the plan, or None."""
+        """Return a placement on these nodes that does not delay the plan; None if none."""
         for node in nodes:
             if not mode.gpus:
                 placement = view.first(mode, node=node)

@@ -35,9 +35,9 @@ MAX_DRAWN = 1000  # maximum number of tasks of one sample
 
 @dataclass(frozen=True)
 class Believed:
-    """A fit of times to estimates: slope, mean log ratios, and residual ratios.
+    """A fit of times to estimates: slope, mean log ratios (all, by class), residuals.
 
-    The residuals have mean logarithm 0.
+    The residuals are ratios with mean logarithm 0.
     """
 
     slope: float

@@ -323,7 +323,7 @@ class SharingTree:
         return [ConstraintNode("beside data", pins, tuple(chains)), *chains] if pins else chains
 
     def _view(self, name: str, groups: list[tuple[int, ...]]) -> ConstraintNode:
-        """Build a node of groups; its children are smaller parts, then larger groups."""
+        """Build a node of groups; its children divide, order or enlarge these groups."""
         below = [*self._parts(groups), ConstraintNode("uploads", self._uploads(groups), tuple(self._orders(groups)))]
         for level in LEVELS[1:]:
             if (larger := self.groups("all", level * self.makespan, groups)) != groups:

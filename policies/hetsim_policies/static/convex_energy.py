@@ -192,7 +192,7 @@ class Machine:
     def frequencies(self, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
         """Minimum frequency of each device that meets the deadline; above 1 if impossible.
 
-        From every arrival on, a core or GPU must do its work of this and later tasks until the deadline.
+        From every arrival on, a core or GPU must finish the work of this and all later tasks by the deadline.
         """
         arrival, needs = self.instance.problem.tasks.arrival, self.times(lanes)
         order = np.lexsort((arrival, lanes))[::-1]

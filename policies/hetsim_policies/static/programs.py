@@ -242,9 +242,10 @@ def by_dual_approximation(instance: Instance, sides: Sequence[bool]) -> Schedule
 
 
 def beyond_first(times: np.ndarray, kinds: Sequence[int]) -> np.ndarray:
-    """Mask of pairs that some optimum avoids: the i-th longest task beyond i devices.
+    """Mask of pairs (task, device) that at least one optimum does not use.
 
-    Any schedule can be renumbered so that the cores or GPUs of a type are in the order of their longest task.
+    Any schedule can be renumbered so that the cores or GPUs of a type are in the order of their longest task.  Then the
+    i-th longest task is on one of the first i of each type.
     """
     shortest = times.min(axis=1)
     rank = np.empty(len(times), dtype=int)

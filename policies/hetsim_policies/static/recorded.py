@@ -25,10 +25,11 @@ class Replay(PlannedScheduler):
     """A static plan from a file: each task's mode and place, by device order.
 
     Decides nothing beyond the plan.  A task starts when it is at the head of the queues of all its devices, they are
-    free and its predecessors are done; the plan fixes no times.  Its makespan on the estimates it was made for is the
-    planner's; with other times, an order that waits for a late task leaves devices idle that a dynamic policy would
-    use.  A plan in which orders and predecessors form a cycle could never end and is refused when it is loaded.
-    Reference: none; the plan is the user's.  Weakness: it uses only the plan, and waits for late tasks.
+    free and its predecessors are done; the plan fixes no times.  With the estimates for which the plan was made, the
+    makespan is the one that the planner computed; with other times, an order that waits for a late task leaves devices
+    idle that a dynamic policy would use.  A plan in which orders and predecessors form a cycle could never end and is
+    refused when it is loaded.  Reference: none; the plan is the user's.  Weakness: it uses only the plan, and waits for
+    late tasks.
     Cost: O(devices of the step) per task, and a check per round of each device queue's head that does not fit.
 
     plan: CSV or Parquet with one row per task and the columns task (its id), mode (name, or position counted from

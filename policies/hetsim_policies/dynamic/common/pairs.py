@@ -1,7 +1,7 @@
 """Two jobs on one accelerator: possible pairs and modes (`sharing`, `gandiva`).
 
-Either both occupy fractions of the accelerator, or it has `streams: 2` and shares by time slices: then each job may run
-as if it were alone, and their mutual slowdown is measured (`pairs` of its sharing) or left to the slices.
+Either both jobs occupy fractions of the accelerator, or the accelerator has `streams: 2` and time slices.  With time
+slices each job may use all of it; the slowdown of both is measured (`pairs` of its sharing) or follows from the slices.
 """
 
 import math
@@ -41,7 +41,7 @@ def alone_modes(task: Task) -> Sequence[Mode]:
 
 
 def place_alone(task: Task, view: View) -> Placement | None:
-    """Return the task's fastest placement on devices that it does not share, or None."""
+    """Return the task's fastest placement on unshared devices; None if none fits."""
     for mode in task.fastest_modes():
         if is_shared(mode):
             placement = _on_empty(task, mode, view)
@@ -125,7 +125,7 @@ def _in_another_mode(task: Task, view: View, suits: Callable[[Mode, Mode, float,
 
 
 def back_to(task: Task, view: View) -> Placement | None:
-    """Return a task's fastest mode on the whole accelerator that it has alone."""
+    """Return a whole-GPU placement for a task alone on a fraction; None if impossible."""
     placement = view.launch_of(task).placement
     if placement is None or not is_fraction(placement.mode):
         return None

@@ -338,7 +338,7 @@ class RoundScheduler(Scheduler):
         self._tried = view.changes.releases
 
     def first(self, mode: Mode, view: View) -> Placement | None:
-        """Return a placement where a waiting job may start within a round, or None."""
+        """Return where a waiting job may start within a round; None if it does not fit."""
         return view.first(mode)
 
     def _start(self, job: RoundJob, placement: Placement, view: View) -> Start:

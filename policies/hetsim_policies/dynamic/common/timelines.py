@@ -15,7 +15,7 @@ from hetsim.model.tasks import Mode
 
 
 def amount_of(mode: Mode) -> int:
-    """Amount of a launch: number of nodes, thousandths of cores, or accelerators."""
+    """Amount of a launch in its unit: nodes, thousandths of cores, or accelerators."""
     if mode.node_count > 1:
         return mode.node_count
     return mode.gpus if mode.unit is None else mode.millicores

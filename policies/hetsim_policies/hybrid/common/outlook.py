@@ -99,7 +99,7 @@ def _misses(record: Record, rows: np.ndarray, finish: np.ndarray) -> float:
 
 
 def _taken(record: Record, rows: np.ndarray, rate: Callable[[Mode], float]) -> float:
-    """Rate × estimated seconds, in the last mode of a task or else its cheapest."""
+    """Rate × estimated seconds of each task, in its last mode or else its cheapest."""
     tasks = record.input.tasks
     values = _in_cheapest_mode(tasks, rows, rate)
     for place, row in enumerate(rows.tolist()):

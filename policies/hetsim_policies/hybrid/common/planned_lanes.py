@@ -41,7 +41,7 @@ class PlannedLane:
         return next(iter(self.queue.values()), None)
 
     def placed(self, mode: Mode) -> Placement | None:
-        """Return the placement of a sequential mode on this core or GPU, or None."""
+        """Return a mode's placement on this core or GPU; None if the mode cannot run here."""
         if mode.type is not self.device.type or not can_host(self.node, mode):
             return None
         if not mode.on_cpu:
@@ -336,7 +336,7 @@ class Board:
     def at(
         self, task: Task, lane: PlannedLane, view: View, seconds: Callable[[Task, Placement, View], float]
     ) -> PlannedJob | None:
-        """Return the step of a task on one core or GPU in its fastest mode, or None."""
+        """Return a step with the task's fastest mode on this lane; None if no mode fits."""
         best: PlannedJob | None = None
         for position, mode in enumerate(task.modes):
             placement = lane.placed(mode)
@@ -520,8 +520,9 @@ class Board:
 class Movable:
     """Waiting steps that could end sooner on an idle core or GPU of a type.
 
-    It is valid only in a steady run: the end of a step on the idle lane grows with time, and its end on its own lane is
-    constant while that lane is unchanged, so a dropped step returns only after a change there.
+    It is valid only in a steady run.  There the end of a step on the idle lane grows with time, and the end on its own
+    lane is constant while that lane is unchanged.  So a step that is dropped returns only after its own lane has
+    changed.
     """
 
     def __init__(self, kind: DeviceType, loaded: dict[int, PlannedLane]):

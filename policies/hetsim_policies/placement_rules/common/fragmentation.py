@@ -101,7 +101,7 @@ class Mix:
         return float(lost[0] / WHOLE)
 
     def rises(self, state: NodeClass, mode: Mode) -> dict[int, float]:
-        """Increase of fragmentation by a mode in a state, by free share of the GPU used."""
+        """Increase of fragmentation if a mode starts, for each free share of the GPU used."""
         rows, after = self._after([state], mode)
         gpus = [gpu for _, gpu in rows] if mode.gpus and not mode.whole_devices else []
         before = self.fragmentation(state)
@@ -164,7 +164,7 @@ class MinRises:
         self._known: dict[Mode, np.ndarray] = {}  # by mode and state: the minimum increase, NaN if not computed yet
 
     def by_share(self, mode: Mode, node: int) -> dict[int, float]:
-        """Increase of fragmentation of a node, by the free share of the GPU used."""
+        """Increase of fragmentation of a node, for each free share of the GPU used."""
         return self._mix.rises(self._states.states[int(self._states.number[node])], mode)
 
     def __call__(self, mode: Mode, states: np.ndarray) -> np.ndarray:

@@ -97,7 +97,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class Cap:
-    """Constraint: Σ weight × x[task, site] ≤ upper + per_makespan × T."""
+    """Constraint: Σ weight × x[task, site] ≤ upper + per_makespan × T (T: makespan)."""
 
     terms: tuple[tuple[int, int, float], ...]
     upper: float = 0.0
@@ -174,7 +174,7 @@ class Fractional:
 
 @dataclass(frozen=True)
 class Integral:
-    """The integer solution: each task's site (or None), and a lower bound on T."""
+    """The integer solution: each task's site, if one was found; a lower bound on T."""
 
     site_of: np.ndarray | None
     bound: float

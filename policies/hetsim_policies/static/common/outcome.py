@@ -68,7 +68,7 @@ def plan_of(
     frequencies: Mapping[str, float] = NOMINAL, descent: bool = False, draft: bool = False,
     others: Sequence[Schedule] = (),
 ) -> Plan:  # fmt: skip
-    """Return a schedule as a plan, by start, and tasks of length 0 first at ties.
+    """Return a schedule as a plan in order of starts; at ties, length 0 first.
 
     bound: a lower bound on the makespan of all schedules, from the first arrival, that the planner proves.
     guaranteed: the algorithm's ratio of makespan and optimum for independent tasks present at the start, on lanes
@@ -183,7 +183,7 @@ def notes_of(
 
 
 def together(instance: Instance) -> bool:
-    """Return True for tasks without graph or arrivals on devices without overlap."""
+    """Return True if tasks have no graph, arrive together and cannot overlap stages."""
     tasks = instance.problem.tasks
     alike = not instance.size or float(np.ptp(tasks.arrival)) == 0
     return alike and not any(tasks.predecessors or ()) and not instance.pipelined and instance.alike
