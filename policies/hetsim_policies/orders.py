@@ -35,7 +35,7 @@ def sjf(task: Task) -> float:
 
 
 def ljf(task: Task) -> float:
-    """Longest job first: the greatest estimated time on its best mode.
+    """Longest job first: the task of greatest estimated time in its best mode.
 
     Reference: Graham, Bounds on Multiprocessing Timing Anomalies (1969), as LPT: if all tasks are present at the start
     and need one of m equal servers, the makespan is at most 4/3 - 1/(3m) times the minimum.

@@ -19,7 +19,7 @@ from hetsim_policies.placement_rules.common.published import PublishedBestFit, P
 
 @queueing("work-conserving")
 def first_fit(task: Task, view: View) -> Placement | None:
-    """The first node and first devices where its fastest possible mode fits.
+    """The first node and first devices where the task's fastest possible mode fits.
 
     Reference: Johnson et al., Worst-Case Performance Bounds for Simple One-Dimensional Packing Algorithms (1974):
     at most 1.7 times the fewest bins.  It leaves the last nodes whole for gangs.

@@ -142,8 +142,8 @@ class AsyncLinear(Batching):
     def _launch(self, count: int, queue: RequestQueue, view: View, most: int) -> Take:
         """Launch a batch just in time or on an idle device; set the size of the next one.
 
-        Until two batch sizes have been measured, batches do not overlap; at low load that costs nothing, and at the
-        limit, where all batches would have one size, the second is halved.
+        Until two batch sizes have been measured, batches do not overlap; at low load that costs nothing.  At the size
+        limit, where all batches would have the same size, the second batch is halved.
         """
         if self.first_size is None:
             self.first_size = count

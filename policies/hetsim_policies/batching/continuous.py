@@ -302,9 +302,8 @@ class VirtualTokens:
         self.accounts: dict[str, TokenAccount] = defaultdict(TokenAccount)  # by client
         self.begun: dict[Any, int] = {}  # requests that decode, and the step at which they began to
         self.heap: list[Bound] = []
-        """Lower bounds of the counters of clients that wait; a bound is corrected when it is at the top, since counters
-        grow with every step.  One bound is valid for each client, that in `bounds`, even while none of its requests
-        waits.
+        """Lower bounds of the counters of waiting clients.  Counters grow with every step, so a bound is corrected when
+        it reaches the top.  One bound per client is valid, that in `bounds`, even while none of its requests waits.
         """
         self.bounds: dict[str, Bound] = {}
 
@@ -350,7 +349,7 @@ class VirtualTokens:
         group[1] += steps
 
     def leave(self, request: Any, over: bool, steps: int) -> None:
-        """Record that a request leaves the replica.
+        """Record that a request leaves the replica; `over`: it has ended.
 
         A request that is preempted before its first token pays for its prompt when it joins again.
         """

@@ -72,8 +72,8 @@ class Clockwork(Batching):
     Decides how many requests: the largest batch with enough requests that can wait for all of it.  Older requests that
     would be late in that batch are rejected; requests that would be late even if started alone and immediately, on any
     of the service's devices, expire.  Decides when: transfers of the next batch overlap the computing batch, but a
-    batch is closed only `ahead` seconds before the device is free, so that it can still grow.  Of several services, the
-    one that must start first (deadline less batch time) is next.
+    batch is closed only its upload time and `ahead` seconds before the device is free, so that it can still grow.  Of
+    several services, the one that must start first (deadline less batch time) is next.
     Reference: Gujarati, Karimi, Alzayat, Hao, Kaufmann, Vigfusson and Mace, Serving DNNs like Clockwork: Performance
     Predictability from the Bottom Up (OSDI 2020); the choice among sizes is that of its published scheduler, which has
     batches of 1, 2, 4, 8 and 16.  A model that the device lacks is loaded with the batch that needs it, as part of the

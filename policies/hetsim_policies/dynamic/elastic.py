@@ -395,7 +395,7 @@ class RigidJobs:
         return [by_arrival[-1] for _, _, by_arrival in sorted(entries, key=lambda one: (-one[0].width, one[2][:3]))]
 
     def in_order(self, blocked: Container[Mode]) -> Iterator[Task]:
-        """Yield jobs by arrival without blocked modes; entries may be removed meanwhile."""
+        """Yield jobs by arrival whose mode is not blocked; jobs may be removed meanwhile."""
         lines = {number: (mode, list(jobs)) for number, (mode, jobs) in enumerate(self._by_arrival.items())
                  if mode not in blocked}  # fmt: skip
         heads = [(jobs[0], number, 0) for number, (_, jobs) in lines.items()]

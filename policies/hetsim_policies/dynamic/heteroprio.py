@@ -1,7 +1,7 @@
 """HeteroPrio: GPUs take the tasks that gain most from a GPU, cores the opposite.
 
-Decides when, where, and which tasks are restarted.  Ready tasks are sorted by acceleration: the time on a core over the
-time on a GPU (of several modes on a side: the fastest).  An idle GPU takes tasks from the most accelerated end, an
+Decides when, where, and which tasks are restarted.  Ready tasks are sorted by acceleration: the time on a core divided
+by the time on a GPU (in the fastest mode on each side).  An idle GPU takes tasks from the most accelerated end, an
 idle core from the other.  Among equally accelerated tasks the highest priority is nearest the GPUs if they gain from
 one, nearest the cores if they do not; priority is `priority`, then the distance from the end of the task graph.
 An idle device that finds no task restarts a task of the other side if it would then end earlier, the task that ends

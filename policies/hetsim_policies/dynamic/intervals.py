@@ -223,7 +223,7 @@ def spread(mode: Mode, room: Share) -> Share:
 
 
 def spread_others(dealt: dict[int, Share], widths: Iterable[tuple[IntervalJob, int]], room: Share) -> dict[int, Share]:
-    """Add other jobs' GPUs, spread over the nodes' remaining GPUs."""
+    """Add the GPUs of further jobs, spread over the nodes' remaining GPUs."""
     for share in dealt.values():
         for node, count in share.items():
             room[node] -= count

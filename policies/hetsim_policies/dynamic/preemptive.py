@@ -144,7 +144,7 @@ class PreemptiveList(ListScheduler):
         return changes.releases, changes.launches - self._own_starts
 
     def _room_for(self, task: Task, view: View) -> tuple[Placement, list[Task]] | None:
-        """Return a task's placement, and the lower-ranked tasks to stop for it, or None."""
+        """Return a task's placement and the lower-ranked tasks to stop; None: impossible."""
         # Without a rule and data that have to find room, a task of one mode that found no place fits nowhere.
         plain = self.placement is None and not view.items
         if not (plain and len(task.modes) == 1) and any(view.fits(mode) for mode in task.modes):

@@ -42,7 +42,7 @@ Slowdown = Annotated[float, Field(ge=1)]
 
 
 class PairingScheduler(ListScheduler):
-    """Base: tasks start by arrival; if no device is free, the first may join another."""
+    """Base: tasks start by arrival; without a free device the head may join a task."""
 
     serve = Scheduler.serve  # refused: it pairs jobs, not batches
 

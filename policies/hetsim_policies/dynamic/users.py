@@ -48,7 +48,7 @@ def owner_of(task: Task, of: Owners) -> str:
 
 
 def owners_of(tasks: Tasks, of: Owners) -> list[str]:
-    """Return all owners of tasks."""
+    """Return the distinct owners (of kind `of`) of the tasks."""
     listed = {"user": tasks.users, "class": tasks.classes, "partition": tasks.partitions}.get(of)
     if listed is not None:
         return listed

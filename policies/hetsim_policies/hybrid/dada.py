@@ -250,7 +250,7 @@ def _shortest(given: Activation, task: int, lines: Sequence[int]) -> float:
 
 
 def _first(layout: LinesLayout, task: int, lines: Sequence[int]) -> int | None:
-    """Return the queue where a task ends first, of equal ones the one with most data."""
+    """Return the queue where a task ends first; at ties, the one with most data of it."""
     usable = [line for line in lines if math.isfinite(layout.given.seconds[task, line])]
     local = layout.given.local[task]
     return min(usable, key=lambda line: (layout.finish(task, line), -local[line]), default=None)

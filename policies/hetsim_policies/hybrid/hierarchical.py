@@ -208,7 +208,7 @@ class Hierarchical(Scheduler):
             self._look_at(group)
 
     def _told(self, device: Device, group: DeviceGroup) -> list[Device]:
-        """Return the devices to report to a group: with cores, also their accelerators."""
+        """Return the group's devices that a device's state affects: itself or its GPUs."""
         if device.type in group.lanes:
             return [device]
         node = self._cluster.nodes[device.node]

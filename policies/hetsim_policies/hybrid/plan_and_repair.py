@@ -363,7 +363,7 @@ Known = dict[DeviceType, list[tuple[float, PlannedJob]]]
 
 
 def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> PlannedJob | None:
-    """Return a step that may start before a lane's head without delay; None if none."""
+    """Return a step that can start before a lane's head without delaying it, if any."""
     now, limit, position = view.now, math.inf, lane.arrived
     for job in lane.queue.values():
         if not position:
@@ -378,7 +378,7 @@ def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -
 
 
 def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> tuple[PlannedJob, PlannedJob] | None:
-    """Return the step to steal from the device that ends last, as (old, new) step.
+    """Return (step to steal from the device that ends last, step that replaces it).
 
     Of that lane's steps, choose the one that makes the later end of both lanes earliest; it must end sooner here than
     there.  If that lane has no such step, try the lane that ends next to last, and so on.  Return None if no lane has

@@ -305,7 +305,7 @@ def _classes(tasks: Tasks) -> list[str]:
 
 
 def kept_lanes(cluster: Cluster, part: float) -> dict[str, Device]:
-    """Return the last devices of each type: at least this share, and at least one.
+    """Return the last devices of each type: at least a fraction `part`, at least one.
 
     First-fit placement reaches them last.
     """
@@ -456,7 +456,7 @@ class PlanInProgress:
         return True
 
     def spared(self, mode: Mode, end: float, slack: float, nodes: Iterable[int], view: View) -> Placement | None:
-        """Return a placement on these nodes that does not delay the plan; None if none."""
+        """Return a placement on one of these nodes that delays no planned task, if any."""
         for node in nodes:
             if not mode.gpus:
                 placement = view.first(mode, node=node)

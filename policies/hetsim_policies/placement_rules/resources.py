@@ -51,8 +51,8 @@ class DotProduct(ScoredRule, _Weighing):
     """The node with the largest dot product of free resources and the task's demand.
 
     smallest: use the smallest dot product instead, which prefers nodes with little left of the demanded resources.
-        scores: "published" is the rule of the simulator of Weng et al.: the smallest dot product of cores and GPUs, as
-        an integer score; random names of nodes break ties.
+    scores: "published" is the rule of the simulator of Weng et al.: the smallest dot product of cores and GPUs, as an
+        integer score; random names of nodes break ties.
 
     Reference: Panigrahy, Talwar, Uyeda, Wieder, Heuristics for Vector Bin Packing (2011); Grandl et al.,
     Multi-Resource Packing for Cluster Schedulers (Tetris, SIGCOMM 2014).  Demand and free resources are fractions of

@@ -73,7 +73,7 @@ class Solution:
 
     `guess` is the smallest accepted λ, used for the shelves; the schedule's makespan is at most `guarantee` times it.
     `guarantee` is the ratio of the algorithm, above the requested one if the program was too large; `ratio`, which
-    schedule and bound prove together, is at most that.  `guesses` is the number of guesses.
+    schedule and bound prove together, is at most `guarantee`.  `guesses` is the number of guesses.
     """
 
     schedule: TwoSidedSchedule

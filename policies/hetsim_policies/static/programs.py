@@ -86,7 +86,7 @@ def roundings(instance: Instance) -> tuple[list[Schedule], float]:
 
 
 def rounded(share: np.ndarray, matched: bool) -> np.ndarray:
-    """Return a site for every task: its largest share, or a matched one."""
+    """Return each task's site: of its largest share, or (`matched`) by a matching."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 

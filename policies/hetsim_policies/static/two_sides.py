@@ -77,8 +77,8 @@ def greedy_dual(
 ) -> tuple[Schedule, float]:
     """Return the best schedule over all guesses, and a lower bound on the makespan.
 
-    `times[j, 0]` on the `counts[0]` cores or GPUs of one type, `times[j, 1]` on the `counts[1]` of the other; inf if
-    impossible.
+    `times[j, 0]` is the time of task j on one of the `counts[0]` cores or GPUs of one type, `times[j, 1]` that on the
+    other type; a time is inf if the task cannot run there.
     """
     allowed = np.where(np.asarray(counts) > 0, times, np.inf)
     shortest = allowed.min(axis=1, initial=np.inf)

@@ -201,7 +201,7 @@ def guaranteed(instance: WideTasks) -> float | None:
 def min_guess(instance: WideTasks) -> tuple[float, Split]:
     """Return the minimum makespan with a feasible program, and a vertex of it.
 
-    Between two option lengths the program is the same, so guesses are such lengths, by bisection.
+    Between two option lengths the program is the same, so only option lengths are tried, by bisection.
     """
     counts = instance.counts
 

@@ -151,7 +151,7 @@ Candidate = tuple[int, Workload, Cohort, str]
 class Entry:
     """A head in a cycle, and its outcome.
 
-    flavors: by pod set and resource.  keys: flavor and resource pairs that need preemption.
+    flavors: assigned flavors by pod set and resource.  keys: flavor and resource pairs that need preemption.
     """
 
     workload: Workload
@@ -176,7 +176,7 @@ def satisfies(policy: Policy, preemptor: Workload, candidate: Workload) -> bool:
 def preference(queue: Queue, one: Workload) -> tuple[bool, bool, float, float, str]:
     """Sort key of the order in which workloads are preempted.
 
-    Evicted workloads are first, then those of other queues, of low priority, and admitted late.
+    The order is: evicted workloads, workloads of other queues, lower priority, later admission.
     """
     return not one.evicted, one.queue is queue, one.priority, -one.since, one.order
 

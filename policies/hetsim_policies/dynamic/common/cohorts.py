@@ -62,7 +62,7 @@ class Cohort:
     def available(self, key: Key, empty: bool = False) -> int:
         """Return the amount still available, borrowing included; below 0 in debt.
 
-        empty: as if nothing were in use.
+        empty: True to assume that nothing is in use.
         """
         has, usage = self.subtree.get(key, 0), 0 if empty else self.usage.get(key, 0)
         if self.parent is None:

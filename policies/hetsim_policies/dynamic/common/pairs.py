@@ -35,7 +35,7 @@ def is_shared(mode: Mode) -> bool:
 
 
 def alone_modes(task: Task) -> Sequence[Mode]:
-    """Return modes that leave no room on their devices, fastest first; else all modes."""
+    """Return modes without GPU fractions, fastest first; all modes if there are none."""
     modes = task.fastest_modes()
     return [mode for mode in modes if not is_fraction(mode)] or modes
 

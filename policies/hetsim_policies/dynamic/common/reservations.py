@@ -222,7 +222,7 @@ class FreeProfile:
         return None
 
     def _filling(self, mode: Mode, timelines: list[Timeline], start: float, duration: float) -> Reservation | None:
-        """Reserve the gang at `start` on nodes that stay free long enough, or None."""
+        """Reserve the gang at `start` on nodes that stay free long enough, if possible."""
         chosen, rest = [], amount_of(mode)
         for number, timeline in enumerate(timelines):
             if here := min(rest, timeline.max_amount(mode, start, start + duration)):

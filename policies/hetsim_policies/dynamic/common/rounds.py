@@ -188,7 +188,7 @@ class RoundScheduler(Scheduler):
         self._stale = False
 
     def offers(self, jobs: list[RoundJob], cluster: Cluster) -> tuple[ModeOffers, list[int]]:
-        """Return the modes of these jobs on devices that are up, and their positions."""
+        """Return the jobs' modes on devices that are up as offers, and their positions."""
         if not self._kinds:
             self._kinds = {name: number for number, name in enumerate(cluster.types)}
         capacity = self._capacity(cluster)

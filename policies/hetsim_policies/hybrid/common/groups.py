@@ -198,7 +198,7 @@ def lanes_of(device: Device, node: Node) -> int:
 
 
 def make_groups(cluster: Cluster, grouping: Grouping) -> list[DeviceGroup]:
-    """Create numbered groups; raise ScenarioError if the cluster has no such parts."""
+    """Create numbered groups; raise ScenarioError for racks if no node has a rack."""
     if grouping == "type":
         present = [kind for kind in cluster.types.values() if cluster.count(kind.name)]
         having = {kind: [node for node in cluster.nodes if kind in _types([node])] for kind in present}

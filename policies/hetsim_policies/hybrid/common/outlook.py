@@ -37,9 +37,9 @@ def check_objective(objective: Objective, problem: PlanProblem) -> None:
 def mean_of(record: Record, objective: Objective, now: float) -> float:
     """Mean of an objective over tasks unfinished at the fork (at least one).
 
-    response: seconds from arrival to the end.  slowdown: mean of response over shortest estimated time.
-    deadline_misses: the share of tasks with a deadline that miss it.  energy: joules above idle.  cost: price × time of
-        the occupied devices.
+    Objectives: response (seconds from arrival to the end), slowdown (response / shortest estimated time),
+    deadline_misses (share of tasks with a deadline that miss it), energy (joules above idle), cost (price × time of the
+    occupied devices).
     """
     tasks, end = record.input.tasks, record.end
     # What ends at this very instant counts: the tasks have to be the same in all forks that are compared.

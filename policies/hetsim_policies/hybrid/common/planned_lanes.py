@@ -485,8 +485,8 @@ class Board:
     def restartable(self, kind: DeviceType, view: View, rounding: float) -> list[tuple[float, PlannedJob]]:
         """Return running tasks that might end sooner on this type, with their ends.
 
-        A task on time has less left than its whole time, and a restart on another lane (core or GPU) takes at least its
-        compute time there, so few tasks remain.  Tasks with too little time left are not checked until they are late.
+        A restart takes at least the task's compute time on the type, so only tasks with more time left are returned.
+        The other tasks are not checked again until they are late.
         """
         now, jobs = view.now, []
         there, away = self.faster.get(kind, {}), self._hopeless.setdefault(kind, [])
@@ -532,7 +532,7 @@ class Movable:
         self.changed: dict[int, PlannedLane] = dict(loaded)
 
     def towards(self, seen: LaneForecast, now: float) -> list[tuple[PlannedLane, list[PlannedJob]]]:
-        """Return steps that could end sooner on an idle device, by device in queue order."""
+        """Return (lane, its waiting steps that could end sooner on an idle device) pairs."""
         for number, lane in self.changed.items():
             self.steps.pop(number, None)
             end = seen.lane.get(number, 0.0)

@@ -230,7 +230,7 @@ class PublishedFgd(Scored):
 
 
 def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes on which one of the modes, equal but for the type, fits, and which."""
+    """Return the nodes on which one of these modes fits, and the mode's index by node."""
     first = modes[0]
     if not all(mode.gpus and mode.type.streams == 1 and mode.type.sharing.kind != "mig" and mode.nodes is None
                for mode in modes):  # fmt: skip
@@ -263,7 +263,7 @@ def _points(rise: np.ndarray) -> np.ndarray:
 
 
 def _kind(mode: Mode) -> int | None:
-    """Return 0 for a fraction of a GPU, else the number of GPUs; None without any."""
+    """Return the number of whole GPUs, 0 for a fraction of a GPU, None without GPUs."""
     if not mode.gpus:
         return None
     return mode.gpus if mode.whole_devices else 0

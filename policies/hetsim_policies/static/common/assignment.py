@@ -174,7 +174,7 @@ class Fractional:
 
 @dataclass(frozen=True)
 class Integral:
-    """The integer solution: each task's site, if one was found; a lower bound on T."""
+    """The integer solution: each task's site (None: not found), a lower bound on T."""
 
     site_of: np.ndarray | None
     bound: float
@@ -227,7 +227,7 @@ class AssignmentProgram:
             self.cost[: self.span] = frugal * self.time / self.counts.sum()
 
     def _in_a_row(self, times: np.ndarray, arrivals: np.ndarray | None, constraints: Sequence[Constraint]) -> float:
-        """Return a makespan that every assignment meets: all work and caps in sequence."""
+        """Upper bound of every assignment's makespan: all work and caps in sequence."""
         total = float(np.where(np.isfinite(times), times, 0.0).max(axis=1, initial=0.0).sum())
         total += 0.0 if arrivals is None else float(np.ptp(arrivals))
         for one in constraints:

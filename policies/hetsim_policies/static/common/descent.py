@@ -150,7 +150,7 @@ def _cheaper_change(
 
 
 def _elsewhere(lanes: DescentLanes, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return for every task the best other core or GPU, and when that would end."""
+    """Return each task's end on the best other core or GPU, and this core or GPU."""
     candidates = []
     for kind in dict.fromkeys(lanes.kind.tolist()):  # two of each type, as one may be the task's own
         here = np.flatnonzero((lanes.kind == kind) & (np.arange(len(lanes.kind)) != longest))

@@ -69,9 +69,9 @@ class Seed:
 
 
 def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
-    """Return schedules of all cheap planners that can plan such tasks.
+    """Return schedules of all fast planners that can plan the instance's tasks.
 
-    Their bound is for schedules that start at 0 with only the tasks' private transfers.
+    The bound is for schedules that start at 0 with only the tasks' private transfers.
     """
     tasks, times, counts = instance.problem.tasks, instance.time, instance.counts
     before: Graph = tasks.predecessors or [()] * len(tasks)
