@@ -28,8 +28,9 @@ def lcfs(task: Task) -> float:
 def sjf(task: Task) -> float:
     """Shortest job first: the task of lowest estimated time in its best mode.
 
-    Reference: Conway, Maxwell, Miller, Theory of Scheduling (1967), ch. 8.  Without preemption; least mean wait among
-    such orders for M/G/1.  Weakness: long tasks can starve (see `priority` with aging), and estimates must be good.
+    Reference: Conway, Maxwell, Miller, Theory of Scheduling (1967), ch. 8.  It does not preempt.  Least mean wait among
+    non-preemptive orders for M/G/1.  Weakness: long tasks can starve (see `priority` with aging), and estimates must be
+    good.
     """
     return task.shortest_estimate
 
@@ -74,9 +75,9 @@ def largest_first(task: Task) -> float:
     """Largest first: the task that needs the most devices (GPUs, else cores).
 
     Devices are counted in the task's fastest mode.  Reference: Coffman, Garey, Johnson, Tarjan, Performance Bounds for
-    Level-Oriented Two-Dimensional Packing
-    Algorithms (1980), for the idea of placing large items while there is room.  Little fragmentation, short
-    makespans.  Weakness: small tasks wait, and under discipline `block` devices are idle before each wide head.
+    Level-Oriented Two-Dimensional Packing Algorithms (1980), for the idea of placing large items while there is room.
+    Little fragmentation, short makespans.  Weakness: small tasks wait, and under discipline `block` devices are idle
+    before each wide head.
     """
     return -_width(task)
 
@@ -95,10 +96,10 @@ def saf(task: Task) -> float:
 def f1(task: Task) -> float:
     """F1: the lowest log10(estimated time) × processors + 870 × log10(arrival).
 
-    A time or an arrival of 0 counts as 0.1 s.  The arrival is measured in seconds from the trace's time 0.  Reference:
-    Carastan-Santos and de Camargo, Obtaining Dynamic Scheduling Policies with Simulation and Machine Learning (SC
-    2017), the first of the functions fitted there.  Weakness: it is fitted to bounded slowdowns on simulated loads of
-    256 processors, and depends on the trace's time 0.
+    A time or an arrival of 0 counts as 0.1 s.  The arrival is measured in seconds from the trace's time 0.
+    Reference: Carastan-Santos and de Camargo, Obtaining Dynamic Scheduling Policies with Simulation and Machine
+    Learning (SC 2017), the first of the functions fitted there.  Weakness: it is fitted to bounded slowdowns on
+    simulated loads of 256 processors, and depends on the trace's time 0.
     """
     seconds, processors = request(task)
     return math.log10(seconds or 0.1) * processors + 870.0 * math.log10(task.arrival or 0.1)

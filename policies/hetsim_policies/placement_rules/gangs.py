@@ -187,8 +187,8 @@ SKEWED = 0.25  # Share of a model's bytes in its largest tensor above which its 
 def pack_racks(task: Task, view: View) -> Placement | None:
     """Place a job over several nodes in as few racks as possible.
 
-    If one rack suffices, the tightest such rack is used; otherwise the emptiest racks are filled first.  Reference: the
-    locality of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training
+    If one rack suffices, the tightest such rack is used; otherwise the emptiest racks are filled first.
+    Reference: the locality of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training
     Workloads (ATC 2019).  Weakness: it uses what is free now, and so splits the next job if racks are nearly full.
     """
     return _over_racks(task, view, lambda mode, racks: _packed(mode.node_count, racks))

@@ -44,8 +44,8 @@ class LinearProgram(DescendingPlanner):
     its last task: *the makespan is at most T plus the longest task as placed*.  That is not a constant ratio, as T may
     be far below the longest task; `lst` excludes the pairs that are too long and therefore has ratio 2.  The rounding
     of each split task to its largest share is tried too, and the shorter schedule is used; the descent starts from
-    both.  With a graph each task is placed whole on the type that has its largest share, which is at least 1/K.  So
-    work and paths grow by a factor of at most K, and the list schedule is at most K(K + 1) times the optimum (proof:
+    both.  With a graph each task is placed whole on the type that has its largest share, which is at least 1/K.  Work
+    and paths then grow by a factor of at most K, and the list schedule is at most K(K + 1) times the optimum (proof:
     `hlp`, which solves the same program).
     Reference: Lenstra, Shmoys and Tardos as above; for graphs Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with
     Precedence Constraints on Hybrid Multi-core Machines (2015).
