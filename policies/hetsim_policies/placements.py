@@ -1,9 +1,9 @@
 """Placements: where a task starts among what fits now, or None to let it wait.
 
 All but `fastest_device`, `slow_reserve` and `earliest_finish` use the fastest mode that fits now and differ in the
-choice of node and GPU; all but `first_fit` compare the GPU types on which the task is equally fast.  Larger ones are in
-`hetsim_policies.placement_rules`.  A gang that may span nodes (`span: any`) and fits on none is placed on the first
-free devices.
+choice of node and GPU; all but `first_fit` compare the GPU types on which the task is equally fast.  Placements with
+their own files are in `hetsim_policies.placement_rules`.  A gang that may span nodes (`span: any`) and fits on none is
+placed on the first free devices.
 """
 
 import math

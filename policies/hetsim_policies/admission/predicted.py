@@ -214,11 +214,11 @@ ROUNDING = 1e-9  # relative rounding error of the time left
 class PredictedWait(Admission):
     """Predicted wait: a task's predicted wait must be within a limit or deadline.
 
-    Decides: the wait is predicted from estimates (`hetsim_policies.admission.predicted`: work ahead over servers; for a
-    request, the batches ahead).  The task is admitted if the wait is at most `max_wait`; without that parameter, if the
-    predicted finish is by its deadline.  Reference: the queue with bounded workload (Cohen, Single Server Queue with
-    Uniformly Bounded Virtual Waiting Time, Journal of Applied Probability 5, 1968; Gavish and Schweitzer, The Markovian
-    Queue with Bounded Waiting Time, 1977): exact for one server in order of arrival.
+    Decides: the wait is predicted from estimates (`hetsim_policies.admission.predicted`: work ahead divided by servers;
+    for a request, the batches ahead).  The task is admitted if the wait is at most `max_wait`; without that parameter,
+    if the predicted finish is by its deadline.  Reference: the queue with bounded workload (Cohen, Single Server Queue
+    with Uniformly Bounded Virtual Waiting Time, Journal of Applied Probability 5, 1968; Gavish and Schweitzer, The
+    Markovian Queue with Bounded Waiting Time, 1977): exact for one server in order of arrival.
     Weakness: it is as good as the estimates; it considers the best mode only (`slo_feasible` considers all); an order
     that lets later tasks pass breaks the prediction.  Cost: O(1) per request, the sums of `view.backlog` per task.
 

@@ -225,8 +225,8 @@ class MdpThreshold(AtStations):
     Decides: with n_i tasks of each class i in the system, a task of class k is admitted if its reward exceeds the
     future cost of its presence.  The model has Poisson arrivals, exponential times, c servers shared fairly by all
     tasks present, and at most c + `room` tasks; the objective is maximum long-run reward less holding cost per second.
-    Solved by value iteration with values evaluated exactly after each sweep, so that a handful of sweeps reaches the
-    optimum (Puterman, Markov Decision Processes, 1994, sections 8.6 and 11.4).  Rates and times of each class are
+    It is solved by value iteration with values evaluated exactly after each sweep, so that a handful of sweeps reaches
+    the optimum (Puterman, Markov Decision Processes, 1994, sections 8.6 and 11.4).  Rates and times of each class are
     estimated online, and the table is solved again when one of them has moved by `tolerance`; until they are known,
     every task is admitted.
     Reference: Lippman, Applying a New Device in the Optimization of Exponential Queueing Systems, Operations Research

@@ -209,10 +209,10 @@ class Smdp(Modeled):
     """SMDP: a table from queue length to batch size, for weighted response and power.
 
     Decides when and how many: with s requests waiting on an idle device, wait for the next arrival or launch a batch of
-    1 to s.  A semi-Markov decision process with Poisson arrivals and fixed batch times; its cost is the mean response
-    plus `power_weight` times the mean power of batches ((busy − idle) watts while computing).  The state space ends at
-    `states`; further requests are counted in the last state, at the cost of being answered after the full batches
-    before them.  It is solved by sweeps of value iteration; after each sweep the values of the greedy table are
+    1 to s.  The model is a semi-Markov decision process with Poisson arrivals and fixed batch times; its cost is the
+    mean response plus `power_weight` times the mean power of batches ((busy − idle) watts while computing).  The state
+    space ends at `states`; further requests are counted in the last state, at the cost of being answered after the full
+    batches before them.  It is solved by sweeps of value iteration; after each sweep the values of the greedy table are
     evaluated exactly, so that a few sweeps reach the optimum (Puterman, Markov Decision Processes, 1994, section 11.4).
     Reference: Xu, Sun, Zhou and Niu, SMDP-Based Dynamic Batching for Efficient Inference on GPU-Based Platforms (ICC
     2023), where relative values are iterated and the overflow state is charged likewise.

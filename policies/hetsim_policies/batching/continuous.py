@@ -3,13 +3,14 @@
 Decides at each step boundary which requests join (in an order, while memory and the maximum number of sequences allow),
 which prompts are prefilled, and which sequence is preempted when KV blocks run out: the last to join.
 References: Yu, Jeong, Kim, Kim and Chun, Orca: A Distributed Serving System for Transformer-Based Generative Models
-(OSDI 2022), joining between steps (`phases: mixed` with whole prompts); Kwon, Li, Zhuang, Sheng, Zheng, Yu, Gonzalez,
-Zhang and Stoica, Efficient Memory Management for Large Language Model Serving with PagedAttention (SOSP 2023), blocks,
-preemption of the last, prompts before tokens (`prefill_first`); Agrawal, Kedia, Panwar, Mohan, Kwatra, Gulavani,
-Tumanov and Ramjee, Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve (OSDI 2024), chunks of
-prompts next to the decodes (`mixed` with `max_num_batched_tokens`); Gong et al., Past-Future Scheduler for LLM Serving
-under SLA Guarantees (ASPLOS 2025), and LightLLM before it, the peak of a batch's future memory need (`reserve: peak`);
-virtual token counters as in `virtual_tokens`.
+(OSDI 2022), for joining between steps (`phases: mixed` with whole prompts); Kwon, Li, Zhuang, Sheng, Zheng, Yu,
+Gonzalez, Zhang and Stoica, Efficient Memory Management for Large Language Model Serving with PagedAttention (SOSP
+2023), for blocks, preemption of the last sequence and prompts before tokens (`prefill_first`); Agrawal, Kedia, Panwar,
+Mohan, Kwatra, Gulavani, Tumanov and Ramjee, Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve
+(OSDI 2024), for chunks of prompts next to the decodes (`mixed` with `max_num_batched_tokens`); Gong et al., Past-Future
+Scheduler for LLM Serving under SLA Guarantees (ASPLOS 2025), and LightLLM before it, for the peak of a batch's future
+memory need (`reserve: peak`); Sheng, Cao, Li, Zhu, Li, Zhuo, Gonzalez and Stoica, Fairness in Serving Large Language
+Models (OSDI 2024), for `order: vtc`.
 Weakness: `prefill_first`, and whole prompts in general, halt every running answer while a long prompt is read; chunks
 bound that halt and delay first tokens.  `shortest_prompt` starves long prompts under load.
 `reserve: whole` never has to preempt a sequence and leaves much memory unused; `peak` uses it.

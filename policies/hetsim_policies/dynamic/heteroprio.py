@@ -10,10 +10,11 @@ Reference: Agullo, Bramas, Coulaud, Darve, Messner, Takahashi, Task-based FMM fo
 Beaumont, Eyraud-Dubois, Kumar, Approximation Proofs of a Fast and Efficient List Scheduling Algorithm for Task-Based
 Runtime Systems on Multicores and GPUs (2017), and Fast Approximation Algorithms for Task-Based Runtime Systems
 (2018).  With spoliation the makespan of independent tasks is at most phi = 1.618 times the minimum on one core and one
-GPU, 1 + phi on m cores and one GPU, 2 + sqrt 2 on m and k; of graphs 2 + max(m/k, k/m) (Beaumont, Eyraud-Dubois,
-Simon, Analysis of a List Scheduling Algorithm for Task Graphs on Two Types of Resources, 2020).  Without spoliation
-there is no bound: the last idle core may take a task that a GPU would finish far sooner.
-Weakness: transfers are not counted when a task is taken; work done by spoliated tasks is lost, energy with it.
+GPU, 1 + phi on m cores and one GPU, 2 + sqrt 2 on m cores and k GPUs; that of graphs is at most 2 + max(m/k, k/m) times
+the minimum (Beaumont, Eyraud-Dubois, Simon, Analysis of a List Scheduling Algorithm for Task Graphs on Two Types of
+Resources, 2020).  Without spoliation there is no bound: the last idle core may take a task that a GPU would finish far
+sooner.
+Weakness: transfers are not counted when a task is taken; the work of spoliated tasks, and its energy, is lost.
 Cost: O(distinct demands + log n) per decision.  Spoliation considers only tasks that run on their slower side and, if
 tasks only compute, only tasks for which a restart pays.
 """

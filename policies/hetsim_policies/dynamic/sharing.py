@@ -78,13 +78,13 @@ class SharingByTable(PairingScheduler):
     slowdown of a job by its class and its partner's class; without a table the device's own data are used (its measured
     `pairs`, `interference` of mps, shares and `switch_cost` of time slices).
     Reference: Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale Heterogeneous GPU
-    Clusters (NSDI 2022); this is the careful form of its GPU sharing; tables of measured pairs as in Gavel (Narayanan
-    et al., OSDI 2020).
+    Clusters (NSDI 2022); this is a careful form of the GPU sharing there; tables of measured pairs are those of Gavel
+    (Narayanan et al., OSDI 2020).
     Weakness: the wait for free devices is estimated as if no other task arrived, so it is too short and sharing is
     chosen too seldom; tasks that wait behind the head are ignored.
     Cost: linear in the running tasks for each head without free devices, and a sort of them for the wait.
 
-    table: by class, by class of the partner: slowdown relative to running alone on the same fraction.
+    table: slowdown by class and by class of the partner, relative to running alone on the same fraction.
     margin: pairs are formed only if they save more than this fraction of the sum of finish times.
     """
 

@@ -39,7 +39,7 @@ class MaxMinFairness(SideBySideScheduler):
     without pairs remain feasible.
     Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies
     for Deep Learning Workloads (Gavel, OSDI 2020).  Weakness: all jobs progress simultaneously, so mean response is far
-    from minimal; realized only in rounds, with a switch of jobs in each (see `rounds` for the deviation).
+    from minimal; fractions are realized only in rounds, with a switch of jobs in each (see `rounds` for the deviation).
     Cost: `levels` + 1 linear programs at the next round after arrivals or ends, or a few sorts if each job has one
     mode; with pairs each program has a column for every job, mode and partner label (128 jobs of 26 classes on three
     types: 7,000 columns, 0.02 s in total, as equal jobs count once).
@@ -108,7 +108,7 @@ class MaxThroughput(SideBySideScheduler):
     job with a deadline gets at least the progress that it needs to end in time, if that is possible for all of them.
     With `pairs` a job may also run next to another on its devices (`side_by_side`), and each pays for half of them.
     Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel,
-    OSDI 2020); the ratio by Dinkelbach, On Nonlinear Fractional Programming (1967).
+    OSDI 2020); the ratio is maximized as in Dinkelbach, On Nonlinear Fractional Programming (1967).
     Weakness: jobs with little relative progress wait while others arrive; without deadlines no job has any guarantee.
     Cost: one linear program at the next round after arrivals or ends, two per round with deadlines; about five times as
     many with costs.

@@ -106,7 +106,8 @@ class ProcessorSharing(ListScheduler):
     in flight; beyond that limit, and on other devices, tasks wait in the order of arrival.
     Reference: Kleinrock, Time-Shared Systems: A Theoretical Treatment (1967); on one server the mean response in M/G/1
     is x / (1 - load), whatever the distribution of sizes x.  Joining the least loaded of several servers: Gupta et
-    al., Analysis of Join-the-Shortest-Queue Routing for Web Server Farms (2007), nearly as insensitive.
+    al., Analysis of Join-the-Shortest-Queue Routing for Web Server Farms (2007), where the mean response is nearly
+    insensitive to the distribution, too.
     Weakness: equal tasks all end late; slices are switched all the time, at a cost; all running tasks need memory
     simultaneously.  Cost: linear in the devices that fit.
     """

@@ -253,7 +253,7 @@ ROUNDING = 1e-9
 
 
 class MultiGeneration(Scheduler):
-    """Several generations: newer devices for jobs that gain most, in a budget.
+    """Several generations: newer devices for jobs that gain most, within a budget.
 
     Decides when and in which mode.  A job may use the modes in which it needs at most `budget` times the minimum energy
     (or cost) of all its modes.  Of the waiting jobs that may use a free device, the first to start is the one that

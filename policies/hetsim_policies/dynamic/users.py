@@ -245,15 +245,15 @@ class QuotaBorrow(ByUser):
     does not fit, borrowers are stopped, latest start first, only as many as needed; they wait again, with their work
     kept.
     Reference: Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads (2019), section
-    2.3: virtual clusters with quotas, used beyond them while others are idle, and reclaim by preemption. `of` names the
-    owners of the quotas: users, accounts, virtual clusters (the column `vc`), partitions or classes. `tiers` order jobs
-    within (or beyond) quotas by their quality of service (the label `qos`, or else the class), the highest first, and a
-    lower tier is preempted first.
+    2.3: virtual clusters with quotas, which they may exceed while others are idle, and reclaim by preemption. `of`
+    names the owners of the quotas: users, accounts, virtual clusters (the column `vc`), partitions or classes. `tiers`
+    order jobs within (or beyond) quotas by their quality of service (the label `qos`, or else the class), the highest
+    first, and a lower tier is preempted first.
     Weakness: a quota in GPUs ignores their location, so a gang within its quota can wait for a whole node that others
     occupy within their quotas; borrowers bear the cost of every stop.
     Cost: O(users) per round, and one pass over the borrowers for a job within its quota that does not fit.
 
-    quotas: GPUs by owner; `default` for the others.  Tasks without GPUs do not count.
+    quotas: GPUs by owner; `default` is the quota of all other owners.  Tasks without GPUs do not count.
     of: owner of quotas: user, account, vc, partition or class.
     borrow: owners may exceed their quotas.
     reclaim: borrowers are stopped for jobs within quotas.

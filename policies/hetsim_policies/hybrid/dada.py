@@ -5,12 +5,12 @@ For a guess λ of the time in which all of them will be done:
 1. Affinity.  Pairs of a task and a device with some of its data are visited, most bytes first: the task is assigned to
    that device while such tasks fill at most the share α of the device's time until λ.
 2. Balance.  The others are assigned by the greedy dual approximation: a task that takes longer than λ on one side goes
-to the other; the rest go in descending order of acceleration to the accelerator where each ends first, while some
-accelerator is busy for less than λ, then to the cores.  If a device then ends later than (2 + α)λ the guess was too
-small.
-Bisection finds the smallest accepted guess; one more guess is the end of the best layout so far, as affinity may use
-that time anyway.  The layout that ends first is chosen, among equals the one that moves the fewest bytes.  Then each
-device runs its queue in order.
+   to the other; the rest go in descending order of acceleration to the accelerator where each ends first, while some
+   accelerator is busy for less than λ, then to the cores.  If a device then ends later than (2 + α)λ the guess was too
+   small.
+Bisection finds the smallest accepted guess; the end of the best layout so far is tried as one more guess, since
+affinity may use all the time until then.  The layout that ends first is chosen, among equals the one that moves the
+fewest bytes.  Then each device runs its queue in order.
 Reference: Bleuse, Gautier, Lima, Mounié, Trystram, Scheduling Data Flow Program in XKaapi: A New Affinity Based
 Algorithm for Heterogeneous Architectures (Euro-Par 2014).  There an activation (tasks that become ready together) of
 independent tasks ends within 2 + α times its optimum, without transfers; nothing is proven for a graph.  With

@@ -3,9 +3,9 @@
 Runs around another scheduler, which decides when and where.  Every `interval` the arriving work is measured, as the
 number of devices that it would keep busy, and forecast (`hetsim_policies.prediction`):
 
-scale    as many devices are awake as the load within one waking time needs at the target utilization, plus those for
-         waiting work.  That load is the measured load plus the forecast rise, or more; so devices for a rise
-         are awake in time, not a waking time later, and on an unusual day they follow the measured load
+scale    the awake devices suffice, at the target utilization, for the load that is expected within one waking time, and
+         for waiting work.  This load is the measured load plus the forecast rise, or more; so devices for a rise are
+         awake in time, not a waking time later, and on an unusual day they follow the measured load
          (`hetsim_policies.prediction.series`).
          With the predictor `last_value` or `ewma` this is an autoscaler that only reacts; with the signal `utilization`
          it is the autoscaler of Kubernetes, which measures how busy the devices are.

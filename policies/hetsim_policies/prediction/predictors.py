@@ -72,9 +72,9 @@ class Autoregressive(Predictor):
 
     x[t] = c + a1 x[t-1] + ... + ap x[t-p]; a forecast further ahead uses forecasts as inputs, step by step.
     Reference: Box, Jenkins, Time Series Analysis (1970), ch. 7; for servers' load Dinda, O'Hallaron, Host Load
-    Prediction Using Linear Models (2000), which finds AR(16) enough a few seconds ahead.  Fallback: the mean of the
-    observations, until least squares have twice as many equations as weights (3 x order + 2 observations); forecasts
-    are limited to the range of the window's values, extended on each side by the length of this range.
+    Prediction Using Linear Models (2000), which finds AR(16) sufficient for a few seconds ahead.  Fallback: the mean of
+    the observations, until least squares have twice as many equations as weights (3 x order + 2 observations);
+    forecasts are limited to the range of the window's values, extended on each side by the length of this range.
     Weakness: it has no season longer than its order; far ahead it tends to the mean.
     Cost: least squares of window x order every `refit` observations, O(order) per step of a forecast.
     """

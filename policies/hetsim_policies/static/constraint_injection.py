@@ -13,18 +13,18 @@ so the result is never worse than these two (on the estimates).
 Reference: Bastoul, Zhang, Razanajato, Lossing, Susungi et al., Optimizing GPU Deep Learning Operators with Polyhedral
 Scheduling Constraint Injection (CGO 2022).
 *Carried over*: the split between a linear scheduler and a non-linear optimizer that only communicate by constraints;
-the tree of constraints with refinement downwards and alternatives sideways, and its traversal; grouping of what a
-vector unit or a memory line takes together (there load/store vectorization) as a constraint, here `Fuse`.  *Analogy
+the tree of constraints with refinement downwards and alternatives sideways, and its traversal; the grouping of
+operations that are best executed together (there vectorized loads and stores) by a constraint, here `Fuse`.  *Analogy
 only*: there the program finds affine loop schedules for the statements of one operator, dimension by dimension, and
-legality comes from dependence polyhedra; here it assigns whole tasks to devices.  Coalesced and vector loads there are
-inputs that are uploaded once here.  There the first feasible branch is the answer; here the traversal continues while
-the budget lasts, and the simulation decides.  `Fuse` puts equal kernels on one device, one after the other; if their
-work is known they are launched as one (at most `max_fused`), so that one launch is paid and common inputs are read
-once.  The best plan is tried once more with each kernel fused with the only one that uses its result, which is then not
-stored (`fused`).  The non-linear part could be made linear with a binary variable for every item and device; the larger
-program would still ignore queues on links.
+legality comes from dependence polyhedra; here it assigns whole tasks to devices.  Their coalesced and vector loads
+correspond to inputs that are uploaded once here.  There the first feasible branch is the answer; here the traversal
+continues while the budget lasts, and the simulation decides.  `Fuse` puts equal kernels on one device, one after the
+other; if their work is known they are launched as one (at most `max_fused`), so that one launch is paid and common
+inputs are read once.  The best plan is tried once more with each kernel fused with the only one that uses its result,
+which is then not stored (`fused`).  The non-linear part could be made linear with a binary variable for every item and
+device; the larger program would still ignore queues on links.
 
-No ratio is proven; the bound is that of integer_program, which ignores transfers and may be far below.
+No ratio is proven; the bound is that of integer_program, which ignores transfers and may be far below the optimum.
 Weakness: groups are built greedily; transfers between groups count when groups are assigned to devices (`parts`),
 not in the program; memory is ignored, so that grouped items may be evicted.  The simulated plans are only as
 good as the estimates.

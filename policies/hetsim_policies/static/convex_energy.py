@@ -19,7 +19,7 @@ with paths added when they are found to be too long.  The plan never needs more 
 candidate.  Another policy's full-speed schedule may need less.
 Reference: Yao, Demers, Shenker, A Scheduling Model for Reduced CPU Energy (1995), for the cube law and why one speed
 is best; Li, Energy and Time Constrained Task Scheduling on Multiprocessor Computers with Discrete Speed Levels
-(2008) and Pruhs, van Stee, Uthaisombut, Speed Scaling of Tasks with Precedence Constraints (2008) for several.
+(2008) and Pruhs, van Stee, Uthaisombut, Speed Scaling of Tasks with Precedence Constraints (2008) for several speeds.
 Weakness: one frequency per device for the whole run, so a node's cores are as fast as the most loaded one needs;
 deadlines of single tasks are ignored; if estimates are too low the deadline is missed.  If data move or memory is
 short, plans are simulated on the engine, with an earlier deadline in the program until they are in time.

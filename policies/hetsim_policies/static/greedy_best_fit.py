@@ -11,8 +11,8 @@ where it ends first among the lanes with memory for it; if memory is short every
 could store it alone: it then waits for memory in the run, or replaces data there.
 Reference: Johnson, Demers, Ullman, Garey, Graham, Worst-Case Performance Bounds for Simple One-Dimensional Packing
 Algorithms (1974), for best fit by decreasing size, at most 11/9 of the minimum number of bins plus a constant;
-Panigrahy, Talwar,
-Uyeda, Wieder, Heuristics for Vector Bin Packing (2011), for several dimensions.  No ratio for the makespan.
+Panigrahy, Talwar, Uyeda, Wieder, Heuristics for Vector Bin Packing (2011), for several dimensions.  No ratio for the
+makespan.
 Weakness: best fit fills one device before it begins the next, so that few tasks leave others idle until the budget is
 reached; it chooses a slow device if it is tight; transfers are not counted.
 Cost: O(n lanes), vectorized over the lanes; with items, O(n (lanes + items of a task × places)).

@@ -132,7 +132,8 @@ class Mct(PlainPlanner):
     Reference: Armstrong, Hensgen, Kidd, The Relative Performance of Various Mapping Algorithms Is Independent of
     Sizable Variances in Run-Time Predictions (1998); Ibarra and Kim, Heuristic Algorithms for Scheduling Independent
     Tasks on Nonidentical Processors (1977), with the proof that on m unrelated lanes (cores or GPUs) it is at most m
-    times the least makespan, without a graph and arrivals; on equal lanes it is then list scheduling, at most 2 - 1/m.
+    times the least makespan, without a graph and arrivals; on equal lanes it is then list scheduling, with ratio 2 -
+    1/m.
     Weakness: it considers one task at a time, so a task that gains little takes the device that a later task needs; a
     lane is kept for a task that cannot start yet; transfers are not counted.
     Cost: O(n (types + log lanes)): of equal lanes only the one that is free first is considered.
@@ -223,7 +224,7 @@ class MinMin(_InRounds):
 class MaxMin(_InRounds):
     """Max-min, for independent sequential and parallel tasks.
 
-    Place next the task with the latest earliest completion time.
+    The task whose earliest possible completion is latest is placed next.
     Decides where, and in which order: long tasks first, each where it completes first.
     Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
     algorithm E: at most m times the least makespan on m unrelated lanes (cores or GPUs).  On equal lanes it is longest
@@ -245,7 +246,7 @@ class Sufferage(_InRounds):
     on the second best lane, lanes of one type included; the sufferage of a task that only one lane can run is infinite.
     The second best place of a parallel task consists of as many other lanes.
     Reference: Maheswaran, Ali, Siegel, Hensgen, Freund, Dynamic Mapping of a Class of Independent Tasks onto
-    Heterogeneous Computing Systems (1999); placing one task per round, as here, Casanova et al., Heuristics for
+    Heterogeneous Computing Systems (1999); one task per round is placed, as here, in Casanova et al., Heuristics for
     Scheduling Parameter Sweep Applications in Grid Environments (2000).  No ratio is proven.
     Weakness: with two or more equal lanes that are free at the same time the sufferage of every task is 0, and ties
     decide (for this case Casanova et al. propose the difference between clusters of lanes: `between: types`).

@@ -41,12 +41,12 @@ class LinearProgram(DescendingPlanner):
     are split, and each can be matched to a different type that has a share of it (Lenstra, Shmoys, Tardos,
     Approximation Algorithms for Scheduling Unrelated Parallel Machines, 1990).  So a type with c lanes has at most cT
     of whole tasks and one more task of length t, and a list schedule takes at most (cT + t)/c + (1 - 1/c) t', with t'
-    its last task: *the makespan is at most T plus the longest task as placed*.  That is not a constant ratio, as T may
-    be far below the longest task; `lst` excludes the pairs that are too long and therefore has ratio 2.  The rounding
-    of each split task to its largest share is tried too, and the shorter schedule is used; the descent starts from
-    both.  With a graph each task is placed whole on the type that has its largest share, which is at least 1/K.  Work
-    and paths then grow by a factor of at most K, and the list schedule is at most K(K + 1) times the optimum (proof:
-    `hlp`, which solves the same program).
+    the time of its last task: *the makespan is at most T plus the longest task as placed*.  That is not a constant
+    ratio, as T may be far below the longest task; `lst` excludes the pairs that are too long and therefore has ratio 2.
+    The rounding of each split task to its largest share is tried too, and the shorter schedule is used; the descent
+    starts from both.  With a graph each task is placed whole on the type that has its largest share, which is at least
+    1/K.  Work and paths then grow by a factor of at most K, and the list schedule is at most K(K + 1) times the optimum
+    (proof: `hlp`, which solves the same program).
     Reference: Lenstra, Shmoys and Tardos as above; for graphs Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with
     Precedence Constraints on Hybrid Multi-core Machines (2015).
     `Plan.bound` is T, certified by its prices, or that of paths and areas (`graph_bounds`) if it is larger.
@@ -357,8 +357,8 @@ class ColumnPricing(PlannedScheduler):
     lanes.  The plan is the same on every computer, unless `time_limit` ends a search: nodes do not limit the solver's
     own heuristics.
 
-    gap: a plan within this fraction of the lower bound is good enough, and so is a program's solution within it of the
-        program's bound.
+    gap: a plan within this fraction of the lower bound is good enough; a program is solved to within this fraction of
+        its own bound.
     restarts: maximum number of programs if there are more than 16 lanes.
     node_limit: maximum nodes of the search tree of a program.
     time_limit: maximum seconds of all searches together; the plan then depends on the machine.

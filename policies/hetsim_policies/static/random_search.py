@@ -83,12 +83,12 @@ class Genetic(BudgetedSearch):
     Reference: Holland, Adaptation in Natural and Artificial Systems (1975); for this problem the GA of Braun et al., A
     Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous Distributed
     Computing Systems (2001), and for graphs Wang, Siegel, Roychowdhury, Maciejewski, Task Matching and Scheduling in
-    Heterogeneous Computing Environments Using a Genetic-Algorithm-Based Approach (1997), the source of the two strings.
-    No ratio is proven; the first generation has a fast planner's schedule and changes of it (the better of greedy_dual
-    and mct for independent tasks, heft's for graphs), and the planned makespan is never above that schedule's.
-    Weakness: many evaluations for little gain; a uniform crossover separates lanes that fit well together.  Transfers
-    of independent tasks are not counted; others count as in `heft`.  For parallel tasks the options (device type and
-    width) and keys are searched, from the better of heft and mct.
+    Heterogeneous Computing Environments Using a Genetic-Algorithm-Based Approach (1997), the source of the two strings
+    (lanes and keys).  No ratio is proven; the first generation has a fast planner's schedule and changes of it (the
+    better of greedy_dual and mct for independent tasks, heft's for graphs), and the planned makespan is never above
+    that schedule's.  Weakness: many evaluations for little gain; a uniform crossover separates lanes that fit well
+    together.  Transfers of independent tasks are not counted; others count as in `heft`.  For parallel tasks the
+    options (device type and width) and keys are searched, from the better of heft and mct.
     Cost: O(n) per evaluation, with arrivals O(n log n), for graphs O(n × maximum predecessors of a task); all schedules
     of a generation are evaluated together; for parallel tasks one by one, about 10 us per task.
 

@@ -224,7 +224,7 @@ class AsPlanned(PlannedScheduler):
     plan, in the round in which the scheduler made them.
     Weakness: that of every plan: an order that waits for a late task leaves devices idle.  Other decisions of the
     scheduler (sleep, frequencies) are not in the plan; batches cannot be planned.
-    Cost: two more runs: the rehearsal, and one of its plan for the times of a plan without idle waits.
+    Cost: two more runs: the rehearsal, and a run of its plan, which gives the plan's times without idle waits.
 
     base: the scheduler, by name or as a mapping with its parameters; default: heteroprio.
     """

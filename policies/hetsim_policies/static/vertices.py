@@ -160,10 +160,10 @@ class MoldableDual(PlannedScheduler):
     For rigid and moldable tasks, without a task graph.  Decides on how many lanes (cores or GPUs) of which type each
     task runs, where and when, for independent rigid and moldable tasks on cores and gangs of GPUs.  For a guess λ, a
     task takes on each type the option of minimum area (width × seconds) of at most λ seconds, and a linear program
-    divides the areas over the types.  A guess without a solution is below every
-    makespan: a schedule of length λ uses options of at most λ, of no less area, and solves the program.  The smallest
-    guess with a solution is the certified bound and the start of the schedule: a vertex splits fewer tasks than
-    there are types, each is placed whole on a type that gets no other, and the tasks of every type are listed, the
+    divides the areas over the types.  A guess λ without a solution is below every makespan: a schedule of length λ
+    would use options of at most λ seconds, whose areas are at least the minimum areas, and would give a solution.  The
+    smallest guess with a solution is the certified bound and the start of the schedule: a vertex splits fewer tasks
+    than there are types, each is placed whole on a type that gets no other, and the tasks of every type are listed, the
     longest or the widest first.
     Reference: the guesses are those of Hochbaum and Shmoys, Using Dual Approximation Algorithms for Scheduling Problems
     (1987); allotments of minimum area and the list after them are those of Turek, Wolf, Yu, Approximate Algorithms for

@@ -35,7 +35,7 @@ class Rules(BaseModel):
     strategy: under strict_fifo the head blocks the workloads behind it.  within_cluster_queue, reclaim_within_cohort:
         the workloads that the queue may preempt among its own, and among borrowing workloads of other queues.
     borrow_within_cohort: it may borrow while it preempts workloads of lower priority, up to max_priority_threshold.
-    when_can_borrow, when_can_preempt: use a flavor that needs borrowing (preemption), or try the next.
+    when_can_borrow, when_can_preempt: use a flavor that needs borrowing (preemption), or try the next flavor first.
     preference: which of these flavors is better if each needs borrowing or preemption.
     """
 

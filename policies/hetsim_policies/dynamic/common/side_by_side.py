@@ -15,10 +15,10 @@ as one job does, and with `deficit` none of n jobs lags by more than 1 + ln n ro
 no bound: the program ignores some constraints on pairs (see `ties`), and ways are chosen greedily.  In samples of eight
 jobs on two types that always run in pairs, each job made at least 0.8 of its promised progress, in half of the samples
 more than 0.97; a job without a present partner runs alone.
-Weakness: as no progress is certain, neither is an equal share.  The program ignores that two jobs need host memory and
-cores simultaneously: if these do not suffice, one of the pair runs.  Only whole devices by time slices (`streams: 2`)
-are shared.  Cost: programs of jobs × labels columns (128 jobs of 26 classes on three types: 7,000; 0.02 s if jobs of a
-class are equal, 0.2 s if all differ), and a sort of all ways with a fraction, per round.
+Weakness: progress is not guaranteed, so an equal share is not guaranteed either.  The program ignores that two jobs
+need host memory and cores simultaneously: if these do not suffice, one of the pair runs.  Only whole devices by time
+slices (`streams: 2`) are shared.  Cost: programs of jobs × labels columns (128 jobs of 26 classes on three types:
+7,000; 0.02 s if jobs of a class are equal, 0.2 s if all differ), and a sort of all ways with a fraction, per round.
 """
 
 import math

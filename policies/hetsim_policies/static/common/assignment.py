@@ -9,10 +9,10 @@ number of lanes of the site:
                          start[j] ≥ arrival[j],  start[i] + Σ_s t[i, s] x[i, s] ≤ start[j]  for i before j,
                          start[j] + Σ_s t[j, s] x[j, s] ≤ T      (with a graph, arrivals or sites of several lanes)
 
-Every schedule satisfies these rows with T its makespan, so the minimum T is a lower bound on all schedules; that of the
-relaxation (0 ≤ x ≤ 1) is computed from its dual prices and so is valid whatever the solver's tolerances.  Additional
-constraints are linear too: `Together`, `Apart`, `Pin`, `Cap`, `Before`; `Fuse` is `Together` in the program, and an
-order in the list schedule made from it.  The program ignores transfers unless a `Cap` includes them.
+Every schedule satisfies these rows with T its makespan, so the minimum T is a lower bound on all schedules; the minimum
+of the relaxation (0 ≤ x ≤ 1) is computed from its dual prices, so it is a valid bound whatever the solver's tolerances.
+Additional constraints are linear too: `Together`, `Apart`, `Pin`, `Cap`, `Before`; `Fuse` is `Together` in the program,
+and an order in the list schedule made from it.  The program ignores transfers unless a `Cap` includes them.
 References: the program is that of Lenstra, Shmoys and Tardos, Approximation Algorithms for Scheduling Unrelated
 Parallel Machines (1990), with paths as in Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with Precedence Constraints
 on Hybrid Multi-core Machines (2015); the bound from approximate prices is that of Neumaier and Shcherbina, Safe Bounds
@@ -183,8 +183,8 @@ class Integral:
 class AssignmentProgram:
     """The assignment program, with times in multiples of `unit`.
 
-    times[j, s]: inf if a task cannot run there.  Without constraints `unit` is the makespan of any schedule, which the
-    optimum does not exceed.
+    times[j, s]: inf if a task cannot run there.  Without constraints `unit` is the makespan of some schedule, so the
+    optimum is at most 1.
     longest: add a row for each task, that its time is at most T; redundant with single-lane sites or start variables.
     frugal: weight of the mean work of a lane (core or GPU) in the objective, so that among equal makespans the least
         work is preferred; with 0 (as for bounds) any of the optima may be returned.

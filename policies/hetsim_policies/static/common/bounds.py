@@ -76,7 +76,8 @@ def longest_task(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
 def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.ndarray, evaluations: int = 64) -> float:
     """A lower bound with release times r_j, counted from 0.
 
-    The maximum over j of r_j + min(p_j, q_j), and over r of r + area bound of the tasks released at r or later.
+    It is the maximum over j of r_j + min(p_j, q_j), and over r of r + the area bound of the tasks released at r or
+    later.
 
     The area bound falls as r grows.  So between two release times r + area bound is at most the later time plus the
     area bound of the earlier time, and intervals that cannot exceed the best value are skipped.  At most `evaluations`

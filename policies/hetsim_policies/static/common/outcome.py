@@ -5,9 +5,9 @@ The planned makespan is that of the plan's timetable, with transfers that the pl
 without the engine (`timing`).  If that is not exact, because transfers share a link or the plan has prefetches,
 `finished` uses the times of a rehearsal of the plan on the estimates.
 A planner's bound is for tasks that occupy lanes for `Instance.time`; if stages overlap it proves nothing and is
-omitted.  Bounds that are always valid (`stage_bound`) are added if links or engines can limit.  The note `timetable`
-is `exact` if each start and finish is that of the run, else `idle links`.  The note `covers` has a word each for
-transfers, memory and releases, and for keys that no proof considers:
+omitted.  Bounds that are always valid (`stage_bound`) are added if links or engines can limit the makespan.  The note
+`timetable` is `exact` if each start and finish is that of the run, else `idle links`.  The note `covers` has one word
+for each of transfers, memory, releases, and keys that no proof considers:
     absent    there are none, or they can delay nothing
     covered   the bound counts them
     partly    the bound counts part of them

@@ -2,8 +2,9 @@
 
 A lane (core or GPU) starts its tasks in the order of the plan; a task starts when a stream of the lane is free, it has
 arrived and its predecessors are done.  An accelerator has an upload, a compute and a download engine, each for one task
-at a time, in the order of starts.  Items are located where they were read, written or passed by, and a task transfers
-missing items, source by source and hop by hop; results that no later task uses are downloaded to the host.
+at a time, in the order of starts.  Copies of items are where the items were read or written, or passed during a
+transfer; a task transfers missing items, source by source and hop by hop; results that no later task uses are
+downloaded to the host.
 Links are idle: if two transfers would share a link, or memory, host cores or sharing rules could delay a task,
 the timetable is not `exact`.  Otherwise each start is that of the run, if estimates are right.
 Cost: O(n + edges) if lanes are serial and nothing is shared, else O((n + edges + reads) log n), in Python.
