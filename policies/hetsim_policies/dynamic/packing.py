@@ -310,7 +310,7 @@ class _Nodes:
 def _cheapest(
     nodes: _Nodes, mode: Mode, movable: dict[int, list[Task]], max_moves: int, view: View
 ) -> tuple[float, Moves] | None:
-    """Return the cheapest moves after which the mode fits, with the GPU-seconds lost."""
+    """Return (GPU-seconds lost, cheapest moves after which the mode fits), if any."""
     best: tuple[float, Moves] | None = None
     for node, tasks in movable.items():
         state, moves, cost = nodes.copy(), [], 0.0

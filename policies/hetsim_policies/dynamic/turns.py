@@ -119,7 +119,7 @@ class ProcessorSharing(ListScheduler):
 
 
 def least_loaded(task: Task, view: View) -> Placement | None:
-    """Return the device where the task ends first, if all launches there share it."""
+    """Return where a task ends first if launches share devices; None if nothing fits."""
 
     def finish(placement: Placement) -> tuple[float, float]:
         mode = placement.mode

@@ -422,7 +422,7 @@ def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: V
 
 
 def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> PlannedJob | None:
-    """Return the task of latest end that would end sooner if restarted on this lane.
+    """Return the task of latest end that would end sooner if restarted here, if any.
 
     A late task is expected to be as late on the new lane (core or GPU), so it only ever moves to a faster one.  Ends
     are computed now: an older forecast, from before the last restart, would restart the same task repeatedly.

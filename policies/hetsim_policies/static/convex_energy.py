@@ -276,7 +276,7 @@ def planned_loads(machine: Machine, seed: Schedule, min_frequency: float, deadli
 
 
 def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np.ndarray | None, float]:
-    """Return fractions of tasks on types in the convex program, and its joules.
+    """Return fractions of tasks on types (None: infeasible) and the program's joules.
 
     Loads are in multiples of the deadline, and joules in multiples of what the type of highest power uses until the
     deadline, so that all values are near 1.

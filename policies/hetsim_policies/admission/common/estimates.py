@@ -25,7 +25,7 @@ Memory = Annotated[int, Field(ge=MIN_SEEN)]  # arrivals after which the weight o
 
 @dataclass(eq=False, slots=True)
 class RecentArrivals:
-    """Estimated arrivals per second (`value`); None after few arrivals.  Cost: O(1)."""
+    """Estimated arrivals per second (O(1)); `value` is None before MIN_SEEN arrivals."""
 
     memory: int
     seen: int = 0

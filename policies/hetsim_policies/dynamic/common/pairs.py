@@ -108,7 +108,7 @@ def _smaller(partner: Task, newcomer: Mode, view: View) -> Placement | None:
 
 
 def _in_another_mode(task: Task, view: View, suits: Callable[[Mode, Mode, float, float], bool]) -> Placement | None:
-    """Return a task's placement on its accelerator in the fastest suitable mode.
+    """Return a task's placement on its GPU in the fastest suitable mode, if any.
 
     suits: function of a mode, the present mode, the accelerator's bytes, and the host's free cores (thousandths)
         without the task.

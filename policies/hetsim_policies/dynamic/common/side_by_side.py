@@ -335,7 +335,7 @@ class SideBySideScheduler(RoundScheduler):
 
 
 def first_apart(mode: Mode, view: View) -> Placement | None:
-    """Return the first devices where a mode fits without a partner."""
+    """Return the first devices where a mode fits without a partner, if any."""
     if mode.on_cpu or not takes_pairs(mode.type):
         return view.first(mode)
     for node in view.nodes.fitting(mode):

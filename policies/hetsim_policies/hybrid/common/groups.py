@@ -336,7 +336,7 @@ def loads(share: np.ndarray, work: np.ndarray, lanes: np.ndarray) -> np.ndarray:
 
 
 def apportion(count: int, share: Sequence[float]) -> list[int]:
-    """Round `count` × shares that sum to 1 to whole numbers, by largest remainders."""
+    """Round `count` × `share` to whole numbers of sum `count`, by largest remainders."""
     exact = [count * part for part in share]
     counts = [int(value) for value in exact]
     behind = sorted(range(len(share)), key=lambda i: (counts[i] - exact[i], i))

@@ -67,7 +67,7 @@ class Scored:
         raise NotImplementedError
 
     def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-        """Choose one of the node's GPUs for a fraction."""
+        """Choose one of the node's GPUs for a fraction; None if none fits."""
         return on_fullest(task, mode, node, view)
 
     def _place(self, task: Task, modes: Sequence[Mode], view: View) -> Placement | None:
@@ -103,7 +103,7 @@ class ScoredRule:
         return self.exact(task, view) if self._published is None else self._published(task, view)
 
     def exact(self, task: Task, view: View) -> Placement | None:
-        """Place a task by exact values of the rule, and at ties by remaining room."""
+        """Place a task by exact values, ties by remaining room; None if nothing fits."""
         raise NotImplementedError
 
 
