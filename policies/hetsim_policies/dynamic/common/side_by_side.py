@@ -159,7 +159,7 @@ class PairRoom(RoundRoom):
         return None
 
     def join(self, placement: Placement) -> bool:
-        """Occupy host resources for a job next to its partner; return False if too few."""
+        """Occupy the host for a job next to its partner; return False if room is lacking."""
         mode, parts = placement.mode, self.parts(placement)
         if not all(self.host_holds(node, mode, part) for node, part in parts.items()):
             return False
