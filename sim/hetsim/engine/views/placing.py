@@ -110,6 +110,7 @@ class NodeColumns:
         self.cores = np.zeros(len(nodes))
         self.memory = np.zeros(len(nodes))
         self.gpus = {kind.name: np.zeros(len(nodes)) for kind in self._capacity.types if kind.kind != "cpu"}
+        self._kinds = [number for number, kind in enumerate(capacity.types) if kind.kind != "cpu"]
         self._accelerators: AcceleratorColumns | None = None
         self._generation = -1
         self._position = 0
@@ -145,17 +146,18 @@ class NodeColumns:
             node = self._capacity.nodes[number]
             self.cores[number] = node.cpu_free / 1000 if node.up else 0.0
             self.memory[number] = float(node.mem_free)
-            sums = dict.fromkeys(self.gpus, 0)
+            sums = [0] * len(self._capacity.types)
             for gpu in node.gpus:
-                free = min(WHOLE, max(0, gpu.free)) if gpu.up and not gpu.asleep else 0
-                sums[gpu.device.type.name] += free
+                free = gpu.free if gpu.up and not gpu.asleep else 0
+                if free > 0:
+                    sums[gpu.kind] += free if free < WHOLE else WHOLE
                 if single is not None:
-                    single.share[number, gpu.device.local] = free if node.up else 0
+                    single.share[number, gpu.device.local] = min(WHOLE, max(0, free)) if node.up else 0
                     single.room[number, gpu.device.local] = gpu.room
             if single is not None:
                 single.stamp[number] = single.look
-            for name, total in sums.items():
-                self.gpus[name][number] = total / WHOLE
+            for kind, column in zip(self._kinds, self.gpus.values(), strict=True):
+                column[number] = sums[kind] / WHOLE
 
     def fitting(self, mode: Mode) -> list[int]:
         """Return the nodes on which the mode fits, ascending, without updating columns."""

@@ -250,7 +250,7 @@ class Window(Scheduler):
         """
         self._fade(self.view.now)
         tasks = self.shown()
-        fits = self._fits(tasks)
+        fits = self._fits(tasks) if tasks else []
         startable = any(map(any, fits))
         self._looked = (tasks, fits) if startable else None
         return startable
