@@ -19,7 +19,7 @@ class Slice(NamedTuple):
     position: int = 0  # the profile's first memory slice
 
     def bytes_of(self, memory: int | None) -> int:
-        """Return the bytes of the slice on a GPU with this memory (None if unlimited)."""
+        """Return the slice's bytes on a GPU with this memory (None: unlimited)."""
         return self.memory or round((1 << 62 if memory is None else memory) * self.share)
 
 
