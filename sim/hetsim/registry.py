@@ -1,4 +1,4 @@
-"""Registries of policies, readers and arrival processes: names and what they load.
+"""Registries of policies, readers and arrival processes, by name.
 
 A registry maps `name -> "module:attribute"` and imports on first use.  The names of hetsim are in tables next to the
 code (`hetsim_policies.CATALOGUE`, `BUILTIN` of a module); other packages add names through entry-point groups.  Only

@@ -157,7 +157,7 @@ def _take_apart(copy: Replica, requests: list[Generation]) -> None:
 
 
 class _Alone(ServiceCalls):
-    """The service as seen by the copy of a replica: records only what requests do."""
+    """The service as seen by a copied replica; records only the times of requests."""
 
     def __init__(self, replica: Replica):
         fleet = replica.fleet

@@ -64,7 +64,7 @@ class StageTable:
     _known: dict[int, float] = field(default_factory=dict, repr=False)
 
     def above(self, floor: float) -> "StageTable":
-        """Return a copy with this `floor`: the seconds of each time that no size changes."""
+        """Return a copy with `floor`: the seconds that do not depend on the batch size."""
         return StageTable(self.sizes, self.seconds, self.between, spread=self.spread, floor=floor)
 
     def seconds_for(self, count: int) -> float:
@@ -113,7 +113,7 @@ class StageTable:
         return seconds[low] + slope * (count - sizes[low])
 
     def _by_power(self, count: int, high: int, seconds: Sequence[float]) -> float | None:
-        """Return seconds by a power law between two sizes; None if one is within `floor`."""
+        """Interpolate by a power law of the size; None if a time does not exceed `floor`."""
         first, last = seconds[high - 1] - self.floor, seconds[high] - self.floor
         if min(first, last) <= 0:
             return None
@@ -148,7 +148,7 @@ class StageTable:
         return NearestLine(per_item, fixed, float(off[worst]), self.sizes[worst])
 
     def falls(self, noise: float) -> tuple[int, int] | None:
-        """Return (large, small) size if the large one is faster by the share `noise`."""
+        """Return (large, small) size, the large one faster by the share `noise`; or None."""
         slowest = 0
         for place, seconds in enumerate(self.seconds):
             if seconds < self.seconds[slowest] * (1 - noise):

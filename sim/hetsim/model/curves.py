@@ -25,7 +25,7 @@ class WorkCurve(Protocol):
         """Return the finished fraction after this time on a layout, starting from `done`."""
 
     def rate(self, layout: Layout, done: float) -> float:
-        """Return the fraction of the work done per unit of time on a layout at `done`."""
+        """Return the rate on a layout at `done`: fraction of the work per unit of time."""
 
     def section(self, done: float) -> tuple[float, float]:
         """Return (begin, end) of the epoch around `done`, in which rates are constant."""

@@ -133,7 +133,7 @@ class TrafficProfile:
 
     @cached_property
     def busy(self) -> dict[int, float]:
-        """Seconds per step in which each link would be busy at its full rate, by number."""
+        """Seconds per step, by link number, that the link needs at its full rate."""
         busy_seconds: dict[int, float] = {}
         for _, loads in self.phases:
             for load in loads:
@@ -170,7 +170,7 @@ class Exchange:
         return [numbers.get(node.spec.rack) for node in self.cluster.nodes]  # type: ignore[arg-type]
 
     def rate(self, devices: Sequence[Device]) -> float:
-        """Return a launch's rate on these devices, relative to `nominal`; no shared links."""
+        """Return the rate (1: nominal) on these devices if their links are not shared."""
         seconds = self.profile_of(devices).seconds
         if abs(seconds - self.nominal) <= ROUNDING * self.nominal:
             return 1.0
@@ -213,7 +213,7 @@ class Exchange:
         return TrafficProfile(self.compute, self.filling, tuple(phases), bytes=sent, across=across)
 
     def _crossing(self, phase: Phase, nodes: tuple[int, ...]) -> dict[int, tuple[float, float]]:
-        """Return a phase's bytes on each uplink: sent one after the other, and in total."""
+        """Return, by uplink, the bytes that set a phase's duration, and all bytes moved."""
         uplinks = [self._uplink[node] for node in nodes]
         if len(set(uplinks)) == 1:
             return {}

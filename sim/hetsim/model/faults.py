@@ -34,7 +34,7 @@ class FaultProcess:
     between: Draw = field(metadata=NO_KEY)
     lasting: Draw = field(metadata=NO_KEY)
     factor: Positive | None = field(default=None, metadata={"alias": "slow"})
-    """Slowdown factor of the device instead of a failure: it takes this many times as long."""
+    """Slowdown factor instead of a failure: launches on the device take this many times as long."""
     together: Fraction = 0.0
     """Probability that each other node of the same rack fails at the same time."""
     groups: dict[int, tuple[int, ...]] | None = field(default=None, metadata=NO_KEY)

@@ -193,7 +193,10 @@ def host_digest() -> str:
 
 
 def is_left(path: Path) -> bool:
-    """Return True if a temporary file's process is dead (other machine: a day old)."""
+    """Return True if no live process writes this temporary file any more.
+
+    A file of another machine counts as left when it is a day old.
+    """
     match = re.match(rf"{re.escape(TEMPORARY)}([0-9a-f]{{8}})-(\d+)-", path.name)
     try:
         if match is None:

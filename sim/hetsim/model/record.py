@@ -82,8 +82,8 @@ class ClosedStream:
     """A closed loop: `clients` that think, send a task, and wait for its end.
 
     `clients` are pairs: a time (the first is 0), and the number of clients from that time on.  `rows` are the rows of
-    `Tasks` that belong to the loop, in the order of sending; the tasks that clients send first have arrival times, the
-    others inf until the engine sends them.  `deadline` and `patience`, if the tasks have them, are seconds from
+    `Tasks` that belong to the loop, in the order of sending.  Tasks that clients send first have arrival times; all
+    others have inf until the engine sends them.  `deadline` and `patience`, if the tasks have them, are seconds from
     sending, one entry for each of `rows`: the columns of `Tasks` cannot store them before the tasks are sent.
     """
 
@@ -121,8 +121,9 @@ class RunInput:
     # warnings that the results show first, such as a load beyond every capacity
     warnings: list[str] = field(default_factory=list)
     overloads: list[tuple[str, float, float]] = field(default_factory=list)
-    """Services that are overloaded from the start; they serve requests in order of arrival.  For each: the warning, the
-    maximum number of requests served before the last arrival, and the minimum seconds that the last arrival waits."""
+    """Services whose constant load exceeds their capacity, and which serve in order of arrival.  For each: the warning,
+    the maximum number of requests served before the last arrival, and the minimum seconds that the last of these has
+    waited."""
     # keys of the scenario that no proof of a planner takes into account
     unplanned: list[str] = field(default_factory=list)
     faults: list[Faults] = field(default_factory=list)
@@ -155,7 +156,7 @@ class Record:
     answered or given up; None if no client times out or retries.
 
     `first_token`: time of the first token of a request to a language model, None if there are none; `received`:
-    device-seconds of its shares of steps, if clients time out or retry.
+    device-seconds of the request's shares of steps, None unless clients time out or retry.
 
     `energy`: J above idle; None if the run did not record it: it is then derived from `compute`.
 

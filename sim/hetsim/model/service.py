@@ -69,8 +69,8 @@ class ReplicaStart:
     warm: Seconds | None = None
     """Value of `fixed` on a node where the service already had a replica; the same unless given."""
     sources: tuple[str, ...] = field(default=("host",), metadata={"alias": "from"})
-    """Where weights come from, by preference: gpu (of a replica there, over nvlink), host, disk, or a
-    store's name; host unless given."""
+    """Where weights come from, by preference: gpu (of another replica on the node, over nvlink), host, disk, or the
+    name of a store; host unless given."""
     share: bool = False
     """True if a replica joins a load of its model that is in progress on the same node."""
 

@@ -1,8 +1,8 @@
 """Slices of a MIG GPU, and NVIDIA's profiles with their possible positions.
 
-A GPU of these families has seven compute slices and eight memory slices.  A profile has a number of both and begins at
-one of some positions among the eight; two profiles never overlap.  Reference: NVIDIA, Multi-Instance GPU User Guide,
-"Supported MIG Profiles" and "MIG Device Placements" (`nvidia-smi mig -lgipp`).
+A GPU of these families has seven compute slices and eight memory slices.  A profile takes a number of each, and begins
+at one of several positions among the memory slices; two profiles on a GPU never overlap.  Reference: NVIDIA,
+Multi-Instance GPU User Guide, "Supported MIG Profiles" and "MIG Device Placements" (`nvidia-smi mig -lgipp`).
 """
 
 from collections.abc import Iterator

@@ -39,7 +39,7 @@ def download_rate(link: Link) -> float:
 
 @dataclass(frozen=True)
 class Private:
-    """Bytes of the tasks' own data: to upload, and to download with their final items."""
+    """Bytes of the tasks' own data: to upload, and to download (final items included)."""
 
     up: np.ndarray
     down: np.ndarray

@@ -76,7 +76,7 @@ class LinearSteps:
         return int(max(seconds, 0.0) / base) if base > 0 else 0
 
     def alone(self, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
-        """Return each request's serving seconds alone on a replica, in prompt chunks."""
+        """Return each request's seconds alone on a replica; prompts in chunks of `chunk`."""
         prefills = np.ones(len(prompt)) if chunk is None else np.ceil(prompt / chunk)
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
@@ -117,7 +117,7 @@ class LinearSteps:
 
 
 def _alone(times: RooflineSteps | KernelSteps, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
-    """Return each request's serving seconds alone on a replica, in prompt chunks."""
+    """Return each request's seconds alone on a replica; prompts in chunks of `chunk`."""
     pairs, place = np.unique(np.stack([prompt, output]), axis=1, return_inverse=True)
     read = {tokens: _read_alone(times, tokens, chunk) for tokens in np.unique(pairs[0]).tolist()}
     seconds = [read[p] + times.decoding(o - 1, 1, p + 1) for p, o in pairs.T.tolist()]

@@ -58,7 +58,7 @@ class BatchTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpanSpeeds:
-    """Rates of a gang by level (island, switch, ...) that contains all its devices.
+    """Rates of a gang by the level (node, rack, ...) that contains all its devices.
 
     The fastest rate of the levels that contain them counts.  `island` and `switch` count only on nodes that have them
     (keys `island`, `pcie: {switch: ...}`), `rack` only if nodes have one.

@@ -281,7 +281,7 @@ class Scheduler:
     def serve(self, counters: Sequence[Any], alone: bool) -> None:
         """Receive the queues of services and their batching policies, once.
 
-        Called before `begin`.  alone: the run has no tasks other than these requests.
+        Called before `begin`.  alone: True if the run has no tasks other than these requests.
         """
         raise ScenarioError(
             Problem(
@@ -381,7 +381,7 @@ class Shadow(Protocol):
     def placement(self) -> Placement | None: ...
 
     def survives(self, task: Task, placement: Placement) -> bool:
-        """Return True if starting `task` at `placement` cannot delay the shadow's task."""
+        """Return True if starting `task` at `placement` cannot delay the waiting task."""
 
 
 class Never:
@@ -540,7 +540,7 @@ class View(Protocol):
         """
 
     def remaining(self, task: Task) -> float:
-        """Return a task's estimated compute seconds left; waiting: in its fastest mode."""
+        """Return a task's estimated compute time left; if it waits, in its fastest mode."""
 
     def free_at(self, device: Device, engine: Literal["stream", "upload", "compute", "download"] = "stream") -> float:
         """Return when a device's engine is free; "stream": when one more launch can start."""

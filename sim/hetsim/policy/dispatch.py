@@ -1,8 +1,8 @@
 """Dispatch of many similar services: calls only policies whose answer may change.
 
-A service's batching policy that delays has answered for the device that was offered, in the state of that device.  The
-answer remains valid while the offer is the same and the service's own queue has not changed; so a batch costs one or
-two calls of policies, however many services there are.
+If a batching policy delays, its answer is for the device that was offered, in the state of that device at that time.
+The answer remains valid while the offer is the same and the service's own queue has not changed; so a batch costs one
+or two calls of policies, however many services there are.
 """
 
 import math
@@ -17,9 +17,9 @@ from hetsim.policy.batching import Batching, Counter, ask
 from hetsim.policy.contract import Decision, Pause, View
 
 IDLE, FRESH, ANSWERED, ASKED, DELAYED = range(5)
-"""State of a service.  IDLE: no request waits; FRESH: its policy must be called for any offer; ANSWERED: its answer
-holds while the offer is `LikeServices.passed`; ASKED: it has answered since, for another offer, and is called again
-after a release; DELAYED: it waits for a time or for requests, whatever is offered."""
+"""State of a service.  IDLE: no request waits; FRESH: its policy must be called for any offer; ANSWERED: its answer is
+valid while the offer is `LikeServices.passed`; ASKED: it has answered for a later offer, and is called again after a
+release; DELAYED: it waits for a time or for requests, whatever device is offered."""
 
 
 EMPTY = (-1, 0)  # the offer of any device on which nothing runs: all of them are equivalent

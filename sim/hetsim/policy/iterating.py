@@ -34,10 +34,10 @@ class Generation(RoutedRequest, Protocol):
 class Foreseen(NamedTuple):
     """Estimated times at which a replica's requests join, get a token, and leave.
 
-    By row of the request, if no other requests arrive.  A request leaves with its last token or, on a prefill replica,
-    when its prompt is prefilled.  An answer has the estimated length, or ends with the next token if it is already
-    longer; steps, joins and preemptions are those of the batching policy.  Times that have passed, or that cannot be
-    estimated, are left out.
+    All times are by row of the request, and assume that no other requests arrive.  A request leaves with its last token
+    or, on a prefill replica, when its prompt is prefilled.  An answer has the estimated length, or ends with the next
+    token if it is already longer; steps, joins and preemptions are those of the batching policy.  Times that have
+    passed, or that cannot be estimated, are left out.
     """
 
     starts: Mapping[int, float]
@@ -128,7 +128,7 @@ class IterationPolicy:
     changes: bool = False  # True if its answers may change while the same members only decode: see `steady`
 
     def key(self, request: Generation) -> Any:
-        """Return the sort key of a waiting request, lowest first; it must not change."""
+        """Return the sort key of a waiting request, lowest first; constant while it waits."""
         return request.arrival
 
     def turn(self, replica: Replica) -> str:
@@ -148,7 +148,7 @@ class IterationPolicy:
         """Hook: a joined request leaves (only with `follows`); over: True if it has ended."""
 
     def admits(self, replica: Replica, request: Generation) -> bool:
-        """Return True if the first waiting request may join; its blocks are free."""
+        """Return True if the first waiting request may join; enough KV blocks are free."""
         return True
 
     def steady(self, replica: Replica, request: Generation, steps: int) -> int:

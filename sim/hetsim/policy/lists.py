@@ -41,7 +41,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def queueing(model: str) -> Callable[[F], F]:
-    """Decorator: sets `queueing` of an order or placement function."""
+    """Decorator: declares the queueing model of an order or placement function."""
 
     def declared(function: F) -> F:
         function.queueing = model  # type: ignore[attr-defined]
@@ -64,10 +64,10 @@ def arrival_order(task: Task) -> float:
 class ListScheduler(Scheduler):
     """Start waiting tasks in the order of a key, placed by a rule.
 
-    order: key of a task, constant while it waits; the lowest goes first, ties by arrival.  placement: rule that places
-    a task; None: its fastest mode that fits now, on the first devices.  discipline: whether tasks may pass a head that
-    does not fit: block, skip, keep or keep_backfill.  drop_expired: a task whose deadline has passed when it becomes
-    the head of its queue expires.
+    order: key of a task, constant while it waits; the lowest goes first, ties by arrival.
+    placement: rule that places a task; None: its fastest mode that fits now, on the first devices.
+    discipline: whether tasks may pass a head that does not fit: block, skip, keep or keep_backfill.
+    drop_expired: a task whose deadline has passed when it becomes the head of its queue expires.
 
     Disciplines: "block": no task passes the head on any node of its partition; "skip": any task that fits may start;
     "keep": like block, and a chosen head remains the head until it has started, even if a task with a smaller key

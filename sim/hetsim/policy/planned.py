@@ -20,10 +20,10 @@ class PlannedScheduler(Scheduler):
     """Base of static policies: `plan` once before the run, then follow the plan.
 
     A task starts when it is first in the queues of all its devices, the devices are free and its predecessors have
-    completed.  Frequencies in the plan are set in the first round, before any start.  Items that the plan copies to
-    accelerators, or drops, are copied in the round that the plan names by a task's ready time, start or end; after a
-    start, in the same round.  Steps of one launch (`Step.launch`) start as one kernel, as soon as each of their tasks
-    waits, or waits only for tasks before it in the launch; tasks that will never run are left out of the launch.
+    completed.  Frequencies in the plan are set in the first round, before any start.  Items of the plan are copied to
+    accelerators, or dropped, in the round in which the task that the plan names becomes ready, has started or has
+    ended.  Steps of one launch (`Step.launch`) start as one kernel, as soon as each of their tasks waits, or waits only
+    for tasks before it in the launch; tasks that will never run are left out of the launch.
 
     A plan that is impossible (`Plan.problems`: cycles, unknown devices, ...) is refused before the run.  Cost:
     O(devices of the step) a task; a head behind a running step is checked again when that step has ended; a head that
@@ -180,7 +180,7 @@ class PlannedScheduler(Scheduler):
             self._copying += self._copies.pop((task, moment), ())
 
     def _copied(self, view: View) -> Iterator[Decision]:
-        """Yield the due prefetches and drops that are possible now; prefetches remain due."""
+        """Yield the due prefetches and drops; prefetches that do not fit yet remain due."""
         waiting = []
         for copy in self._copying:
             device, holders = self._devices[copy.device], view.holders(copy.item)

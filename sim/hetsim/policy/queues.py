@@ -117,7 +117,7 @@ class TaskQueue:
         return [entry[4] for entry in nsmallest(count, live)]
 
     def __len__(self) -> int:
-        """Return the number of waiting tasks; linear in it (`head()` is the fast test)."""
+        """Return the number of waiting tasks; linear (use `head()` to test for any)."""
         return sum(1 for _ in self)
 
 

@@ -70,7 +70,7 @@ class RoleSignals:
 
 @dataclass
 class ServiceSignals:
-    """Counters of a service, by role and of the last window: `every` seconds, or 60 s.
+    """Counters of a service, by role and for a window of the last `every` (or 60) s.
 
     `ttft`: mean time to first token in the window; `tpot`: mean time per further token of the answers that ended in the
     window; NaN if there are none.  `arrival_rate`: requests per second.  `changed_at`: time at which replicas were last

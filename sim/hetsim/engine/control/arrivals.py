@@ -66,7 +66,7 @@ class Arrivals:
         self._admitted(task)
 
     def _follow(self, task: Task) -> None:
-        """Give a later task of a request the admission decision of its first task."""
+        """Apply the admission decision on a request's first task to a later task."""
         if (deferred := self._whole.deferred.get(self._whole.first[task.index])) is not None:
             task.state = FUTURE
             self.state.deferred += 1

@@ -130,7 +130,7 @@ class BatchFleet(Owner):
         self.replicas.scale()
 
     def again(self, task: Task) -> None:
-        """Return a request of a stopped batch to its replica, or await another replica."""
+        """Requeue a request of a stopped batch; if its replica is lost, await another one."""
         replica = self.where[task.index]
         replica.add(-1)
         up = all(self.state.capacity.of[one.index].up for one in replica.placement.devices)

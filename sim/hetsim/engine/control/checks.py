@@ -1,6 +1,6 @@
 """Invariants of `--check`: recounts the engine's state after every round (slow).
 
-Each invariant is an assertion whose message says what does not hold.
+Each invariant is an assertion whose message describes the violation.
 """
 
 import math

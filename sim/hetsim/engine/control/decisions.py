@@ -71,7 +71,7 @@ class Decisions:
             self.rounds.look_for_loop()
 
     def _start_asked(self, decision: Start) -> None:
-        """Start the tasks of a decision that admission does not drop."""
+        """Start those tasks of a decision that admission does not drop."""
         tasks, placement = decision.tasks, decision.placement
         if isinstance(tasks, Requests) and tasks.tasks is None:
             queue, count = tasks.queue, 0

@@ -44,7 +44,7 @@ def step_columns(rows: bytearray) -> dict[str, np.ndarray]:
 
 
 def per_mode(tasks: Tasks, rows: np.ndarray, mode: np.ndarray, value: Callable[[Mode], float]) -> np.ndarray:
-    """Return the value of a function of the mode for each of these rows."""
+    """Return, for each of these rows, `value` of the mode of the row."""
     max_modes = max(len(shape.modes) for shape in tasks.shapes)
     table = np.zeros((len(tasks.shapes), max_modes))
     for shape in tasks.shapes:
@@ -185,14 +185,14 @@ class Recorder:
         return copies
 
     def detail(self, name: str) -> "memoryview[float]":
-        """Return an optional column per task; create it on first use (values: `EMPTY`)."""
+        """Return an optional per-task column; it is created with initial values (`EMPTY`)."""
         if (column := self._detail.get(name)) is None:
             kind = "i" if name.startswith(STOPS) or name in (MOVES, "batch") else "d"
             column = self._detail[name] = rows_of(kind, EMPTY.get(name, 0), len(self.status))
         return column
 
     def staged(self, row: int) -> bool:
-        """Return True if a launch of this task had transfers, or was stopped."""
+        """Return True if a launch of this task was not compute-only, or was stopped."""
         return "batch" in self._detail and self._detail["batch"][row] >= 0
 
     def computed(self) -> Iterator[tuple[int, float]]:
@@ -296,7 +296,7 @@ class Recorder:
         return len(self._replicas) - 1
 
     def token_gap(self, time: float, before: float) -> None:
-        """Record the gap before a token that differs from the gaps of other sequences."""
+        """Record a gap between two tokens that does not follow from the rows of steps."""
         self._gaps.extend((time, time - before))
 
     def _write_batches(self) -> None:

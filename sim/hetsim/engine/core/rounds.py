@@ -75,7 +75,7 @@ class Rounds:
             self.clock.again(until, TIMER, self._wake)
 
     def wake(self, _: Timer | None = None) -> None:
-        """Call the policy again; raise an error if only its own timers remain."""
+        """Call the policy again; raise an error if only timers of the policy remain."""
         state = self.state
         self.clock.round_due = True
         waits = state.waiting or any(len(queue) for queue in state.queues)

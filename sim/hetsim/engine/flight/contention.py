@@ -93,7 +93,7 @@ class SharedNetwork:
         self._rerate([stake.group for stake in member.stakes], [member])
 
     def leave(self, member: Member, end: float = math.nan) -> None:
-        """Remove a launch that stops computing; `end`: end of the run, or NaN before it."""
+        """Remove a launch that stops computing; `end`: time if the run is over, else NaN."""
         if not member.here:
             return
         over = end == end

@@ -93,7 +93,7 @@ class Places:
         return [item for item in items if not self.present(item, device)]
 
     def claim(self, items: Iterable[int], device: Device) -> int:
-        """Return the additional bytes of an accelerator if these items are pinned there."""
+        """Return how many more bytes are pinned if an accelerator pins these items."""
         pins = self.on(device).pins
         return sum(self.items[item].size for item in items if item not in pins)
 
@@ -222,7 +222,7 @@ class Places:
                 self.keep_only(item)
 
     def lose(self, device: Device) -> list[int]:
-        """Drop the copies on a failed device; return items still needed without a copy."""
+        """Drop the copies on a failed device; return needed items that have no copy left."""
         lost = []
         here = self.on(device)
         for item, copies in enumerate(self.where):

@@ -41,7 +41,7 @@ class History:
         self.state_saved = self.state_saved and not all_work  # with all work gone there is no state either
 
     def look(self, states: Sequence[Any]) -> None:
-        """Update `intact` and `input_saved`: a device with saved data may have failed."""
+        """Update `intact` and `input_saved` if a device with saved data has failed."""
         if self.intact and any(states[device.index].failed_at > self.left_at for device in self.devices):
             self.intact = False
             self.input_saved = self.input_saved and self.devices[0].type.preemption.rate is None

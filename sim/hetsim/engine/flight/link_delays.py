@@ -42,7 +42,7 @@ class Stake:
         return sum([max(0.0, delay * share - slack) for share, slack in self.hidden])
 
     def met(self, second: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return the distribution of the job's delay here: probabilities, and seconds."""
+        """Return the distribution of the job's delay on this link: probabilities, seconds."""
         row, table = self.group.first.rows[self.member], self.group.second if second else self.group.first.met
         return table.seen[row], table.delays[row]
 
@@ -73,7 +73,7 @@ class ContendingJobs:
 
     @property
     def second(self) -> LinkDelays:
-        """Delays of the jobs on this link, given their first-pass delays on other links."""
+        """Delays of the jobs on this link (second pass: with their delays on other links)."""
         first, second = self.first, self.kept
         if second is None:
             elsewhere = [[one for one in _slow(stake.member) if one is not stake] for stake in self.stakes]
@@ -117,7 +117,6 @@ def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:
 
 
 def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
-    """Return the links that jobs connect with a link (`joint`: only jointly solved)."""
     reached_groups, rest = {start.link: start}, [start]
     jobs: set[int] = set()
     while rest and (joint or len(jobs) <= JOINT):  # with more than JOINT jobs they are not solved jointly
@@ -134,7 +133,7 @@ def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
 
 
 def _connected(start: ContendingJobs) -> list[Any] | None:
-    """Return the jobs that links connect with a link's jobs; None if above `JOINT`."""
+    """Return the jobs connected with a link by shared links; None if above `JOINT`."""
     if start.rule != "random" or len(start.stakes) > JOINT:
         return None
     members = {id(stake.member): stake.member for group in _walk(start, joint=False) for stake in group.stakes}

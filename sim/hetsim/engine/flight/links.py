@@ -207,7 +207,7 @@ class Links:
         self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None],
         owner: Any = None, called: float = math.inf,
     ) -> Flow:  # fmt: skip
-        """Send `size` bytes along a path, plus as many as take `seconds` on an idle path.
+        """Send along a path `size` bytes, plus those that it moves in `seconds` if idle.
 
         The latency is included once; `called`: time at which it was decided that the transfer begins now.
         """

@@ -37,7 +37,7 @@ class Part:
         self, owner: Any, lane: Any | None, device: Device, line: LinkPath | None = None, size: float = 0.0,
         seconds: float = 0.0,
     ):  # fmt: skip
-        """Create a part on the path `line`; None: its route (`legs`) is determined later."""
+        """Create a part on the path `line`; if None, its route (`legs`) follows later."""
         self.owner = owner
         self.lane = lane
         self.device = device

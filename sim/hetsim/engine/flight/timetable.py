@@ -22,7 +22,7 @@ def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
     """Set the known times of a new launch where all launches compute concurrently.
 
     The end of its computation remains unknown.  Return False, so that the caller uses `again`, if the shares do not all
-    fit, or if a transfer will request the upload engine later, since an earlier request is served first.
+    fit, or if an earlier launch will request the upload engine only later: the new launch must then be served first.
     """
     if not all_compute(lane):
         return False

@@ -102,7 +102,7 @@ class Clock:
 
     @property
     def pending(self) -> int:
-        """Number of valid entries in the heap, plus one if the arrival feed is not empty."""
+        """Number of valid entries in the heap, plus one if an arrival is pending."""
         return len(self._heap) - self._stale + (self.feed_time < INF)
 
     def only(self, order: int) -> bool:

@@ -286,7 +286,7 @@ class Replica(Holder):
         stage.reading = 0  # after `_row`, which writes it
 
     def split(self) -> None:
-        """Count the finished steps of an event; the current step becomes a single step."""
+        """Split an event of several steps: count the finished ones, keep the current one."""
         stage = self.stage
         if not stage.under_way or stage.count < 2:
             return
@@ -300,7 +300,7 @@ class Replica(Holder):
         stage.count = 1
 
     def evict(self) -> None:
-        """Evict idle prefixes from KV blocks that finished steps of the event have filled."""
+        """Evict idle prefixes whose blocks the steps finished so far have filled."""
         cache = self.memory.cache
         if cache is not None and cache.idle:
             cache.fit(self.free_blocks)
@@ -354,7 +354,7 @@ class Replica(Holder):
         self.periods.end(outcome, end)
 
     def seconds_of(self, request: Generation) -> float:
-        """Return the seconds computed here for a request, including the current steps."""
+        """Return this replica's compute seconds for a request, current steps included."""
         stage, sequences = self.stage, self.sequences
         seconds = sequences.part_of(request)
         decodes = stage.decodes and request.state == DECODING

@@ -43,7 +43,7 @@ class PrefixCache:
         return woken
 
     def keep(self, names: Sequence[Hashable]) -> list[Hashable]:
-        """Cache those of these prefix names that have no user, with one user; return them."""
+        """Give each of these prefix names without a user one user; return those names."""
         new = [name for name in dict.fromkeys(names) if name not in self.users]
         for name in new:
             self.idle.pop(name, None)  # the same was left here in the meantime: one copy is enough
@@ -62,7 +62,7 @@ class PrefixCache:
         return freed
 
     def fit(self, free: int) -> None:
-        """Evict idle prefixes until the others fit into `free` KV blocks."""
+        """Evict idle prefixes until all idle ones fit into `free` KV blocks."""
         while len(self.idle) * self.each > free:
             del self.idle[next(iter(self.idle))]
 

@@ -32,7 +32,7 @@ class KVTransfers:
         return max(Links.alone(way, size) for way in ways)
 
     def _ways(self, request: Generation, target: Any) -> tuple[list[tuple[list[Pipe], float]], float]:
-        """Return the path of each part, and the bytes of each part."""
+        """Return the path of each part of a request's KV data, and the bytes per part."""
         source = request.source
         assert source is not None
         pairs = _pairs(source.placement.devices, target.placement.devices)
@@ -70,6 +70,6 @@ class KVTransfers:
 
 
 def _pairs(senders: Sequence[Device], receivers: Sequence[Device]) -> list[tuple[Device, Device]]:
-    """Return pairs of devices that send equal parts; a count must divide the other."""
+    """Return the device pairs between which equal parts of the KV data are sent."""
     parts = max(len(senders), len(receivers))
     return [(senders[k * len(senders) // parts], receivers[k * len(receivers) // parts]) for k in range(parts)]

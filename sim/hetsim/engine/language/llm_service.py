@@ -181,7 +181,7 @@ class Fleet(ServiceCalls):
         self.signals.generated(task)
 
     def abort(self, task: Task) -> None:
-        """Abort an unfinished request; if it takes part in a step, it leaves after it."""
+        """Abort an unfinished request; if it takes part in a step, it leaves afterwards."""
         row = task.index
         request = self.requests.get(row)
         if request is None:

@@ -129,7 +129,7 @@ class Members:
 
     @property
     def taken_in(self) -> list[Generation]:
-        """Joined requests, and requests whose keys and values are in transfer to here."""
+        """Joined requests, and those whose keys and values are in transfer to the replica."""
         return [*self.inside.values(), *self.loading.values()]
 
     @property
@@ -253,7 +253,7 @@ class Members:
     # Further ------------------------------------------------------------------------------------------------
 
     def prefilled(self, request: Generation, tokens: int, seconds: float) -> None:
-        """Count a request's prompt tokens that a step has prefilled, and its seconds."""
+        """Count prompt tokens that a step has prefilled, and the seconds charged for them."""
         request.seconds += seconds
         request.to_prefill -= tokens
         if request.to_prefill or request.leaves:

@@ -11,7 +11,7 @@ from hetsim.model.task import Task
 class AttainedService:
     """Service received so far: GPU shares × seconds, or cores × seconds.
 
-    Launches that had transfers or were stopped are added when they end; those of all others follow from the columns.
+    Launches that are not compute-only, or were stopped, are added when they end; all others follow from the columns.
     Sums by user are computed on the first query and updated from then on.
     """
 
@@ -26,7 +26,7 @@ class AttainedService:
             busy[row] += seconds
 
     def staged(self, task: Task, seconds: float) -> None:
-        """Add the device-seconds of a launch that had transfers or was stopped."""
+        """Add the device-seconds of a launch that is not compute-only, or was stopped."""
         if self.busy is None:
             return
         self.busy[task.index] += seconds  # its plain launches follow from columns

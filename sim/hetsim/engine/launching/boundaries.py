@@ -332,7 +332,7 @@ class Boundaries:
                 downloads[row] += download
 
     def close(self, launch: Launch, end: float) -> tuple[float, ...]:
-        """Add the times of a launch that is still in flight when the run ends."""
+        """Account for a launch in flight when the run ends; return its stage times."""
         table: Timetable = launch.table
         if table.traffic is not None:
             self.network.leave(table.traffic, end)

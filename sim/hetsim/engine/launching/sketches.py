@@ -41,8 +41,8 @@ class Sketches:
     def begin(self, launch: Launch) -> bool:
         """Start a launch in compact form; return False if it needs a full timetable.
 
-        In that case nothing has changed: the launch would overtake another, waits for an unknown time, or does not use
-        exactly one accelerator.
+        It returns False, and changes nothing, if the launch would overtake another one, waits for an unknown time, or
+        does not use exactly one accelerator.
         """
         placement, now = launch.placement, self.clock._now
         devices, mode = placement.devices, placement.mode

@@ -176,7 +176,7 @@ class Stops:
         return seconds
 
     def _save_seconds(self, launch: Launch, residual: float) -> float:
-        """Return the seconds until a stopped launch has saved its state and is gone."""
+        """Return the seconds until a stopped launch has left its devices (state saved)."""
         devices, kind = launch.placement.devices, launch.placement.mode.type
         if kind.preemption.kind != "context_switch":
             return residual

@@ -419,7 +419,7 @@ class Queue:
         self._call()
 
     def came(self) -> None:
-        """Record an arrival reported one by one; ring if as many requests wait as wanted."""
+        """Record an arrival reported one by one; call the policy if enough requests wait."""
         if self.fleet is not None and self.over:
             for replica in self.fleet.replicas.replicas:
                 replica.queue.came()

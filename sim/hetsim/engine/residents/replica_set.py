@@ -1,9 +1,9 @@
 """The replicas of one service: number, devices, routing, scaling and failures.
 
-A replica occupies its devices from the start of the run, or from its start under load, until it is given up, one of
-them fails or the policy stops it.  Another replica then replaces it, and loads the model as soon as devices are free.
-Free devices are sought when one fails, when a device comes up or is released, and when a request arrives.  Requests
-without a replica wait in the lobby.
+A replica occupies its devices from its start (with the run, or later because of load) until it is given up, one of them
+fails or the policy stops it.  Another replica then replaces it, and loads the model as soon as devices are free.  Free
+devices are sought when one fails, when a device comes up or is released, and when a request arrives.  Requests without
+a replica wait in the lobby.
 """
 
 import math
@@ -44,7 +44,7 @@ class ReplicaSet:
         """Replicas with devices, in order of start; without prefill replicas if prefill is separate."""
         self.prefillers: list[Any] = []
         self._open: dict[bool, OpenReplicas] = {}
-        """Cached results of `open_to`, by whether prefill replicas are meant; cleared at each change."""
+        """Cached results of `open_to`, True: of prefill replicas; cleared at each change."""
         self.missing: list[bool] = []  # failed replicas that are not replaced yet: True for those that only prefill
         self.unmet: dict[str, int] = {}  # by role or type, replicas wanted besides, for which there were no devices
         self.lobby: dict[int, Any] = {}  # requests that no replica can take yet, by row
@@ -68,7 +68,7 @@ class ReplicaSet:
         return self._open[apart]
 
     def send(self, request: Any, prefilled: bool) -> None:
-        """Send a request to a replica; while none accepts requests, it waits in the lobby."""
+        """Send a request to a replica; if none accepts requests, it waits for one."""
         open_, fleet, sight = self.open_to(prefilled), self.fleet, self.sight
         if sight is not None:
             sight.look(open_)
@@ -243,7 +243,7 @@ class ReplicaSet:
             self.scaler.changed()
 
     def bring(self, name: str, prefills: bool, wanted: int, only: HolderType | None) -> bool | None:
-        """Start or drain replicas up to `wanted`; True if any changed, None if equal."""
+        """Start or drain replicas to reach `wanted`; True if any changed, None if no need."""
         missing = self.missing.count(prefills) if only in (None, self.kinds[0]) else 0
         kept = self.prefillers if prefills else self.replicas
         if only is not None:
@@ -265,7 +265,7 @@ class ReplicaSet:
         return any(changed)
 
     def _drain(self, kept: list[Holder], wanted: int) -> bool:
-        """Drain the replica with the fewest requests, but not the last one (then False)."""
+        """Drain the replica with the fewest requests; False if none can be drained."""
         loaded = [replica for replica in kept if replica.loaded and not replica.draining]
         if len(loaded) < (2 if wanted else 1):
             return False

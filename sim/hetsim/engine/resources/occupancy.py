@@ -17,8 +17,8 @@ UNLIMITED = 1 << 62
 def available_at(state: "DeviceState", now: float, free: int) -> float:
     """Return when a launch can begin on a device that may be saving earlier state.
 
-    `free`: capacity that remains free when the launch has started.  Capacity already counts as free while the launch
-    before is saving its state; a new launch waits only if it needs that part.  `state.saving` lists (until, amount).
+    `free`: capacity that remains free when the launch has started.  Capacity already counts as free while the previous
+    launch is saving its state; a new launch waits only if it needs that part.  `state.saving` lists (until, amount).
     Not for MIG.
     """
     time = state.ready_at

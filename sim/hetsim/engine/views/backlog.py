@@ -2,8 +2,8 @@
 
 For each type and class there is a sum over the waiting tasks, in their fastest modes.  Compute-only launches end as
 estimated, so their remaining work is the sum of their ends minus the time; a heap removes launches that have exceeded
-their estimate.  Launches with transfers are queried one by one.  Cost: O(log n) a start, O(keys + launches with
-transfers) a query.
+their estimate.  All other launches are queried one by one.  Cost: O(log n) a start; a query is linear in the pairs of
+type and class, and in these other launches.
 """
 
 import math

@@ -36,7 +36,7 @@ class StageEstimate(NamedTuple):
 
 
 class EngineTimes(NamedTuple):
-    """When an accelerator's engines are free, and when its last launch ends."""
+    """Times at which an accelerator's engines are free, and its last launch ends."""
 
     upload: float
     compute: float

@@ -43,7 +43,7 @@ class Generated:
 
     @staticmethod
     def by_finish(launches: Sequence[Launch], finish_of: Callable[[Launch], float]) -> list[Task]:
-        """Return the tasks of launches by expected end, with requests in replicas."""
+        """Return the tasks of launches by expected end, requests in replicas included."""
         ends: list[tuple[float, Task]] = []
         for launch in launches:
             if launch.resident:

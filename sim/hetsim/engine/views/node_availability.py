@@ -63,7 +63,7 @@ class Bounds:
 
 
 class Ends:
-    """When each node will have room for a mode, from the expected ends of launches.
+    """Times at which nodes will have room for a mode, from expected ends of launches.
 
     For runs in which every launch computes at nominal rate from its start, so that its expected end does not change.
     Cost: O(starts and ends since the last query), and the nodes that might be the first to have room.
