@@ -95,7 +95,7 @@ class Clients:
     """Clients that send each call as one or more attempts until one is answered."""
 
     timeout: Any = math.inf
-    """Maximum time of an attempt, waiting and running; a distribution is drawn for each attempt."""
+    """Maximum time of an attempt, waiting and running; from a distribution, a time is drawn for each attempt."""
     at_timeout: Literal["leave", "cancel", "stay"] = "leave"
     """leave: the server is not notified and continues; cancel: the server stops the attempt, also if another attempt
     was answered; stay: like cancel, but a client whose attempt is running waits for its end."""

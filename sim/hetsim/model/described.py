@@ -31,7 +31,7 @@ class Described(BaseModel):
 
     @model_validator(mode="after")
     def _check_each(self) -> Self:
-        """Call `_check_keys` of each class, bases first; it finds keys that contradict."""
+        """Call `_check_keys` of each class, bases first, to find contradictory keys."""
         for kind in reversed(type(self).__mro__):
             if check := vars(kind).get("_check_keys"):
                 check(self)

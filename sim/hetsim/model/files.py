@@ -175,7 +175,7 @@ def temporary_folder(target: Path, what: str) -> Path:
 
 
 def remove_left(folder: Path, pattern: str) -> None:
-    """Remove temporary files of dead processes from a folder, with this name pattern."""
+    """Remove temporary files of dead processes from a folder; `pattern`: their names."""
     for leaving in folder.glob(f"{pattern}{TEMPORARY}*"):
         if leaving.is_file() and is_left(leaving):
             leaving.unlink(missing_ok=True)
@@ -247,9 +247,8 @@ def is_gzip(path: Path) -> bool:
 def opened(path: Path) -> IO[bytes]:
     """Open a file, decompressing gzip.
 
-    ScenarioError if the file decompresses to more than the limit (`limit_of`), so that a small file cannot fill the
-    memory: at once if its header states that size, else when reading reaches the limit.  ScenarioError also for damaged
-    data.
+    ScenarioError if the file decompresses to more than the limit (`limit_of`): at once if its header states that size,
+    else when reading reaches the limit.  So a small file cannot fill the memory.  ScenarioError also for damaged data.
     """
     if not is_gzip(path):
         return open_input(path)

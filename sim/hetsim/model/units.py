@@ -89,7 +89,7 @@ def parse(
 
 
 def parse_fraction(value: Any) -> float:
-    """Parse a fraction, as `0.05` or `5%`."""
+    """Parse a fraction, such as `0.05` or `5%`."""
     if isinstance(value, str):
         return parse(value, FRACTION, "5%")
     if not is_number(value):

@@ -146,7 +146,7 @@ class Backfilling(ListScheduler):
         return pause
 
     def _same_head(self, view: View) -> list[Task] | None:
-        """Return the last round's head if it is still first and no capacity was released."""
+        """Return the last head if it is still first and no capacity was released, or None."""
         tasks = self.window.tasks
         if self._stuck is not None and tasks and self._stuck == (tasks[0], view.changes.releases):
             return [tasks[0]]

@@ -324,7 +324,7 @@ class PlanProblem:
     data: Mapping[int, Sequence[Device | int]] = field(default_factory=dict)
     in_mid_run: bool = False
     unplanned: Sequence[str] = ()
-    """Keys of the scenario that proofs ignore: certificates are valid for the scenario without these keys."""
+    """Scenario keys that a planner's bounds ignore: a certified bound holds for the scenario without these keys."""
 
     @property
     def origin(self) -> float:

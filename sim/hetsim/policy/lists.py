@@ -200,7 +200,7 @@ class ListScheduler(Scheduler):
         return None
 
     def _next_in_order(self, view: View, closed: int) -> Start | Reject | Annotate | Task | None:
-        """Return a decision on the first head outside `closed`; the head if it is blocked."""
+        """Return a decision on the first head outside `closed`, else that head, or None."""
         queue = self._first_open(closed) if self.of_partition else self.queue
         if (task := queue.head()) is None:
             return None
@@ -227,7 +227,7 @@ class ListScheduler(Scheduler):
         return best
 
     def set_aside(self, task: Task, view: View) -> Annotate:
-        """Remove a task from its queue, since a limit of its partition holds it back."""
+        """Remove a task that its partition's limit holds back; return its annotation."""
         self.queue.remove(task)
         self._aside_since = view.changes.releases
         self._aside[task.index] = task

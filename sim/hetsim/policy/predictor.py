@@ -43,7 +43,10 @@ class Predictor:
         self._learn(time, float(value))
 
     def forecast(self, horizon: float) -> float:
-        """Return the value expected `horizon` seconds after the last observation, or 0."""
+        """Return the value expected `horizon` seconds after the last observation.
+
+        Without an observation the forecast is 0.
+        """
         if not horizon >= 0 or horizon == math.inf:
             raise UsageError(f"horizon must be at least 0 s; got {horizon} s")
         return self._expect(horizon) if self.seen else 0.0

@@ -22,7 +22,7 @@ STATES = {
 
 
 def call(run: RunState, hook: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a policy's hook; if it raises, raise a PolicyError that names the hook."""
+    """Return the result of a policy's hook; raise an error that names it if it raises."""
     try:
         return hook(*arguments)
     except HetsimError:  # it says already what is wrong, and where
@@ -45,7 +45,7 @@ def raised(run: RunState, error: Exception, where: str) -> PolicyError:
 
 
 def position_in(run: RunState, task: Task, mode: Mode, verb: str) -> int:
-    """Return the position of a mode among a task's modes; PolicyError if it has none."""
+    """Return the position of a mode among a task's modes; PolicyError if missing."""
     position = task.shape.position.get(mode)
     if position is None or (task.allowed is not None and position not in task.allowed):
         may_not = "lacks" if position is None else "may not use"

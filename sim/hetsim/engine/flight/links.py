@@ -207,9 +207,10 @@ class Links:
         self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None],
         owner: Any = None, called: float = math.inf,
     ) -> Flow:  # fmt: skip
-        """Send along a path `size` bytes, plus those that it moves in `seconds` if idle.
+        """Send bytes along a path; `done` is called when the last one has arrived.
 
-        The latency is included once; `called`: time at which it was decided that the transfer begins now.
+        `size`: bytes; `seconds`: duration of a load on the idle path, sent as additional bytes.  The latency is
+        included once; `called`: time at which it was decided that the transfer begins now.  Return the transfer.
         """
         pipes, latency = way
         self.moved += size

@@ -64,7 +64,10 @@ def all_compute(lane: Lane) -> bool:
 
 
 def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
-    """Recompute stages not begun on these accelerators and on those tied by gangs."""
+    """Recompute stages not begun on these accelerators and on those tied by gangs.
+
+    Return all these accelerators, and their launches.
+    """
     lanes, flights = together(lanes)
     for lane in lanes:
         lane.upload = serve(lane.uploads, now)  # uploads, computing, downloads: each follows from the one before
@@ -211,7 +214,7 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
 def _admit(
     asking: list[tuple[Launch, Timetable]], used: dict[Lane, int], time: float
 ) -> tuple[list[tuple[Launch, Timetable]], list[tuple[Launch, Timetable]]]:
-    """Split launches that are ready to compute: those that wait, those that start."""
+    """Return the launches that must wait to compute, and those that can start now."""
     waiting, begun = [], []
     closed: dict[Lane, None] = {}
     for launch, table in asking:

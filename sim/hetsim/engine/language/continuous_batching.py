@@ -9,7 +9,7 @@ test checks this.
 A replica fails with any of its devices.  Its keys, values and prefixes are then lost, and its requests begin again on
 other replicas, which prefill the prompt and the tokens that were already generated.
 
-Cost: O(log members) a request and jump, O(block) where memory is tight.
+Cost: O(log joined requests) a request and jump, O(block) where memory is tight.
 """
 
 import math

@@ -179,7 +179,7 @@ class Members:
         return lag
 
     def may_fit(self) -> bool:
-        """Return False if the first waiting request cannot fit in the next decoding step."""
+        """Return False if the first waiting request cannot fit while all others decode."""
         head = self.line.head()
         return head is not None and self.memory.blocks_for(head) + self.sequences.growth(2) <= self.memory.free
 

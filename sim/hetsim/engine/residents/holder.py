@@ -51,7 +51,7 @@ class Owner:
         return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
 
     def able(self, request: Any, replicas: OpenReplicas) -> OpenReplicas:
-        """Return those of the replicas whose type can serve a request."""
+        """Return the replicas, among these, whose type can serve a request."""
         return replicas
 
     def lost(self, orphans: dict[int, Any], lost: Sequence[Any]) -> None:

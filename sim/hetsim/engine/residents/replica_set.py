@@ -143,7 +143,7 @@ class ReplicaSet:
         return replica
 
     def _start(self, prefills_only: bool, only: HolderType | None = None) -> bool:
-        """Add a replica: reopen a draining one, or load the model on new devices."""
+        """Reopen a draining replica, or load the model on new devices; False if none fit."""
         for replica in self.prefillers if prefills_only else self.replicas:
             if replica.draining and only in (None, replica.kind):
                 replica.start(math.nan)

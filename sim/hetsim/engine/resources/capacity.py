@@ -297,7 +297,7 @@ class Capacity(PlacementIndex):
 
     @staticmethod
     def _take_cores(node: NodeState, placement: Placement, millicores: int) -> int:
-        """Occupy whole cores by number, so that plans and pictures can name them."""
+        """Occupy whole cores by number, so that plans can name them; return their bitmask."""
         taken = 0
         if placement.cores is not None:
             for core in placement.cores:

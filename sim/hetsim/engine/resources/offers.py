@@ -36,7 +36,7 @@ class Offers:
         return mode.gpus == 1 and mode.whole_devices and mode.type.sharing.kind != "mig"
 
     def offer_of(self, mode: Mode) -> tuple[Placement, Offer] | None:
-        """Return the emptiest accelerator with room for a mode; of equals the first."""
+        """Return the emptiest accelerator with room for a mode (first of equals), or None."""
         if self._moved:
             self._note()
         states, heap = self.capacity.of, self._heap_of.get(mode)

@@ -261,7 +261,7 @@ class PlacementIndex:
         self, mode: Mode, nodes: Iterable[NodeState], budget: Budget | None = None,
         amounts: Mapping[int, int] | None = None,
     ) -> Placement | None:  # fmt: skip
-        """Return a gang's placement over nodes, in this order; `budget`: assumed usage."""
+        """Return a gang's placement over nodes in this order, or None; `budget`: usage."""
         new = 1 << 30
         if mode.limited:
             budget = budget or self.budget(mode)

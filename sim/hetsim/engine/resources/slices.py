@@ -62,7 +62,7 @@ class GpuSlices:
         return self.known[key]
 
     def recut(self, layout: Layout, now: float) -> None:
-        """Change to a layout that contains the busy slices; idle slices in both remain."""
+        """Change to a layout that contains the busy slices; common idle slices remain."""
         new, kept, begin = Counter(layout) - Counter(self.taken), [], now
         for one, ready in sorted(self.idle, key=lambda entry: entry[1]):
             if new[one]:

@@ -124,7 +124,7 @@ class Forecast:
         return self.remaining_of(launch) / full_time if full_time > 0 else 0.0
 
     def _kept(self, task: Task) -> History | None:
-        """Return the saved work of a task; a running task counts as stopped now."""
+        """Return the saved work of a task, or None; a running task counts as stopped now."""
         launch = task._launch
         if task.state != RUNNING or launch is None or launch.fusion is not None:
             return task._history

@@ -91,7 +91,7 @@ class Ends:
         self._stops = 0  # launches stopped before the last look
 
     def as_known(self) -> bool:
-        """Call `refresh`, unless all launches have certainly ended as expected."""
+        """Return True if all launches certainly ended as expected; if not, call `refresh`."""
         return self._exact and self._stops == self.stops.count or self.refresh()
 
     def refresh(self) -> bool:
@@ -165,7 +165,7 @@ class Ends:
         return here[: bisect_right(here, (time, math.inf))]
 
     def earliest(self, mode: Mode) -> tuple[float, int]:
-        """Return when a mode fits first, and on which node; -inf if it fits now."""
+        """Return the first time at which a mode fits, and the node; -inf if it fits now."""
         if (bounds := self.bounds.get(mode)) is None:
             bounds = self.bounds[mode] = Bounds(self.capacity.types[mode.type], len(self.on))
         bounds.note(self.capacity.log, self.capacity.log_generation)
