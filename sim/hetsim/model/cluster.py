@@ -245,7 +245,7 @@ class DeviceType:
     """Number of streaming multiprocessors, for work given by kernels; that of a known device unless given."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
     """Price of each device (for a CPU: of each core), as 2.5/h or with up and asleep; unless given, the price in
-    cluster.prices, or 0."""
+    cluster.prices, else nothing."""
     peak: object | None = None
     """Peak rates of each device (for a CPU: of a core), for work and profiles: figures or the name of a known device;
     looked up by type unless given."""
