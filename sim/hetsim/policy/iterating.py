@@ -2,10 +2,10 @@
 
 At each boundary between two steps of a replica the engine calls its batching policy in this order, and applies each
 answer before the next call: which sequence is preempted (while decoding sequences lack KV blocks for their next
-tokens), which request joins (while the first waiting request may join), and what the step does.  In decode-only steps
-nothing changes, so the policy is not called again before a sequence ends, a request arrives that may join, or blocks
-run out; also one step after a preemption if the first waiting request may fit then.  The policy never sees the length
-of an answer.  Between two boundaries a replica shows its state after the last complete step.
+tokens), which request joins (while the first waiting request may join), and what the step does.  Decode-only steps are
+alike, so the policy is not called again before a sequence ends, a request arrives that may join, blocks run out, or a
+step has passed since a preemption and the first waiting request may fit.  The policy never sees the length of an
+answer.  Between two boundaries a replica shows its state after the last complete step.
 """
 
 import math

@@ -84,7 +84,7 @@ class PlacementCodes:
         self._known: dict[int, tuple[Placement, int]] = {}
 
     def code(self, placement: Placement, cores: int) -> int:
-        """Return the code of a placement; `cores`: bitmask of its cores, 0 if unknown."""
+        """Return the code of a placement; `cores`: bitmask of its cores, 0 if not named."""
         devices = placement.devices
         if len(devices) == 1:
             if not cores:
