@@ -46,7 +46,7 @@ class ScaleBounds:
     """Roles of a disaggregated service that scale; the other roles keep their number of replicas."""
 
     def within(self, number: int) -> int:
-        """Return the number if it is within the bounds, else the nearest bound."""
+        """Return the number, limited to the bounds."""
         return min(self.max_replicas, max(self.min_replicas, number))
 
     def check(self) -> None:

@@ -101,8 +101,8 @@ class Routing:
 class KeptModel:
     """The model of the service `name`, stored in host memory or on a disk.
 
-    `loaded`: time at which it was stored; `used`: time of the last load from this copy, or else `loaded`; `uses`:
-    number of loads from this copy.
+    `loaded`: time at which it was stored; `used`: time of the last load from there, or `loaded`; `uses`: number of
+    loads from there.
     """
 
     name: str
@@ -113,13 +113,13 @@ class KeptModel:
 
 
 class Eviction:
-    """Base of eviction policies, which choose a model to remove when space is needed."""
+    """Base of eviction policies: choose a model to remove before another is stored."""
 
     policy_kind: ClassVar[str] = "eviction"
 
     def victim(self, kept: Sequence[KeptModel], now: float) -> KeptModel:
         """Return the model to evict; called again until the new model fits.
 
-        kept: the models in this host memory or on this disk, in the order in which they were stored.
+        kept: the models stored at this place, in the order in which they were stored.
         """
         raise NotImplementedError

@@ -44,7 +44,7 @@ class ReplicaSet:
         """Replicas with devices, in order of start; without prefill replicas if prefill is separate."""
         self.prefillers: list[Any] = []
         self._open: dict[bool, OpenReplicas] = {}
-        """Cached results of `open_to`, True: of prefill replicas; cleared at each change."""
+        """Cached results of `open_to`, by whether prefill replicas are meant; cleared at each change."""
         self.missing: list[bool] = []  # failed replicas that are not replaced yet: True for those that only prefill
         self.unmet: dict[str, int] = {}  # by role or type, replicas wanted besides, for which there were no devices
         self.lobby: dict[int, Any] = {}  # requests that no replica can take yet, by row
@@ -57,7 +57,7 @@ class ReplicaSet:
         return [*self.prefillers, *self.replicas]
 
     def open_to(self, prefilled: bool) -> OpenReplicas:
-        """Return the replicas that accept requests; `prefilled`: those that decode."""
+        """Return the replicas that accept requests, to decode if `prefilled`."""
         apart = bool(self.service.prefillers) and not prefilled
         if apart not in self._open:
             replicas = self.prefillers if apart else self.replicas
@@ -86,7 +86,7 @@ class ReplicaSet:
         chosen.enqueue(request)
 
     def waiting_for(self, prefills: bool) -> int:
-        """Return the number of requests that no replica of a role can accept yet."""
+        """Number of requests that no replica of a role can take yet."""
         if not self.service.prefillers:
             return len(self.lobby)
         return sum([(request.source is None) is prefills for request in self.lobby.values()])
