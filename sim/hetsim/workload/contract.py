@@ -43,13 +43,12 @@ Q = TypeVar("Q", bound=float)  # `Seconds`, `Bytes`, ... of `hetsim.model.units`
 
 
 class OverQuantity(Described):
-    """A pydantic model over a type of quantity, with a readable name in the schema."""
+    """A pydantic model that is generic in a type of quantity and has a readable name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 
     @classmethod
     def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
-        """Return a readable name such as `ExponentialSeconds`."""
         named = [name for name, value in vars(units).items() if value is params[0]]
         return cls.__name__ + (named[0] if named else "Number")
 
@@ -148,7 +147,7 @@ class ArrivalProcess(Frozen):
         return True
 
     def events(self, until: float) -> float:
-        """Return the approximate number of events before `until`; 0 if unknown."""
+        """Return the approximate number of arrivals before `until`; 0 if unknown."""
         rate = self.rate_mean
         return 0.0 if rate is None else rate * until
 
@@ -175,13 +174,13 @@ class ArrivalProcess(Frozen):
     def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
         """Yield sorted arrays of arrival times, each later than the array before.
 
-        `last` may be used to stop early; it must not change the times before `last`.
+        `last` may be used to stop early; arrivals before `last` must not depend on it.
         """
         raise NotImplementedError
 
 
 def in_order(pairs: list[tuple[float, Any]]) -> list[tuple[float, Any]]:
-    """Return the pairs; ValueError unless their times begin at 0 s and increase."""
+    """Return pairs that begin with a time; ValueError unless times rise from 0 s."""
     if pairs and pairs[0][0] != 0:
         raise ValueError(f"the first entry must start at 0 s; got {pairs[0][0]:g} s")
     for (before, _), (after, _) in zip(pairs, pairs[1:], strict=False):
@@ -191,7 +190,7 @@ def in_order(pairs: list[tuple[float, Any]]) -> list[tuple[float, Any]]:
 
 
 def summed(draw: Callable[[int], Floats]) -> Iterator[Floats]:
-    """Yield running sums of `draw(BLOCK)`, bit for bit equal to one long sum."""
+    """Yield running sums of drawn gaps by block, bit for bit as one cumulative sum."""
     reached = 0.0
     while True:
         block = np.cumsum(np.concatenate([[reached], draw(BLOCK)]))[1:]

@@ -35,7 +35,7 @@ INLINE = {"type": "object", "patternProperties": {"^[0-9]+$": {}}, "additionalPr
 
 
 def short(value: Any) -> Any:
-    """Expand a short form: `5 ms` is a fixed time, `{1: 5 ms, 2: 6 ms}` a table."""
+    """Expand a short form: `5 ms` is a fixed time, `{1: 5 ms, 2: 6 ms}` is a table."""
     if isinstance(value, str):
         return {"fixed": value}
     if isinstance(value, dict) and any(_is_size(key) for key in value) and not KEYS & set(value):
@@ -54,7 +54,7 @@ def _ranks(value: Any) -> Any:
 
 
 def _rank(key: Any) -> float:
-    """Convert p99, 99 or min to a probability."""
+    """Return p99, 99 or min as a probability."""
     text = {"min": "0", "max": "100"}.get(str(key), str(key)).removeprefix("p")
     try:
         percent = float(text)
@@ -66,7 +66,7 @@ def _rank(key: Any) -> float:
 
 
 class MeasuredSpec(Model):
-    """Keys of stages whose times were measured by batch size."""
+    """Keys of a stage whose times were measured at several batch sizes."""
 
     USED: ClassVar = {"batch": "batch", "time": "time"}
 
@@ -75,7 +75,7 @@ class MeasuredSpec(Model):
     batch: Name | None = None
     """Column of the file with the batch size."""
     time: Name | None = None
-    """Column of the file with the time that policies expect (with quantiles, without this key: their mean)."""
+    """Column of the file with the time that policies expect; without it, the mean of the quantiles."""
     unit: TimeUnit | None = None
     """Unit of the times in the file, if the names of its columns do not end with one."""
     where: dict[str, str | float | bool] | None = None
@@ -88,7 +88,7 @@ class MeasuredSpec(Model):
     quantiles: Annotated[dict[float, str], BeforeValidator(_ranks)] | None = None
     """Columns of the file with percentiles, such as {p50: p50_ms, p99: p99_ms}; times are drawn from these."""
     samples: Flag = False
-    """Treat several rows of one size as samples, from which times are drawn."""
+    """Use several rows of one size as samples of the time, from which times are drawn."""
 
     _built: StageTable | None = PrivateAttr(None)
 
@@ -134,7 +134,7 @@ class MeasuredSpec(Model):
 
 
 def _inline(table: Mapping[Any, Any], between: Literal["linear", "step", "power"]) -> StageTable:
-    """Build the table from a mapping of times, lists of samples, or percentiles."""
+    """Return the table in a mapping of times, of lists of samples, or of percentiles."""
     sizes = [_size(key) for key in table]
     keys = list(table)
     for place in range(1, len(sizes)):
@@ -194,7 +194,7 @@ def _spread(value: Any) -> TimeSpread | None:
 
 
 def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batches of") -> list[str]:
-    """Warnings about a table; `sizes` names what its sizes count."""
+    """Return warnings about a table; `sizes` names what is counted, such as batches."""
     texts = []
     if (fallen := table.falls(FALL)) is not None:
         size, slower = fallen

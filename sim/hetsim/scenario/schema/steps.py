@@ -29,16 +29,16 @@ STAGE = Short(lambda value: value if isinstance(value, str) else short(value), I
 
 @keys_of(Efficiency, memory=Share, compute=Share, attention=Share, link=Share)
 class Roofline(Mirror):
-    """Shares of the hardware's peaks that the `model` reaches on the `gpu`."""
+    """Shares of the GPU's peak rates that a language model reaches."""
 
 
 @keys_of(LinearSteps)
 class StepTime(Mirror):
-    """Seconds of a step of a language model.
+    """Seconds of a step of a language model, in one of three forms.
 
     Linear: `fixed`, plus a time for each decoding sequence, for each prompt token read, and for each context token of
-    the decoding sequences; or times of decode-only and prefill-only steps (`decode`, `prefill`); or limits of the
-    hardware (`roofline`).
+    the decoding sequences.  Separate: times of decode-only and prefill-only steps (`decode`, `prefill`).  Or from
+    limits of the hardware (`roofline`).
     """
 
     decode: Annotated[StageSpec, STAGE] | None = None
@@ -72,7 +72,7 @@ class StepTime(Mirror):
                 raise KeyProblem("fixed", f"fixed must not exceed any time of {name}")
 
     def times(self, figures: tuple[Architecture, Peak, int] | None) -> LinearSteps | RooflineSteps:
-        """Build the step times; a roofline uses the figures of model and GPU."""
+        """Return the step times; a roofline requires the figures of model and GPU."""
         if self.roofline is not None:
             assert figures is not None
             return roofline_steps(*figures, self.roofline.made(fixed=self.fixed))
@@ -88,7 +88,7 @@ class StepTime(Mirror):
 
 
 def _named(value: Any, info: ValidationInfo) -> Any:
-    """Parse bytes of weights, or an architecture by name, file or figures."""
+    """Return bytes of weights, or an architecture, from a name, a file or figures."""
     if isinstance(value, Architecture):
         return value
     if isinstance(value, dict):

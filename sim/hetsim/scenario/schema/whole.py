@@ -45,7 +45,7 @@ _NO_HORIZON = "must be above 0; leave it out to run until everything is done"
 
 
 class Precision(Model):
-    """Replicate until an interval is within ± `precision` of the mean."""
+    """Replicate until the confidence interval is within ± `precision` of the mean."""
 
     precision: _Inside
     """Half-width of the interval to reach, as a share of the mean, such as 5%."""
@@ -136,7 +136,7 @@ class ScenarioModel(Model):
 
 
 def check(document: Document, base: Path) -> tuple[ScenarioModel | None, list[Problem]]:
-    """Validate a document: return its model, or all problems."""
+    """Validate a document; return its model, or None and all problems."""
     try:
         return ScenarioModel.model_validate(document.data, context={"base": str(base)}), []
     except ValidationError as error:

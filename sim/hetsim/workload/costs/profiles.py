@@ -83,7 +83,7 @@ def _transposed(filters: int, kernel: int, stride: int = 1) -> Layer:
 
 
 def _pool(size: int) -> Layer:
-    """Return a k × k pooling with stride k; a remainder at the edge is dropped."""
+    """Return a k × k pooling with stride k; incomplete windows at an edge are dropped."""
 
     def costs(shape: Shape) -> LayerCosts:
         output = shape[0] // size, shape[1] // size, shape[2]
@@ -93,7 +93,7 @@ def _pool(size: int) -> Layer:
 
 
 def _dense(units: int, output: Shape = ()) -> Layer:
-    """Return a fully connected layer, which flattens its input and shapes its outputs."""
+    """Return a fully connected layer of `units` outputs, arranged in shape `output`."""
     return lambda shape: LayerCosts(output or (units,), (math.prod(shape) + 1) * units, 2 * math.prod(shape) * units)
 
 
@@ -113,7 +113,7 @@ def _recurrent(units: int, gates: int = 1) -> Layer:
 
 
 class LayerNetwork:
-    """Sequence of layers on an input shape; its figures are per sample."""
+    """Sequence of layers applied to an input shape; all figures are per sample."""
 
     def __init__(self, shape: Shape, layers: Iterable[Layer]):
         self.input = shape
@@ -164,10 +164,7 @@ class LayerNetwork:
 
 @dataclass(frozen=True)
 class Passes:
-    """Number of forward and backward passes in a step; a backward pass costs twice.
-
-    `updated`: the step changes the weights.
-    """
+    """Forward and backward passes of a step; `updated`: the step changes the weights."""
 
     network: LayerNetwork
     forward: int = 1
@@ -177,7 +174,7 @@ class Passes:
 
     @property
     def equivalent(self) -> int:
-        """Number of forward passes with the same cost."""
+        """Number of forward passes with the same cost; a backward pass costs two of them."""
         return self.forward + 2 * self.backward + self.inputs_only
 
 
@@ -218,7 +215,7 @@ class Profile:
         return self.training if kind == "training" else self.inference
 
     def step(self, kind: Kind | None = None, batch: int = BATCH, efficiency: float = EFFICIENCY) -> Work:
-        """Return the work of one step on a batch; `kind` defaults to the profile's own."""
+        """Return the work of one step on a batch; `kind` None: the profile's own kind."""
         flops = moved = kernels = 0  # whole numbers, exact
         for passes in self._passes(kind or self.kind):
             network = passes.network

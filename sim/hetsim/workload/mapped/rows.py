@@ -26,7 +26,7 @@ FORMATS = ("csv", "parquet", "jsonl")
 
 
 class FileRows:
-    """A file as rows of cells, whatever its form."""
+    """Protocol of a file that is read as rows of cells."""
 
     names: list[str]  # of the columns
     word: str  # what row numbers count: lines of the file, or rows if it has no lines
@@ -42,9 +42,9 @@ class FileRows:
 
 
 class Csv(FileRows):
-    """A file of values with a separator; quoted cells may contain it.
+    """A file whose columns are separated by a character; quoted cells may contain it.
 
-    `separator`: detected from the first line unless given.  `header`: names of the columns of a file without a header.
+    `separator`: detected from the first line unless given.  `header`: the column names, if the file has none.
     """
 
     word = "line"
@@ -106,7 +106,7 @@ class Csv(FileRows):
 
 
 class _Lines:
-    """Lines with line feeds, which the csv module needs, and their count."""
+    """Iterator of lines, made to end with line feeds for the csv module; counts them."""
 
     def __init__(self, path: Path, spaced: bool):
         self.number = 0
@@ -244,7 +244,6 @@ class JsonLines(FileRows):
 
 
 def _dig(found: Any, name: str) -> Any:
-    """Return the value under `a.b` (keys may contain dots); KeyError if absent."""
     if isinstance(found, dict):
         if name in found:
             return found[name]
@@ -279,7 +278,7 @@ def is_blank(value: Any, words: frozenset[str | float]) -> bool:
 
 
 def tidied(value: Any) -> Any:
-    """Strip a cell; ValueError if it is neither text, number nor time."""
+    """Strip a text cell; ValueError if the cell is neither text, number nor time."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, bool):
@@ -300,5 +299,5 @@ def tidied_row(path: Path, number: int, cells: Sequence[Any]) -> list[Any]:
 
 
 def beginning(rows: FileRows, count: int) -> list[tuple[int, list[Any]]]:
-    """Return the first `count` rows with all columns."""
+    """Return the first `count` rows (number and cells), with all columns."""
     return list(islice(rows.cells(rows.names), count))

@@ -101,7 +101,7 @@ def read(log: JobLog, *, user_label: Named = "user", gang: GangOf | Literal[Fals
 
 
 def _pods(log: JobLog) -> Iterator[tuple[int, Any]]:
-    """Yield line and pod: of a list, an object with items, or an object per line."""
+    """Yield line and pod from a JSON list, an object with items, or JSON lines."""
     sign = first_sign(log.path)
     first = _object(next(log.filled_lines())[1]) if sign == "{" else None
     if first is None or not {"metadata", "object"} & set(first):
@@ -188,7 +188,7 @@ def _unusable(held: dict[str, float]) -> str:
 
 
 def _product(spec: dict[str, Any], held: dict[str, float], line: int, makes: dict[str, list[int]]) -> Any:
-    """Return the GPU type that a pod requires; by default its resource's maker."""
+    """Return the GPU product that a pod selects; else count it under the GPU's maker."""
     if (make := next(iter(_makes(held)), None)) is None:
         return ""
     product = (spec.get("nodeSelector") or {}).get(GPUS[make][0])
@@ -229,7 +229,6 @@ def _of(container: dict[str, Any]) -> dict[str, float]:
 
 
 def amount(value: Any) -> float:
-    """Return the number in a quantity such as 250m, 64Gi or 8; else ValueError."""
     if not (match := _AMOUNT.fullmatch(str(value))):
         raise ValueError(f"{shown(value)} is not a quantity such as 250m or 64Gi")
     return float(match[1]) * _FACTOR.get(match[2], 1.0)
@@ -270,7 +269,6 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
 
 
 def _up(node: dict[str, Any]) -> bool:
-    """Return True if pods may run on a node; one without conditions counts as ready."""
     if (node.get("spec") or {}).get("unschedulable"):
         return False
     conditions = (node.get("status") or {}).get("conditions") or []

@@ -104,7 +104,7 @@ def read(
     log: JobLog, *, profiles: ExistingFolder, sizes: Sizes = "given", batch: Sizes | Literal["adaptive"] = "given",
     max_gpus: MaxGpus = MAX_GPUS, local_limits: dict[Named, Count] | None = None,
 ) -> TaskTable:  # fmt: skip
-    """Jobs of Pollux's workloads: an application's tables, GPUs and batch size."""
+    """Jobs of Pollux's workloads: application with measured tables, GPUs, batch size."""
     limits = local_limits or {}
     profiled = applications(profiles, limits)
     for name in limits:
@@ -152,7 +152,7 @@ def _curves(
     application: Application, gpus: int, samples: int, any_size: bool, adaptive: bool, most: int,
     made: dict[tuple[str, int, int | None], TrainingCurve],
 ) -> tuple[tuple[int, TrainingCurve], ...]:  # fmt: skip
-    """Return a job's progress curve per number of GPUs, where it was measured."""
+    """Return, by measured number of GPUs, the progress curve of a job."""
     widths = [gpus]
     if any_size and gpus > 1:
         divisible = (application.batch_sizes[-1] if adaptive else samples) // application.local_range[0]
