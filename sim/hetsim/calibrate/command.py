@@ -289,7 +289,7 @@ FORM = "package.module:factory, such as hetsim.calibrate.example:network"
 
 
 def load_device(reference: str, where: str = "auto") -> "MeasuredDevice":
-    """Return the factory's device, or its PyTorch module on this machine."""
+    """Return the device or the PyTorch module that `MODULE:FACTORY` makes."""
     from hetsim.calibrate.measure import MeasuredDevice
 
     module_name, colon, attribute = reference.partition(":")

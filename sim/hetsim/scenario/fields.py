@@ -42,7 +42,7 @@ def unknown(error: UnknownName) -> str:
 
 
 def looked_up(find: Callable[[str], Any], name: str) -> Any:
-    """Return what `find` returns for a name; raise ValueError if the name is unknown."""
+    """Return `find(name)`; raise ValueError with a suggestion if it is unknown."""
     try:
         return find(name)
     except UnknownName as error:
@@ -117,7 +117,7 @@ class Mirror(Model):
 
 
 class Keys:
-    """Annotation: a mapping with the keys of a dataclass, which becomes an instance."""
+    """Annotation: a mapping with the keys of a dataclass, of which it makes an object."""
 
     def __init__(self, source: type, name: str = "", **types: Any):
         self.source = source

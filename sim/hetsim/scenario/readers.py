@@ -306,7 +306,6 @@ def _below(pattern: str, key: str) -> str:
 
 
 def _as_if_absent(scenario: ReadScenario, path: Path_) -> bool:
-    """Return True if the scenario would be the same without the key at this path."""
     changed = Document(deepcopy(scenario.document.data))
     here: Any = changed.data
     for part in path[:-1]:

@@ -268,7 +268,7 @@ def _sweep_paths(document: Document) -> Iterator[Problem]:
 
 
 def _further(document: Document, base: Path, traces: dict[int, TraceSpec]) -> list[Problem]:
-    """Problems of traces, and of parts whose keys are valid, for one common report."""
+    """Return problems of traces and of valid parts, so that one report has them all."""
     from hetsim.scenario.building.streams_and_items import check_parts
 
     problems: list[Problem] = []

@@ -204,7 +204,7 @@ def identify(
 
 @dataclass
 class _Told:
-    """Output of a command: a mapping as JSON, or lines; and remarks."""
+    """Output of a command: a mapping (for JSON) or lines, and remarks."""
 
     mapping: dict[str, Any]
     lines: list[str] = field(default_factory=list)
@@ -219,7 +219,6 @@ def _tell_waits(
     output: _Told, file: str, subject: "Subject", policy: str | None, simulate: bool, scenario: Path | None,
     page: Path | None, quiet: bool,
 ) -> None:  # fmt: skip
-    """Add the results on a log's recorded waits to the output, and write the page."""
     from hetsim.traces import waits_command, waits_report
     from hetsim.traces.waits_report import write_waits
 
@@ -262,14 +261,12 @@ def _source(file: str, form: str | None, options: tuple[str, ...], cluster: str 
 
 
 def _one_trace(source: dict[str, Any]) -> bool:
-    """Return True if the workload of a scenario is one trace of tasks."""
     entries = source.get("workload")
     entries = entries if isinstance(entries, list) else [entries]
     return len(entries) == 1 and isinstance(entries[0], dict) and isinstance(entries[0].get("trace"), dict)
 
 
 def _trace_of(file: str, form: str | None, options: tuple[str, ...]) -> dict[str, Any]:
-    """Return the keys of `trace:`, with the path relative to the current folder."""
     from hetsim.scenario.file import document
 
     if not _in_yaml(file):
@@ -281,7 +278,6 @@ def _trace_of(file: str, form: str | None, options: tuple[str, ...]) -> dict[str
 
 
 def _replay(told: _Told, file: str, source: dict[str, Any], policy: str | None) -> None:
-    """Run a trace as recorded, and compare the cluster's model with the record."""
     from hetsim.experiment.run import one_run, prepare
     from hetsim.traces.waits_command import against_record
 
@@ -347,7 +343,6 @@ def convert(
 
 
 def _write_table(file: str, form: str | None, options: tuple[str, ...], target: Path) -> None:
-    """Write a trace as a plain table, in parts if its reader supports this."""
     from hetsim.traces.contents import rows_word
     from hetsim.workload.readers.task_table import write, write_parts
     from hetsim.workload.rows.text_rows import PARQUET
@@ -376,7 +371,7 @@ def _write_table(file: str, form: str | None, options: tuple[str, ...], target: 
 
 
 def format_of(file: str, form: str | None) -> str:
-    """Return the given format, else the recognized one, else that of a plain table."""
+    """Return the given format; else the recognized one; else that of a plain table."""
     from hetsim.workload.logs.recognize import maybe_table, recognize
 
     if form is not None:
@@ -397,7 +392,6 @@ def read(file: str, form: str | None, options: tuple[str, ...]) -> "TaskTable":
 
 
 def _spec(file: str, form: str | None, options: tuple[str, ...]) -> "TraceSpec":
-    """Return the trace of a log, of a scenario, or of a mapping from `trace map`."""
     from hetsim.scenario.file import document
     from hetsim.scenario.schema.workload import check_traces
 

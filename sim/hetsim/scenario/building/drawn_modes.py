@@ -145,7 +145,6 @@ class DrawnModes:
                 self._gpu_modes(device, own[device.name])
 
     def _time_on_cores(self, reference: np.ndarray | None) -> np.ndarray | None:
-        """Return times from `cpu_time`; a speedup is a factor on `reference`."""
         if (given := self.demand.cpu_time) is None:
             return None
         if not isinstance(given, Speedup):
@@ -227,7 +226,6 @@ class DrawnModes:
         return [(one, drawn / one.speed if kind == one.kind and kind != one.name else drawn) for one in self._of(kind)]
 
     def _computed(self, way: TaskMode) -> list[tuple[DeviceType, np.ndarray]]:
-        """Return times from `work` or `profile`, for each type with known peak rates."""
         seconds = self._work_time(way.work) if way.work else self._profile_time(profile_use(way))
         gpus, cores = way.used("gpus"), way.cpus or 1.0
         devices = self._of(way.device)
@@ -250,7 +248,6 @@ class DrawnModes:
         return lambda peak, share: steps * use.seconds_per_step(peak, share)
 
     def _training(self, training: TrainingSpec) -> None:
-        """Add a mode per width on each GPU type with known peak rates and enough memory."""
         where = (*self.path, "training")
         steps = drawn_steps(self._sample("training.steps", training.steps))
         refused: list[str] = []

@@ -215,7 +215,6 @@ def read_events(file: Path, cluster: Cluster, source: str = "") -> list[FaultEve
 
 
 def _event(row: dict[str, str], names: dict[str, int], events: list[FaultEvent], source: str) -> str | None:
-    """Append the event of a row to `events`; return an error message if it is invalid."""
     device, what = row["device"] or "", row["event"] or ""
     if device not in names:
         return f'the cluster has no device or node "{device}"{suggestion(device, names) or ""}'

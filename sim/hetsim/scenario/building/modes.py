@@ -135,7 +135,6 @@ class ModeBook:
         return sum(self._room(node, mode) * count for node, count in kinds) >= mode.gpus
 
     def _over_bounds(self, mode: Mode) -> str:
-        """Return which limit of the cluster the mode exceeds, or ""."""
         bound, memory = mode.partition, mode.type.memory
         within = _within(bound)
         if bound is not None:
@@ -150,7 +149,6 @@ class ModeBook:
         return ""
 
     def _over_slices(self, mode: Mode) -> str:
-        """Return why no MIG slice can run the mode, or ""."""
         kind = mode.type
         if mode.slice and kind.sharing.share_of(mode.slice) is None:
             names = ", ".join(dict.fromkeys(one.profile for one in kind.sharing.slices if one.profile))

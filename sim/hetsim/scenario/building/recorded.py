@@ -133,7 +133,7 @@ def _deadline(stream: TaskStream, entry: WorkloadEntry, table: TaskTable, kept: 
 def _patience(
     stream: TaskStream, entry: WorkloadEntry, table: TaskTable, kept: np.ndarray, random: RandomTree
 ) -> np.ndarray | None:
-    """Seconds from arrival until a task that has not started gives up."""
+    """Return the seconds after which a waiting task gives up; None: no task does."""
     rng = random.stream("patience", stream.name)
     drawn = None if entry.patience is None else entry.patience.sample(rng, len(stream))
     if "patience" not in table.numbers:
@@ -207,10 +207,7 @@ def _requests(
 
 
 def _kept_rows(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Context) -> np.ndarray:
-    """Return the rows by arrival that `skip`, `count` and `until` select.
-
-    A task graph cannot be divided; its rows are in the order of the file.
-    """
+    """Return the rows by arrival that `skip`, `count` and `until` select."""
     if table.predecessors is not None:
         for key in ("skip", "count", "until"):
             if getattr(entry, key) is not None:
@@ -231,7 +228,6 @@ def _kept_rows(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Con
 def _resampled(
     entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, kept: np.ndarray, context: Context
 ) -> _Chosen:
-    """Return the rows unchanged, or drawn at random if the entry has `resample`."""
     if entry.resample is None:
         return _Chosen(kept)
     if table.predecessors is not None:
@@ -293,7 +289,6 @@ def _copied_users(stream: TaskStream, copies: np.ndarray) -> None:
 def _arrival(
     entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, chosen: _Chosen, context: Context
 ) -> np.ndarray:
-    """Return the arrivals: resampled, of the table (scaled), or from `arrivals`."""
     if chosen.arrival is not None:
         return chosen.arrival
     kept = chosen.rows

@@ -70,8 +70,6 @@ class _Way(NamedTuple):
 
 @dataclass
 class _Group:
-    """Rows with equal demands."""
-
     rows: np.ndarray  # positions among the rows of the stream
     ways: list[_Way]  # modes that the demands allow
     plan: list[_Way]  # modes that fit on this cluster; empty: the rows can never run
@@ -286,10 +284,7 @@ def _mode(
     entry: WorkloadEntry, device: DeviceType, demand: dict[str, Any], profile: str, partition: Partition | None,
     span: int, context: Context, size: tuple[int, WorkCurve] | None = None,
 ) -> Mode | None:  # fmt: skip
-    """Return the mode of a row on a device type; None if the row requests no GPU.
-
-    size: number of GPUs and work curve, for jobs that can run in several sizes.
-    """
+    """Return the mode of a row on a device type; None if the row requests no GPU."""
     values = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
     gpus = values["gpus"] = values["gpus"] if size is None else float(size[0])
     if device.kind != "cpu" and gpus == 0:
@@ -318,7 +313,6 @@ def _group(columns: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lost(rows: TraceRows, lost: list[_Group], context: Context) -> list[Problem]:
-    """Return one problem for all rows that can never run; it names the first of them."""
     table = rows.table
     count = sum(len(group.rows) for group in lost)
     worst = min(lost, key=lambda group: int(rows.kept[group.rows].min()))

@@ -108,7 +108,6 @@ def iterates(spec: PolicySpec) -> bool:
 
 
 def _replica_policies(stream: TaskStream, scenario: "ScenarioSource", problems: list[Problem]) -> tuple[Any, Any]:
-    """Return the routing and the scaling policy of a service; None without replicas."""
     if not stream.replica_modes:
         return None, None
     policies, number, problem = scenario.policies, int(stream.path[1]), scenario.document.problem
@@ -267,7 +266,6 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
 
 
 def _short_tasks(tasks: Tasks, decisions: DecisionTime | None) -> list[str]:
-    """Return a warning if most tasks are short compared with a scheduling cycle."""
     if decisions is None or not len(tasks):
         return []
     fastest = tasks.computing(tasks.time).min(axis=1)
@@ -294,7 +292,6 @@ def _plans(policy: Any) -> bool:
 
 
 def _check_refused(tasks: Tasks, scheduler: Any, name: str) -> None:
-    """Raise ScenarioError if tasks are rejected and the scheduler plans in advance."""
     if tasks.refused and type(scheduler).prepare is not Scheduler.prepare:
         first = next(iter(tasks.refused))
         text = f"{name} plans all tasks in advance, but {tasks.name(first)} "

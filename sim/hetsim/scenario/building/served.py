@@ -183,7 +183,6 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         stream.overload = overload
 
     def _capacity(self, mode: Mode, limit: int, each: float, bytes_in: float, bytes_out: float) -> float:
-        """Return the requests per second that batches of up to `limit` requests allow."""
         max_batch = min(mode.batch_limit, limit, 10**9)
         stages = [stage for stage in (mode.upload, mode.table, mode.download) if isinstance(stage, StageTable)]
         sizes = {max_batch, *(size for stage in stages for size in stage.sizes if size < max_batch)}
@@ -205,7 +204,6 @@ class DrawnService(DrawnRequests[ServiceSpec]):
 
 
 def _stages(mode: Mode, size: int, each: float, bytes_in: float, bytes_out: float) -> BatchTimes:
-    """Return the stage times of a batch on an idle link; `each`: seconds per request."""
     link, (up, compute, down) = mode.type.link, mode.stages(size, each * size)
     if not mode.on_cpu:
         up += link.latency + size * bytes_in / link.upload if bytes_in else 0.0

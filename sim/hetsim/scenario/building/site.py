@@ -158,7 +158,6 @@ def apply_rules(tasks: Tasks, site: SiteSpec, context: "Context") -> None:
 
 
 def _asked(tasks: Tasks) -> np.ndarray | None:
-    """Return the time limits that tasks request (column `time_limit`); inf if none."""
     if (column := tasks.extra.get("time_limit")) is None:
         return None
     values = np.array(column, dtype=float)
@@ -199,7 +198,6 @@ def _keep_out(tasks: Tasks, rows: np.ndarray, partition: Partition) -> None:
 
 
 def _bound_estimates(tasks: Tasks, end: np.ndarray) -> None:
-    """Reduce estimates so that each task is expected to end by its time limit."""
     with np.errstate(invalid="ignore"):
         latest = np.maximum(0.0, end[:, np.newaxis] - tasks.computing(np.zeros_like(tasks.estimate)))
         longer = np.isfinite(tasks.estimate) & (tasks.estimate > latest)

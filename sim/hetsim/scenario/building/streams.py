@@ -153,6 +153,7 @@ def users_of(demand: Demand, n: int, rng: np.random.Generator) -> tuple[np.ndarr
 
 
 def draw_codes(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw n independent indexes with probabilities proportional to `weights`."""
     cumulative = np.cumsum(weights, dtype=float)
     codes = np.searchsorted(cumulative, rng.random(n) * cumulative[-1], side="right")
     return np.minimum(codes, len(weights) - 1).astype(np.int32)

@@ -130,7 +130,6 @@ def build_parts(
 
 
 def _absurd(stream: TaskStream, context: Context) -> list[Problem]:
-    """Return problems with values too large for a column, such as a size of 1e300 B."""
     sizes = ((key, getattr(stream, key)) for key in ("bytes_in", "bytes_out"))
     problems = [
         context.problem((*stream.path, key), f"must be at most what a memory can have; got {column.max():.3g} bytes")

@@ -168,7 +168,6 @@ def _check_amount(arrivals: Any, until: float, count: int | None, path: Path_, c
 
 
 def _probe(entry: WorkloadEntry, name: str, context: Context) -> float:
-    """Estimate the mean time of a task in its fastest mode."""
     total = weights = 0.0
     weighted: list[tuple[Demand, float]] = [(one.over(entry), one.weight) for one in entry.classes or []]
     for k, (demand, weight) in enumerate(weighted or [(entry, 1.0)]):
@@ -186,8 +185,6 @@ NEUTRAL = {"deadline": math.nan, "patience": math.inf, "bytes_in": 0.0, "bytes_o
 
 @dataclass
 class _Drawn:
-    """The tasks of one class: modes that fit the cluster, times, other drawn columns."""
-
     modes: list[Mode]
     refused: list[Mode]
     time: np.ndarray

@@ -58,7 +58,6 @@ def _reads_as_time(column: str, kind: str) -> bool:
 
 
 def _given(entry: WorkloadEntry) -> list[tuple[str, str]]:
-    """Return pairs of a key that the entry gives and the column that it fills."""
     pairs = [(key, key) for key in (*NUMBERS, *TEXTS, "reads", "writes", "user", "time_limit")
              if getattr(entry, key) is not None]  # fmt: skip
     pairs += [("slice", "gpus"), ("slice", "slice")] if entry.slice is not None else []

@@ -64,7 +64,7 @@ class Document:
     program: ExternalProgram | None = None
 
     def problem(self, path: Path_, message: str) -> Problem:
-        """Build a problem at the address of `path`, or of its nearest parent in the file."""
+        """Return a problem at the position of `path`, or of its nearest existing parent."""
         key, path = key_of(path), self._written(path)
         for end in range(len(path), -1, -1):
             if path[:end] in self.set_by:  # also what the file has below it is no longer there
@@ -228,8 +228,6 @@ def _key_text(key: Any) -> str:
 
 
 class _Open:
-    """A mapping or list whose end has not been read yet."""
-
     __slots__ = ("value", "path", "key", "anchor", "first", "long", "keys")
 
     def __init__(self, value: dict | list, path: Path_, anchor: str | None, first: int, long: int):
@@ -243,8 +241,6 @@ class _Open:
 
 
 class _Builder:
-    """Builds data and positions from the events of one YAML document."""
-
     def __init__(self, file: str | None):
         self.file = file
         self.positions: dict[Path_, tuple[int, int]] = {}

@@ -33,7 +33,7 @@ ATTENTION = re.compile(r"attn(\*|\.\*|\$|$|\.[qkvo]\w*proj)")
 
 
 def architecture(folder: str, named: Any, formats: bool = True) -> dict[str, Any]:
-    """Read an architecture from a config.json; ValueError with the key if that fails."""
+    """Return the architecture in a config.json; ValueError names the key in error."""
     if not isinstance(named, str) or not named:
         raise ValueError(f"config: must be the name of a file; got {shown(named)}")
     path = record_input(Path(folder) / named, "config", named)
@@ -112,7 +112,7 @@ class _Config:
         return figures
 
     def types(self, layers: int, kind: str) -> list[str]:
-        """Attention types of layers that are not listed; every n-th has full attention."""
+        """Return the type of attention of each layer, if the config does not list them."""
         other, every, first = "sliding_attention", 10**9, 0
         if kind.startswith(("qwen3_5", "qwen3_next")):
             other, every = "linear_attention", self.number("full_attention_interval", default=4)

@@ -144,7 +144,6 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
 def _place_of(
     key: str, location: tuple, model: type[BaseModel], data: Any, prefix: Path_, holder: type[BaseModel] | None
 ) -> str:  # fmt: skip
-    """Return a hint where a key that is unknown here is allowed, or ""."""
     for depth in range(len(location) - 2, -1, -1):
         above = _in_data(location[:depth], data, "")
         # The same mapping is left out: there it is a key of another form than the one that was chosen.
@@ -226,7 +225,6 @@ def _models_at(model: type[BaseModel], location: Iterable[Any]) -> list[type[Bas
 
 
 def _models_in(annotations: Iterable[Any]) -> Iterator[tuple[type[BaseModel], Any]]:
-    """Yield each model in the annotations, with its tag if it is part of a union."""
     annotations = tuple(annotations)
     tag = next((annotation.tag for annotation in annotations if isinstance(annotation, Tag)), None)
     for annotation in annotations:

@@ -54,7 +54,6 @@ def _ranks(value: Any) -> Any:
 
 
 def _rank(key: Any) -> float:
-    """Return p99, 99 or min as a probability."""
     text = {"min": "0", "max": "100"}.get(str(key), str(key)).removeprefix("p")
     try:
         percent = float(text)
@@ -81,8 +80,9 @@ class MeasuredSpec(Model):
     where: dict[str, str | float | bool] | None = None
     """Select the rows of the file with these values in these columns; all rows unless given."""
     between: Literal["linear", "step", "power"] = "linear"
-    """Interpolation between two measured sizes: linear; step (time of the next larger size); or power (the time beyond
-    the fixed time of a step grows by a power of the size, and in proportion to it beyond the largest size)."""
+    """Interpolation between two measured sizes: linear; step (the time of the next larger size); or power (the time
+        minus the fixed time of a step is a power of the size; beyond the largest size it is proportional to the size).
+    """
     extrapolate: Flag = False
     """Allow batches larger than the largest measured size."""
     quantiles: Annotated[dict[float, str], BeforeValidator(_ranks)] | None = None
@@ -134,7 +134,6 @@ class MeasuredSpec(Model):
 
 
 def _inline(table: Mapping[Any, Any], between: Literal["linear", "step", "power"]) -> StageTable:
-    """Return the table in a mapping of times, of lists of samples, or of percentiles."""
     sizes = [_size(key) for key in table]
     keys = list(table)
     for place in range(1, len(sizes)):

@@ -45,7 +45,7 @@ class MigLayout(Model):
     memory: list[Annotated[Bytes, Field(gt=0)]] | None = None
     """Memory of each slice; in proportion to its share unless given."""
     positions: list[Whole] | None = None
-    """For profiles: the first memory slice (of eight) of each profile; all that NVIDIA allows unless given."""
+    """For profiles: the first of the eight memory slices of each profile; unless given, all that NVIDIA allows."""
 
     def cuts(self, family: Family | None) -> list[Layout]:
         """Return all arrangements of the profiles on a GPU; KeyProblem if there are none."""
@@ -384,7 +384,7 @@ class ClusterSpec(Model):
 
 
 def listed(trace: Any, base: str) -> list[dict[str, Any]]:
-    """Nodes in the file of a `trace:`, in the form of `nodes`; KeyProblem if invalid."""
+    """Return the nodes in the file of a `trace:` as the key `nodes`; else KeyProblem."""
     from hetsim import registry
     from hetsim.scenario.schema.policy import parameter_model
 

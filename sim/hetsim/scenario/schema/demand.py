@@ -71,7 +71,7 @@ class Factor(Model):
 
 
 def seconds_of(limit: float | Factor | None, fastest: np.ndarray) -> np.ndarray | None:
-    """Seconds of a limit for each task; a factor applies to its `fastest` time."""
+    """Return each task's limit in seconds; a factor multiplies its `fastest` time."""
     if limit is None:
         return None
     return limit.factor * fastest if isinstance(limit, Factor) else np.full(len(fastest), float(limit))
@@ -192,7 +192,7 @@ class Held(Occupied):
     nodes: Degree | None = None
     """Number of nodes of a job; cpus, gpus and memory are then those on each."""
     slice: Name | None = None
-    """Profile of the MIG slice used, such as 2g.20gb, in place of gpus; any that is large enough unless given."""
+    """Profile of the MIG slice used, such as 2g.20gb, in place of gpus; unless given, any slice large enough."""
     span_speed: Annotated[Positive, Field(le=1)] | None = None
     """Speed of a gang that spans several nodes, relative to one node."""
     span_speeds: Speeds | None = None
@@ -282,7 +282,7 @@ def _check_share(work: Work | None, gpus: float | None, scaling: Any = None) -> 
 
 
 class Demand(Held):
-    """Keys of a workload entry and its classes; a class overrides its entry."""
+    """Keys of a workload entry and of its classes; keys of a class have precedence."""
 
     FIRST: ClassVar = ("class", "gpu_time", "gpu_time.*", "cpu_time", "modes", "scaling")
     USED: ClassVar = {"span": "node", "priority": 0.0, "estimates": "exact"}

@@ -61,8 +61,8 @@ class Drift(Model):
 
 
 MAX_TOKENS = 10**9
+# Defaults of `memory_share`; the first is the default of servers (vLLM: gpu_memory_utilization)
 FILLED = {"where model is an architecture": 0.9, "where it is bytes": 1.0}
-"""Defaults of `memory_share`; the first is the default of servers (vLLM: gpu_memory_utilization)."""
 _WEIGHTS: TypeAdapter[int | Architecture] = TypeAdapter(Weights)
 
 
@@ -133,19 +133,22 @@ class LanguageModel(Profiled, Replicas):
     uncertain: bool = False
     """Draw an error factor for all steps of a replication, from the errors of measured servers (engine)."""
     drift: Drift | None = None
-    """Differences of a server from run to run: a random factor on all steps of a replication, {cv: 2%, mean: 1}."""
+    """Random variation of a server's speed from run to run: a factor on all steps of a run, {cv: 2%, mean: 1}."""
     also_on: list[AlsoOn] = []
     """Further device types on which replicas run, or may run, in order of preference."""
     model: Weights = 0
     """Bytes of weights of one replica, on its devices together; or its architecture: a name of `hetsim list models`,
-    its figures, a file {config: config.json} as next to its weights, or one of these with changes, such as
-    {name: llama-2-70b, number_format: fp8}."""
+        its figures, a file {config: config.json} (part of published weights), or one of these with changes, such as
+        {name: llama-2-70b, number_format: fp8}.
+    """
     memory_share: Share | None = None
     """Share of the devices' memory for model, keys and values."""
     kv: KvCacheSpec | None = None
     """Memory that keys and values need; unless given, memory is not limited."""
     max_num_seqs: Degree = 256
-    """Maximum number of requests in a replica; fewer if no more were measured or fit into a step."""
+    """Maximum number of requests in a replica; unless given, also at most the measured number and the tokens of a
+        step.
+    """
     max_output_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | Literal["exact"] | None = None
     """Longest answer that a request announces, at which answers end; exact: each request announces its own length; none
         unless given.
@@ -378,7 +381,7 @@ class LanguageModel(Profiled, Replicas):
         return next((kind for kind in self.kinds if kind.device == device), self)
 
     def starts(self, kind: LanguageModel) -> tuple[int, int]:
-        """Return the initial numbers of prefill replicas and other replicas of a kind."""
+        """Return a kind's initial number of replicas, and that of those that only prefill."""
         if (apart := self.disaggregated) is not None:
             decode = apart.decode if kind.device == self.decodes_on.device else 0
             return decode, apart.prefill if kind.device == self.prefills_on.device else 0
@@ -387,7 +390,6 @@ class LanguageModel(Profiled, Replicas):
         return kind.used("replicas"), 0
 
     def _measured_numbers(self) -> None:
-        """Check that no step can exceed the measured sizes, unless it is extrapolated."""
         decode, prefill = self.step.decode, self.step.prefill
         if decode is not None and decode.measured is not None and not decode.extrapolate:
             low, high = decode.measured.sizes[0], decode.measured.sizes[-1]
@@ -403,7 +405,6 @@ class LanguageModel(Profiled, Replicas):
 
 
 def _estimated(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-    """Return the mapping with keys that are not given, from architecture or engine."""
     keys = dict(value)
     if keys.get("engine") is not None:
         if "step" in keys:

@@ -112,7 +112,7 @@ class Policies:
 
 
 def check_policies(document: Document, base: Path) -> tuple[Policies | None, list[Problem]]:
-    """Build the policies of the document's `policy` and services; or problems."""
+    """Return the policies of `policy` and of services; or None, and the problems."""
     of_service, problems = _of_services(document, base, "batching")
     routing_of, more = _of_services(document, base, "routing")
     scale_of, others = _of_services(document, base, "scale")
@@ -147,7 +147,6 @@ def check_policies(document: Document, base: Path) -> tuple[Policies | None, lis
 
 
 def _of_services(document: Document, base: Path, kind: str) -> tuple[dict[int, PolicySpec], list[Problem]]:
-    """Return the policies of one kind that services name, by number of the entry."""
     specs: dict[int, PolicySpec] = {}
     problems: list[Problem] = []
     for number, path, value in document.in_entries("service", kind):
@@ -284,7 +283,7 @@ def _parameter_problems(
 
 
 def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
-    """Parameters of a policy; for an order function, the list scheduler's parameters."""
+    """Return the parameters of a policy; for an order function, of its scheduler."""
     if kind == "scheduler" and not inspect.isclass(item):
         parameters = registry.parameters(_list_scheduler())
         parameters.pop("order", None)

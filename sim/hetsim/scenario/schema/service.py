@@ -57,7 +57,7 @@ class Replicas(Model):
     """Routing policy of this service (which replica serves a request): a name, or name and parameters."""
 
     def check_counts(self, *others: str) -> None:
-        """Raise KeyProblem for two numbers of replicas, and for roles that are not there."""
+        """Raise KeyProblem if the number of replicas is given twice, or roles are unknown."""
         if self.scale is not None and "roles" in self.scale.model_fields_set and not getattr(self, "disaggregated", 0):
             raise KeyProblem("scale.roles", "roles are those of disaggregated replicas, and these do everything")
         for other in others:
@@ -66,8 +66,7 @@ class Replicas(Model):
 
 
 Kept = Annotated[Count, Field(le=10_000_000)]
-MAX_NOISE = 0.3
-"""Maximum noise; more would change the mean noticeably, since negative times are cut off."""
+MAX_NOISE = 0.3  # more would change the mean noticeably, since negative times are cut off
 
 
 @keys_of(StageTime)
@@ -158,8 +157,7 @@ def _check_table(way: VariantSpec, name: str) -> None:
         raise KeyProblem("max_batch", f"{text}, or measure batches of {way.max_batch}")
 
 
-INLINE = tuple(key for key in VariantSpec.model_fields if key != "name")
-"""Keys of a variant that may also be given in the service itself."""
+INLINE = tuple(key for key in VariantSpec.model_fields if key != "name")  # that a service may have itself
 
 
 @keys_of(ResultCache, size=Kept)

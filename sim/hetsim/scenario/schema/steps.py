@@ -88,7 +88,6 @@ class StepTime(Mirror):
 
 
 def _named(value: Any, info: ValidationInfo) -> Any:
-    """Return bytes of weights, or an architecture, from a name, a file or figures."""
     if isinstance(value, Architecture):
         return value
     if isinstance(value, dict):
@@ -150,7 +149,7 @@ EngineName = Annotated[str, AfterValidator(lambda value: of_engine("named")(valu
 
 
 def figures_missing(gpu: Peak, devices: int) -> str | None:
-    """Return the name of an unknown GPU figure that step times need, or None."""
+    """Return the name of an unknown GPU figure that step times require, or None."""
     if gpu.matrix_flops is None:
         return "the peak of the GPU's matrix units is unknown (matrix_flops)"
     if devices > 1 and gpu.link is None:

@@ -70,7 +70,7 @@ def is_range(value: Any) -> bool:
 
 
 def read_range(value: Any) -> Range:
-    """Parse the range in a mapping or text; ValueError with a sentence."""
+    """Return the range that a mapping or text describes; ValueError if it is none."""
     given = _from_text(value) if isinstance(value, str) else dict(value)
     for key in given:
         if key not in _KEYS:
@@ -118,7 +118,6 @@ def _steps(steps: Any) -> int | None:
 
 
 def _from_text(text: str) -> dict[str, Any]:
-    """Parse `low..high`, then `log`, `integer` or a number of steps in any order."""
     words = text.split()
     parts: dict[str, Any] = {}
     while words and ".." not in words[-1]:

@@ -16,8 +16,7 @@ from hetsim.workload.costs import architectures
 from hetsim.workload.distributions import StepCount
 
 Part = Annotated[Fraction, Field(ge=0, le=1)]
-EFFICIENCY, PASSES = 0.703, 2.51
-"""Fitted to twelve published steps of Megatron-LM on A100 (docs/background/validation.md)."""
+EFFICIENCY, PASSES = 0.703, 2.51  # fitted to 12 published steps of Megatron-LM on A100 (background/validation.md)
 
 
 @keys_of(training.Transformer)

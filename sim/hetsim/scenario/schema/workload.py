@@ -44,7 +44,7 @@ class TraceSpec:
 
 
 def check_traces(document: Document, base: Path) -> tuple[dict[int, TraceSpec], list[Problem]]:
-    """Check the traces of the raw document; return them by entry, and problems."""
+    """Check the traces of the document before validation; return them and problems."""
     specs: dict[int, TraceSpec] = {}
     problems: list[Problem] = []
     for number, path, trace in document.in_entries("trace"):
@@ -82,7 +82,6 @@ def _checked_trace(
 
 
 def _path_in_trace(key: str, trace: dict[str, Any]) -> tuple[str, ...]:
-    """Return the path, within the trace, of a key such as columns.gpu_time.v100."""
     first, _, rest = key.partition(".")
     inside = trace.get(first)
     if first not in trace:
@@ -175,7 +174,7 @@ def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> 
 
 
 def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Resample users; return row positions, earlier draws of each user, user count."""
+    """Resample users; return rows, number of earlier draws by row, number of users."""
     import pandas as pd
 
     codes, names = pd.factorize(user, use_na_sentinel=False)
@@ -226,7 +225,7 @@ def _named_process(value: Any) -> Any:
 
 @keys_of(Item)
 class DataItem(Mirror):
-    """A named data item at the start, on every host unless `home` is given."""
+    """A named data item that exists at the start: on every host, or at `home`."""
 
     home: Name | None = None
     """Node whose host memory has the item; every node unless given."""
@@ -267,7 +266,7 @@ def refuse(demand: Demand, keys: tuple[str, ...], why: str) -> None:
 
 
 class TaskClass(Demand):
-    """One of several classes of an entry, drawn in proportion to `weight`."""
+    """One of the classes of an entry, drawn with probability proportional to `weight`."""
 
     weight: NotNegative = 1.0
     """Probability per arrival, relative to the other classes."""
@@ -426,7 +425,6 @@ class WorkloadEntry(Demand):
             raise KeyProblem(of_gpus[0], text)
 
     def _only_a_pipeline(self) -> None:
-        """Reject keys that conflict with `pipeline`, which determines times and devices."""
         for field in type(self).model_fields:
             if field in self.model_fields_set and field not in WITH_PIPELINE:
                 key = type(self).model_fields[field].alias or field

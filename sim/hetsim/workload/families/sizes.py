@@ -134,10 +134,7 @@ class Pareto(Distribution, Generic[Q]):
         require_order(self.low, self.high)
 
     def _moment(self, k: int) -> float:
-        """Return E[(X / low)^k], the k-th moment divided by low^k.
-
-        With h = high / low it is shape / (1 − h^−shape) · (h^(k − shape) − 1) / (k − shape).
-        """
+        """Return E[(X / low)^k], the k-th moment divided by low^k."""
         log_ratio = math.log(self.high / self.low)
         above = (k - self.shape) * log_ratio
         # The limit for shape = k is ln h; expm1 keeps shapes close to k accurate.
@@ -228,8 +225,6 @@ class Hyperexponential(Distribution, Generic[Q]):
 
 @dataclass(frozen=True, eq=False)  # eq=False: arrays have no single truth value, and models compare fields
 class _Table:
-    """Values, with cumulative probabilities if the values have weights."""
-
     values: Floats
     cumulative: Floats | None
 

@@ -367,7 +367,6 @@ class Examined:
                 yield job
 
     def _reserved(self, here: Round, behind: list[LoggedJob]) -> Iterator[LoggedJob]:
-        """Yield the jobs whose reservation begins now, after all earlier reservations."""
         last = max((place for place, job in enumerate(behind) if self._fits(here, job)), default=-1)
         levels = FreeLevels(here, self.rule.limits == "reserved") if last >= 0 else None
         for job in behind[: last + 1]:

@@ -176,7 +176,6 @@ def cycle_of(jobs: Jobs, half: Explained) -> float:
 
 
 def _worse(right: np.ndarray, best: np.ndarray) -> bool:
-    """Return True if a rule explains significantly fewer jobs than the best rule."""
     from scipy.stats import binomtest
 
     won, lost = int((best & ~right).sum()), int((right & ~best).sum())

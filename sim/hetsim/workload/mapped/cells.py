@@ -301,10 +301,7 @@ _WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}
 
 
 def _sliced(form: str) -> Callable[[str], datetime] | None:
-    """Return a reader of fixed-width dates, ten times as fast as `strptime`; or None.
-
-    The reader raises ValueError for dates that are not written in full; the caller then uses `strptime`.
-    """
+    """Return a fast reader of fixed-width dates (`strptime` reads others), or None."""
     places: dict[str, slice] = {}
     signs: list[tuple[int, str]] = []
     at = 0

@@ -148,7 +148,6 @@ class MappedJobs:
         return values[0] - values[1]
 
     def _operands(self, target: str, source: CellSource) -> list[Any]:
-        """Return a cell reader for each column of a difference, a sum or a product."""
         kind, count = kind_of(target), len(source.columns)
         if source.operation == "product":
             factor = cells_of.with_point(_factor) if self.made.comma else _factor
@@ -165,7 +164,6 @@ class MappedJobs:
 
     @cached_property
     def _instant(self) -> Instants:
-        """Reader of instants that are not targets, in the format of the arrival."""
         return Instants(self.made.form("arrival"), self.made.zone)
 
     # RowProblems -------------------------------------------------------------------------------------------------
@@ -265,7 +263,6 @@ class MappedJobs:
                 self.log.remark("ran longer than their time limit", line)
 
     def _id(self, line: int, id_: Any) -> Any:
-        """Return the id, as a number if possible; a blank id is named after its row."""
         if "id" in self.made.columns and id_ is None:
             return f"{self.log.word} {line}"
         return number_or_text(id_) if isinstance(id_, str) else id_
@@ -297,8 +294,6 @@ class MappedJobs:
 
 
 class _Bad(Exception):
-    """A cell that cannot be read."""
-
     def __init__(self, column: str, message: str):
         self.column, self.message = column, message
 

@@ -224,7 +224,6 @@ class _Table:
         self.last = 0
 
     def add(self, number: int, batch: str, size: int, values: list[float]) -> None:
-        """Add a row: a further sample of a known batch size, or the next larger size."""
         if size in self.rows and not self.samples:
             text = f"the batch size {size} is also in {self.columns.word} {self.places[size]}"
             self.columns.complain(number, batch, f"{text}; samples: true draws from such rows, where picks some")

@@ -117,7 +117,6 @@ def _with_names(rows: FileRows, found: Proposal) -> FileRows:
 
 
 def _columns(names: list[str], rows: list[list[Any]], found: Proposal) -> list[Column]:
-    """Return the columns of the first rows; also note words that mean no value."""
     columns = [column_of(name, [cells[k] for cells in rows], blanks_of(BLANKS)) for k, name in enumerate(names)]
     with_comma = [column for column in columns if column.commas]
     if with_comma and found.keys["format"] == "csv":
@@ -165,7 +164,6 @@ def _consistent(chosen: dict[str, Column], found: Proposal) -> dict[str, Column]
 
 
 def _parts_of_cells(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """Map GPUs, cores and memory from cells such as cpu=8,gres/gpu=2,mem=64G."""
     for column in reversed(columns):
         if column.cells and all(_RESOURCES.match(str(cell)) for cell in column.cells):
             _resources_of(column, chosen, found)
@@ -175,7 +173,6 @@ def _parts_of_cells(columns: list[Column], chosen: dict[str, Column], found: Pro
 
 
 def _resources_of(column: Column, chosen: dict[str, Column], found: Proposal) -> None:
-    """Map the targets in a column of resources, unless they have their own column."""
     for target, key in (("gpus", "gres/gpu"), ("cpus", "cpu"), ("memory", "mem")):
         there = sum(f"{key}=" in str(cell) for cell in column.cells)
         if target not in chosen and there:
@@ -186,7 +183,6 @@ def _resources_of(column: Column, chosen: dict[str, Column], found: Proposal) ->
 
 
 def _gpus_of_gres(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """Map GPUs from the first column whose cells are all like gpu:a100:2."""
     for column in columns:
         texts = [str(cell) for cell in column.cells]
         if any("gpu" in text for text in texts) and all(_GRES.fullmatch(text) for text in texts):
@@ -285,7 +281,6 @@ def _blanks(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, str], found: Proposal) -> None:
-    """Note the columns that a replay needs and that the log seems to lack."""
     there = found.keys["columns"]
     spent = next((one for one in columns if re.search(r"gpu[ _-]?(time|hours|seconds)", one.name, re.IGNORECASE)), None)
     if spent is not None:

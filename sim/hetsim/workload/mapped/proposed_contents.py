@@ -66,7 +66,6 @@ class Contents:
                 self._take(target, column, f"{names} in {_percent(share)} of rows")
 
     def _spans(self) -> None:
-        """Choose duration and wait (differences of instants), and a limit on durations."""
         at = {one: self.instants.get(self.chosen[one].name) for one in INSTANTS if one in self.chosen}
         for target, low, high in (("duration", "start", "end"), ("wait", "arrival", "start")):
             begin, end = at.get(low), at.get(high)
@@ -133,7 +132,6 @@ class Contents:
             self._take("gpus", small[0], "the only column of small whole numbers")
 
     def _texts(self) -> None:
-        """Choose users, nodes, states, queues and GPU types by numbers of distinct values."""
         texts = [one for one in self.left if one.numbers is None and one.name not in self.instants and not one.typed]
         kinds = {one.name: len(set(map(str, one.cells))) for one in texts}
         for one in texts:

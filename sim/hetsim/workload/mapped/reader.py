@@ -74,8 +74,6 @@ def csv(
 
 
 def _typed(form: str, what: str) -> Callable[..., TaskTable]:
-    """Return a reader of Parquet or JSON lines, without the options of CSV files."""
-
     def read(
         log: JobLog, *, columns: mapping.Columns, units: mapping.Units | None = None, time: mapping.Forms | None = None,
         zone: mapping.Zone | None = None, missing: mapping.MissingOf | None = None,
@@ -116,8 +114,6 @@ def _map_of(
 
 
 def _checker(form: str) -> Callable[..., list[tuple[str, str]]]:
-    """Return a function that checks a trace's keys before the file is read."""
-
     def check(path: Path, separator: str | None = None, header: list[str] | None = None, **keys: Any) -> Any:
         made = _map_of(**{key: value for key, value in keys.items() if key in _MAP_KEYS})
         rows = rows_of(path, form, separator, header)
@@ -183,7 +179,6 @@ def _read(log: JobLog, made: LogMap, rows: FileRows) -> JobLog:
 
 
 def _localize(log: JobLog, made: LogMap) -> None:
-    """Interpret the bounds of the time window in the log's zone if they name no zone."""
     if made.zone is not None:
         read = Instants(None, made.zone)
         since, until = (Date(read(str(bound.naive()))) if isinstance(bound, Date) and not bound.zoned else bound

@@ -89,7 +89,6 @@ class Csv(FileRows):
         return f"{text}; line {self._line} ({shown(self.names[0])}, ...) was read as the names of the columns"
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the first line and the cells of each record; skip blank lines."""
         source = _Lines(self.path, self.separator == SPACE)
         reader = csv.reader(source, delimiter=self.separator, strict=True, skipinitialspace=True)
         while True:
@@ -125,7 +124,6 @@ class _Lines:
 
 
 def _without_remarks(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file without remarks (# exported by ...) above the header."""
     head = True
     for number, text in numbered_lines(path, LONGEST_LINE):
         if head and text.startswith("#") and not any(mark in text for mark in SEPARATORS):

@@ -97,7 +97,6 @@ def _clock(log: JobLog, line: int, when: str) -> float:
 
 
 def _held_in_pbs(known: dict[str, str]) -> Record:
-    """Return cores, GPUs, memory and nodes: the allocated ones, else the requested."""
     total = {"ncpus": 0.0, "ngpus": 0.0}
     size = re.fullmatch(r"(\d+)([kmgtp]?)([bw]?)", known.get("Resource_List.mem", "").lower())  # words have 8 bytes
     memory = int(size[1]) * 1024 ** " kmgtp".index(size[2] or " ") * (8 if size[3] == "w" else 1) if size else None
@@ -189,7 +188,6 @@ def _of_bacct(log: JobLog) -> Records:
 
 
 def _bacct_job(log: JobLog, line: int, block: list[str]) -> Record | None:
-    """Return a job of bacct -l; wrapped lines, which begin with spaces, are joined."""
     text = ""
     for part in block:
         text += part.strip() if part.startswith(" " * 10) else f"\n{part}"

@@ -44,7 +44,6 @@ def acme(log: JobLog) -> JobLog:
 
 
 def _job(log: JobLog, line: int, cells: list[str], **further: float | str | None) -> None:
-    """Add a row as a job; count it as skipped if it did not start and end."""
     id_, user, gpu_cell, cpu_cell, state, *times = cells
     gpus, cpus = log.number(line, "gpu_num", gpu_cell), log.number(line, "cpu_num", cpu_cell, blank=0.0)
     came = log.date(line, "submit_time", times[0])

@@ -123,7 +123,6 @@ class _Reader(ReadFile):
         return machines
 
     def _machines(self, rows: Rows) -> int:
-        """Return the number of machines of a file whose first line does not state it."""
         widths = Counter(len(cells) for _, cells in rows)
         width, often = widths.most_common(1)[0]
         count = sum(len(cells) for _, cells in rows)

@@ -101,7 +101,6 @@ def read(log: JobLog, *, user_label: Named = "user", gang: GangOf | Literal[Fals
 
 
 def _pods(log: JobLog) -> Iterator[tuple[int, Any]]:
-    """Yield line and pod from a JSON list, an object with items, or JSON lines."""
     sign = first_sign(log.path)
     first = _object(next(log.filled_lines())[1]) if sign == "{" else None
     if first is None or not {"metadata", "object"} & set(first):
@@ -229,6 +228,7 @@ def _of(container: dict[str, Any]) -> dict[str, float]:
 
 
 def amount(value: Any) -> float:
+    """Return the number in a quantity such as 250m, 64Gi or 8; else ValueError."""
     if not (match := _AMOUNT.fullmatch(str(value))):
         raise ValueError(f"{shown(value)} is not a quantity such as 250m or 64Gi")
     return float(match[1]) * _FACTOR.get(match[2], 1.0)

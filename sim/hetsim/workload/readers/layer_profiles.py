@@ -241,7 +241,6 @@ class _Antichains:
         return [*extra, *antichain]
 
     def next(self, antichain: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        """Yield the antichains that contain one further layer."""
         wide = self.augmented(antichain)
         for old in dict.fromkeys(wide):
             for new in self.after.get(old, ()):
@@ -268,7 +267,6 @@ def _sorted(layers: dict[str, Layer], after: dict, into: dict, file: str) -> lis
 
 
 def _topological(first: tuple[str, ...], later: dict) -> list[tuple[str, ...]]:
-    """Return antichains in topological order, by a depth-first search."""
     order, seen, stack = [], {first}, [(first, iter(later[first]))]
     while stack:
         here, rest = stack[-1]

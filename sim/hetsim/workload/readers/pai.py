@@ -246,7 +246,6 @@ def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Attem
 
 
 def _why_left_out(start: float, end: float, cpu: float, gpu: float, status: str) -> str:
-    """Return why a task cannot be replayed, or ""."""
     if math.isnan(start) or math.isnan(end):
         return f"no start or no end ({status or 'no status'})"
     if end < start:

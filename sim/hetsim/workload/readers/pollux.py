@@ -152,7 +152,6 @@ def _curves(
     application: Application, gpus: int, samples: int, any_size: bool, adaptive: bool, most: int,
     made: dict[tuple[str, int, int | None], TrainingCurve],
 ) -> tuple[tuple[int, TrainingCurve], ...]:  # fmt: skip
-    """Return, by measured number of GPUs, the progress curve of a job."""
     widths = [gpus]
     if any_size and gpus > 1:
         divisible = (application.batch_sizes[-1] if adaptive else samples) // application.local_range[0]

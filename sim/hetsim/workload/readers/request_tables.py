@@ -48,10 +48,7 @@ def mooncake(path: ExistingFile, **cut: Any) -> TaskTable:
 
 
 class _Reader:
-    """Reader of JSON lines.
-
-    {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 2353, 2354]}
-    """
+    """Reader of JSON lines with timestamp, input_length, output_length and hash_ids."""
 
     def __init__(self, requests: RequestRows):
         self.requests = requests
@@ -218,14 +215,12 @@ def nanoseconds_of(stamp: str) -> tuple[int, str]:
 
 
 def _elapsed(cell: str) -> tuple[float, str]:
-    """Return the seconds in a cell (NaN if blank), and a problem ("": none)."""
     if cell and (not NUMBER.fullmatch(cell) or float(cell) < 0):
         return 0.0, f"{shown(cell)} is not a number of seconds"
     return float(cell or math.nan), ""
 
 
 def _ids(cell: str) -> tuple[tuple[int, ...], str]:
-    """Return the ids of a prompt's blocks, and a problem ("": none)."""
     parts = cell.split(";") if cell else []
     if not all(part.isascii() and part.isdigit() and len(part) < 20 and int(part) <= LARGEST_ID for part in parts):
         return (), "must be whole numbers separated by ;"

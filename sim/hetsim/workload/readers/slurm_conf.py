@@ -179,7 +179,6 @@ class SlurmConf:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield number and text of non-empty lines; a backslash joins the next line."""
     begun, start = "", 0
     for number, text in numbered_lines(path, LONGEST_LINE):
         text = text.partition("#")[0].rstrip()

@@ -95,7 +95,6 @@ def _job(log: JobLog, line: int, row: str, size: str, processors: str, cores_per
 
 
 def _why_left_out(took: float, width: float, status: float) -> str:
-    """Return why a job cannot be replayed, or ""."""
     if status == CANCELLED and took <= 0:
         return "canceled before they started"
     if took < 0:

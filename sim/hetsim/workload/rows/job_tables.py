@@ -183,7 +183,6 @@ class Assembly:
     # Tables ---------------------------------------------------------------------------------------------------
 
     def _table(self, block: RowBlock, kept: np.ndarray) -> TaskTable:
-        """Return the table of a block's selected rows; frees the columns of the block."""
         log, columns = self.log, self.columns
         rows = self._in_order(block, kept)
 
@@ -224,10 +223,7 @@ class Assembly:
         return table
 
     def _in_order(self, block: RowBlock, kept: np.ndarray) -> np.ndarray | None:
-        """Return the selected rows (None: all), with rows of one instant ordered by id.
-
-        In a file that is sorted by submission, rows remain in the order of the file.
-        """
+        """Return selected rows (None: all); sorts ties by id unless the file is sorted."""
         arrival = np.frombuffer(block.arrival)
         if not (np.diff(arrival) < 0).any() or len(np.unique(arrival)) == len(arrival):
             return None if kept.all() else np.flatnonzero(kept)
@@ -310,7 +306,6 @@ class Assembly:
             table.extra[name] = values
 
     def _by_turn(self, ids: np.ndarray) -> np.ndarray:
-        """Return ids; repeated ids get the suffix #2, #3, ..."""
         again = self.columns.again
         if not len(again):
             return ids

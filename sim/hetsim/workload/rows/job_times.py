@@ -203,7 +203,6 @@ class JobTimes:
         self.log.remark(f"{what}: settled {evidence}", line)
 
     def _by_order(self, rest: "_Rest") -> None:
-        """Decide arrivals by the jobs with neighboring ids, if ids increase with arrivals."""
         early = [one for one in self._open if one.what == EARLY]
         for one in early:
             (_, start, took), (low, high) = one.options[0], rest.around(one.position)

@@ -149,7 +149,6 @@ class _Reader:
         self._at = end
 
     def _refill(self, least: int = 1) -> bool:
-        """Read at least `least` characters and drop text before the cursor."""
         parts, count = [self._text[self._at :]], 0
         for piece in self._pieces:
             parts.append(piece)

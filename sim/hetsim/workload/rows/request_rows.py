@@ -75,8 +75,6 @@ class Request(NamedTuple):
 
 @dataclass
 class _Kept:
-    """Columns of the selected requests, which grow row by row."""
-
     lines: array = field(default_factory=lambda: array("q"))
     times: array = field(default_factory=lambda: array("q"))
     prompt: array = field(default_factory=lambda: array("q"))
