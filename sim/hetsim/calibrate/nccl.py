@@ -179,7 +179,8 @@ def leveled(rates: tuple[float, ...]) -> tuple[float, ...]:
 
     Decreasing neighbors are replaced by their geometric mean.
 
-    >>> leveled((1.0, 8.0, 2.0)) (1.0, 4.0, 4.0)
+    >>> leveled((1.0, 8.0, 2.0))
+    (1.0, 4.0, 4.0)
     """
     pools: list[tuple[float, int]] = []
     for rate in rates:

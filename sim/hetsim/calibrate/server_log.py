@@ -216,7 +216,7 @@ class Fitted:
 
 
 def _off(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Return mean |error| / measured mean; for a missing answer the error is its time."""
+    """Return mean |error| / measured mean; a missing (NaN) time is an error of 100 %."""
     scale = float(theirs.mean()) if len(theirs) else 0.0
     if scale <= 0:
         return 0.0

@@ -100,8 +100,8 @@ def pipeline_partition(
     levels: from the innermost to the outermost.  All devices are used, as PipeDream does; raise UsageError if that is
     impossible or there are too many cuts.  `activations=False` ignores transfers of activations and their gradients;
     without `replication` a stage is one part of each level.  A stage that needs more than the `memory` of a device is
-    not a candidate; with several levels, all devices outside its group count as later devices.  Raise NothingMeets,
-    with the needed and the available memory, if no pipeline fits.
+    not a candidate; with several levels, the need is computed as if all devices outside the stage's group served later
+    stages. Raise NothingMeets, with the needed and the available memory, if no pipeline fits.
     """
     _check_size(cuts)
     weights = cuts.sums([one.weights for one in cuts.layers])
@@ -164,7 +164,7 @@ def _level(
     cuts: Cuts, times: np.ndarray, weights: np.ndarray, level: NetworkLevel, within: int, last: bool, activations: bool,
     replication: bool, room: _Room | None = None,
 ) -> _Solved:  # fmt: skip
-    """Solve A(i, j, m), the minimum bottleneck of cuts i to j on m parts of a level."""
+    """Return the minimum bottleneck times from cut i to cut j on m parts of a level."""
     n = len(cuts.sets)
     measured = np.isfinite(times)
 

@@ -163,7 +163,7 @@ class Scenario:
     def load(cls, source: str | Path | Mapping[str, Any] | Scenario, overrides: Overrides = ()) -> Scenario:
         """Load a scenario from a file, a shipped name, or a mapping.
 
-        Parameters: source: one of these; overrides: values to change.
+        Parameters: source: file, shipped name or mapping; overrides: values to change.
         Returns: the scenario.
         """
         return load(source, overrides)

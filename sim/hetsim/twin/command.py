@@ -77,8 +77,10 @@ def twin(
 ) -> None:  # fmt: skip
     """Forecast a live cluster: starts of jobs, free nodes, what-if questions.
 
-    \b squeue --all --format="%i|%P|%u|%a|%q|%T|%V|%S|%l|%C|%b|%m|%D|%N|%r|%Q" > squeue.txt scontrol show node >
-    nodes.txt sacct --allusers --parsable2 --starttime=now-30days --state=CD,F,TO,CA,OOM,NF > sacct.txt \\
+    \b
+    squeue --all --format="%i|%P|%u|%a|%q|%T|%V|%S|%l|%C|%b|%m|%D|%N|%r|%Q" > squeue.txt
+    scontrol show node > nodes.txt
+    sacct --allusers --parsable2 --starttime=now-30days --state=CD,F,TO,CA,OOM,NF > sacct.txt \\
           --format=JobID,User,Account,Partition,Submit,Start,End,State,Timelimit,ReqTRES,AllocTRES,NodeList,QOS
     hetsim twin --squeue squeue.txt --nodes nodes.txt --history sacct.txt --page forecast.html
 
@@ -86,9 +88,10 @@ def twin(
     limits, as on the cluster.  The errors of the models on the history itself are printed with the forecast; --judge
     prints the errors of predicted starts.  For Kubernetes with Kueue:
 
-    \b kubectl get clusterqueues,cohorts,resourceflavors,localqueues,workloads,topologies -A -o json > k.json kubectl
-    get nodes -o json > n.json hetsim twin --kueue k.json --nodes n.json --what-if
-    clusterqueues.team-a.nominalQuota.gpu=64
+    \b
+    kubectl get clusterqueues,cohorts,resourceflavors,localqueues,workloads,topologies -A -o json > k.json
+    kubectl get nodes -o json > n.json
+    hetsim twin --kueue k.json --nodes n.json --what-if clusterqueues.team-a.nominalQuota.gpu=64
     """
     from hetsim.twin.shadow import ShadowLog
 

@@ -3,10 +3,10 @@
 Caps     limits on GPUs or jobs by QOS, per user or in total.  REASON names a cap (QOSMaxGRESPerUser).  Present use and
          the requests of blocked jobs bound its value; within these bounds it is the largest amount ever used.  Without
          REASON, the largest amount of GPUs that a user ever used is a cap, if several users reached it and waited.
-Weights  of age, fair share and size, and an amount by partition and QOS: least squares on one half of the PRIORITY of
-         waiting jobs, used if it orders the other half.  Fair share is computed from the history, by Slurm's classic
-         formula and by Fair Tree with equal shares; half-life and maximum age are those that fit best.
-Cycle    of backfilling: the longest usual period at whose multiples jobs start without an arrival or an end.
+Weights  of age, fair share and size, and a constant for each partition and QOS: fitted by least squares to PRIORITY of
+         one half of the waiting jobs, and used if they order the other half.  Fair share is computed from the history,
+         by Slurm's classic formula and by Fair Tree with equal shares; half-life and maximum age are those that fit
+    best. Cycle    of backfilling: the longest usual period at whose multiples jobs start without an arrival or an end.
 
 Rules become parameters of `slurm_multifactor`.  Rules with little evidence are not used, which their sentences state.
 """

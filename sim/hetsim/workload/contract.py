@@ -1,8 +1,8 @@
 """The contract of size distributions and of arrival processes.
 
-A longer run of a scenario must begin like a shorter one.  Therefore arrival processes use their generator in the same
-order, whatever the limits, and a distribution is *prefix-consistent* unless its docstring states otherwise: from the
-same fresh generator, the first 100 of 200 draws equal 100 draws.
+A longer run of a scenario must begin like a shorter one.  Therefore an arrival process draws its random numbers in the
+same order, whatever its limits, and a distribution is *prefix-consistent* unless its docstring states otherwise: from
+the same fresh generator, the first 100 of 200 draws equal 100 draws.
 """
 
 import math
@@ -43,7 +43,7 @@ Q = TypeVar("Q", bound=float)  # `Seconds`, `Bytes`, ... of `hetsim.model.units`
 
 
 class OverQuantity(Described):
-    """A pydantic model that is generic in a type of quantity and has a readable name."""
+    """Generic pydantic model whose parameter is a type of values, such as seconds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 
@@ -180,7 +180,7 @@ class ArrivalProcess(Frozen):
 
 
 def in_order(pairs: list[tuple[float, Any]]) -> list[tuple[float, Any]]:
-    """Return pairs that begin with a time; ValueError unless times rise from 0 s."""
+    """Return the pairs; ValueError unless their times (first values) rise from 0 s."""
     if pairs and pairs[0][0] != 0:
         raise ValueError(f"the first entry must start at 0 s; got {pairs[0][0]:g} s")
     for (before, _), (after, _) in zip(pairs, pairs[1:], strict=False):

@@ -25,7 +25,7 @@ class Constant(Distribution, Generic[Q]):
     """Always `value`; a bare quantity means this distribution."""
 
     distribution: Literal["constant"] = "constant"
-    """constant; a quantity in place of the whole mapping means the same."""
+    """constant; a quantity such as 5 min is the short form of the mapping."""
     value: Q
     """The constant value."""
 

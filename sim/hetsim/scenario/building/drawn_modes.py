@@ -86,7 +86,7 @@ def exchange_over(
 
 
 def stretch_of(exchange: Exchange | None) -> float:
-    """Return step time with communication / compute time alone; None: 1."""
+    """Return step time with communication / compute time; 1 without communication."""
     return 1.0 if exchange is None else exchange.nominal / exchange.compute
 
 
@@ -95,7 +95,7 @@ Seconds = Callable[[Peak, float], np.ndarray]
 
 
 class DrawnModes:
-    """Modes and times of the tasks of one class, for all keys that can give times."""
+    """Modes and times of the tasks of one class, whatever keys state the times."""
 
     def __init__(self, demand: Demand, n: int, label: tuple[str, ...], context: Context):
         self.demand = demand
@@ -181,7 +181,7 @@ class DrawnModes:
         self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None,
         exchange: Exchange | None = None, nodes: int | None = None,
     ) -> None:  # fmt: skip
-        """Add the mode of a GPU type, or one per entry of `scaling`; times: on one GPU."""
+        """Add a mode of a GPU type, or one per entry of `scaling`; `times`: on one GPU."""
         demand = self.demand
         counts = {"": 1.0} if demand.scaling is None else demand.scaling
         stretch = 1.0
@@ -222,7 +222,7 @@ class DrawnModes:
         return self._sample(f"modes.{number}", time)
 
     def _scaled(self, kind: str, drawn: np.ndarray) -> list[tuple[DeviceType, np.ndarray]]:
-        """Return times by type: for a kind divided by each type's speed, else unchanged."""
+        """Return times by device type; for a kind, divided by the speed of each type."""
         return [(one, drawn / one.speed if kind == one.kind and kind != one.name else drawn) for one in self._of(kind)]
 
     def _computed(self, way: TaskMode) -> list[tuple[DeviceType, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""Modes and shapes of a run, without duplicates; checks if the cluster fits them."""
+"""Modes and shapes of a run without duplicates, and checks against the cluster."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from hetsim.scenario.schema.service import VariantSpec
 
 
 class ModeBook:
-    """All modes and shapes (lists of modes) of a run; equal demands share one object."""
+    """All modes and shapes (alternative modes of a task) of a run, without duplicates."""
 
     def __init__(self, cluster: Cluster, spreads: Collection[str] = ("gpus", "cores", "nodes")):
         self.cluster = cluster
@@ -58,9 +58,8 @@ class ModeBook:
     ) -> Mode:  # fmt: skip
         """Return the mode of a demand, by default of 1 core or 1 GPU.
 
-        `span_any`: the mode may use several nodes; if None, the demand's `span` decides. `curve`: how the time depends
-        on layout and work.  The curve is part of the identity of a mode: equal demands have one Mode object only if
-        they also have the same curve.
+        `span_any`: the mode may use several nodes; if None, the demand's `span` decides.  `curve`: how the time depends
+        on layout and work.  Equal demands with the same curve have one Mode object; other curves are other modes.
         """
         on_cpu = device.kind == "cpu"
         slice, nodes, memory = demand.slice, demand.used("nodes"), demand.used("memory")
@@ -109,7 +108,7 @@ class ModeBook:
         )  # fmt: skip
 
     def shape(self, modes: Sequence[Mode], stopping: Stopping, preemptible: bool) -> int:
-        """Return the number of the shape that has these modes in this order."""
+        """Return the number of the shape (alternative modes of a task) with these modes."""
         key = (tuple(id(mode) for mode in modes), stopping, preemptible)
         if key not in self._shapes:
             self._shapes[key] = len(self.shapes)

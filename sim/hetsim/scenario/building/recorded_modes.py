@@ -1,4 +1,4 @@
-"""Modes of a trace's rows: rows with equal demands share a shape."""
+"""Modes of a trace's rows; rows with equal demands share a shape (list of modes)."""
 
 import math
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ class TraceRows:
 
 @dataclass
 class RowModes:
-    """The shape, times, estimates and work of each row."""
+    """The shape (list of modes), times, estimates and work of each row."""
 
     shape: np.ndarray
     time: np.ndarray
@@ -225,7 +225,7 @@ NODE, ANY, IF_WIDER = range(3)  # a gang may use several nodes: no, yes, or only
 
 
 def _spans(entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarray:
-    """Return, by row, if its gang may use several nodes: NODE (no), ANY or IF_WIDER."""
+    """Return by row if its gang may use several nodes: no, yes, or if wider than one."""
     if entry.span != "recorded":
         return np.full(len(kept), ANY if entry.span == "any" else NODE, dtype=np.int8)
     if (names := table.extra.get("recorded_node")) is None:

@@ -51,9 +51,9 @@ OF_TOKENS = {"kv": "KV blocks", "prefix": "cached prefixes", "forecast": "foreca
 def service_policies(
     streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem], language: bool
 ) -> list[tuple[Any, Any, Any]]:
-    """Return batching, routing and scaling policy of each service of one kind.
+    """Return the batching, routing and scaling policy of each service.
 
-    `language`: of language models; otherwise of all other services.
+    `language`: True for services that are language models, False for all others.
     """
     policies, document = scenario.policies, scenario.document
     served = [one for one in streams if (one.language if language else one.service) is not None and len(one)]
@@ -309,9 +309,9 @@ def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
 
 
 def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
-    """Return a warning of tasks that are late even alone, and True if they are many.
+    """Return a warning about tasks that are late even if they run alone.
 
-    Many means more than random sizes explain.
+    The second value is True if more than `HOPELESS` of all tasks are: random sizes do not explain so large a share.
     """
     if tasks.deadline is None or not len(tasks):
         return [], False

@@ -41,8 +41,8 @@ class Stages:
 class TaskStream:
     """Columns of one workload entry, in task order; codes are indexes of name lists.
 
-    `time` and `estimate` have a column for each mode of the widest shape, inf beyond a row's own modes; `estimate` is
-    None if exact.  `deadline` and `patience` count seconds from the arrival.
+    `time` and `estimate` have a column for each mode of the widest shape (list of modes), inf beyond a row's own modes;
+    `estimate` is None if exact.  `deadline` and `patience` count seconds from the arrival.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Context:
 
 
 def peak_of(device: DeviceType) -> Peak | None:
-    """Return the peak rates of a type: given, or of the known device with its name."""
+    """Return the peak rates of a type: those given, or those known for its name."""
     if isinstance(device.peak, Peak):
         return device.peak
     return roofline.DEVICES.get(device.name.lower()) if device.kind != "cpu" else None
@@ -140,7 +140,7 @@ def stopping_of(demand: Demand) -> tuple[Stopping, bool]:
 
 
 def users_of(demand: Demand, n: int, rng: np.random.Generator) -> tuple[np.ndarray | None, list[str]]:
-    """Return the user of each task as a code (None: all the first), and user names."""
+    """Return each task's user as a code (None: all are the first), and user names."""
     if demand.users is None:
         return None, [demand.user or ""]
     mix: Any = demand.users
@@ -267,7 +267,7 @@ OF_SIZE = ("prompt_tokens", "output_tokens")  # Columns that are the size of a r
 
 
 def _other_sizes(stream: TaskStream, times: int, random: np.random.Generator) -> np.ndarray:
-    """Return, by call, `times` random calls of its class; their sizes are used."""
+    """Return, by call, `times` random calls of its class, from which to take sizes."""
     kind = stream.shape if stream.class_code is None else stream.class_code
     kinds = np.tile(kind, (times, 1))
     drawn = np.empty(kinds.shape, np.int64)

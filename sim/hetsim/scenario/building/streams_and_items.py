@@ -94,7 +94,7 @@ def _repeated(entries: list[Any], document: Document) -> Iterator[Problem]:
 def build_parts(
     entries: dict[int, WorkloadEntry], data: list[DataItem], tables: Callable[[int], TaskTable], context: Context
 ) -> tuple[list[TaskStream], list[Item], list[Problem]]:
-    """Build streams and items; also return all problems found."""
+    """Build streams and data items; also return all problems found."""
     raw = _as_list(context.document.data.get("workload"))
     problems = list(_repeated(raw, context.document))
     streams: list[TaskStream] = []

@@ -81,8 +81,7 @@ class MeasuredSpec(Model):
     """Select the rows of the file with these values in these columns; all rows unless given."""
     between: Literal["linear", "step", "power"] = "linear"
     """Interpolation between two measured sizes: linear; step (the time of the next larger size); or power (the time
-        minus the fixed time of a step is a power of the size; beyond the largest size it is proportional to the size).
-    """
+    minus the fixed time of a step is a power of the size; beyond the largest size it is proportional to the size)."""
     extrapolate: Flag = False
     """Allow batches larger than the largest measured size."""
     quantiles: Annotated[dict[float, str], BeforeValidator(_ranks)] | None = None

@@ -119,8 +119,7 @@ class SharingSpec(Mirror):
 
     layouts: Annotated[list[Cutting], Field(min_length=1)] | None = None
     """For mig: the layouts of one GPU, each a list of shares or profiles, or a mapping with memory or positions of its
-        slices.  Unless given: one slice of the whole GPU, or with profiles all layouts that they allow.
-    """
+    slices.  Unless given: one slice of the whole GPU, or with profiles all layouts that they allow."""
     profiles: Family | None = None
     """For mig: the GPU whose profiles (1g.5gb, ...) are used: A100-40, A100-80 or H100-80."""
     pairs: dict[str, dict[str, Positive | None]] = {}
@@ -364,7 +363,7 @@ class ClusterSpec(Model):
     """How communication phases of jobs on a shared link overlap: random, aligned (all at once), interleaved, none (no
     slowdown)."""
     prices: dict[Name, Priced] = {}
-    """Prices by type of device, as `price` of the type; for clusters that a file lists."""
+    """Prices by type of device, like the key `price` of a type; for clusters that a file lists."""
 
     @model_validator(mode="before")
     @classmethod

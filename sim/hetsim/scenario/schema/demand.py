@@ -143,10 +143,10 @@ Speeds = Annotated[SpanSpeeds, Keys(SpanSpeeds)]
 
 
 class PartitionColumn(Model):
-    """The partition from a column: `{column: vc, names: {11cb48: research}}`."""
+    """Partition by the value in a column: `{column: vc, names: {11cb48: research}}`."""
 
     column: Name = "partition"
-    """Column of the trace that names the partition (user and class are allowed)."""
+    """Column of the trace with the name of the partition (user and class are allowed)."""
     names: dict[str, Name] = {}
     """Partitions of the cluster by the values of the column, if the names differ."""
     others: Name | None = None
@@ -162,7 +162,7 @@ class Occupied(Model):
     USED: ClassVar = {"gpus": 1.0, "memory": 0}
 
     cpus: NotNegative | None = None
-    """Cores used; 1 on cores and 0 on GPUs unless given."""
+    """Cores used; unless given, 1 for a mode on cores and 0 for a mode on GPUs."""
     gpus: Annotated[Positive, forbid(lambda gpus: gpus > 1 and gpus != int(gpus), _BROKEN_GPUS)] | None = None
     """GPUs used by a mode on GPUs: a whole number, or a share of one GPU below 1."""
     memory: Bytes | None = None
@@ -345,9 +345,9 @@ class Demand(Held):
     tokens: Tokens | None = None
     """Lengths of prompts and answers, for requests to a language model."""
     ttft: Annotated[Seconds, Field(gt=0)] | None = None
-    """Limit of these requests on the time to the first token, in place of that of the language model (`slo`)."""
+    """Limit on the time to the first token of these requests, in place of that of the language model (`slo`)."""
     tpot: Annotated[Seconds, Field(gt=0)] | None = None
-    """Limit of these requests on the mean time per further token, in place of that of the language model."""
+    """Limit on the mean time per further token of these requests, in place of that of the language model."""
 
     @model_validator(mode="before")
     @classmethod
@@ -419,7 +419,7 @@ class Demand(Held):
 
     @property
     def limit(self) -> float | Factor | None:
-        """The relative deadline, from either of its two keys."""
+        """Relative deadline: the value of `slo` or of `deadline`."""
         return self.slo if self.slo is not None else self.deadline
 
     @property

@@ -42,7 +42,7 @@ class AlsoOn(ReplicasOn):
     gpu: NamedPeak | None = None
     """Peak rates of the GPU for the estimate: a known name, or figures."""
     tensor_parallel: Count | None = None
-    """Number of GPUs of a node over which each replica is divided, for the estimate; in place of gpus."""
+    """Number of GPUs of a node over which each replica is divided; in place of gpus, if steps are estimated."""
     memory_share: Share | None = None
     """Share of the devices' memory for model, keys and values; that of the service unless given."""
 
@@ -125,11 +125,10 @@ class LanguageModel(Profiled, Replicas):
     gpu: NamedPeak | None = None
     """GPU for the estimate: a name of `hetsim list models`, or matrix_flops, bandwidth, link, memory."""
     tensor_parallel: Count | None = None
-    """Number of GPUs of a node over which each replica is divided, for the estimate; in place of gpus."""
+    """Number of GPUs of a node over which each replica is divided; in place of gpus, if steps are estimated."""
     engine: EngineName | None = None
     """Serving engine and its version, such as vllm-0.15, whose steps are the sum of measured kernel times and of the
-        engine's own times between kernels; for model, gpu and tensor_parallel, in place of step.
-    """
+    engine's own times between kernels; for model, gpu and tensor_parallel, in place of step."""
     uncertain: bool = False
     """Draw an error factor for all steps of a replication, from the errors of measured servers (engine)."""
     drift: Drift | None = None
@@ -138,21 +137,18 @@ class LanguageModel(Profiled, Replicas):
     """Further device types on which replicas run, or may run, in order of preference."""
     model: Weights = 0
     """Bytes of weights of one replica, on its devices together; or its architecture: a name of `hetsim list models`,
-        its figures, a file {config: config.json} (part of published weights), or one of these with changes, such as
-        {name: llama-2-70b, number_format: fp8}.
-    """
+    its figures, a file {config: config.json} (part of published weights), or one of these with changes, such as
+    {name: llama-2-70b, number_format: fp8}."""
     memory_share: Share | None = None
     """Share of the devices' memory for model, keys and values."""
     kv: KvCacheSpec | None = None
     """Memory that keys and values need; unless given, memory is not limited."""
     max_num_seqs: Degree = 256
     """Maximum number of requests in a replica; unless given, also at most the measured number and the tokens of a
-        step.
-    """
+    step."""
     max_output_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | Literal["exact"] | None = None
     """Longest answer that a request announces, at which answers end; exact: each request announces its own length; none
-        unless given.
-    """
+    unless given."""
     preemption: Literal["recompute", "swap"] = "recompute"
     """Treatment of preempted requests when KV blocks run out: recompute, or swap to the host."""
     prefix_cache: Annotated[Prefixes, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
@@ -381,7 +377,7 @@ class LanguageModel(Profiled, Replicas):
         return next((kind for kind in self.kinds if kind.device == device), self)
 
     def starts(self, kind: LanguageModel) -> tuple[int, int]:
-        """Return a kind's initial number of replicas, and that of those that only prefill."""
+        """Return a kind's initial numbers of replicas: decoding (or both), only prefill."""
         if (apart := self.disaggregated) is not None:
             decode = apart.decode if kind.device == self.decodes_on.device else 0
             return decode, apart.prefill if kind.device == self.prefills_on.device else 0

@@ -37,8 +37,8 @@ class StepTime(Mirror):
     """Seconds of a step of a language model, in one of three forms.
 
     Linear: `fixed`, plus a time for each decoding sequence, for each prompt token read, and for each context token of
-    the decoding sequences.  Separate: times of decode-only and prefill-only steps (`decode`, `prefill`).  Or from
-    limits of the hardware (`roofline`).
+    the decoding sequences.  Separate: times of decode-only and prefill-only steps (`decode`, `prefill`).  Roofline:
+    times from limits of the hardware (`roofline`).
     """
 
     decode: Annotated[StageSpec, STAGE] | None = None

@@ -93,7 +93,7 @@ class ScenarioModel(Model):
     seed: Seed = 0
     """Seed of all random streams; the same seed gives the same tables to the last bit."""
     horizon: "Annotated[Seconds, forbid(lambda end: end == 0, _NO_HORIZON)] | None" = None
-    """Time at which the run ends, warm-up included; left out, the run ends when no task waits, runs or will arrive."""
+    """Time at which the run ends, warm-up included; unless given, when no task waits, runs or will arrive."""
     warmup: Warmup = 0.0
     """Tasks that arrive before this time are not measured; auto finds the time by MSER-5."""
     replications: Replications = 1

@@ -217,7 +217,7 @@ class Architecture(Frozen):
 
     @property
     def matrices(self) -> list[tuple[str, int, int, int]]:
-        """Part, input size, output size and count of all matrices; no input embedding.
+        """All matrices but the input embedding, as (part, input size, output size, count).
 
         `count` is the number in all layers.  The part "expert" counts one expert per layer; shared experts belong to
         "dense".
@@ -364,7 +364,7 @@ class Architecture(Frozen):
         return kept * self._copies(devices) + 2.0 * self.state_bytes / CONTEXT
 
     def stored(self, devices: int) -> int:
-        """Return the bytes that a token of `CONTEXT` tokens occupies on all GPUs together."""
+        """Return the memory per token (bytes, all GPUs) of a context of `CONTEXT` tokens."""
         if self.indexer is not None:  # it may choose any token
             return self.bytes_per_token * self._copies(devices)
         return math.ceil(self.read(devices) - self.state_bytes / CONTEXT)

@@ -171,7 +171,7 @@ class Application:
 
 @dataclass(eq=False)
 class TrainingCurve:
-    """Progress of a job of an application on a given number of GPUs."""
+    """Progress of a training job over time, on a given number of GPUs."""
 
     application: Application
     gpus: int

@@ -4,26 +4,26 @@
       - {profile: cnn_training,  weight: 3, steps: 2000}
       - {profile: lstm_training, weight: 1, steps: 500}
 
-Formulas, for 4-byte floats.  A multiply-add is two operations; biases, activations and losses are left out,
-being small next to the rest.  Per sample and forward:
+Formulas, for 4-byte floats.  A multiply-add is two operations; biases, activations and losses are left out, since they
+are small compared with the rest.  Operations per sample in the forward pass:
 
     convolution             2 · k² · in channels · out channels · out pixels
     transposed convolution  2 · k² · in channels · out channels · in pixels
     dense                   2 · in · out
     pooling                 k² · outputs
-    simple recurrent        2 · units · (in + units) a token; four times that for an LSTM
+    simple recurrent        2 · units · (in + units) per token; four times as many for an LSTM
     embedding               none: it only copies rows
 
-Backward costs twice the forward pass (one product for the gradient of the inputs, one for that of the
-weights), so training does 3 × the forward operations, as is customary.
+A backward pass costs twice a forward pass (one product for the gradient of the inputs, one for that of the weights), so
+that training costs 3 forward passes, as is customary.
 
-Memory traffic of a step, each layer being a kernel of its own: a layer reads its weights once a step (a recurrent layer
-once a token, since each token is a kernel; an embedding reads the rows it copies), reads its input and writes its
-output.  Backward moves twice the forward traffic of activations and reads the weights again.  Then the gradients are
-written and read, and Adam reads and writes the weights and two moments: 8 × the weights.
+Memory traffic of a step, where each layer is one kernel: a layer reads its weights once per step (a recurrent layer
+once per token, since each token is a kernel; an embedding reads the rows it copies), reads its input and writes its
+output.  A backward pass moves twice the forward traffic of activations and reads the weights again.  Then the gradients
+are written and read, and Adam reads and writes the weights and two moments: in total 8 × the weights.
 
-GPU memory: for training the weights, their gradients and two moments, and all activations of the batch; for
-inference the weights and the largest input and output of a layer.  The frameworks' own needs come on top.
+GPU memory: for training the weights, their gradients and two moments, and all activations of the batch; for inference
+the weights and the largest input and output of a layer.  Memory that the framework itself uses is not included.
 """
 
 import math
@@ -174,7 +174,7 @@ class Passes:
 
     @property
     def equivalent(self) -> int:
-        """Number of forward passes with the same cost; a backward pass costs two of them."""
+        """Number of forward passes with the same cost; a backward pass counts as two."""
         return self.forward + 2 * self.backward + self.inputs_only
 
 

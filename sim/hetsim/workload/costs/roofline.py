@@ -9,20 +9,20 @@ with e the efficiency reached and s the share of the device.
 
 `KernelLaunch` refines it for a GPU kernel with known thread blocks.  Assumptions: all blocks do the same work; blocks
 are assigned to multiprocessors in turn; each of n multiprocessors has 1/n of the device's arithmetic and bandwidth; it
-reaches them if `warps_to_saturate` warps are resident, and proportionally less with fewer warps.  Then with B blocks
-resident on each of S multiprocessors (the occupancy)
+reaches them if `warps_to_saturate` warps are resident, and proportionally less with fewer warps.  Blocks run in waves
+of as many blocks as are resident at one time (the occupancy times the multiprocessors used), and
 
-    seconds = launch overhead + full waves · time of a full wave + time of the last, partial wave,
+    seconds = launch overhead + full waves · time of a full wave + time of the last, partial wave.
 
-where a wave of k blocks on the busiest multiprocessor takes k · max(flops, bytes of a block over 1/n of the peaks),
+A wave with k blocks on the busiest multiprocessor takes k times the roofline time of one block at 1/n of the peaks,
 divided by the saturation min(1, resident warps / warps_to_saturate).  The model ignores caches, and that one
 multiprocessor can use somewhat more than 1/n of an otherwise idle memory; `efficiency` can be calibrated.
 
 `roofline_steps` computes the step times of a language model from its architecture and its GPUs.  Each kernel of a step
 is bound by arithmetic or by memory (Roofline), and reaches a share of the peak, its efficiency.  With tensor
-parallelism each of `devices` GPUs has a part of every matrix, and each layer sums partial results twice; a ring moves
-2 (n - 1) / n of them over each link (Shoeybi et al., Megatron-LM, 2019).  Work is assumed to be divided evenly, and
-experts to be chosen uniformly and independently.
+parallelism each of n = `devices` GPUs has a part of every matrix, and each layer sums partial results twice; a ring sum
+moves 2 (n - 1) / n of the results over each link (Shoeybi et al., Megatron-LM, 2019).  Work is assumed to be divided
+evenly, and experts to be chosen uniformly and independently.
 """
 
 import math

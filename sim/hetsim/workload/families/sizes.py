@@ -321,9 +321,8 @@ class Scipy(Distribution, Generic[Q]):
     """Values loc + scale · X, where X is `scipy.stats.NAME(**parameters)`.
 
     With `low`, smaller values are cut off and the density above is scaled up; a distribution that can be negative, such
-    as norm, requires `low`.  `mean` and `scv` are those of scipy; with `low` they are integrated numerically.  With
-    `low` the distribution is prefix-consistent.  Without `low` it is so only if scipy's `rvs` is, which excludes
-    rejection.
+    as norm, requires `low`.  `mean` and `scv` are those of scipy; with `low` they are integrated numerically.  Draws
+    are prefix-consistent (see `hetsim.workload.contract`) with `low`; without it, unless scipy draws them by rejection.
     """
 
     USED: ClassVar = {"loc": 0.0}

@@ -116,14 +116,14 @@ class RecordedState:
         self.of_user[job.user] += sign * job.amount
 
     def room(self, demand: Demand) -> list[int]:
-        """Return the nodes with room for a job's demand per node; empty if too few do."""
+        """Return the nodes with enough room for a job; empty if the job needs more nodes."""
         if demand not in self._room:
             self._room[demand] = fitting(self.free, demand)
         return self._room[demand]
 
 
 def fitting(free: list[float], demand: Demand) -> list[int]:
-    """Return the nodes with room for a job's demand per node; empty if too few do."""
+    """Return the nodes with enough room for a job; empty if the job needs more nodes."""
     pool, need, count = demand
     need -= SLACK
     nodes = [node for node, amount in enumerate(free) if amount >= need and pool >> node & 1]
@@ -463,7 +463,7 @@ def examine(
 
 
 def _instants(jobs: list[LoggedJob]) -> Iterator[tuple[float, list[LoggedJob], list[LoggedJob], list[LoggedJob]]]:
-    """Yield each instant with its ends (of jobs above 0 s), arrivals and starts."""
+    """Yield each instant with the jobs that end (if they took time), arrive and start."""
     entries: dict[float, tuple[list[LoggedJob], list[LoggedJob], list[LoggedJob]]] = {}
     for job in jobs:
         for kind, time in enumerate((job.end, job.arrival, job.start)):

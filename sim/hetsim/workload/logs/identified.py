@@ -1,8 +1,8 @@
 """Infers which scheduler made a log: the rules that explain its recorded starts.
 
 Limits, the order of classes, the cycle of decisions, half-lives and the order of nodes are inferred from one half of
-the log (`half_of`); the fraction of starts that each rule explains is measured on the other half.  Rules that explain
-not significantly fewer starts than the best rule are reported as equal (McNemar's exact test, 1 %).
+the log (`half_of`); the fraction of starts that each rule explains is measured on the other half.  A rule is reported
+as equal to the best rule if it does not explain significantly fewer starts (McNemar's exact test, 1 %).
 """
 
 from collections import Counter
@@ -164,9 +164,9 @@ def candidates(half: Explained) -> Iterator[Rule]:
 def cycle_of(jobs: Jobs, half: Explained) -> float:
     """Return the cycle: seconds between decisions (at least 1), from waits of jobs.
 
-    Only jobs that arrive while no other job waits and that fit count.  Their waits are uniform from 0 to the cycle,
-    which is 1 / 0.9 of their 90 % quantile; the cycle is the longest wait up to 1.2 times that (longer ones have other
-    causes).
+    Only jobs that fit and arrive while no other job waits are used.  Such a job waits for the next decision, so that
+    waits are uniform between 0 and the cycle.  Waits above 1.2 / 0.9 times their 90 % quantile have other causes; the
+    cycle is the longest of the other waits.
     """
     before = np.searchsorted(np.sort(jobs.start), jobs.arrival, side="right")
     alone = np.searchsorted(jobs.arrival, jobs.arrival, side="left") <= before

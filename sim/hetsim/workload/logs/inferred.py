@@ -31,7 +31,8 @@ class Limits:
 class Order:
     """Pairs of classes (first, second), where the first has priority over the second.
 
-    Each pair also has the number of waiting jobs of the second class that the first overtook, and the reverse number.
+    Each pair also has the number of waiting jobs of the second class that the first overtook, and the number of waiting
+    jobs of the first class that the second overtook.
     """
 
     kind: str
@@ -148,9 +149,9 @@ def capacity_curve(
 ) -> np.ndarray:
     """Return the capacity that was available in each time step.
 
-    It is the whole cluster, except in intervals of the log in which, for more than half of the time, jobs wait that
-    would fit into the whole cluster and are not held back by a limit.  There it is the maximum use in the interval and
-    its neighbors.
+    It is that of the whole cluster, except in intervals in which, for more than half of the time, jobs wait that would
+    fit into the whole cluster and are not held back by a limit.  In such an interval the capacity is the maximum use in
+    it and in its neighbors.
     """
     low, high = float(jobs.arrival[0]), float(jobs.arrival[-1])  # behind the last submission a log drains
     curve = np.full(len(steps.times), capacity)
@@ -201,7 +202,7 @@ def order_of(jobs: Jobs) -> Order | None:
 
 
 def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Count, per pair of classes, the overtaken jobs, and per class the waiting jobs."""
+    """Return how many waiting jobs of b class a overtook, [a, b], of how many of b."""
     passing, waiting = np.zeros((count, count), dtype=int), np.zeros(count, dtype=int)
     chosen = np.flatnonzero((jobs.wait > SHORT) & jobs.evidence)
     chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MAX_JOBS)).astype(int)] if len(chosen) else chosen

@@ -25,7 +25,7 @@ FEW = 3
 
 @dataclass
 class NodeParts:
-    """Amounts that jobs use per node; a job on several nodes uses the same on each."""
+    """Amounts that jobs use per node; a job on several nodes uses as much on each."""
 
     names: list[str]
     job: np.ndarray
@@ -38,7 +38,7 @@ class NodeParts:
 
 
 def node_parts(labels: np.ndarray | None, amount: np.ndarray, start: np.ndarray, end: np.ndarray) -> NodeParts | None:
-    """Return the nodes of jobs, whose names `|` separates; None if any job names none."""
+    """Return the nodes of jobs from names separated by `|`; None if a job names none."""
     if labels is None or not len(labels) or not all(one == one and one for one in labels.tolist()):
         return None
     lists = [str(one).split("|") for one in labels.tolist()]
@@ -127,7 +127,7 @@ def _spans(parts: NodeParts | None, rows: np.ndarray, start: np.ndarray, end: np
 
 
 def level_of(start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> float:
-    """Return the number of devices that these jobs need, at least that of the largest."""
+    """Return the devices that these jobs imply: their common use, or the largest job."""
     if not len(start):
         return 0.0
     return float(math.ceil(max(HeldOverTime(start, end, amount).common(), float(amount.max())) - 1e-9))
@@ -136,7 +136,6 @@ def level_of(start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> float:
 def _beyond(
     start: np.ndarray, end: np.ndarray, held: HeldOverTime, most: float, jobs: np.ndarray
 ) -> tuple[float, float, float, list[int]]:
-    """Return the first time above `most`, the total time, the peak, and its jobs."""
     over = held.level > most + 1e-6
     first = float(held.times[int(np.argmax(over))])
     began = np.flatnonzero(held.at(start) > most + 1e-6)

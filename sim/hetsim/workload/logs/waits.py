@@ -12,8 +12,8 @@ job is attributed to the first of these reasons that applies:
     fragmented      it fitted into the free capacity of the cluster, but on no single node
     held back       it fitted, and nothing in the log explains why it did not start
 
-Capacity is one pool of GPUs, or of cores if no job uses a GPU.  Nodes are considered if all rows name their nodes, for
-jobs that ran on one node.  A job that fits on no single node also waits for room.
+Capacity is one pool of GPUs, or of cores if no job uses a GPU.  If all rows name their nodes, a job that ran on one
+node also waits for room while it fits on no single node.
 """
 
 import math
@@ -32,7 +32,7 @@ REASONS = ("no room", "nodes down", "before the log", "limit", "priority", "orde
 
 @dataclass
 class Explained:
-    """Recorded waits of a log by reason, and what was inferred for them."""
+    """Recorded waits of a log by reason, and the inferred limits, order and capacity."""
 
     jobs: Jobs
     site: Capacity
@@ -153,7 +153,7 @@ def _attributed(
 
 
 def _widest(jobs: Jobs, steps: HeldSteps) -> np.ndarray | None:
-    """Return, by step, the most that is free on one node; None without node names."""
+    """Return, by step, the largest free amount on one node; None without node names."""
     if (parts := jobs.nodes) is None:
         return None
     widest_free = np.zeros(len(steps.times))

@@ -105,7 +105,7 @@ def duration(unit: str | None) -> Cell:
 
 
 def clock(text: str) -> float | None:
-    """Return the seconds of `1-02:03:04`, `02:03:04` or `03:04` (minutes), or None."""
+    """Return the seconds of `1-02:03:04`, `02:03:04` or `03:04` (min:s), else None."""
     match = _CLOCK.fullmatch(text)
     if not match or (match[1] is None and match[3] is None):
         return None
@@ -118,7 +118,7 @@ def clock(text: str) -> float | None:
 
 
 def composite(text: str) -> float | None:
-    """Return the seconds of `1h30m`, `2 days 3 hours`, `45m` or `PT1H30M`, or None."""
+    """Return the seconds of `1h30m`, `2 days 3 hours`, `45m` or `PT1H30M`, else None."""
     match = _PARTS.fullmatch(text) or _ISO_PARTS.fullmatch(text)
     if not match or not any(match.groups()):
         return None

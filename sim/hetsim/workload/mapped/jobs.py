@@ -105,7 +105,7 @@ class MappedJobs:
         return None if value is None or is_blank(value, self.made.blanks) else str(value)
 
     def _value(self, target: str, source: CellSource, cells: dict[str, Any]) -> Any:
-        """Return a row's value of a target; None if the cell is blank, _Bad if unreadable."""
+        """Return a row's value of a job attribute; None if blank, _Bad if unreadable."""
         if source.operation == "constant":
             return source.constant if kind_of(target) == "text" else self.readers[target](source.constant)
         if source.operation != "column":

@@ -49,7 +49,7 @@ class LogMap:
         return list(dict.fromkeys([*(name for source in self.columns.values() for name in source.columns), *keys]))
 
     def form(self, target: str) -> str | None:
-        """Return the date format of a target; None: ISO dates, or a time type of the file."""
+        """Return the date format of a job attribute; None: ISO dates, or the file's type."""
         return self.forms.get(target, self.forms.get(""))
 
     @property

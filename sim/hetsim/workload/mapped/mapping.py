@@ -1,4 +1,4 @@
-"""The mapping of a log with its own columns: targets, units, blanks.
+"""The mapping of a log with its own columns: job attributes, units, blank cells.
 
 `columns:` maps the attributes of jobs (`TARGETS`) to columns of the file, or to one of the operations below.  Nothing
 in it is evaluated as code.
@@ -62,7 +62,7 @@ Operation = Literal["column", "constant", "difference", "sum", "product"]
 
 @dataclass(frozen=True)
 class CellSource:
-    """Source of a target's values: a column, an operation on columns, or a constant."""
+    """Source of a job attribute's values: a column, an operation, or a constant."""
 
     operation: Operation
     columns: tuple[str, ...] = ()
@@ -163,7 +163,7 @@ def _checked(value: Any, check: Callable[[str], object]) -> str:
 
 
 def forms_of(value: Any) -> dict[str, str]:
-    """Return date formats by target from `time:`; a single format has the key ""."""
+    """Return date formats from `time:` by job attribute ("": of all attributes)."""
     if isinstance(value, dict) and set(value) == {""}:
         return value
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Proposes the columns of a log by their names, words in them, and contents."""
+"""Proposes the log columns of job attributes (targets), by name and contents."""
 
 import datetime
 import re
@@ -55,7 +55,7 @@ def words_of(name: str) -> frozenset[str]:
 
 
 def by_words(target: str, name: str) -> bool:
-    """Return True if the words of a column's name indicate this target."""
+    """Return True if the words of a column's name indicate this job attribute."""
     words = words_of(name)
     return any(one.match(words) for one in WORDS.get(target, ()))
 
@@ -84,7 +84,7 @@ class Proposal:
 
     @property
     def lacking(self) -> list[str]:
-        """Missing targets that the mapping requires."""
+        """Job attributes without a column, among those that the mapping requires."""
         return [target for target in ("arrival", "duration") if target not in self.keys["columns"]]
 
 
@@ -145,7 +145,7 @@ _STEP = re.compile(r"\d+(?:_\d+)?\.(?:batch|extern|interactive|\d+)")
 
 @dataclass
 class ColumnChoice:
-    """The chosen column of each target, and remarks on similar columns."""
+    """The chosen column of each job attribute, and remarks on similar columns."""
 
     chosen: dict[str, Column]
     unsure: list[str]
@@ -174,7 +174,7 @@ def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) ->
 
 
 def choose(columns: list[Column]) -> ColumnChoice:
-    """Choose a column for each target: the possible column whose name is most certain."""
+    """Choose a column per job attribute: the possible column with the surest name."""
     pairs, unfit = [], dict[str, str]()
     for target, names in NAMES.items():
         for column in columns:
@@ -204,7 +204,7 @@ def choose(columns: list[Column]) -> ColumnChoice:
 
 
 def could_be(target: str, column: Column) -> bool:
-    """Return True if a column's contents are possible values of this target."""
+    """Return True if a column's contents are possible values of this job attribute."""
     if not column.cells:
         return not column.blank or target in ("start", "end", "time_limit", "deadline")  # blank in the first rows
     for targets, kind, fits in FITS:

@@ -22,7 +22,7 @@ STATES = re.compile(r"[A-Za-zÀ-ÿ _-]+")
 
 
 class Contents:
-    """Columns without a target, as numbers by row if possible; NaN for blank cells."""
+    """Columns that are not assigned yet, as numbers if possible; NaN for blank cells."""
 
     def __init__(self, columns: Sequence[Column], chosen: dict[str, Column], rows: int, found: Proposal):
         taken = {column.name for column in chosen.values()}
@@ -33,7 +33,7 @@ class Contents:
                          if column.forms or column.typed == "instant"}  # fmt: skip
 
     def choose(self) -> None:
-        """Choose columns for the targets that have none yet."""
+        """Choose columns for the job attributes that have none yet."""
         if self.rows < FEW:
             return
         self._times()

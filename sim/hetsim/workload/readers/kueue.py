@@ -1,7 +1,8 @@
 """The objects of Kueue (`kueue_objects`), as kubectl prints them.
 
-    kubectl get clusterqueues,cohorts,resourceflavors,localqueues,workloads,topologies -A -o json > k.json kubectl get
-    nodes -o json > n.json hetsim trace convert k.json site.yaml --format kueue_objects --option nodes=n.json
+    kubectl get clusterqueues,cohorts,resourceflavors,localqueues,workloads,topologies -A -o json > k.json
+    kubectl get nodes -o json > n.json
+    hetsim trace convert k.json site.yaml --format kueue_objects --option nodes=n.json
 
 Nodes are those of n.json, in racks by the level of the topology above the host; each flavor is a partition of the nodes
 with its labels.  A conversion also writes `policy:`, with the cluster queues, cohorts and flavors as parameters of

@@ -5,17 +5,17 @@ All these readers have the options
     since, until    read only jobs submitted in this window of the log's own time; `since` becomes time 0.  If the log
                     has dates, its time 0 is the first submission, and the option may be a date (and time) too
     sample          the share of jobs that is read, chosen by a hash of the job's id (and `sample_seed`): the same jobs
-                    in any order of the rows, and a load of the same shape at that share of its height
+                    in any order of the rows, and a load that is this share of the log's at any time
     warm_start      begin with the jobs in the cluster at `since`: running jobs start at time 0 with their remaining
-                    time, waiting jobs arrive a millisecond later; the column `at_cut` is 1 and 2 for them
-    time_scale      factor on the submission times, applied after that; 0.5 doubles the rate
+                    time, waiting jobs arrive a millisecond later; the column `at_cut` is 1 for running, 2 for waiting
+    time_scale      factor on the submission times after `since`; 0.5 doubles the rate
     estimates       `trace`: policies see the users' requested times, if the log has them; `perfect`: the true times.
                     Another error model is set in the entry (`estimates:`), together with `perfect` in the trace
     types           names of the log's GPU types in the cluster: {V100M32: v100}
 
 Rows are read one by one; skipped rows are only counted.  A row takes 8 bytes per number and column, and its id; rows
-of logs larger than memory are stored on disk (`Parts`).  A cell that cannot be read is an error with its line; a job
-for which the log itself has no values (it never started, for example) is skipped and counted in the table's notes.
+of logs larger than memory are stored on disk (`TableParts`).  A cell that cannot be read is an error with its line; a
+job for which the log itself has no values (it never started, for example) is skipped and counted in the table's notes.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Turns the rows of a log into one task table or several, after its options.
+"""Turns the rows of a log, cut by its options, into one task table or several.
 
 One table and several are made by the same steps on blocks of rows; in memory there is one block.  Properties of the
 whole log are determined first: time 0, rows that repeat others, existing columns, whether ids are numbers, and repeated
@@ -270,7 +270,7 @@ class Assembly:
         self, duration: np.ndarray, start: np.ndarray | None, estimate: np.ndarray | None,
         numbers: dict[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray | None]:  # fmt: skip
-        """Return remaining times and estimates of jobs that run at the cut; set limits."""
+        """Return remaining times and estimates of jobs at the cut; reduce their limits."""
         if start is None:
             return duration, estimate
         done = np.nan_to_num(np.maximum(0.0, self.begin - start))

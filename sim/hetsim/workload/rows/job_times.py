@@ -41,7 +41,7 @@ class HeldOverTime:
         self.length = np.append(np.diff(self.times), 0.0)  # seconds of each step; 0 of the last
 
     def peak(self) -> float:
-        """Return the highest level used for more than `MOMENT` s; rounded times overlap."""
+        """Return the highest level used for more than `MOMENT` s (rounded times overlap)."""
         return self._level_above(MOMENT)
 
     def common(self) -> float:
@@ -144,7 +144,7 @@ class JobTimes:
         return times
 
     def added(self, position: int) -> None:
-        """Record the row of the job settled last; a negative row means that it is skipped."""
+        """Record the row of the job last given to `settle`; negative: the job is skipped."""
         if self._last is not None and position >= 0:
             self._last.position = position
             self._open.append(self._last)

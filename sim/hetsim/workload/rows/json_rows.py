@@ -38,7 +38,7 @@ def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str,
 
 
 def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
-    """Yield line and value of each member of a list: the whole file, or under `key`.
+    """Yield line and value of each member of the file's list, or of the list at `key`.
 
     ScenarioError with the line if the file is not JSON (before, in or behind the list), or ends too early.
     """

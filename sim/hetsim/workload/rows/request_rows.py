@@ -219,7 +219,7 @@ def _drawn(share: float, seed: int) -> Iterator[bool]:
 
 
 def nanoseconds(cell: str, unit: int) -> tuple[int, str]:
-    """Return a number in units of `unit` ns exactly as ns, and a problem ("": none)."""
+    """Return the exact ns of a number in units of `unit` ns, and a problem ("": none)."""
     if not NUMBER.fullmatch(cell):
         return 0, f"{shown(cell)} is not a number" if cell else "the time is missing"
     nanos = (int(cell) if cell.isdigit() and len(cell) < 16 else float(cell)) * unit
