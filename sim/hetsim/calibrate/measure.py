@@ -245,7 +245,7 @@ class FittedLine:
 
 
 def fit(sizes: Sequence[int], seconds: Sequence[float]) -> FittedLine:
-    """Return the line nearest to these times (`nearest_line`); if all are 0, zero."""
+    """Return the line nearest to these times (`nearest_line`); 0 if all times are 0."""
     n, tau = np.asarray(sizes, float), np.asarray(seconds, float)
     if not tau.any():
         return FittedLine(0.0, 0.0, (0.0,) * len(n))

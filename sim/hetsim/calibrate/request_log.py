@@ -251,7 +251,7 @@ def fit(log: Spans) -> Reading | None:
 
 
 def _shapes(log: Spans) -> list[np.ndarray]:
-    """Return candidates for the sizes at which reading times bend, at quantiles."""
+    """Return candidate sets of sizes at which reading times may bend (at quantiles)."""
     first, last = int(log.read.min()), int(log.read.max())
     if first == last:
         first = max(0, last - 1)

@@ -234,7 +234,7 @@ class _Search:
         return float(np.average(errors, weights=[one.load for one in self.servers]))
 
     def front_end(self, times: StepTimes) -> float:
-        """Return the median delay of first tokens without queueing, bounded by the logs."""
+        """Return measured minus simulated time to first token, unqueued (median, ≥ 0)."""
         self.trials += 1
         late = float(np.median(np.concatenate([one.delays(times) for one in self.servers])))
         return min(max(0.0, late), *(float(one.log.ttft[: one.count].min()) for one in self.servers))

@@ -25,7 +25,7 @@ ROUNDING = 1e-9  # relative errors below this are due to floating point
 
 @dataclass(frozen=True)
 class JudgedShape:
-    """A shape, and its mean, standard and largest relative error on left-out sizes."""
+    """A shape with mean relative error on left-out sizes, standard error and maximum."""
 
     shape: str
     error: float

@@ -166,7 +166,7 @@ def step_times(
 
 
 def stretches(own: np.ndarray, spent: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Return the ratio of each job's sending time to that alone; O(2^N) for N jobs.
+    """Return each job's sending time / its sending time alone; O(2^N) for N jobs.
 
     own, spent: seconds of computing (above 0) and of sending alone; share: fraction of each link (column) that a job
     (row) uses.

@@ -71,7 +71,7 @@ UPDATE = 30  # bytes per parameter that an optimizer step reads and writes
 
 @dataclass(frozen=True)
 class Block:
-    """A transformer layer given by its weight matrices, if it is unlike those of GPT."""
+    """A transformer layer that differs from GPT's, given by its weight matrices."""
 
     shared: float  # weights applied to every token
     expert: float  # weights of one expert, or of the feed-forward block if the layer has no experts

@@ -62,8 +62,8 @@ class StageMemory:
 
     The value is infinite if no stage [i, j] exists.  Inference stores the weights of the stage's layers and the
     activations of the largest layer.  Training has 1 + ceil(devices of later stages / replicas) micro-batches in
-    flight, as in PipeDream.  For each micro-batch it stores the weights with which that began and all activations; in
-    addition it stores one set of gradients.  Additional optimizer state is not part of a profile.
+    flight, as in PipeDream.  For each of these micro-batches it stores all activations and the weights with which the
+    micro-batch began; in addition it stores one set of gradients.  Additional optimizer state is not part of a profile.
     Reference: Harlap et al., PipeDream: Fast and Efficient Pipeline Parallel DNN Training (2018), section 3.3.
     """
 

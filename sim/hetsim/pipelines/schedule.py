@@ -75,7 +75,7 @@ class PipelineTransfer:
 
 @dataclass(frozen=True)
 class PipelineSchedule:
-    """All passes by begin time, and transfers between stages, which count from 0."""
+    """All passes by begin time, and transfers; stages are numbered from 0."""
 
     order: PipelineOrder
     stages: tuple[StageSeconds, ...]
@@ -157,9 +157,10 @@ def pipeline_schedule(
 ) -> PipelineSchedule:  # fmt: skip
     """Lay out all passes: each stage runs its passes in order, as inputs arrive.
 
-    Replicas process micro-batches in turn; under 1F1B a stage has one micro-batch in flight more than later devices
-    need. Without `boundaries` the only communication is the `exchange` of the stages. Cost is O(n log n) with n = 2 ×
-    stages × chunks × micro-batches passes.
+    Replicas process micro-batches in turn; under 1F1B each stage has as many micro-batches in flight as fill the later
+    devices, plus one.
+    Without `boundaries` the only communication is the `exchange` of the stages.
+    Cost is O(n log n) with n = 2 × stages × chunks × micro-batches passes.
     """
     return _Layout(stages, micro_batches, order, chunks=chunks, boundaries=boundaries).schedule()
 

@@ -247,7 +247,7 @@ def rows() -> dict[str, frozenset[str]]:
 
 
 def pattern_of(path: str) -> str:
-    """Return the key of the table for a dotted path; classes use the rows of entries."""
+    """Return the table's key for a path; keys of a class have the rows of its entry."""
     for section, other in _ALIKE.items():
         if path.startswith(section) and path != "workload.classes.weight":
             path = other + path.removeprefix(section)

@@ -145,7 +145,7 @@ def interval(
 
 
 def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:
-    """Return how well a model is covered on GPUs, by engine; else UnknownName."""
+    """Return the evidence for a model's steps on GPUs, by engine; else UnknownName."""
     peak = device(gpu_name)
     rows = dict[tuple[str, ...], dict[str, Any]]()
     for (name, figures), gpus in product(fitted()["engines"].items(), NODE):

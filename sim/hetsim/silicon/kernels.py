@@ -125,7 +125,7 @@ class Divided:
 
     @property
     def experts(self) -> tuple[int, int]:
-        """Number of GPUs that share one expert, and that share the set of experts."""
+        """Degrees of division of each expert (tensor parallel) and of the set of experts."""
         return self.expert_tensor or self.gpus // self.expert, self.expert
 
 
@@ -141,7 +141,7 @@ class Kernels:
     transferred: list[str] = field(default_factory=list)  # names of kernels that were measured in another shape only
 
     def add(self, part: str, seconds: np.ndarray) -> None:
-        """Add the seconds, by `TOKENS`, of a kernel to a part."""
+        """Add a kernel's seconds (an array over the token counts `TOKENS`) to a part."""
         self.tokens[part] = self.tokens.get(part, np.zeros(len(TOKENS))) + seconds
 
     def steps(self, constants: Mapping[str, float], family: str) -> KernelSteps:
@@ -171,7 +171,7 @@ class Builder:
     divided: Divided
 
     def surface(self, kernel: str, formats: tuple[str, ...], shape: tuple[int, ...] = (), engine: str = "") -> Surface:
-        """Return the surface in the first available format; NotMeasured if none is."""
+        """Return the surface in the first format that exists; NotMeasured if none does."""
         for one in formats:
             key: Key = (self.gpu, engine or self.engine, kernel, one, shape)
             if key in surfaces():
@@ -186,7 +186,7 @@ class Builder:
         return formats[::-1] if self.model.experts > 1 and number_format == "fp8" else formats
 
     def matrix(self, outputs: float, inputs: float, number_format: str | None = None) -> np.ndarray:
-        """Return the seconds of a matrix multiplication, by `TOKENS`."""
+        """Return the seconds of a matrix multiplication for each token count in `TOKENS`."""
         formats = self.formats(number_format or self.model.number_format.weights)
         return self.fastest("matrix", formats, (TOKENS, outputs, inputs))
 

@@ -130,10 +130,11 @@ def validate(
     before the log, limits, priorities, or unknown.
 
     With --cluster, or if FILE is a scenario (.yaml) with a cluster, the trace is replayed as it was recorded, and
-    simulated wait, response and allocation are printed next to the recorded values.  Gangs use several nodes if the
-    record says so, or if it names no node and they fit on none; jobs that can never run there are skipped, with the
-    reason.  Then, and if FILE is a mapping (.yaml without a cluster), waits under --policy are simulated with the
-    inferred limits and capacities, one step after the other; --scenario writes the last of these scenarios.
+    simulated wait, response and allocation are printed next to the recorded values.  A gang uses several nodes if the
+    record says so, or if it names no node and the gang fits on no single node; jobs that can never run on the cluster
+    are skipped, with the reason.  Then, and if FILE is a mapping (.yaml without a cluster), waits under --policy are
+    simulated with the inferred limits and capacities, one step after the other; --scenario writes the last of these
+    scenarios.
     """
     from hetsim.traces.contents import rows_word
     from hetsim.traces.waits_command import subject_of
@@ -177,9 +178,10 @@ def identify(
     """Identify the scheduler that made a log, from its starts.
 
     At each instant of the log each scheduler computes which jobs it would start, from the jobs that ran and waited then
-    on record.  Orders (arrival, size, time, class, shares of users), disciplines (no overtaking, overtaking by all jobs
-    that fit, EASY and conservative backfilling), limits and placements are fitted on one half of the jobs and judged on
-    the other: by the share of starts that they explain to the second, or to the cycle in which the site decides.
+    according to the log.  Orders (arrival, size, time, class, shares of users), disciplines (no overtaking, overtaking
+    by all jobs that fit, EASY and conservative backfilling), limits and placements are fitted on one half of the jobs
+    and judged on the other: by the share of starts that they explain to the second, or to within one decision cycle of
+    the site.
     """
     from hetsim.traces import identify as report
     from hetsim.traces.waits_command import subject_of, write_scenario

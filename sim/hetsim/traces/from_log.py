@@ -74,8 +74,8 @@ class Compared:
 def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
     """Return nodes with the capacity that the log shows (`recorded_log.capacity_of`).
 
-    If the log names the nodes of each job, these nodes are returned.  Otherwise it is one node with all cores, or, for
-    each GPU type, as many nodes of 8 GPUs as necessary (of fewer GPUs if no job uses 8).
+    If the log names the nodes of each job, these nodes are returned.  Otherwise the result is one node with all cores,
+    or, for each GPU type, as many nodes of 8 GPUs as necessary (of fewer GPUs if no job uses 8).
     """
     start = table.extra.get("recorded_start", table.arrival)
     begin = np.where(np.isnan(start), table.arrival, start)
@@ -265,7 +265,7 @@ def compare(
     A step is kept if it makes waits closer to the recorded ones, for the half of the jobs not used for inference
     (`half_of`).  Only jobs that arrive after `warm_end` are compared.  `widest`: GPUs of the largest node.  If gangs
     may use several nodes in the log as recorded although all of them fit on one node, a further step restricts each
-    gang to one.
+    gang to one node.
     """
     begin = explained.warm_end
     gangs = explained.jobs.unit == "GPUs" and 1 < float(explained.jobs.amount.max()) <= widest

@@ -188,7 +188,7 @@ def lines(found: Identified) -> list[str]:
 
 
 def mapping(found: Identified) -> dict[str, Any]:
-    """Return the result as plain values for programs."""
+    """Return the result as JSON data."""
     rules = [
         {"policy": policy_of(one, found), "order": one.rule.order, "discipline": one.rule.discipline,
          "limits": one.rule.limits or None, "alike": one.alike,

@@ -101,7 +101,7 @@ def explained_waits(
 
 
 def capacity_of_cluster(run: Any, unit: str) -> float:
-    """Return the number of GPUs, or else cores, of a cluster."""
+    """Return the number of GPUs of a cluster, or of cores, as `unit` states."""
     if unit == "GPUs":
         return float(sum(device.type.kind != "cpu" for device in run.cluster.devices))
     return float(sum(node.cpus for node in run.cluster.nodes))
@@ -125,9 +125,9 @@ def _moved(value: Any, folder: Path) -> Any:
 def against_record(result: Run) -> pd.DataFrame:
     """Return recorded and simulated figures: waits, responses and allocation.
 
-    Rows `wait_mean`, `wait_p95`, ..., `response_...`, `allocation`; columns recorded, simulated, tasks.  Only tasks
-    with a recorded start that completed count.  Both allocations are means over the same time: from the first arrival
-    to the last recorded finish.
+    Rows `wait_mean`, `wait_p95`, ..., `response_...`, `allocation`; columns recorded, simulated, tasks.  Only completed
+    tasks with a recorded start count.  Both allocations are means over the same time: from the first arrival to the
+    last recorded finish.
     """
     tasks = result.tasks
     if "recorded_start" not in tasks:

@@ -121,7 +121,7 @@ def policy_of(compared: Compared) -> str:
 
 
 def mapping(explained: Explained, compared: Compared | None, simulated: bool) -> dict[str, Any]:
-    """Return the result as plain values for programs."""
+    """Return the result as JSON data."""
     figures: dict[str, Any] = {
         "jobs": len(explained.jobs),
         "unit": explained.jobs.unit,
@@ -194,7 +194,7 @@ def _variants(compared: Compared) -> str:
 
 
 def draw(explained: Explained, compared: Compared | None = None) -> Picture:
-    """Draw the used fraction of the capacity, the reasons of waits, and their times."""
+    """Draw the used part of the capacity, reasons of waits, and their distribution."""
     return Picture([[_held(explained)], [_reasons(explained), _waits(explained, compared)]], 9, 7)
 
 

@@ -169,7 +169,7 @@ def _kueue(
 
 
 def _waiting(only: tuple[str, ...], jobs: list[SnapshotJob], instant: float, path: Path) -> None:
-    """Raise UsageError if a named job does not wait, or if `instant` is too early."""
+    """Raise UsageError if a named job does not wait, or if running jobs start later."""
     if unknown := [name for name in only if name not in {job.id for job in jobs if not job.runs}]:
         raise UsageError(f"--job must be the id of a waiting job of {path}; got {unknown[0]}")
     if late := sum(job.runs and job.start > instant for job in jobs):

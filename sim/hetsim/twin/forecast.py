@@ -76,7 +76,7 @@ class TwinForecast:
         return [by_share[share] if share in by_share else self.drawn(job, [share])[0] for share in shares]
 
     def group(self, job: int) -> str:
-        """Return the group of jobs whose forecast errors are similar, by a blocking limit."""
+        """Return "limit" if a limit blocks the job, else "": both groups err differently."""
         return "limit" if LIMIT.search(self.jobs[job].reason) else ""
 
     def drawn(self, job: int, shares: Sequence[float]) -> list[float]:

@@ -44,7 +44,7 @@ class Method:
 
 @dataclass
 class JudgedForecasts:
-    """Predictions and actual starts of the jobs that waited at all judged instants."""
+    """Predictions and actual starts of jobs that waited at any of the judged instants."""
 
     instants: list[float]
     horizon: float
@@ -207,7 +207,7 @@ def with_limits(
 
 
 def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dict[str, int]]:
-    """Return the jobs that run or wait at an instant, and the rows of waiting ids."""
+    """Return the jobs that run or wait at an instant, and the row of each waiting id."""
     here = np.flatnonzero((history.submit <= now) & (history.end > now))
     jobs, rows = [], {}
     for row in here.tolist():

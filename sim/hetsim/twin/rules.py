@@ -5,10 +5,11 @@ Caps     limits on GPUs or jobs by QOS, per user or in total.  REASON names a ca
          REASON, the largest amount of GPUs that a user ever used is a cap, if several users reached it and waited.
 Weights  of age, fair share and size, and a constant for each partition and QOS: fitted by least squares to PRIORITY of
          one half of the waiting jobs, and used if they order the other half.  Fair share is computed from the history,
-         by Slurm's classic formula and by Fair Tree with equal shares; half-life and maximum age are those that fit
-    best. Cycle    of backfilling: the longest usual period at whose multiples jobs start without an arrival or an end.
+         by Slurm's classic formula and by Fair Tree with equal shares; half-life and maximum age are those that
+         fit best.
+Cycle    of backfilling: the longest usual period at whose multiples jobs start without an arrival or an end.
 
-Rules become parameters of `slurm_multifactor`.  Rules with little evidence are not used, which their sentences state.
+Rules become parameters of `slurm_multifactor`.  Rules with little evidence are not used, and their evidence says so.
 """
 
 import math
@@ -307,7 +308,7 @@ def _weights(
 
 
 def _ordered(predicted: np.ndarray, priority: np.ndarray) -> float:
-    """Return, of pairs with different priority, the fraction whose order is predicted."""
+    """Return the fraction of pairs of unequal priority that are predicted in order."""
     one, other = np.triu_indices(len(priority), 1)
     unlike = priority[one] != priority[other]
     right = (predicted[one] - predicted[other]) * (priority[one] - priority[other]) > 0

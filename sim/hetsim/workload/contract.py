@@ -143,7 +143,7 @@ class ArrivalProcess(Frozen):
 
     @property
     def endless(self) -> bool:
-        """True if arrivals never end without a limit."""
+        """True if the process yields arrivals without end unless a limit is given."""
         return True
 
     def events(self, until: float) -> float:

@@ -82,15 +82,15 @@ class TaskTable:
     """Tasks of a trace as columns of equal length, in seconds and bytes.
 
     `times` maps `cpu_time`, `gpu_time` or `gpu_time.TYPE` to seconds, inf if a task cannot run there; `estimates` maps
-    the same names to the values that policies see, if different. `flops`, `bytes` and `efficiency` among `numbers` are
+    the same names to the values that policies see, if different.  `flops`, `bytes` and `efficiency` among `numbers` are
     the work of a row, from which its time on other types is computed (`hetsim.workload.costs.roofline`).  A trace of
     requests has no `times`: its entry needs a `service:`.  `deadline` is an instant, `patience` a time after arrival.
-    `predecessors` contains row numbers, `reads` and `writes` names of data items, `hash_ids` names of the blocks of
-    each prompt: equal names mean a common prefix. `devices` contains the types that a row may run on, separated by `|`
-    (empty: all), `items` the sizes of data items. With `curves` each row has a mode for each size of its kind;
-    `gpu_time` is then that of the fastest mode. `extra` may contain `recorded_start` (an instant) and `recorded_node`.
-    `unknown` names the columns without a meaning to the reader; number columns are in `extra` too.
-    `line(row)` returns the line of a row in the file, for messages.
+    `predecessors` contains row numbers, `reads` and `writes` names of data items, `items` the sizes of data items,
+    `hash_ids` names of the blocks of each prompt: equal names mean a common prefix.  `devices` contains the types that
+    a row may run on, separated by `|` (empty: all).  With `curves` a row has a mode for each number of GPUs on which
+    its job can run; `gpu_time` is then that of the fastest mode.  `extra` may contain `recorded_start` (an instant) and
+    `recorded_node`.  `unknown` names the columns that the reader does not interpret; those of numbers are also in
+    `extra`. `line(row)` returns the line of a row in the file, for messages.
     """
 
     source: str

@@ -131,7 +131,7 @@ def fitting(free: list[float], demand: Demand) -> list[int]:
 
 
 class Round:
-    """One decision of a rule: the recorded state, and the jobs that it has started."""
+    """One decision of a rule: the recorded state, and the jobs started so far."""
 
     def __init__(self, state: RecordedState, now: float, coming: list[LoggedJob]):
         self.state, self.now = state, now
@@ -296,7 +296,7 @@ class Examined:
 
     @staticmethod
     def _turns(here: Round, heads: list[LoggedJob], waiting: list[LoggedJob]) -> Iterator[LoggedJob]:
-        """Yield jobs by user: next is the first job of the user that uses the least."""
+        """Yield jobs in turn: always the first job of the user with the least usage."""
         lines: dict[int, list[LoggedJob]] = {}
         for job in reversed(waiting):
             lines.setdefault(job.user, []).append(job)

@@ -1,7 +1,7 @@
 """Cells of a log with its own columns: instants, durations, sizes and counts.
 
 A cell reader accepts a text (CSV), or a number, a date or a duration (Parquet, JSON), and returns a number in seconds,
-bytes or units.  Its ValueError completes a sentence that begins with the cell.
+bytes or units.  If it raises ValueError, the message continues a sentence that begins with the cell.
 """
 
 import math

@@ -196,7 +196,7 @@ class MappedJobs:
         return f"{_of(source)} is blank"
 
     def finish(self) -> None:
-        """Count the rows that became no job, and note ambiguous dates."""
+        """Finish all jobs; report unreadable and blank cells, and ambiguous dates."""
         log = self.log
         for (column, key), (there, target) in self.keys_sought.items():
             if not there:

@@ -204,7 +204,7 @@ def _blank_words(value: Any) -> tuple[str, ...]:
 
 
 def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
-    """Return the words that mean no value, and also the numbers that such words spell."""
+    """Return the words that mean no value; a word such as -1 also as a number."""
     return frozenset([*words, *(float(word) for word in words if NUMBER.fullmatch(word))])
 
 

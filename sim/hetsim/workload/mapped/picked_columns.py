@@ -77,7 +77,7 @@ class PickedColumns:
         raise file_error(self.path, f"no column {wanted[0]} (or {', '.join(wanted[1:])})", 1)
 
     def values(self, name: str, of: Callable[[Any], Any]) -> list[Any]:
-        """Return the cells of a column, converted by `of`; record its ValueErrors."""
+        """Return the cells of a column, converted by `of`; record each ValueError."""
         place = self.names.index(name)
         try:
             cells = decimal_points([row[place] for row in self._cells], self._separator)

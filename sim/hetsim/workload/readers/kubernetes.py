@@ -13,8 +13,8 @@ gpu.intel.com/product) restricts it to that type.  The node is `recorded_node`, 
 `status`, and the label `user_label` (default: user) the user.
 
 Pods of one gang are one job with their total resources, named after the gang: by the first label or annotation of
-Volcano, Kubeflow, JobSet, Kueue, Ray and the coscheduling plug-in that a pod has, or by the label that `gang: {by: LABEL}`
-names; with `gang: false` each pod is a job.
+Volcano, Kubeflow, JobSet, Kueue, Ray and the coscheduling plug-in that a pod has, or by the label that
+`gang: {by: LABEL}` names; with `gang: false` each pod is a job.
 
 Skipped and counted: pods that never started, that still run, that request nothing, or that request GPUs of two makes.
 Counted and read: pods that request a resource that is not supported, such as a MIG slice (nvidia.com/mig-1g.10gb) or a

@@ -6,10 +6,10 @@ Any columns in any order, separated by bars; required are JOBID, PARTITION, USER
 START_TIME, TIME_LIMIT and CPUS.  START_TIME of a waiting job is the start that Slurm expects, if any.  TRES_PER_NODE
 (or GRES) contains the GPUs per node, for NODES nodes; GPUs requested per job or per task (--gpus) appear only in
 TRES_ALLOC (squeue -O tres-alloc), which has precedence.  Each task of a waiting array (12_[1-8%4]) is a job; if squeue
-truncates the list (12_[1,3,5...]), each listed task is a job.  A job that waits in several partitions may have a line for
-each, and the first line counts.  Jobs with devices (RUNNING, COMPLETING, SUSPENDED, ...) run and PENDING jobs wait.
-Jobs that a hold, a dependency or a begin time blocks (JobHeldUser, Dependency, BeginTime, ...) are skipped and counted,
-since squeue does not print when they may start.
+truncates the list (12_[1,3,5...]), each listed task is a job.  A job that waits in several partitions may have a line
+for each, and the first line counts.  Jobs with devices (RUNNING, COMPLETING, SUSPENDED, ...) run and PENDING jobs
+wait.  Jobs that a hold, a dependency or a begin time blocks (JobHeldUser, Dependency, BeginTime, ...) are skipped and
+counted, since squeue does not print when they may start.
 """
 
 import math
@@ -71,7 +71,7 @@ class SnapshotJob:
 
     @property
     def group(self) -> str:
-        """Class or partition, by which run times are learned in addition to the user."""
+        """Class or partition by which, in addition to the user, run times are learned."""
         return self.class_ or self.partition
 
     @property

@@ -48,7 +48,7 @@ class Date(float):
     zoned = False  # written with a zone; a date without a zone is UTC
 
     def naive(self) -> datetime:
-        """Return the date and time on a clock in its zone."""
+        """Return the date and time in the date's own zone, without the zone."""
         return datetime.fromtimestamp(self, UTC).replace(tzinfo=None)
 
 
