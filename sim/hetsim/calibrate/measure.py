@@ -75,7 +75,7 @@ MAX_SPREAD = 0.1  # half the interquartile range of repeats / median, above whic
 
 
 class CalibrationError(HetsimError):
-    """A device whose stage times do not fit the linear model."""
+    """The stage times of a device do not fit the linear model."""
 
 
 @dataclass

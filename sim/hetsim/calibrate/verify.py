@@ -62,7 +62,7 @@ class ServiceProfile:
 
 
 def poisson(rate: float, seconds: float, seed: int) -> np.ndarray:
-    """Draw arrival times, at least one, in seconds that are whole nanoseconds."""
+    """Draw arrival times (s, rounded to whole ns), at least one."""
     random = np.random.default_rng(seed)
     count = max(1, random.poisson(rate * seconds))
     return np.sort(np.round(random.random(count) * seconds, 9))

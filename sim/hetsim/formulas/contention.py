@@ -102,7 +102,7 @@ def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contenti
 
 
 def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
-    """Return each job's max-min fair link share (row) by number of senders (column)."""
+    """Return each job's (row) max-min fair link share by number of other senders."""
     count = len(share)
     others = np.arange(count)
     shares = np.empty((count, count))

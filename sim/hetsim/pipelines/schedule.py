@@ -49,7 +49,7 @@ class BoundarySeconds:
 
 @dataclass(frozen=True)
 class PipelineSlot:
-    """A pass of a micro-batch through a stage, with communication up to time `free`."""
+    """A pass of a micro-batch through a stage, then communication until time `free`."""
 
     stage: int
     replica: int

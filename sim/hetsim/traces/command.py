@@ -243,7 +243,6 @@ def _in_yaml(file: str) -> bool:
 
 
 def _source(file: str, form: str | None, options: tuple[str, ...], cluster: str | None) -> dict[str, Any] | None:
-    """Return the scenario of a file, or of a log with a node list; else None."""
     from hetsim.scenario.file import document
 
     if _in_yaml(file):

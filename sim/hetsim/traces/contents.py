@@ -11,7 +11,7 @@ from hetsim.workload.traces import TaskTable
 
 
 def rows_word(table: TaskTable) -> str:
-    """Return the word for a row of a trace: task or request."""
+    """Return "requests" if the rows of a trace are requests, else "tasks"."""
     return "requests" if table.requests else "tasks"
 
 

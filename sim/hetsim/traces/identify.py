@@ -123,7 +123,7 @@ HEADS = ("scheduler", "", "order", "what may pass", "kept by a limit", "explaine
 
 
 def rows(found: Identified) -> list[list[str]]:
-    """Return a row per rule: policy, order, discipline, limits, explained shares."""
+    """Return a row per rule: name, mark, order, discipline, limits, explained shares."""
     lines = []
     for number, one in enumerate(found.rules):
         order = f"{one.rule.order} of users" if one.rule.order in ("share", "usage") else one.rule.order
@@ -139,7 +139,7 @@ def _percent(share: float) -> str:
 
 
 def explained(score: RuleScore, found: Identified) -> str:
-    """Return a phrase on the fraction of starts that a rule explains."""
+    """Return a sentence on the fraction of starts that a rule explains."""
     starts = f"{_percent(score.explained)} of the starts within {found.cycle:.3g} s"
     return f"{name_of(score, found)} explains {starts}, and {_percent(score.of_waiting)} of those of jobs that waited"
 

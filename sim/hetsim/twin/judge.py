@@ -226,7 +226,6 @@ def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dic
 
 
 def _waits(past: JobHistory, user: str, waited: float) -> np.ndarray:
-    """Return past waits of a user's jobs minus the wait so far; at least 0."""
     rows: Sequence[int] | np.ndarray = np.flatnonzero(past.labels["user"] == user)[-LAST:]
     if len(rows) < FEW:
         rows = np.arange(len(past))[-10 * LAST :]

@@ -129,7 +129,7 @@ class ShadowLog:
                 "all": _errors(done) if done else None, "shadow_error_by_limit": self.error_by_limit()}  # fmt: skip
 
     def lines(self) -> list[str]:
-        """Return errors as a table, and the error by limits that no rule models."""
+        """Return errors as a table, and the share of the error by unmodeled limits."""
         if self.folder is None:
             return []
         done = self.judged

@@ -58,7 +58,7 @@ def training_step(
     cluster: Cluster, spec: NodeSpec, nodes: int, model: formulas.Transformer, plan: formulas.ParallelPlan,
     machine: formulas.TrainingMachine,
 ) -> Exchange:  # fmt: skip
-    """Return a training step with its communication, on `nodes` nodes of this kind."""
+    """Return a training step with its communication, on `nodes` nodes of kind `spec`."""
     step = formulas.step(model, plan, machine)
     phases = list(formulas.phases(model, plan, machine).values())
     flops = model.flops(plan.batch, "none") / plan.gpus / machine.flops

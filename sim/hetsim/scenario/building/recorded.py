@@ -320,7 +320,6 @@ def loaded(
 
 
 def _codes(values: np.ndarray | None, kept: np.ndarray, default: str) -> tuple[np.ndarray | None, list[str]]:
-    """Return a column as codes and their names; blank cells have the name `default`."""
     if values is None:
         return None, [default]
     import pandas as pd

@@ -237,7 +237,6 @@ def _models_in(annotations: Iterable[Any]) -> Iterator[tuple[type[BaseModel], An
 
 
 def _tags(model: type[BaseModel]) -> list[Any]:
-    """Return the values of a model's literal fields, which identify it in a union."""
     return [
         value
         for info in model.model_fields.values()

@@ -57,7 +57,7 @@ class Replicas(Model):
     """Routing policy of this service (which replica serves a request): a name, or name and parameters."""
 
     def check_counts(self, *others: str) -> None:
-        """Raise KeyProblem if the number of replicas is given twice, or roles are unknown."""
+        """Raise KeyProblem for contradictory replica numbers, or roles that do not exist."""
         if self.scale is not None and "roles" in self.scale.model_fields_set and not getattr(self, "disaggregated", 0):
             raise KeyProblem("scale.roles", "roles are those of disaggregated replicas, and these do everything")
         for other in others:

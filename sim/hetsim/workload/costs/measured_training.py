@@ -135,7 +135,7 @@ class Application:
         return (var + sqr) / (var * sizes[0] / batch + sqr)
 
     def split(self, gpus: int, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the samples per GPU and pass, and the number of passes before the last."""
+        """Return the samples per GPU in a pass, and the number of passes before the last."""
         smallest, largest = self.batch_sizes[0], self.local_range[1]
         local = np.ceil(batch / gpus - EPSILON)
         more = np.ceil(local / largest - EPSILON) - 1
@@ -196,7 +196,7 @@ class TrainingCurve:
         return {}
 
     def _of(self, layout: Layout, unit: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return, by epoch, the fraction of work done in `unit` seconds, and end times."""
+        """Return, by epoch, the fraction of work in `unit` s; and 0 with the end times."""
         progress = self.application.progress
         with np.errstate(divide="ignore"):
             rates = self.application.speeds(layout, self.batch) / progress[-1] * unit

@@ -23,7 +23,7 @@ class MappedJobs:
     """Converter of rows of cells into jobs."""
 
     def __init__(self, log: JobLog, made: LogMap, keyed: bool):
-        """`keyed`: each row is identified by a key of its own, not by its line number."""
+        """`keyed`: rows have keys (JSON); a blank cell may be a missing key."""
         self.log, self.made, self.keyed = log, made, keyed
         self.readers = {target: made.reader(target) for target in made.columns if kind_of(target) != "text"}
         self.bad: dict[str, int] = {}  # cells of each target that cannot be read

@@ -146,7 +146,7 @@ def _minus_one(column: Column) -> bool:
 
 
 def _consistent(chosen: dict[str, Column], found: Proposal) -> dict[str, Column]:
-    """Return the chosen columns whose contents do not contradict each other."""
+    """Return the choices without columns whose contents contradict the choice."""
     if (queue := chosen.get("queue")) is not None and queue.numbers is not None and len(set(queue.cells)) > 1:
         what = "the wait" if _is_wait(queue, chosen) else "numbers, maybe the time in the queue"
         found.unsure.append(f'queue: "{queue.name}" has {what}; the column was left out')

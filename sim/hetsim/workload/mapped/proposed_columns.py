@@ -1,4 +1,4 @@
-"""Proposes the log columns of job attributes (targets), by name and contents."""
+"""Proposes which column of a log has which job attribute, by name and contents."""
 
 import datetime
 import re
@@ -101,7 +101,7 @@ class Column:
 
     @property
     def plain(self) -> str:
-        """The name without unit and punctuation: submittime for `Submit-Time (s)`."""
+        """The letters of the name in lower case: submittimes for `Submit-Time (s)`."""
         return re.sub(r"[^a-z]", "", self.name.rpartition(".")[2].casefold())
 
     def names(self, target: str) -> list[str]:
@@ -153,7 +153,7 @@ class ColumnChoice:
 
 
 def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) -> Column:
-    """Return a column made of the first rows' cells without blanks and `words`."""
+    """Return a column of the first rows; blank cells and `words` mean no value."""
     cells_there, there = [], []
     for cell in cells:
         try:

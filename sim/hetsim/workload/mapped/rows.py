@@ -26,7 +26,7 @@ FORMATS = ("csv", "parquet", "jsonl")
 
 
 class FileRows:
-    """Protocol of a file that is read as rows of cells."""
+    """Base class of files that are read as rows of cells."""
 
     names: list[str]  # of the columns
     word: str  # what row numbers count: lines of the file, or rows if it has no lines

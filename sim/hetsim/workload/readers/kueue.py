@@ -140,7 +140,7 @@ class KueueObjects:
 
 
 def unreadable(error: Exception) -> str:
-    """Return a message from the error that reading an object raised."""
+    """Return why an object cannot be read, from the error that was raised."""
     if isinstance(error, KeyError):
         return f"the key {error} is missing"
     return str(error) if isinstance(error, ValueError) else "a field does not have the type that Kueue defines"

@@ -192,7 +192,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def nodes(path: ExistingFile, *, types: TypeNames | None = None, sshare: ExistingFile | None = None) -> list[Any]:
     """The nodes of slurm.conf.
 
-    `sshare` (a file of shares) does not affect the nodes; a conversion adds its accounts to `policy:`.
+    `sshare` (a file of accounts, shares and usage) does not affect the nodes; a conversion adds it to `policy:`.
     """
     return SlurmConf(Path(path), types or {}).nodes
 

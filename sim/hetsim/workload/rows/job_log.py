@@ -169,7 +169,7 @@ class JobLog(ReadFile):
         return self._added - 1
 
     def window(self) -> tuple[float, float]:
-        """Return `since` and `until` on the log's own clock; call after the last row."""
+        """Return `since` and `until` on the log's own clock; call after all dated rows."""
         zero = self.origin if not self.dated else self.first if math.isfinite(self.first) else 0.0
         bounds = []
         for key, given in (("since", self.cut.since), ("until", self.cut.until)):

@@ -319,7 +319,6 @@ class Assembly:
 
 
 def _keys(ids: np.ndarray) -> np.ndarray:
-    """Return a number for each id; equal ids have equal numbers."""
     return ids if ids.dtype == np.int64 else np.fromiter(map(hash, ids), np.int64, len(ids))
 
 

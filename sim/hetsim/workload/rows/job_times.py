@@ -234,7 +234,6 @@ class JobTimes:
                 self.log.blocks.patches[one.position] = one.options[0]
 
     def _requeued(self, rest: "_Rest") -> None:
-        """Move the arrival of a requeued attempt to the end of the attempt before."""
         order = np.lexsort((rest.start, rest.keys))
         same = np.flatnonzero(rest.keys[order][1:] == rest.keys[order][:-1])
         for before, here in zip(order[same].tolist(), order[same + 1].tolist(), strict=True):

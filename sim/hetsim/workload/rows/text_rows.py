@@ -170,7 +170,7 @@ def cells_of(lines: list[str]) -> list[tuple[int, list[str]]]:
 
 
 def place(line: str, cell: int) -> int:
-    """Return the column (from 1) of a line at which its cell number `cell` begins."""
+    """Return the column (from 1) of a line at which cell `cell` (from 0) begins."""
     for number, match in enumerate(re.finditer(r"\S+", line)):
         if number == cell:
             return match.start() + 1
