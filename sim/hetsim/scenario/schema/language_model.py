@@ -144,8 +144,7 @@ class LanguageModel(Profiled, Replicas):
     kv: KvCacheSpec | None = None
     """Memory that keys and values need; unless given, memory is not limited."""
     max_num_seqs: Degree = 256
-    """Maximum number of requests in a replica; unless given, also at most the measured number and the tokens of a
-    step."""
+    """Maximum number of requests in a replica; without this key, fewer if no more were measured or fit into a step."""
     max_output_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | Literal["exact"] | None = None
     """Longest answer that a request announces, at which answers end; exact: each request announces its own length; none
     unless given."""
