@@ -71,7 +71,7 @@ class Curves:
 
 
 class TimedCurve(WorkCurve, Protocol):
-    """A curve that also has the seconds of a unit of work on GPUs of speed 1."""
+    """A curve that also states how long a unit of work takes on GPUs of speed 1, in s."""
 
     @property
     def seconds(self) -> float: ...

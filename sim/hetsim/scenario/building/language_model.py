@@ -274,7 +274,7 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
 
 
 def joining_problem(stream: TaskStream, batching: IterationPolicy) -> tuple[str, str] | None:
-    """Return a key and why its value never lets a request join a batch; else None."""
+    """Return a key that keeps requests from joining a batch, with the reason, or None."""
     service = stream.language
     assert service is not None
     if batching.by_client and stream.weight is not None and not (stream.weight > 0).all():

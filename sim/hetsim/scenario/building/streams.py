@@ -140,7 +140,7 @@ def stopping_of(demand: Demand) -> tuple[Stopping, bool]:
 
 
 def users_of(demand: Demand, n: int, rng: np.random.Generator) -> tuple[np.ndarray | None, list[str]]:
-    """Return each task's user as a code (None: all are the first), and user names."""
+    """Return the users of tasks as codes (None: only one user), and the user names."""
     if demand.users is None:
         return None, [demand.user or ""]
     mix: Any = demand.users
