@@ -283,7 +283,6 @@ def _write(outcome: Result | Replications, folder: Path) -> None:
 
 
 def _draw(outcome: Result | Replications, path: Path, until: float | None = None) -> None:
-    """Draw the default picture, or a Gantt chart whose time axis ends at `until`."""
     runs = _whole_runs(outcome)
     if until is None or not runs or len(runs[0].launches) > MAX_BARS:
         _save_figure("default", outcome, path)

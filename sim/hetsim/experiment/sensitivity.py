@@ -48,11 +48,12 @@ def longer_steps(scenario: Scenario) -> dict[str, Any]:
 def paired(
     study: Study, case: Case, values: Sequence[Mapping[str, float]], warmup: float | None, further: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Run the first replications of a case again with longer steps; compare.
+    """Run the first replications of a case again with longer steps, and compare them.
 
-    Parameters: values: metrics of each replication as it is; warmup: a detected one; further: metrics besides METRICS.
-    Returns: step_time (a factor), replications, and of each metric that is finite the mean as it is and with longer
-        steps; empty if no steps are uncertain.
+    Parameters: values: metrics of each replication without the change; warmup: a detected one, or None; further:
+    metrics to compare besides METRICS.
+    Returns: step_time (the factor), replications, and by metric, if both are finite, the mean without the change and
+    with longer steps; empty if no steps are uncertain.
     """
     changes = longer_steps(case.scenario.with_overrides(case.overrides) if case.overrides else case.scenario)
     if not changes or case.scenario.document.program is not None:

@@ -120,7 +120,6 @@ def select(study: Study, race: Race, series: Mapping[str, Replicates], first: in
     entered = 0
 
     def look(_: Replicates | None = None) -> None:
-        """Add new replications of the remaining cases; request more until it is decided."""
         nonlocal entered
         while not (entered and race.over) and entered < most:
             wanted = entered + 1 if entered else first

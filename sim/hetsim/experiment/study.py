@@ -186,7 +186,6 @@ class Study:
         return list(iter(self._next, None))
 
     def _next(self) -> Place | None:
-        """Return the next replication that must be run; None if there is none now."""
         while True:
             while self._ready:
                 series = self._ready[0]
@@ -268,7 +267,6 @@ class Study:
             self._tell_cases()
 
     def _tell_cases(self) -> None:
-        """Report the finished cases to the meter, in the order of their request."""
         while self._untold and self._untold[0].done:
             series = self._untold.popleft()
             if self.meter.tell_case is not None and not series.pilot:
@@ -392,7 +390,6 @@ class _Flight:
         self.alone = False  # True if the jobs under way were submitted as suspects
 
     def submit(self) -> bool:
-        """Submit jobs up to the pool's limit; return False if the pool is broken."""
         if self.alone and self.tasks:
             return True
         self.alone = bool(self.suspects) and not self.tasks
@@ -418,7 +415,6 @@ class _Flight:
         return bool(self.deaths) and (id(place[0]), place[1]) in self.deaths
 
     def _needed(self) -> Place | None:
-        """Return the next replication for a worker; store complete ones for this process."""
         while (place := self.again.popleft() if self.again else self.study._next()) is not None:
             if place[1] >= place[0].whole:
                 return place
@@ -460,7 +456,6 @@ class _Flight:
             (self.again.appendleft if first else self.suspects.append)((series, number))
 
     def cancel(self) -> bool:
-        """Cancel runs that are not needed; return True if there were any."""
         for future in self.tasks:
             future.cancel()
         return bool(self.tasks)

@@ -98,7 +98,7 @@ def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
 def judged(
     paper: tuple[float, float], ours: Sequence[tuple[float, float, int] | None], tolerance: Tolerance
 ) -> dict[str, Any]:
-    """Return the comparison's columns for one figure; its mean is over `ours`."""
+    """Return the comparison's columns for one figure; the mean of `ours` is compared."""
     known_values = [one for one in ours if one is not None]
     complete = len(known_values) == len(ours)
     mean = sum(one[0] for one in known_values) / len(known_values) if known_values and complete else math.nan
@@ -288,7 +288,7 @@ def measured(
 
 
 def _equal(entry: Entry, table: FiguresTable, case: TableCase, result: Result, column: str, value: FigureValue) -> int:
-    """Return the number of tasks with the value of the figures, in any order of ids."""
+    """Return the number of tasks whose value equals the authors' figure for their id."""
     assert value.column is not None
     figures = entry.figures[table.name]
     for axis, label in case.labels:

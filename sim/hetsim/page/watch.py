@@ -129,7 +129,6 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def do_GET(self) -> None:  # noqa: N802
-        """Answer with the page, or the state of the directory; nothing else is served."""
         watched = self.server.watched
         # A page from elsewhere can give this machine a name of its own, and would read along under that name.
         if self.headers.get("Host") not in {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}:

@@ -100,7 +100,6 @@ def _unlike(result: Result) -> dict[str, str]:
 
 
 def _stages(bars: pd.DataFrame, row: np.ndarray) -> list[Any]:
-    """Return the bars of all stages, and behind them bars of the whole occupancy."""
     cpu, lost = bars["cpu"].to_numpy(), bars["outcome"].isin(["lost"]).to_numpy()
     edge, decided, ended = 0.5 if len(bars) < 2000 else 0.0, bars["decided"].to_numpy(), bars["end"].to_numpy()
     marks, at_work = [row_boxes(decided, ended, row, 0.12, color=OVERHEAD_COLOR)], np.zeros(len(bars))
@@ -121,7 +120,6 @@ def _stages(bars: pd.DataFrame, row: np.ndarray) -> list[Any]:
 
 
 def _names(bars: pd.DataFrame, row: np.ndarray, end: float) -> list[Texts]:
-    """Return names of tasks inside their bars, where they fit into the visible part."""
     if len(bars) > LABELED or not end:
         return []
     if FUSED in bars:
@@ -178,7 +176,6 @@ def timeline(result: Result) -> Picture:
 
 
 def _groups_of_types(cluster: Any, kinds: list[str]) -> dict[str, list[str]]:
-    """Return device types by the label of their line; the rarest share a line."""
     if len(kinds) <= len(PALETTE):
         return {kind: [kind] for kind in kinds}
     cpus = [kind for kind in kinds if cluster.types[kind].kind == "cpu"]
@@ -256,7 +253,6 @@ def default(outcome: Result | Replications) -> Picture:
 
 
 def _spread(runs: Replications) -> Panel:
-    """Return a panel of each replication's mean response, and the CI of the mean."""
     values = runs.values[DEFAULT_METRIC]
     factor, unit = fitting(values.tolist(), SECONDS)
     finite = values[np.isfinite(values)] / factor

@@ -32,7 +32,6 @@ def match(scenario: Scenario) -> Match:
 
 
 def _family(facts: Facts) -> str:
-    """Return the family of models, by workload, admission, tasks and scheduler."""
     entries = facts.model.workload
     if any(entry.service is not None for entry in entries):
         return "choices" if facts.input.language else "batches"
@@ -66,7 +65,6 @@ def _family(facts: Facts) -> str:
 
 
 def _of_clients(facts: Facts) -> str | None:
-    """Return the family by clients or simultaneous arrivals; None if neither applies."""
     clients = [entry.clients for entry in facts.model.workload if entry.clients is not None]
     if facts.admission == declared.LIMIT:
         return "retrials" if clients else None

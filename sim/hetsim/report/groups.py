@@ -55,7 +55,6 @@ def _lines(table: pd.DataFrame, by: str, shown: Sequence[str]) -> list[str]:
 
 
 def _differences(comparison: Comparison, by: str, shown: Sequence[str]) -> list[str]:
-    """Return rows by group and policy except the base, columns by metric, with marks."""
     names = [name for name in shown if name != TASK_COUNT]  # of which every policy gets the same
     differences = comparison.differences_by(by, names)
     if differences.empty:

@@ -40,7 +40,7 @@ def save_input(run: RunInput, folder: Path) -> None:
 
 
 def load_input(folder: Path) -> RunInput:
-    """Read the saved input; UsageError if too new, any exception if damaged."""
+    """Read the saved input; UsageError if it is too new, any exception if damaged."""
     import pyarrow.parquet as pq
 
     document = read_json(folder / OBJECTS)

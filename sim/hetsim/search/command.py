@@ -84,7 +84,6 @@ def size(
 
 
 def _over(texts: tuple[str, ...], least: int | None, most: int | None) -> Any:
-    """Parse --over: one key for bisection, or keys with their candidate values."""
     plain = [text for text in texts if "=" not in text]
     if len(texts) == 1 and plain:
         return texts[0]

@@ -149,7 +149,6 @@ class Decision:
         return [*said, *sentences(self.sensitivity), *self._open()]
 
     def _open(self) -> list[str]:
-        """Sentences on open candidates, which more replications might make the best."""
         limit = math.inf if self.best is None else self.best.objective
         open_ones = [one for one in self.candidates if one.trial.verdict == OPEN and not one.objective >= limit]
         if not open_ones:
@@ -281,7 +280,6 @@ def _known(objective: str, prices: list[float], given: Sequence[PointRow]) -> li
 
 
 def _numbers(key: str, given: Any) -> list[int]:
-    """Parse the whole numbers of a key: a list, or a range such as 1..8."""
     if key in NO_SIZES:
         raise UsageError(f"{key}: {NO_SIZES[key]}, not a size; give a key such as cluster.nodes.0.count")
     if given is None:
@@ -312,8 +310,6 @@ def _price(scenario: Scenario) -> float:
 
 
 class _Search:
-    """The trials of the candidates, by number."""
-
     def __init__(
         self, judge: Judge, cases: Sequence[Case], about: Sequence[tuple[Mapping[str, Any], str]],
         known: Sequence[float], tell: Callable[[Any], None] | None,
@@ -324,14 +320,12 @@ class _Search:
         self.tied: list[int] = []
 
     def cheapest(self) -> int | None:
-        """Return the first candidate that meets all targets, in order of the objective."""
         for number in sorted(range(len(self.cases)), key=lambda number: self.known[number]):
             if self._try(number).trial.verdict == MET:
                 return number
         return None
 
     def best(self, objective: str, probability: float, delta: float) -> int | None:
-        """Return the candidate with the best mean of a metric that meets all targets."""
         remaining = [number for number in range(len(self.cases)) if self._try(number).trial.verdict == MET]
         values = {number: self._values(number, objective) for number in remaining}
         for number in self.tried:

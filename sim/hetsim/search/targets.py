@@ -180,7 +180,7 @@ class Judge:
         return trial, series
 
     def sensitivity(self, series: Replicates | None, findings: Sequence[Any]) -> dict[str, Any]:
-        """Return `paired` of a case, with verdicts on its findings per target."""
+        """Return the sensitivity of a case to longer steps, with verdicts by target."""
         if series is None:
             return {}
         rows = [outcome.values or {} for outcome in series.taken]

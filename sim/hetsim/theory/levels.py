@@ -28,7 +28,7 @@ MAX_TAIL_PHASES = 120
 
 
 class Level(NamedTuple):
-    """Rates out of a level, by state: to the level above, within, to the level below."""
+    """Transition rates out of the states of a level: upward, within it, and downward."""
 
     up: Floats
     within: Floats  # the diagonal is ignored
@@ -165,10 +165,7 @@ def _map_phc(name: str, switch: Floats, arrive: Floats, service: PhaseType, serv
 def _map_levels(
     name: str, switch: Floats, arrive: Floats, service: PhaseType, servers: int, waited: Floats | None = None
 ) -> tuple[list, Level]:
-    """Return the levels up to all servers busy, and that of all higher levels.
-
-    `waited`: first-phase probabilities of customers that had to wait, if not `service.start`.
-    """
+    """Levels up to all servers busy, and those above; `waited`: start after a wait."""
     phases, still = len(service.start), np.eye(len(arrive))
     _bounded(name, len(arrive) * states_of(service, servers))
     states = [_occupancies(busy, phases) for busy in range(servers + 1)]
@@ -254,12 +251,11 @@ def two_priorities(classes: Sequence[Sequence[float]], servers: int, preemptive:
 
 
 def _longest(higher: Sequence[float], servers: int) -> int:
-    """Return the number of higher-class customers with a probability of about 1e-15."""
     return servers + math.ceil(-34 / math.log(higher[0] * higher[1] / servers))
 
 
 def are_quick(classes: Sequence[Sequence[float]], servers: int, preemptive: bool) -> bool:
-    """Return True if `two_priorities` takes about a second."""
+    """Return True if `two_priorities` takes at most about a second."""
     longest = _longest(classes[0], servers)
     return is_quick(longest if preemptive else (servers + 1) * longest, servers)
 
@@ -317,7 +313,7 @@ def states_of(service: PhaseType, servers: int) -> int:
 
 
 def is_quick(states: int, servers: int) -> bool:
-    """Return True if such a chain can be solved in at most about a second."""
+    """Return True if a chain of this size can be solved in at most about a second."""
     return servers * states**2 <= MAX_WORK
 
 
@@ -345,17 +341,13 @@ def _generator(within: Floats, leaving: Floats) -> Floats:
 
 
 def _occupancies(busy: int, phases: int) -> Floats:
-    """Return all counts of busy servers by phase, one row each, in ascending order."""
     bars = np.array(list(combinations(range(busy + phases - 1), phases - 1)), dtype=int)
     ends = np.full((len(bars), 1), -1)
     return np.diff(np.hstack([ends, bars, ends + busy + phases]), axis=1) - 1
 
 
 def _moves(states: Floats, to: Floats, rates: Floats) -> Floats:
-    """Return rates between states: a server moves from phase i to j at `rates[i, j]`.
-
-    The index after the last phase stands for the idle phase, from or to which one server moves.
-    """
+    """Rates between states: from phase i to j at `rates[i, j]`; last index: idle."""
     flows, phases = np.zeros((len(states), len(to))), states.shape[1]
     place = {tuple(state): number for number, state in enumerate(to.tolist())}
     one, busy = np.eye(phases + 1, phases, dtype=int), np.hstack([states, np.ones((len(states), 1), dtype=int)])
@@ -389,7 +381,6 @@ def _solved(levels: list[Level], alike: Level) -> tuple[list[Floats], Floats]:
 
 
 def _inside(levels: list[Level], alike: Level) -> tuple[float, Floats]:
-    """Return the mean level, and the probabilities of states within levels."""
     chances, powers = _solved(levels, alike)
     apart, last = np.eye(len(powers)) - powers, len(levels) - 1
     beyond = np.linalg.solve(apart.T, powers.T @ chances[-1])  # all above the last level

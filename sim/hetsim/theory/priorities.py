@@ -74,7 +74,6 @@ def preemptive_resume(classes: Sequence[Class | tuple[float, ...]], servers: int
 
 
 def _of_chain(kind: str, given: list[Class], servers: int) -> tuple[Prediction, ...]:
-    """Predict two classes with different exponential services at several servers."""
     from hetsim.theory.levels import two_priorities
 
     waits = two_priorities(given, servers, preemptive=kind == "preemptive-resume")

@@ -83,7 +83,6 @@ class Dqn:
         self, practice: Practice, network: ScoreNetwork, target: ScoreNetwork, memory: Memory,
         random: np.random.Generator,
     ) -> list[np.ndarray]:  # fmt: skip
-        """Gradients of the Huber loss between values and their one-step estimates."""
         layout = practice.layout
         drawn = memory.draw(self.batch, random)
         after = memory.after(drawn)
@@ -195,7 +194,6 @@ class Reinforce:
         path.end = episodes.now
 
     def _gradients(self, practice: Practice, network: ScoreNetwork, paths: list[Path], left: float) -> list[np.ndarray]:
-        """Gradients of the loss: minus the expected advantage and the entropy bonus."""
         returns = [path.returns(self.horizon * practice.scale) for path in paths]
         gains = []
         for number, path in enumerate(paths):

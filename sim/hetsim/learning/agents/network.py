@@ -25,7 +25,7 @@ class ScoreNetwork:
 
     @classmethod
     def fresh(cls, inputs: int, hidden: Sequence[int], random: np.random.Generator) -> "ScoreNetwork":
-        """Draw weights (Glorot and Bengio, 2010), small in the last layer: similar scores."""
+        """Draw weights (Glorot and Bengio 2010), small in the last layer for equal scores."""
         arrays = []
         sizes = [inputs, *hidden, 1]
         for before, after in zip(sizes, sizes[1:], strict=False):
@@ -51,7 +51,7 @@ class ScoreNetwork:
         return values, (values[-1] @ self.arrays[-2] + self.arrays[-1])[:, 0]
 
     def backward(self, slopes: np.ndarray) -> Arrays:
-        """Gradients of the arrays, from the loss's derivative by each score."""
+        """Gradients of the arrays; `slopes`: derivative of the loss by each score."""
         gradients: Arrays = []
         back: np.ndarray = slopes.astype(np.float32)[:, None]
         for layer in reversed(range(len(self._kept))):

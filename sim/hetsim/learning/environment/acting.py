@@ -96,7 +96,7 @@ class Actions:
 
 
 class Acting(Window):
-    """A window with more actions than starts, and optionally another observation.
+    """A window with all enabled actions, not only starts, and any observation.
 
     Without enabled actions and with the observation "vector" it is a plain `Window`.  `choice`, if given, chooses the
     actions: this makes a trained model a scheduler of a run.
@@ -209,7 +209,6 @@ class Acting(Window):
         return mask
 
     def _where(self, task: Task, known: dict[Any, bool], single: bool) -> np.ndarray:
-        """Return the mask of options and nodes that are possible for a task."""
         actions = self.actions
         fits = np.zeros((len(actions.options), len(actions.places)), np.bool_)
         for number, option in enumerate(actions.options):
@@ -251,7 +250,6 @@ class Acting(Window):
         return self.view.running(by="start", own=True)[: self.window]
 
     def _idle(self, number: int) -> list[Any]:
-        """Return the accelerators of a node that are awake, up and idle."""
         columns = self.view.nodes
         columns.refresh()
         share = columns.accelerators.share

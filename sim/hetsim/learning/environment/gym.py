@@ -190,7 +190,7 @@ def _replication(value: Any) -> int:
 
 
 def whole_number(action: Any) -> int:
-    """Convert an action to an integer; raise UsageError if it is none."""
+    """Convert an action to an integer; raise UsageError if it is not a whole number."""
     if isinstance(action, np.ndarray) and action.ndim == 0:
         action = action.item()
     if isinstance(action, bool) or not isinstance(action, int | np.integer):
@@ -266,7 +266,6 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
         return observation, rewards, ends[:, 0], ends[:, 1], info
 
     def _seen(self) -> tuple[Any, dict[str, Any]]:
-        """Return the observations of all environments, and the info."""
         episodes, space, size = [env.episodes for env in self.envs], self.single_observation_space, self.num_envs
         observations = gymnasium.vector.utils.concatenate(
             space, [one.observation for one in episodes], gymnasium.vector.utils.create_empty_array(space, size)

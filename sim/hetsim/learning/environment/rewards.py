@@ -352,7 +352,6 @@ class Energy(Reward):
         return -spent
 
     def _rest(self, now: float) -> None:
-        """Update the energy of idle devices up to the present."""
         log = reversed(self.simulation.state.recorder.device_log)
         new = takewhile(lambda entry: entry is not self._noted, log)
         # The end of a waking changes nothing here, and may be taken back.
@@ -379,7 +378,6 @@ class Energy(Reward):
 
 
 def _dynamic(mode: Mode) -> float:
-    """Watts above idle of a computing device or core."""
     return mode.type.power.busy - mode.type.power.idle
 
 
@@ -395,7 +393,7 @@ class RewardParts(dict[str, float]):
 
     @property
     def is_sum(self) -> bool:
-        """Return True if the reward is defined without decisions of an agent."""
+        """Return True if the reward can be computed for any policy, not only for an agent."""
         return not any(isinstance(item, partial) for item in self.made.values())
 
 

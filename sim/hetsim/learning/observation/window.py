@@ -272,7 +272,10 @@ class Window(Scheduler):
         return looked
 
     def context(self, work: list[float], wanted: list[int]) -> list[float]:
-        """Features of the types and the system, from the tasks' work by fastest type."""
+        """Features of the device types and of the whole system.
+
+        `work`, `wanted`: by type, seconds of work and number of the tasks shown that are fastest there.
+        """
         now, scale, shown, row = self.view.now, self.scale, self.window, []
         self.view.nodes.refresh()
         for name, running, capacity, ahead, count in zip(
@@ -333,10 +336,7 @@ class Window(Scheduler):
         return bool(self.view.items) or any(task.allowed is not None for task in tasks)
 
     def _fits_task(self, task: Task, known: dict[Any, Placement | None]) -> list[bool]:
-        """Return for each type whether the task could start there in an allowed mode.
-
-        `known`: previous results; tasks that share a mode and data share the result.
-        """
+        """Return for each type if the task can start there in a mode; `known`: a cache."""
         modes, allowed, items = task.shape.modes, task.allowed, bool(self.view.items)
         row = []
         for positions in self._positions(task.shape):
@@ -360,7 +360,6 @@ class Window(Scheduler):
         return row
 
     def _positions(self, shape: Shape) -> list[list[int]]:
-        """Return the positions of a shape's modes by device type."""
         if (positions := self._modes.get(shape)) is None:
             names = [mode.type.name for mode in shape.modes]
             positions = self._modes[shape] = [

@@ -81,7 +81,7 @@ class Training:
     baselines   reward per task of the baselines in the validation runs, by label
     comparison  learned policy and baselines on the scenario's own seed, or None if there are no baselines
     runs        the runs of the comparison, by label
-    earned      reward per task of these runs, by replication and label, if the reward is a sum without a metric
+    earned      reward per task of these runs, by replication and label, if no metric equals the reward
     """
 
     policy: Any
@@ -201,7 +201,6 @@ def train(
 def _rivals(
     scenario: Scenario, decides: str, baselines: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None
 ) -> dict[str, Any] | None:
-    """Return the policies to compare with, by label; None for the hand-written ones."""
     if decides != ADMISSION:
         return named_policies(BASELINES if baselines is None else baselines)
     run = scenario.build()
@@ -263,7 +262,6 @@ def _compared(
     scenario: Scenario, policy: Any, others: dict[str, Any], metrics: list[str], options: StudyOptions,
     practice: Practice,
 ) -> tuple[Comparison, dict[str, Any], pd.DataFrame | None]:  # fmt: skip
-    """Compare the learned policy with the baselines, on the scenario's own seed."""
     with tempfile.TemporaryDirectory(prefix="hetsim-") as folder:
         path = Path(folder) / "policy.npz"
         agent_files.save(policy, path)
@@ -355,7 +353,6 @@ def _best_limit(scenario: Scenario, played: Callable[[Scenario], float]) -> dict
 
 
 def _threshold(tasks: Tasks, reward: Mapping[str, float]) -> dict[str, Any] | None:
-    """Return `mdp_threshold` for rewards and costs of this form, else None."""
     earning = [name for name in (Goodput.name, ValueReward.name) if reward.get(name, 0.0) > 0]
     holding = reward.get("response", 0.0)
     if len(earning) != 1 or set(reward) - {*earning, "response"} or holding < 0:

@@ -55,7 +55,7 @@ class Replications:
 
         Parameters: directory: the directory of the replications.
         Returns: the replications.
-        Raises: UsageError: it has none, or is damaged.
+        Raises: UsageError: the directory has no replications, or is damaged.
         """
         folder = Path(directory)
         with reading_stored(folder):
@@ -109,7 +109,6 @@ class Replications:
         return pd.DataFrame.from_dict(self._rows, orient="index").sort_index().rename_axis("replication")
 
     def _column(self, name: str) -> pd.Series:
-        """Values kept under a name, by replication; NaN if missing."""
         numbers = sorted(self._rows)
         kept = [self._rows[number].get(name, math.nan) for number in numbers]
         return pd.Series(kept, index=pd.Index(numbers, name="replication"), name=name)
@@ -219,7 +218,7 @@ class Replications:
 
     @property
     def replays(self) -> bool:
-        """Return True if a trace is used as it was recorded."""
+        """Return True if the scenario replays a trace unchanged."""
         return bool(self.results) and "" in self.results[0].record.input.traces
 
     @property
@@ -240,7 +239,7 @@ class Replications:
         return table.rename_axis("metric")
 
     def energy_until(self, ends: pd.Series) -> pd.DataFrame:
-        """energy_j and energy_idle_j, with the idle energy from each end to `ends` added."""
+        """Return energy_j and energy_idle_j as if each run idled from its end to `ends`."""
         own = self.ends
         further = (ends.reindex(own.index) - own).clip(lower=0.0) * self._column(_WATTS)
         return pd.DataFrame({name: self._column(name) for name in COMMON_END}).add(further.to_numpy(), axis=0)

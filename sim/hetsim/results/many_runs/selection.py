@@ -92,7 +92,7 @@ class Race:
         self._limit: dict[tuple[str, str], float] = {}
 
     def add(self, policy: str, value: float, count: float = 1.0) -> None:
-        """Add a policy's next replication: a mean over `count` customers."""
+        """Add the value of a policy's next replication, a mean over `count` customers."""
         if not math.isfinite(value):
             number, what = len(self.values[policy]), "undefined" if math.isnan(value) else "infinite"
             raise UsageError(f"{self.metric} is {what} in replication {number} of {policy}: select by another metric")
@@ -151,7 +151,10 @@ class Race:
         return out
 
     def ahead(self, most: int) -> int:
-        """Maximum number of replications that remaining policies may still need."""
+        """Return how many replications the remaining policies may still need, in total.
+
+        `most` is the maximum number of replications of one policy.
+        """
         r, max_needed = len(self.values[self.left[0]]), 0
         for one in self.left:
             limits = [self._limit[one, other] for other in self.left if other != one]

@@ -51,7 +51,7 @@ class Sweep:
                      customers over which means are taken
     keys             names of the swept keys other than the policy
     metrics          the requested metrics, which are shown first
-    points           the values of every point as they were written, one row per point
+    points           the values of the keys as the scenario file writes them, one row per point
     name, seed       name and seed of the scenario
     remarks          facts that a reader of the metrics should know
     replications     replications of every row: a number, or {precision, metric, max, confidence}
@@ -175,7 +175,7 @@ class Sweep:
         return [name for name in reached if name not in shown and name in self.table] + shown
 
     def shown(self, rows: int | None = SHOWN_ROWS) -> tuple[list[str], list[list[str]]]:
-        """Titles and rows of cells as text, metrics with units."""
+        """Return the titles and the first `rows` rows as text, metrics with their units."""
         frame = self.table if rows is None else self.table.iloc[:rows]
         varies = self.table["policy"].nunique() > 1 or not self.keys
         counted = not isinstance(self.replications, int)
@@ -267,7 +267,7 @@ class Sweep:
 
         Parameters: directory: the directory of the sweep.
         Returns: the sweep.
-        Raises: UsageError: it is not finished, is damaged, or is not a sweep.
+        Raises: UsageError: the sweep is not finished or damaged, or the directory has none.
         """
         folder = Path(directory)
         again = "the same command with --resume continues it"

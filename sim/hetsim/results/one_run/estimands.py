@@ -115,7 +115,10 @@ LEVEL = 0.10  # Significance level of the test for correlated neighboring batche
 
 
 def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
-    """Return the interval of a run's steady-state mean; UsageError with the reason."""
+    """Return the interval of a steady-state mean from one run.
+
+    Raises UsageError, with the reason, if the run gives none.
+    """
     metrics.metric(metric, result.bound)
     if isinstance(batches, bool) or not isinstance(batches, int) or not MIN_BATCHES <= batches <= MAX_BATCHES:
         raise UsageError(f"batches must be from {MIN_BATCHES} to {MAX_BATCHES}; got {batches!r}")

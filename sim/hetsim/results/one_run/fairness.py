@@ -69,7 +69,6 @@ def _isolated(table: ModeTable, rows: TableRows, done: np.ndarray, crowd: np.nda
 
 
 def _on_a_share(table: ModeTable, chosen: np.ndarray, crowd: np.ndarray) -> np.ndarray:
-    """Seconds of tasks alone on one of `crowd` equal parts of the cluster."""
     tasks = table.tasks
     isolated = np.full(len(chosen), math.inf)
     moved = transfers(tasks)
@@ -162,12 +161,12 @@ def jain(run: Measured) -> float:
 
 
 def gpu_demand(table: ModeTable) -> np.ndarray:
-    """GPU-seconds of each task in its GPU mode of least GPU-seconds, or 0."""
+    """GPU-seconds of each task in the GPU mode that needs the fewest; 0 without one."""
     return _demand(table, lambda mode: math.inf if mode.on_cpu else mode.gpu_share)
 
 
 def core_demand(table: ModeTable) -> np.ndarray:
-    """Core-seconds of each task in its CPU mode of least core-seconds, or 0."""
+    """Core-seconds of each task in the CPU mode that needs the fewest; 0 without one."""
     return _demand(table, lambda mode: units(mode) if mode.on_cpu else math.inf)
 
 
@@ -188,7 +187,6 @@ def gpu_seconds_of_tasks(result: Run) -> np.ndarray:
 
 
 def _received(result: Run, on_cores: bool = False) -> np.ndarray:
-    """GPU-seconds (or core-seconds of CPU modes) of useful work, by record row."""
     record, table = result.record, result.modes
     if record.input.language:
         return _of_requests(record, table, on_cores)
@@ -198,7 +196,6 @@ def _received(result: Run, on_cores: bool = False) -> np.ndarray:
 
 
 def _of_requests(record: Record, table: ModeTable, on_cores: bool) -> np.ndarray:
-    """Device-seconds of requests that share steps, divided among batch members."""
     end = np.where(np.isnan(record.finish), record.end, record.finish)
     computed = record.stage("compute")
     compute = end - record.start if computed is None else computed

@@ -25,10 +25,11 @@ def fragmentation(run: Measured) -> float:
     """Share of free GPU capacity that the workload's requests cannot use.
 
     The time average of Σ_n Σ_m p_m F_n(m) / Σ_n unallocated_n while GPUs are unallocated.  F_n(m) is all of node n's
-    unallocated GPU share if request m does not fit on n, else the share on GPUs with less left than m needs of one GPU;
-    p_m is the share of the workload's tasks with request m.  A task that is equally demanding on several types of
-    accelerator can use any of them; one with other modes counts as its first accelerator mode.  A request without GPUs
-    that fits loses nothing; in the paper, and for the placement `fgd`, all free GPUs are lost to it.
+    unallocated GPU share if request m does not fit on n, else only the free share of those GPUs that have less free
+    than m needs on one GPU; p_m is the share of the workload's tasks with request m.  A task that is equally demanding
+    on several types of accelerator can use any of them; one with other modes counts as its first accelerator mode.  For
+    a request without GPUs that fits, no GPU counts as unusable here; in the paper, and for the placement `fgd`, all
+    free GPUs do.
     """
     time, free, stranded, _ = fragmentation_steps(run.result)
     span = np.minimum(np.append(time[1:], run.result.end), run.high) - np.maximum(time, run.low)

@@ -47,7 +47,7 @@ def group_metrics(bound: float = DEFAULT_BOUND) -> list[str]:
 
 @dataclass(frozen=True)
 class Grouping:
-    """A column to group by, metrics (empty: the usual), and users with own rows."""
+    """A column to group by, its metrics (empty: the usual), and users with own rows."""
 
     by: str
     named: tuple[str, ...] | None = None
@@ -156,7 +156,6 @@ def by_number(label: str) -> tuple[float, float]:
 
 
 def _codes(result: Run, grouping: Grouping) -> tuple[np.ndarray, list[Any]]:
-    """Group number of each task row (-1: none), and the groups in order."""
     if grouping.by == "gpus":
         record = result.record
         labels = size_labels(record.input.tasks.shapes)

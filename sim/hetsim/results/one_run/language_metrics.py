@@ -73,7 +73,7 @@ for _label in STATISTICS:
 
 @metric(unit="share", better="neither", of="run", sets=("tokens",), title="KV blocks used")
 def kv_used_mean(run: Measured) -> float:
-    """Mean share of a replica's KV blocks in use, over its computing time."""
+    """Mean share of a replica's KV blocks in use, while the replica computes."""
     rows = run.result.steps
     if not len(rows):
         return math.nan

@@ -18,7 +18,7 @@ from hetsim.model.tasks import Mode, Tasks
 
 
 class ModeTable:
-    """The modes of all shapes in one list, with columns of their demands."""
+    """The modes of all shapes (sets of equal tasks) in one list, with their demands."""
 
     def __init__(self, tasks: Tasks, cluster: Cluster):
         self.tasks, self.cluster = tasks, cluster
@@ -66,7 +66,7 @@ class ModeTable:
         return self._offered[mode]
 
     def by_shape(self, position: int, value: Callable[[Mode], float], missing: float) -> np.ndarray:
-        """Value of each shape's mode at a position; `missing` if unusable."""
+        """Value of the mode at `position` of each shape; `missing` if it cannot be used."""
         return np.array(
             [
                 value(shape.modes[position])
@@ -107,7 +107,7 @@ def offered(mode: Mode, cluster: Cluster) -> bool:
 
 
 def _parts(mode: Mode, unit: Mode, node: Node) -> int:
-    """Number of the gang's units that fit on one empty node."""
+    """Number of equal parts (`unit`) of a gang's demand that fit on one empty node."""
     if unit.on_cpu and node.cpu.type.name != unit.type.name:
         return 0
     room = node.cpus * MILLI // unit.millicores if unit.millicores else mode.node_count

@@ -91,7 +91,7 @@ def task_columns(record: Record, table: ModeTable) -> dict[str, np.ndarray]:
 
 
 def _on_one_node(record: Record, table: ModeTable, sums: dict[str, np.ndarray], stepping: np.ndarray) -> None:
-    """Add the steps of jobs on one node, which share no link, from their compute time."""
+    """Add the steps of jobs on one node, which use no link between nodes, to the sums."""
     tasks = record.input.tasks
     if (compute := record.stage("compute")) is None:
         end = np.where((record.status == UNFINISHED) & ~np.isnan(record.start), record.end, record.finish)
@@ -221,10 +221,10 @@ def cross_rack_fraction(run: Measured) -> float:
 
 
 def stretch(result: Run, row: int) -> dict[str, float] | None:
-    """Why a task computed longer than alone in its best place; None without a network.
+    """Explain why a task computed longer than it would alone in its best place.
 
-    `seconds` of computing; of these `alone`, the time alone in the best place, and the additional time due to
-    `placement`, `neighbors` (other jobs) and slow `devices`.
+    Returns None without a network.  `seconds` of computing; of these `alone`, the time alone in the best place, and the
+    additional time due to `placement`, `neighbors` (other jobs) and slow `devices`.
     """
     stays = result.record.stays
     if stays is None or not (mine := stays["task"] == row).any():

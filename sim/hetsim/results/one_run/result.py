@@ -383,7 +383,7 @@ class Result:
 
         Parameters: directory: the directory of the run.
         Returns: the run.
-        Raises: UsageError: it has no run, or is damaged.
+        Raises: UsageError: the directory has no run, or is damaged.
         """
         with reading_stored(directory):
             saved = store.open_run(Path(directory))

@@ -58,7 +58,7 @@ def declare_statistics(
 ) -> None:  # fmt: skip
     """Declare mean, p50, p95, p99 and max of a column of tasks.
 
-    `sets`: sets of single statistics, by statistic; `every`: the set that all of them are in.
+    `sets`: by statistic, the sets that contain it; `every`: a set that contains all five.
     """
     for label in STATISTICS:
         metric(
