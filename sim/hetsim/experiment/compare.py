@@ -30,8 +30,7 @@ Policies = Iterable[PolicyLike] | Mapping[str, PolicyLike]
 class Refusals:
     """Policies that cannot run the scenario, with the errors that say why.
 
-    `add` raises ScenarioError if the refusing policy is the baseline; `require_others` raises it if too few policies
-    are left to compare.
+    ScenarioError is raised by `add` for the baseline, and by `require_others` if too few policies are left to compare.
     """
 
     baseline: str | None = None

@@ -8,8 +8,7 @@
     tables.json             digests of the other files; written last
 
 Each file is written completely or not at all, so a sweep that was killed at any moment can be resumed, and a changed
-file is written again.  No file records when or where it was made: the same sweep gives the same bytes, however often
-it was interrupted.
+file is written again.  No file records when or where it was made: the same sweep gives the same bytes.
 """
 
 import os

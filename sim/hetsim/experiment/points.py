@@ -231,8 +231,7 @@ def rows(
 ) -> tuple[list[str], Sequence[PointRow]]:
     """Return the swept keys (without `policy`), and one row for each point and policy.
 
-    Without `over` and `points`, the scenario's `sweep` is used.  The policies are the values of the key `policy` there,
-    or in `over`.
+    Without `over` and `points`, the scenario's `sweep` is used.  The key `policy` in either lists policies.
     """
     if points is not None:
         if over or sample != "grid" or n is not None:

@@ -3,8 +3,7 @@
 A case is replicated until a stopping rule has enough replications.  All commands and functions are studies: `run` of
 one case, `compare` and `sweep` of several, `tune` and `size` of cases that depend on earlier results.  Results depend
 neither on the workers nor on the order in which runs finish: a run depends only on scenario, seed and replication;
-the replications of a case count in their order, and rules see only those that count.  A run whose outcome is stored is
-not executed again.
+the replications of a case count in their order, and rules see only those that count.  Stored runs are not repeated.
 """
 
 import warnings

@@ -83,8 +83,7 @@ def sweep(
         n, sample_seed: the number of points that are drawn, and the seed of drawing them.
         replications: replications of every row, in place of the scenario's: a number, or {precision, metric, max,
             confidence}, with which each row has as many as its precision needs, at least ten.  Replication r has the
-            same arrivals, sizes and faults at every point and under every policy, unless the point itself changes
-            these.
+            same arrivals, sizes and faults in all rows, unless the point itself changes these.
         metrics: metrics to keep in addition to those of the summary; they are shown first.
         keep: keep only these metrics and `metrics`, to save space in very large sweeps.
         out: a directory for finished runs (written as they finish) and tables; an interrupted sweep is continued there.

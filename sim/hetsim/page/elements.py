@@ -1,7 +1,6 @@
 """Parts of a self-contained HTML page: sections, sortable tables, pictures.
 
-Its style and scripts are in `page.css`, `core.js`, `tables.js`, `pictures.js`, and for the columns of runs in
-`explorer.js`.
+Style and scripts are in `page.css`, `core.js`, `tables.js`, `pictures.js`, and (for columns of runs) `explorer.js`.
 """
 
 import base64

@@ -194,7 +194,7 @@ def compared_pictures(found: Comparison, to: Markup) -> str:
 
 
 def _walked(found: Comparison) -> tuple[str, bytes]:
-    """Return the explorer of the best runs, with a note on omitted ones, and its data."""
+    """Return HTML to explore the best runs, with a note on the others, and its data."""
     order = list(map(str, found.runs))
     if DEFAULT_METRIC in found.metrics and len(order) > MAX_RUNS:
         means = dict(zip(found.table.index, found.table[DEFAULT_METRIC, "mean"].astype(float), strict=True))

@@ -45,8 +45,7 @@ class Watched:
     def state(self) -> str:
         """A text that changes when the page must be made again.
 
-        Reading the directory takes at most half of the time: large sweeps take seconds, and their runs need the
-        processor too.
+        At most half of the time is used for reading: large sweeps take seconds, and their runs need the processor.
         """
         if time.monotonic() < self._rests_until:
             return self._made

@@ -74,8 +74,7 @@ def training_plans(
     rank: by the time of a step, or by GPU-hours.  The model, batch, recomputation, sharding and overlap remain those of
     the entry.  `gpus`: numbers of GPUs to compare; default: those of the entry's nodes (or of each of its `widths`).
     A job is on nodes of one GPU type, in the partition of the entry.  Raise ScenarioError if no entry or class has
-    `training:` (or this name), no GPU type has a known peak, there are too few nodes, or nothing fits (with needed and
-    available memory).
+    `training:` (or this name), no GPU type has a known peak, there are too few nodes, or no plan fits into memory.
     """
     path, chosen = _entry(scenario, entry)
     where = (*path, "training")

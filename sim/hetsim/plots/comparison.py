@@ -75,8 +75,8 @@ def distributions(
 ) -> Picture:
     """Draw a panel per column of the task table, with one line per run.
 
-    Parameters: results: runs, with labels if in a mapping; columns: by default response, wait (if any task waits)
-        and the bounded slowdown.
+    Parameters: results: runs, with labels if in a mapping; columns: by default response, wait (if any) and bounded
+    slowdown.
     Returns: the picture.
     """
     runs = labeled(results)

@@ -1,7 +1,6 @@
 """Pictures on paper: the only file of this package that imports matplotlib.
 
-matplotlib is used through its objects only: no window opens, no global state changes, and any number of pictures can be
-made.
+matplotlib is used through its objects only: no window opens, and no global state changes.
 """
 
 import math

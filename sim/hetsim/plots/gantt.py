@@ -191,8 +191,7 @@ def shelves(result: Result, *, guess: float | None = None) -> Picture:
     A task is long, medium or small by its time on its device: in the proof, a device has at most one long task or two
     medium ones, and is filled with small tasks up to 4λ/3.
 
-    Parameters: result: a run; guess: λ in seconds, by default the last guess that the algorithm accepted
-        (`result.notes["guess"]`).
+    Parameters: result: a run; guess: λ in seconds, by default the last accepted one (`result.notes["guess"]`).
     Returns: the picture.
     Raises: UsageError: the policy reports no guess, or it is not above 0.
     """

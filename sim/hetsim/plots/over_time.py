@@ -31,8 +31,7 @@ def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Pict
     """Draw panels of GPUs, queue and fragmentation, with one line per run.
 
     On clusters without GPUs the cores are shown.  Lines are means over intervals of 1/150 of the longest run;
-    fragmentation is drawn if any request needs GPUs, and answers, attempts and wasted work if clients time out or
-    retry.
+    fragmentation is drawn if any request needs GPUs; answers, attempts and wasted work if clients make calls.
 
     Parameters: results: runs, with labels if in a mapping.
     Returns: the picture.

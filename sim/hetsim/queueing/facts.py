@@ -1,7 +1,6 @@
 """Assumptions of exact models, checked in a scenario.
 
-`Facts` checks and records each assumption, with the key that decides it; `Match` contains the assumptions and the
-verdict.
+`Facts` checks and records each assumption, with the key that decides it; `Match` has them and the verdict.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Model match: the queueing model of a scenario, its assumptions and predictions.
 
-A scenario suggests one model: services batches, several priorities Cobham's formula, a limit on the queue M/M/c/K, and
-so on.  Each assumption of that model is then checked in the scenario, with the key that decides it.  If a required
+A scenario suggests one model: services suggest batch service, several priorities Cobham's formula, a limit on the queue
+M/M/c/K.  Then each assumption of the model is checked in the scenario, with the key that decides it.  If a required
 assumption fails, there is no prediction.  If only soft ones fail (a service that is not quite exponential, a short
 warm-up), or the formula is approximate, the prediction has an error: "nearly" if small, else "approximation".
 """

@@ -18,8 +18,8 @@ def groups_lines(
 ) -> list[str]:  # fmt: skip
     """Return tables of groups as text, one row per group and policy.
 
-    With a comparison, the paired differences to its base follow each table.  `only`: show only these metrics, as far as
-    groups have them.
+    With a comparison, the paired differences to its base follow each table.  `only`: show only these metrics, if
+    defined.
     """
     lines, further = [], list(further)
     for name in checked(by):

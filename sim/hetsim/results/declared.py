@@ -78,8 +78,8 @@ def metric(
         weight: if the metric is a mean over customers, the name of their count (see
         `hetsim.results.one_run.estimands.WEIGHTS`)
         sets: sets that contain the metric ("usual": shown by every comparison and sweep), each with the metric's
-        position in it ("usual:20"; by default, the order of declaration); your own metric in any set is also in every
-        summary
+        position in it ("usual:20"; by default, the order of declaration); your own metric in a set is also in all
+        summaries
         title: the name shown to users; by default the name in words
         hide_if_zero: show the metric, as part of a set, only if some policy's value is not 0
         congested: True if the values depend on congestion, as waits do, and are therefore skewed

@@ -62,8 +62,8 @@ def size(
     targets is found; each combination is tested separately, without any assumption.
 
     Targets apply to the estimate from all replications, not to single ones. A size at which some task can never fit
-    misses the target, and the reason is stated. Exit code 4 if no candidate is shown to meet the targets; all trials
-    are printed even then.
+    misses the target, and the reason is stated. Exit code 4 if no candidate is shown to meet them; all trials are
+    printed.
     """
     from hetsim.search.size import size as search
 

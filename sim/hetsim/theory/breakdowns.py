@@ -86,8 +86,7 @@ def _slowest(service: PhaseType) -> float:
 def _divided(service: PhaseType | float, points: list[float]) -> float:
     """Return the mean over the service s of the divided difference of exp(θs).
 
-    At the points θ = 0 and ξ it is (exp(ξs) - 1) / ξ.  The product of resolvents, or Opitz's matrix, avoids
-    cancellation.
+    At the points θ = 0 and ξ it is (exp(ξs) - 1) / ξ.  Resolvents, or Opitz's matrix, avoid cancellation.
     """
     from scipy.linalg import expm
 
@@ -150,9 +149,8 @@ def mphc_setup(rate: float, service: PhaseType, servers: int, setup: PhaseType |
     An arrival that finds a server asleep wakes it, and remains assigned to it even if another server becomes free
     earlier; so no set-up is aborted.  If no server is asleep the arrival waits for the first free server, without a
     set-up.  First come, first served; the set-up counts as waiting.  Exact for phases, means only: customers of M/PH/c
-    begin with the set-up unless they waited for a server.  For a constant set-up the results with 1, 2, ... equal
-    stages are extrapolated by a polynomial in 1 / stages; `error` is the sum of the last two steps of the
-    extrapolation.
+    begin with the set-up unless they waited for a server.  For a constant set-up, results with 1, 2, ... equal stages
+    are extrapolated by a polynomial in 1 / stages; `error` is the sum of its last two steps.
 
     Raises: UsageError: no steady state, or too many states.
     Reference: Welch, On a Generalized M/G/1 Queuing Process in Which the First Customer of Each Busy Period Receives

@@ -56,8 +56,7 @@ def servers_for_delay(load: float, most: float) -> int:
 def servers_for_wait(rate: float, service_mean: float, longest: float, share: float | None = None) -> int:
     """Return the minimum number of servers for an M/M/c mean wait up to `longest`.
 
-    With `share`, as in service levels: at least that share of the arrivals waits no longer than `longest` (which may
-    then be 0).
+    With `share`, at least that share of the arrivals waits no longer than `longest`, which may then be 0.
     """
     positive(rate=rate, service_mean=service_mean)
     load = rate * service_mean

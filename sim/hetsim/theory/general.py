@@ -246,8 +246,7 @@ def allen_cunneen(
 
     An approximation, but exact for M/M/c and for M/G/1.  `service_third` is the third central moment of a service
     divided by mean³ (2 if exponential, inf if unknown); only the error depends on it, not the formula.  `error` is that
-    of `_error_of_mgc` for Poisson arrivals (an scv of 1), inf for other arrivals; correlated arrivals have larger
-    errors.
+    of `_error_of_mgc` for Poisson arrivals (an scv of 1), inf for other arrivals.
     Reference: Allen, Probability, Statistics, and Queueing Theory (1990), §5.3, after Cunneen; Kingman (1962) for the
     limit in heavy traffic.
     """

@@ -192,8 +192,7 @@ def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Predictio
 
     kinds   mean service and number of servers of each kind, in order of preference, for example fastest first
 
-    First come, first served; a customer remains on its server.  Exact; the state is the number of busy servers of each
-    kind.
+    First come, first served; a customer remains on its server.  Exact; a state is the numbers of busy servers by kind.
 
     Raises: UsageError: no steady state, or too many states.
     Reference: Gumbel, Waiting Lines with Heterogeneous Servers (1960); Singh, Two-Server Markovian Queues with
@@ -320,8 +319,7 @@ def is_quick(states: int, servers: int) -> bool:
 def modulation(rates: Sequence[float], switching: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Return what a modulated rate adds to the scv of gaps, and its relaxation time.
 
-    The first is the long-run index of dispersion of counts, minus 1; the second the longest relaxation time of the
-    chain.
+    The first is the long-run index of dispersion of counts, minus 1; the second is the chain's longest one.
     """
     arrive, switch = np.array(rates, dtype=float), np.array(switching, dtype=float)
     shares, generator = stationary(switch), _generator(switch, np.zeros(len(switch)))

@@ -99,8 +99,7 @@ def tandem(rate: float, stations: Sequence[Station | tuple[Any, ...]]) -> Networ
     """A tandem: Poisson arrivals visit all stations in order, such as CPU, PCIe, GPU.
 
     The departures of an M/M/c are Poisson again, so that each station is an M/M/c with the same rate: exact.  With
-    single servers throughout, the times at the stations are independent, and the distribution of their sum is exact
-    too.
+    single servers throughout, times at the stations are independent, and their sum is exact too.
     Reference: Burke, The Output of a Queuing System (1956); Reich, Waiting Times when Queues are in Tandem (1957).
     """
     positive(rate=rate)

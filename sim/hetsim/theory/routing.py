@@ -94,8 +94,7 @@ def best_threshold(rate: float, fast_mean: float, slow_mean: float) -> int:
 
     The mean response decreases up to this threshold and increases from it on: the search brackets it between two powers
     of two, and bisects.  Means are compared to 13 digits; thresholds with equal means count as equally good.
-    Raises: UsageError: no steady state with both servers, a slow server that is the faster one, or a best threshold
-    above 2,000.
+    Raises: UsageError: no steady state with both servers, a faster "slow" server, or a best threshold above 2,000.
     """
     if slow_mean < fast_mean:
         raise UsageError(f"slow_mean must be at least fast_mean ({fast_mean:g} s); got {slow_mean:g} s")

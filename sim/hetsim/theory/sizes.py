@@ -50,8 +50,7 @@ def srpt(rate: float, sizes: Any, edges: Sequence[float] = (), at: Any = None) -
 def sjf(rate: float, sizes: Any, edges: Sequence[float] = (), at: Any = None) -> SizePrediction:
     """M/G/1 under shortest job first, without preemption.
 
-    E[W(x)] = λ E[S²] / 2 / (1 - ρ(x))².  Exact.  Reference: Phipps, Machine Repair as a Priority Waiting-Line Problem
-    (1956).
+    E[W(x)] = λ E[S²] / 2 / (1 - ρ(x))².  Exact.  Phipps, Machine Repair as a Priority Waiting-Line Problem (1956).
     """
     law = _Sizes(rate, sizes, [*edges], at)
     wait = rate * law.second / 2 / (1 - rate * law.below(law.x)) ** 2

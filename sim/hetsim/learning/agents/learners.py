@@ -258,7 +258,7 @@ def balanced(
 
 @dataclass
 class Path:
-    """One episode: for each decision its rows, choice, time and reward."""
+    """One episode: the feature rows, the choice, the time and the reward of each step."""
 
     rows: list[np.ndarray] = field(default_factory=list)
     may_wait: list[bool] = field(default_factory=list)

@@ -1,9 +1,8 @@
 """A small network that scores actions, with its gradient and Adam, in NumPy.
 
 Each action has a row of features (`hetsim.learning.observation.window.Layout.rows`), and the same layers score every
-row.  So what is learned for one task applies to all, and a few thousand weights suffice.  This is the idea of Mao,
-Schwarzkopf et al., Learning Scheduling Algorithms for Data Processing Clusters (SIGCOMM 2019): one score function for
-all nodes.
+row.  So what is learned for one task applies to all, and a few thousand weights suffice.  The idea is from Mao,
+Schwarzkopf et al., Learning Scheduling Algorithms for Data Processing Clusters (SIGCOMM 2019).
 """
 
 from collections.abc import Sequence

@@ -77,8 +77,7 @@ class ActionScores(nn.Module):
     def save(self, path: str | Path, env: SchedulingEnv) -> Path:
         """Write the file of a learned policy: arrays and JSON, without PyTorch.
 
-        The policy shows tasks by arrival, whatever the `order` of the environment: a score does not depend on the
-        position.
+        The policy shows tasks by arrival, whatever the environment's `order`: scores do not depend on positions.
         """
         episodes = env.episodes
         if episodes.switches or episodes.first is not None:

@@ -4,8 +4,7 @@ There are three kinds of load, on separate branches of the tree of seeds (`hetsi
 from replications of its `TRAINING` loads; intermediate networks are validated on `VALIDATION` loads (the best is kept);
 and the final comparison is that of `hetsim compare`, with replications of the scenario's own seed.
 
-A learned admission policy is compared with hand-written ones (`hand_written`), all with the scenario's own scheduler,
-placement and batching:
+A learned admission policy is compared with `hand_written` ones, all with the scenario's own scheduler and placement:
 
 accept_all      no task is rejected
 queue_limit     rejects by queue length: the limit with the highest reward in the validation runs
@@ -129,18 +128,15 @@ def train(
         scenario: as for `run`.
         agent: dqn, reinforce, or ppo (which needs the extra `learning`).
         steps: number of decisions to learn from.
-        decides: what is learned: scheduling (where each task runs), or admission (which tasks are accepted, under the
-            scenario's own scheduler).
+        decides: scheduling (where each task runs), or admission (which tasks are accepted).
         seed: seed of all random numbers in training; the same seed gives the same arrays.
         window, reward: as in `hetsim.learning`; the default for admission is `value` if no task has a deadline.
         settings: settings of the agent that replace its defaults ({"rate": 0.001}).
         baselines: policies to compare with, as in `compare`; () for none.  For admission these may be admission
             policies, which then run with the scenario's scheduler.
-        metrics, replications: metrics and replications of the comparison; default: the metric of the reward, and the
-            scenario's replications.
+        metrics, replications: those of the comparison; default: the metric of the reward, the scenario's number.
         out: a file to write the policy to.
-        workers: processes for the replications of the comparison, None for one per core; the agent learns in this
-            process.
+        workers: processes for the comparison, None for one per core; the agent learns in this process.
         options: the options that all studies have.
     Returns: the policy, its learning curve, and the comparison.
     Raises:

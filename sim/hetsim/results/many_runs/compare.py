@@ -208,9 +208,9 @@ def compare(
     """Compare policies on metrics, over the replications that all policies have.
 
     With a `baseline` every policy is compared with it, otherwise all pairs are.  `metrics`: names of metrics, or of
-    sets (`hetsim.results.one_run.metrics`), of which the metrics that apply to the runs are compared; by default the
-    usual ones. In each replication, the energy of all policies is measured up to one common end.  `refused`: policies
-    without runs, and why.
+    sets (`one_run.metrics`), of which the metrics that apply to the runs are compared; by default the usual ones. In
+    each replication, the energy of all policies is measured up to one common end.  `refused`: policies without runs,
+    and why.
     """
     refused = refused or {}
     _check_asked({**runs, **refused}, baseline, confidence)
@@ -263,9 +263,9 @@ def _check_asked(runs: Mapping[str, Any], baseline: str | None, confidence: floa
 def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> dict[str, pd.DataFrame]:
     """Return replications' contributions (`estimands`) to each metric to compare.
 
-    These are the metrics requested by name, and those metrics of requested sets that apply: the makespan if every run
-    ended by itself; metrics of deadlines, rejections, energy, users and prices if the runs have them; CPU utilization
-    if there are no GPUs.
+    They are those requested by name, and those of requested sets that apply: the makespan if all runs ended by
+    themselves; metrics of deadlines, rejections, energy, users and prices if the runs have them; CPU utilization if
+    there are no GPUs.
     """
     asked = list(asked)
     by_name, expanded = metrics.by_name(asked), metrics.expanded(asked)

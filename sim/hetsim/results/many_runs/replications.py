@@ -143,7 +143,7 @@ class Replications:
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
         """Get metrics of groups of tasks, over the replications.
 
-        Parameters: group: class, gpus or user; unless all runs were kept, it must have been requested (by=["gpus"]);
+        Parameters: group: class, gpus or user; requested by `by=["gpus"]` unless all runs are kept;
             names: metrics.
         Returns: index group, columns (metric, mean | half_width | n).
         """

@@ -102,8 +102,7 @@ class Sweep:
     def best(self, metric: str, by: str | Sequence[str] | None = None) -> Any:
         """Find the row with the best mean of a metric.
 
-        The best of many estimates is biased: run it again with another seed before you rely on its value (as
-        `hetsim.tune` does).
+        The best of many estimates is biased: before you rely on it, run it with another seed, as `hetsim.tune` does.
 
         Parameters: metric: its name; by: columns: find the best row for each of their values.
         Returns: the row, or with `by` a table.
@@ -129,7 +128,7 @@ class Sweep:
         """Arrange a metric as a grid of two keys.
 
         Parameters: x, y: keys of columns and of rows; metric: its name; where: values of other columns, such as
-            {"policy": "sjf"}; values of keys may be texts as in a scenario (24/h) or numbers in base units.
+            {"policy": "sjf"}; values may be texts as in a scenario (24/h) or in base units.
         Returns: the grid.
         Raises: UsageError: several rows belong to one cell, or x is y.
         """

@@ -170,7 +170,7 @@ def lag_one(means: np.ndarray) -> float:
 
 
 def _values(result: Run, metric: str) -> np.ndarray:
-    """Values of the tasks in the window whose mean is the metric, by arrival."""
+    """Values by task, in order of arrival, of which the metric is the mean."""
     tasks = result.measured.tasks
     order = np.argsort(tasks["arrival"].to_numpy(), kind="stable")
     tasks = tasks.iloc[order]

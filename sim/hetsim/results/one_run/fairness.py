@@ -26,9 +26,9 @@ def rho(run: Measured) -> np.ndarray:
 def rho_of_tasks(result: Run) -> np.ndarray:
     """ρ = response / T_iso for each row of the task table; NaN if not completed.
 
-    T_iso is the task's time on an exclusive 1/N share of the cluster in the fastest feasible mode; N is the average
-    number of active tasks during the task's life, at least 1.  A mode that needs g of C devices takes max(1, g·N/C)
-    times its time alone.
+    T_iso is the task's time on an exclusive 1/N of the cluster in its fastest feasible mode; N is the average
+    number of active tasks during the task's life, at least 1.  There, a mode on g of C devices takes max(1, g·N/C) ×
+    its time.
     """
     record, table = result.record, result.modes
     tasks, rows = record.input.tasks, TableRows(record)

@@ -1,7 +1,6 @@
-"""GPU fragmentation after FGD: the free GPU share that the workload cannot use.
+"""GPU fragmentation as in FGD: the free GPU share that the workload cannot use.
 
-Reference: Weng et al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
-Descent (USENIX ATC 2023).
+Weng et al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent (ATC 2023).
 """
 
 import math
@@ -28,8 +27,7 @@ def fragmentation(run: Measured) -> float:
     unallocated GPU share if request m does not fit on n, else only the free share of those GPUs that have less free
     than m needs on one GPU; p_m is the share of the workload's tasks with request m.  A task that is equally demanding
     on several types of accelerator can use any of them; one with other modes counts as its first accelerator mode.  For
-    a request without GPUs that fits, no GPU counts as unusable here; in the paper, and for the placement `fgd`, all
-    free GPUs do.
+    a request without GPUs that fits, no GPU is unusable; in the paper and the placement `fgd`, all are.
     """
     time, free, stranded, _ = fragmentation_steps(run.result)
     span = np.minimum(np.append(time[1:], run.result.end), run.high) - np.maximum(time, run.low)

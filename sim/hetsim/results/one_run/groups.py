@@ -3,8 +3,7 @@
 Groups depend on the workload, not on the policy: `gpus` is what a task requests, and the users with rows of their own
 are those with the highest demand.  Rows therefore mean the same for all policies and replications.
 
-Replications store only numbers; the groups that they should store are requested by a `Grouping`, written as text in
-the list of their metrics.
+Replications store only numbers; a `Grouping`, as text in the list of their metrics, requests groups.
 """
 
 import json

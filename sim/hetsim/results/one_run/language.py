@@ -60,8 +60,7 @@ def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np
     """Rows with a limit on token times, and rows that satisfy it.
 
     A limit on the first token alone is satisfied once that token is in time, whether the request finishes or not.  With
-    one output token, `tpot` is not checked.  For a call of a client, the time to the first token starts at the first
-    attempt.
+    one output token, `tpot` is not checked.  The first token of a call is timed from its first attempt.
     """
     limited, kept = np.zeros(len(record.status), bool), record.status == COMPLETED
     begun = ~np.isnan(times["ttft"]) & (record.status == UNFINISHED)

@@ -163,8 +163,7 @@ def _sum_items(lists: list[tuple[int, ...]] | None, sizes: np.ndarray, count: in
 def exclusive_time(table: ModeTable) -> np.ndarray:
     """T*: each task's true time alone in its fastest mode, in a batch of one.
 
-    Includes upload and download (stages, latency + bytes / rate of the device's link); a CPU mode has no transfers.
-    inf if no mode can run.
+    Includes upload and download (latency + bytes / rate of the device's link), except in CPU modes.  inf without any.
     """
     best = np.full(len(table.tasks), np.inf)
     moved = transfers(table.tasks)
@@ -176,8 +175,7 @@ def exclusive_time(table: ModeTable) -> np.ndarray:
 def mode_time(table: ModeTable, position: int, moved: TaskTransfers) -> np.ndarray:
     """True seconds of each task alone in one mode of its shape, transfers included.
 
-    `position`: the number of the mode; `exclusive_time` is the minimum over all.  inf if the shape has no such mode, or
-    the cluster cannot run it.
+    `position`: the number of the mode.  inf if the shape has no such mode, or the cluster cannot run it.
     """
     tasks = table.tasks
 

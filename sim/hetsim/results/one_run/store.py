@@ -145,7 +145,7 @@ def write_mark(folder: Path, about: dict[str, Any]) -> None:
 
 
 def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Read and verify a directory's mark.
+    """Read and verify a directory's mark (run.json or its like).
 
     later: files whose names begin with one of these are verified only when they are read.
     """

@@ -1,8 +1,7 @@
 """Metrics of tasks: outcomes, times, deadlines, makespan, throughput.
 
-A metric maps a `Measured` run to a number; NaN means that it is undefined (a makespan with unfinished tasks, an
-attainment without deadlines).  Task metrics cover the tasks that arrive in the window [warmup, horizon), device metrics
-the time in the window.
+A metric maps a `Measured` run to a number; NaN means that it is undefined (a makespan with unfinished tasks).  Task
+metrics cover the tasks that arrive in the window [warmup, horizon), device metrics the time in the window.
 
 A run with a horizon ends with tasks whose deadline is still to come.  To count them as misses would be wrong, and to
 drop only the unfinished ones would favor fast tasks.  All tasks with a deadline after the end are therefore excluded
