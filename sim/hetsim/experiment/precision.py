@@ -96,7 +96,7 @@ class PrecisionPlan:
         return f"about {seconds(float(f'{total:.2g}'))} with {by}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields but the times, which depend on the machine."""
+        """Return all fields except the times, which depend on the machine."""
         return {
             "metric": self.metric, "precision": self.precision, "confidence": self.confidence, "mean": self.mean,
             "half_width": self.half_width, "pilot": self.pilot, "replications": self.replications, "low": self.low,

@@ -36,7 +36,7 @@ def sentences(sensitivity: Mapping[str, Any]) -> list[str]:
 
 
 def longer_steps(scenario: Scenario) -> dict[str, Any]:
-    """Return overrides for longer steps of services with an engine or drift."""
+    """Return overrides with longer steps for services whose step times are uncertain."""
     changes = {}
     for number, service in enumerate(entry.service for entry in scenario.model.workload):
         if isinstance(service, LanguageModel) and (service.engine is not None or service.drift is not None):

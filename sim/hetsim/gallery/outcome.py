@@ -89,7 +89,7 @@ class Outcome:
 
 
 def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
-    """Return mean and deviation over the authors' seeds, or a column's task count."""
+    """Return the paper's mean and deviation, or for a column of tasks their number."""
     if value.column is not None:
         return float(len(figures)), 0.0
     return float(figures.mean()), float(figures.std(ddof=1)) if len(figures) > 1 else 0.0
@@ -140,7 +140,7 @@ def difference(row: Mapping[Any, Any], tolerance: Tolerance, unit: str = "") -> 
 
 
 def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
-    """Judge each row of a group by its rank, if the paper only has ranks."""
+    """Judge each row of a group by its rank, if the paper has only ranks."""
     places = [row for row in rows if not math.isnan(row["paper"]) and not math.isnan(row["hetsim"])]
     for row in places:
         others = [one for one in places if all(one[name] == row[name] for name in ("value", *groups))]
@@ -152,7 +152,7 @@ def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
 def allowance(
     paper: tuple[float, float], ours: tuple[float, float, int], tolerance: Tolerance
 ) -> tuple[float, bool | None]:
-    """Return the allowed difference, and whether the figure is within it, if judged."""
+    """Return the allowed difference, and if it is kept (None: not judged)."""
     figure, spread = paper
     mean, deviation, runs = ours
     if math.isnan(figure) or math.isnan(mean) or tolerance.shape or tolerance.mean_ratio is not None:

@@ -49,7 +49,7 @@ class Axis(Model):
 
 
 class FigureValue(Model):
-    """The measure of a column of figures: a metric, or a column of tasks."""
+    """Measure of one column of figures: a metric, or a column of tasks."""
 
     metric: Name | None = None  # a metric (`hetsim list`), or planned_makespan and other notes of a planner
     column: Name | None = None  # column of the result's tasks, compared task by task with the figures' column

@@ -53,7 +53,7 @@ def scenario_file(folder: str) -> str:
 
 
 def policy_option(label: str, value: Any = None) -> str:
-    """Return `--policy sjf`, or the mapping of a label that the command does not know."""
+    """Return `--policy sjf`, or `--policy` with a mapping for a label with parameters."""
     return f"--policy {quote(policy_text(label, value))}"
 
 

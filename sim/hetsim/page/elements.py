@@ -56,7 +56,7 @@ def write_page(path: Path, text: str) -> None:
 
 
 def page(title: str, lines: Iterable[str], sections: Sequence[Section], columns: bytes = b"") -> str:
-    """Return the whole page; `columns`: of runs, for the section of `explorer()`."""
+    """Return the whole page; `columns`: the packed runs that `explorer()` shows."""
     from hetsim import __version__
 
     kept = [section for section in sections if section.body]

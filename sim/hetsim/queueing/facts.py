@@ -302,7 +302,7 @@ class Facts:
 
     @staticmethod
     def timing_on(mode: Mode, demand: Any) -> tuple[Any, float] | None:
-        """Return the distribution of compute times in a mode, and a factor; None if none."""
+        """Return the distribution of compute times in a mode and a factor, or None."""
         if demand.work or demand.profile or demand.scaling:
             return None
         kind = mode.type

@@ -302,7 +302,7 @@ def remarks(outcome: Outcome) -> list[str]:
 
 
 def _untold(warnings: Iterable[str]) -> list[str]:
-    """Return the warnings, except that a plan is not proven optimal (see the table)."""
+    """Return the warnings, without that on unproven plans, which the table has."""
     return [text for text in warnings if NOT_PROVEN not in text]
 
 

@@ -123,7 +123,7 @@ class Texts:
 
 @dataclass
 class Shades:
-    """Colored cells of values (rows along y) between edges; label: of the color bar."""
+    """Colored cells of values (rows along y) between edges; label: the color bar's."""
 
     x: Any
     y: Any
@@ -196,12 +196,12 @@ class Picture:
         return registry.load_object(f"{PLOTS}.draw:drawing")(self)
 
     def draw(self, *axes: Any) -> None:
-        """Draw the panels on these matplotlib axes, one each."""
+        """Draw each panel on one of these matplotlib axes."""
         for panel, ax in zip(self.panels, axes, strict=True):
             registry.load_object(f"{PLOTS}.draw:draw_panel")(panel, ax)
 
     def save(self, file: Any, **options: Any) -> None:
-        """Write the picture; the file's suffix is the format, options are of `savefig`."""
+        """Write the picture in the format of the file's suffix; options: as for `savefig`."""
         self.figure().savefig(file, **options)
 
     def _repr_png_(self) -> bytes:
@@ -297,7 +297,7 @@ PIXELS_A_MEAN = 8  # Width in pixels of each mean.
 
 
 def settled(panel: Panel, pixels: float) -> Panel:
-    """Compute limits, ticks, and means of step lines with too many changes."""
+    """Return a panel with limits and ticks; too dense step lines become means."""
     marks, label = panel.marks, panel.y.label
     edges = _means_edges(panel, pixels) if panel.means else None
     if edges is not None:

@@ -1,7 +1,7 @@
 """The input of a run in its directory: cluster, tasks and modes, without traces.
 
-    record/input.json       the objects by tags (`hetsim.results.saved_classes`), each once; arrays by their number
-    record/arrays.parquet   one array per row
+record/input.json       each object once, with a tag for its class (`hetsim.results.saved_classes`); arrays by number
+record/arrays.parquet   one array per row
 """
 
 import json

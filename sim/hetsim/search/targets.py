@@ -143,7 +143,7 @@ class TargetsTrial:
 
 
 class Judge:
-    """Tests by replications; all tests of a target in a case err by at most `error`."""
+    """Tests targets; a verdict on a target in a case is wrong with P <= `error`."""
 
     def __init__(self, study: Study, targets: Sequence[Target], replications: int, error: float):
         self.study, self.targets, self.looks = study, targets, looks(replications)

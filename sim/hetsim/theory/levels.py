@@ -165,7 +165,10 @@ def _map_phc(name: str, switch: Floats, arrive: Floats, service: PhaseType, serv
 def _map_levels(
     name: str, switch: Floats, arrive: Floats, service: PhaseType, servers: int, waited: Floats | None = None
 ) -> tuple[list, Level]:
-    """Levels up to all servers busy, and those above; `waited`: start after a wait."""
+    """Return the levels up to all servers busy, and the one level that repeats above.
+
+    `waited`: probabilities of the first phase for customers that had to wait, if they differ from `service.start`.
+    """
     phases, still = len(service.start), np.eye(len(arrive))
     _bounded(name, len(arrive) * states_of(service, servers))
     states = [_occupancies(busy, phases) for busy in range(servers + 1)]
@@ -317,9 +320,9 @@ def is_quick(states: int, servers: int) -> bool:
 
 
 def modulation(rates: Sequence[float], switching: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return what a modulated rate adds to the scv of gaps, and its relaxation time.
+    """Return the scv that a modulated rate adds to gaps, and the relaxation time.
 
-    The first is the long-run index of dispersion of counts, minus 1; the second is the chain's longest one.
+    The first value is the long-run index of dispersion of counts, minus 1; the second is the longest relaxation time.
     """
     arrive, switch = np.array(rates, dtype=float), np.array(switching, dtype=float)
     shares, generator = stationary(switch), _generator(switch, np.zeros(len(switch)))

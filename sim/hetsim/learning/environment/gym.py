@@ -214,7 +214,7 @@ class AdmissionEnv(SchedulingEnv):
 
 
 class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray]):
-    """Many environments in one process (`gymnasium.make_vec`), each with a row.
+    """Many environments in one process (`gymnasium.make_vec`), one per row of arrays.
 
     num_envs: number of environments; the other parameters are those of the single environment.
     `reset(seed=s)` seeds them with s, s + 1, ...; an ended episode begins again at the next step, whose action is
@@ -276,7 +276,7 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
 
 
 class AdmissionVectorEnv(SchedulingVectorEnv):
-    """Many admission environments in one process, each with a row."""
+    """Many admission environments in one process; each is a row of every array."""
 
     kind = AdmissionEnv
 

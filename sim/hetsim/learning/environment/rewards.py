@@ -310,7 +310,8 @@ class Makespan(Reward):
 class Energy(Reward):
     """Minus the joules used: idle devices by the device log, launches by the engine.
 
-    Work counts while it computes; the rest of a stopped launch's uninterruptible block counts when it is stopped.
+    The energy of work is charged while it computes; if a launch is stopped within an uninterruptible block, the energy
+    of the rest of the block is charged at once.
     """
 
     name, metric = "energy", ENERGY

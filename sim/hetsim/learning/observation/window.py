@@ -60,7 +60,7 @@ class Layout:
 
     @classmethod
     def for_cluster(cls, cluster: Cluster, window: int, decides: str = SCHEDULING) -> "Layout":
-        """Return the layout for a cluster's types, in its order (cores only if present)."""
+        """Return the layout for the device types that a cluster has, in their order."""
         return cls(window, tuple(kind.name for kind in cluster.types.values() if cluster.count(kind.name)), decides)
 
     @property
@@ -96,9 +96,10 @@ class Layout:
     def rows(self) -> np.ndarray:
         """Indexes into the observation (with 0 and 1 appended), one row per action.
 
-        A row has the features of the task, of the task on the device type, of the type, which type it is, the state of
-        all types and of the system, and whether the action waits.  So one small network can score every action.  For
-        admission, the row that accepts has the task with all types; the row that rejects only the state.
+        A row has the features of the task, of the task on the device type and of the type; the number of the type, as 0
+        and 1; the state of all types and of the system; and 1 if the action waits.  So one small network can score
+        every action.  For admission, the row that accepts has the task with all types; the row that rejects only the
+        state.
         """
         kinds, tasks = len(self.types), self.window
         zero, one = self.observation, self.observation + 1
@@ -264,7 +265,7 @@ class Window(Scheduler):
         return observations[0], masks[0]
 
     def take_look(self, first: Task | None) -> tuple[list[Task], list[list[bool]]]:
-        """Return the tasks to show and where each fits, as `anything` found if it ran."""
+        """Return the tasks to show and where each fits; reuses what `anything` found."""
         looked, self._looked = self._looked, None
         if looked is None or first is not None:
             tasks = self.shown(first)

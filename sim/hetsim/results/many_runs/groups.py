@@ -131,7 +131,7 @@ def metrics_in(table: pd.DataFrame) -> list[str]:
 
 
 def telling(table: pd.DataFrame) -> list[str]:
-    """Metrics of a table of groups that are defined and not 0 in all groups."""
+    """Return the metrics of a table that are neither undefined nor 0 in every group."""
     means = {name: table[name, "mean"].to_numpy(dtype=np.float64) for name in metrics_in(table)}
     defined = {name: values for name, values in means.items() if not np.isnan(values).all()}
     return [name for name, values in defined.items()

@@ -85,7 +85,7 @@ class WarmupSeries:
     _known: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def add(self, arrival: np.ndarray, response: np.ndarray) -> None:
-        """Add a replication: tasks in order of arrival; NaN if not completed."""
+        """Add a replication's tasks in order of arrival; response NaN if not completed."""
         there = ~np.isnan(response)
         new = (arrival, np.where(there, response, 0.0), there.astype(float))
         if not self.runs:

@@ -116,7 +116,7 @@ def _running(columns: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def launch_numbers(columns: dict[str, np.ndarray]) -> np.ndarray:
-    """Number of each launch row; rows without a number (-1) get the last ones."""
+    """Return the number of each launch row; rows without one (-1) get higher numbers."""
     if "launch" not in columns:
         return np.arange(len(columns["task"]))
     number = np.asarray(columns["launch"], dtype=np.int64).copy()

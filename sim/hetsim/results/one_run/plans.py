@@ -78,7 +78,7 @@ NOT_PROVEN = "is not proven optimal"  # Part of a run's warning about a plan tha
 
 
 def reservations(notes: Mapping[str, Any]) -> list[str]:
-    """Remarks on a plan: a stopped search, late tasks, gaps of a bound."""
+    """Remarks on a plan: a stopped search, late tasks, parts that a bound leaves out."""
     texts = []
     gap = number(notes, "gap")
     if notes.get("optimal") is False:

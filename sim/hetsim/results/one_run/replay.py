@@ -135,7 +135,7 @@ class FreeCapacity:
         return fits, free
 
     def verdicts(self, at: np.ndarray, states: Sequence[np.ndarray], count: int) -> np.ndarray:
-        """Return FITS, FRAGMENTED (enough in total) or 0, by mode and time interval."""
+        """Return FITS, FRAGMENTED (room only in total) or 0 by mode and time interval."""
 
         def over_time(values: np.ndarray) -> np.ndarray:
             return by_stretch(values.astype(np.int64), at, states[0], count=count)
