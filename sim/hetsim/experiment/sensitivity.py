@@ -50,10 +50,10 @@ def paired(
 ) -> dict[str, Any]:
     """Run the first replications of a case again with longer steps, and compare them.
 
-    Parameters: values: metrics of each replication without the change; warmup: a detected one, or None; further:
-    metrics to compare besides METRICS.
-    Returns: step_time (the factor), replications, and by metric, if both are finite, the mean without the change and
-    with longer steps; empty if no steps are uncertain.
+    Parameters: values: metrics of each replication without the change; warmup: a detected one, or None;
+        further: metrics to compare besides METRICS.
+    Returns: step_time (the factor), replications, and by metric the mean without the change and with longer steps, if
+        both are finite; empty if no steps are uncertain.
     """
     changes = longer_steps(case.scenario.with_overrides(case.overrides) if case.overrides else case.scenario)
     if not changes or case.scenario.document.program is not None:

@@ -189,8 +189,8 @@ def run(
 ) -> Outcome:
     """Run all cases of an entry, those with chosen values, or its short ones.
 
-    workers: number of processes, None for one per core; results do not depend on it.  told: called with a line per
-    case.
+    workers: number of processes, None for one per core; results do not depend on it.
+    told: called with a line for each case.
     keep: store each finished case next to the entry (`record`), so that an interrupted run loses nothing.
     Cases are skipped if their inputs do not ship and are missing.
     """

@@ -75,8 +75,7 @@ def distributions(
 ) -> Picture:
     """Draw a panel per column of the task table, with one line per run.
 
-    Parameters: results: runs, with labels if in a mapping; columns: by default response, wait (if any) and bounded
-    slowdown.
+    Parameters: results: runs, with labels if in a mapping; columns: default: response, any wait, bounded slowdown.
     Returns: the picture.
     """
     runs = labeled(results)

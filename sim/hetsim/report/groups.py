@@ -18,8 +18,7 @@ def groups_lines(
 ) -> list[str]:  # fmt: skip
     """Return tables of groups as text, one row per group and policy.
 
-    With a comparison, the paired differences to its base follow each table.  `only`: show only these metrics, if
-    defined.
+    With a comparison, the paired differences to its base follow each table.  `only`: metrics to show, if defined.
     """
     lines, further = [], list(further)
     for name in checked(by):

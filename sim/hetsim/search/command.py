@@ -62,8 +62,7 @@ def size(
     targets is found; each combination is tested separately, without any assumption.
 
     Targets apply to the estimate from all replications, not to single ones. A size at which some task can never fit
-    misses the target, and the reason is stated. Exit code 4 if no candidate is shown to meet them; all trials are
-    printed.
+    misses the target, and the reason is stated. Exit code 4 if no candidate is shown to meet them.
     """
     from hetsim.search.size import size as search
 

@@ -178,8 +178,8 @@ def size(
             and selection: the best with probability `confidence`, or within `delta` (a share) of the best.
         confidence, delta: probability that all verdicts are right; indifference zone of a selection.
         policies: every combination is tried under each of these policies.
-        replications: number per size.  A size is tested after 3 runs, after a third of the number and after the number,
-        and no longer than the verdict is open; if it remains open, four times the number is run.
+        replications: number per size.  A size is tested after 3 runs, after a third of this number and after all, until
+            the verdict is certain; if it remains open, four times the number is run.
         tell: called with each finished trial.
         scenario, policy: as for `run`.
         shard: "2/8": compute only this part of the first tests of a Decision, for the cache, and raise ShardOver.

@@ -30,8 +30,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     scenario: a file, the name of a shipped scenario, a mapping, or a Scenario.  Its scheduler is replaced by the agent;
         its admission policy applies.
     window: number of waiting tasks shown, by arrival.
-    reward: a name (`hetsim.learning.environment.rewards`) such as response or goodput, or a mapping of names to
-    weights.
+    reward: a name (`hetsim.learning.environment.rewards`) such as response or goodput, or weights by name.
     scale: unit of times in seconds; by default the mean estimated time of the scenario's tasks.
     ahead: the time of a task beyond its minimum is charged as soon as it starts, by its estimate.
     normalize: rewards are multiplied by a factor so that the return of a step is about one, discounted by 0.99

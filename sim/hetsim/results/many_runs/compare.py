@@ -45,8 +45,7 @@ class Comparison:
     pairs        a row per metric and compared pair: metric, policy, other, difference (policy - other), half_width, p,
                  significant, n; half_width and p are corrected by Holm's procedure
     winners      metric -> the policy that is better than all others, or None
-    findings     by metric: a test of each policy against the baseline; without one, of the best policy against each
-    other
+    findings     by metric: tests of all policies against the baseline; without one, of the best against all others
     sentences    the findings as text
     plans        if a policy has a plan, a row per policy: planned_makespan, makespan, lower_bound, ratio, planning_s,
                  all of the first run (`hetsim.results.one_run.plans`); otherwise no rows

@@ -97,8 +97,8 @@ class Difference:
         """Sum the changes by group.
 
         Parameters: group: class or user.
-        Returns: one row per group: the numbers of tasks, of tasks that gained and of tasks that lost, the means in a
-        and in b, and the mean change; largest gain first.
+        Returns: one row per group, largest gain first: the numbers of tasks, of tasks that gained and of tasks that
+            lost, the means in a and in b, and the mean change.
         Raises: UsageError: another group.
         """
         if group not in GROUPS:

@@ -24,8 +24,7 @@ def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = Non
     A policy is on the Pareto front (column `front`) if no other policy is better in one metric and at least as good in
     the other.  For a sweep, x or y may also be a key with numbers, such as the number of nodes; less of a key is better
     by default.  Columns: label, policy, the two metrics, METRIC_half (half-width of the 95 % interval, or NaN),
-    `front`.  The front uses means: a policy whose interval reaches it may be on it.  Rows without a value
-    are omitted.
+    `front`. The front uses means: a policy whose interval reaches it may be on it.  Rows without a value are omitted.
     """
     if x == y:
         raise UsageError(f"a front needs two different metrics; got {x} twice")

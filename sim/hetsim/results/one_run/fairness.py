@@ -26,9 +26,8 @@ def rho(run: Measured) -> np.ndarray:
 def rho_of_tasks(result: Run) -> np.ndarray:
     """ρ = response / T_iso for each row of the task table; NaN if not completed.
 
-    T_iso is the task's time on an exclusive 1/N of the cluster in its fastest feasible mode; N is the average
-    number of active tasks during the task's life, at least 1.  There, a mode on g of C devices takes max(1, g·N/C) ×
-    its time.
+    T_iso is the task's time on an exclusive 1/N of the cluster in its fastest feasible mode; N is the average number of
+    active tasks during the task's life, at least 1.  A mode that needs g of C devices takes max(1, g·N/C) × its time.
     """
     record, table = result.record, result.modes
     tasks, rows = record.input.tasks, TableRows(record)
@@ -130,7 +129,7 @@ def jain(run: Measured) -> float:
     """Jain's index (Σx)² / (n Σx²) over n users; 1 is equal treatment.
 
     x = GPU-seconds / min(demand, entitlement) of a user.  The demand is the GPU-seconds that the user's tasks in the
-    window need in their GPU modes of least GPU-seconds; the entitlement is the GPU-seconds of the window, divided among
+    window need in the GPU modes with the fewest; the entitlement is the GPU-seconds of the window, divided among
     these users by the mean weight of their tasks.  If no task of the run can use a GPU, core-seconds are used instead.
     """
     record, table = run.result.record, run.result.modes

@@ -223,8 +223,8 @@ def cross_rack_fraction(run: Measured) -> float:
 def stretch(result: Run, row: int) -> dict[str, float] | None:
     """Explain why a task computed longer than it would alone in its best place.
 
-    Returns None without a network.  `seconds` of computing; of these `alone`, the time alone in the best place, and the
-    additional time due to `placement`, `neighbors` (other jobs) and slow `devices`.
+    Returns None without a network.  The `seconds` of computing are the sum of `alone` (the time alone in the best
+    place) and of the additional times due to `placement`, `neighbors` (other jobs) and slow `devices`.
     """
     stays = result.record.stays
     if stays is None or not (mine := stays["task"] == row).any():

@@ -288,10 +288,7 @@ class RunReplay:
         return at, states
 
     def _moves(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Changes of devices: (node, position), time interval, and amounts.
-
-        Amounts are share, GPU memory, millicores and memory of launches, and 1 while a device is not up.
-        """
+        """Changes at devices: (node, position), interval, amounts of launches or downtime."""
         state, moment = self.state, np.searchsorted(self.grid, self._times)
         where = np.array([(device.node, device.local) for device in state.cluster.devices]).T
         kinds, index = np.array(self._events, dtype=np.int64).reshape(-1, 2).T

@@ -209,7 +209,7 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
     """Return the system's state as steps: each row is valid until the next `time`.
 
     `waiting` tasks are ready and not in a launch, `running` tasks have begun the first stage of their launch.  `busy_*`
-    counts computing devices and `allocated_gpus` occupied ones, times their shares; if launches transfer data,
+    counts computing devices and `allocated_gpus` occupied ones, both weighted by share; if launches transfer data,
     `uploading` and `downloading` count transfers.  `by="type"` or `"node"` adds columns `busy.NAME` and
     `allocated.NAME` (GPUs; cores for a CPU type or a node without GPUs).
     """
