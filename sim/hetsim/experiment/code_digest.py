@@ -447,7 +447,7 @@ class _Walk:
             self.value(getattr(value, "__func__", None))
 
     def _named(self, module: str, name: str) -> bool:
-        """Hash a name with its module and version; return False if that is not enough."""
+        """Hash a name by module and version; return False if it is the user's own code."""
         if origin := _origin(module, self.own):
             self.put("named", module, name, origin)
         if origin and module.partition(".")[0] in _OUTSIDE:

@@ -118,7 +118,7 @@ def _best_shown(found: Comparison, rows: list[Finding]) -> list[Finding]:
 
 
 def _better_than(found: Comparison, rows: list[Finding], of_metric: list[Finding]) -> str:
-    """Return `sjf is better than fcfs in response mean by 36 ± 5 %`, with more peers."""
+    """Return `sjf is better than fcfs in response mean by 36 ± 5 %`, for all peers."""
     means = found.table[rows[0].metric, "mean"]
     text = common.better_sentence(rows[0], float(means[rows[0].other]))
     more = [row.gap for row in rows[1 : 1 + MAX_OTHERS]]

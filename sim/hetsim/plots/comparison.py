@@ -75,7 +75,8 @@ def distributions(
 ) -> Picture:
     """Draw a panel per column of the task table, with one line per run.
 
-    Parameters: results: runs, with labels if in a mapping; columns: default: response, any wait, bounded slowdown.
+    Parameters: results: runs, with labels if in a mapping; columns: by default response, wait (if any task waits)
+        and the bounded slowdown.
     Returns: the picture.
     """
     runs = labeled(results)

@@ -218,7 +218,7 @@ class Customers(NamedTuple):
 
 
 class Unmatched(Exception):
-    """A required assumption of a model does not hold, so it gives no figures."""
+    """A required assumption of a model does not hold, so the model gives no figures."""
 
 
 class Facts:
@@ -362,7 +362,7 @@ class Facts:
         return int(min(room, len(devices) * each))
 
     def side_by_side(self, slots: list[list[int]]) -> bool:
-        """Return True if the servers of all modes of each node fit at the same time."""
+        """Return True if, on each node, the servers of all modes fit at the same time."""
         return all(
             sum(count * mode.millicores for count, mode in zip(here, self.modes, strict=True)) <= node.cpus * 1000
             and (node.memory is None

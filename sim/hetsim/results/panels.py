@@ -318,7 +318,7 @@ def _within(mark: Any, x: Any, y: Any) -> Any:
 
 
 def _values(mark: Line | Band) -> dict[str, np.ndarray]:
-    """Values of steps by name, without the last one, which repeats."""
+    """Values of steps by name, without the last one, which repeats the one before."""
     names = [name for name in ("y", "low", "high") if np.ndim(getattr(mark, name, 0.0))]
     return {name: getattr(mark, name)[:-1] for name in names}
 

@@ -30,7 +30,7 @@ SHARE_KURTOSIS = 24.0  # Upper limit of the kurtosis of such a share: fewer than
 class Interval:
     """A confidence interval of a metric (Student t).
 
-    `method`: the n values are of replications, or of batches of one run (`hetsim.results.one_run.estimands`).
+    `method`: the n values are either of replications or of batches of one run (`hetsim.results.one_run.estimands`).
     """
 
     metric: str

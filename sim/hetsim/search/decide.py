@@ -66,7 +66,7 @@ class Decision:
     """The best candidate of a search, and all candidates tried.  Attributes:
 
     best        the candidate, or None if none is shown to meet all targets
-    candidates  the candidates tried, in the order of the combinations; the others are dearer than the best
+    candidates  the candidates tried, in the order of the combinations; all others cost more than the best
     count       number of all combinations
     objective   the quantity to minimize; `known`: its values, if they are known before any run
     confidence  probability that all verdicts are right and the best is the best (for a metric: or within `delta` of it)

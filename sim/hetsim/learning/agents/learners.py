@@ -228,7 +228,7 @@ _FIRST = np.zeros(1, np.int64)
 def balanced(
     scores: np.ndarray, starts: np.ndarray, may_wait: np.ndarray
 ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-    """Weigh waiting against all placements together as against the best placement.
+    """Adjust scores: waiting competes with all placements as with the best one.
 
     Otherwise waiting would be the likeliest of many actions even if most probability is on placing a task, and a policy
     that takes the best action would wait forever.  Waiting is the last row of a decision that allows it.  Return the

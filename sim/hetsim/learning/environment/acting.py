@@ -4,7 +4,7 @@
     width     also choose the width: an option is a device type and a number of devices of a mode on it
     mode      also choose the mode: an option is the position of a mode among those of the task
     node      also choose the node: each option exists once per node
-    preempt   stop one of the first `window` running tasks, by start; its progress is saved as its device saves it
+    preempt   stop one of the first `window` running tasks (by start); its device defines what progress is kept
     power     put an idle accelerator of a node to sleep, or wake a sleeping one (`Set`)
 
 Actions are numbered in this order: placements (task, then option, then node), preemptions, "off" of each node, "on" of

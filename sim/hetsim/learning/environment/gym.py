@@ -130,7 +130,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
     @property
     def layout(self) -> Layout:
-        """Sizes of the observation vector and the plain actions, and action features."""
+        """The layout: sizes of the observation vector and the actions, action features."""
         return self.episodes.layout
 
     @property

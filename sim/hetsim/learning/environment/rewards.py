@@ -9,7 +9,7 @@ value       as goodput, each task counted with its weight
 makespan    minus the seconds from the first arrival to the last completion
 
 A mapping of names to weights gives the weighted sum: {slowdown: 1, energy: 0.001}, or {value: 1, response: 0.01}, the
-tasks' weights less a holding cost.
+tasks' weights minus a holding cost.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The window: features of first waiting tasks; actions are (task, device type).
+"""The window: features of the first waiting tasks; actions: (task, device type).
 
 The Gymnasium environments (`hetsim.learning`) and the policies that run trained networks (`hetsim_policies.learning`)
 share this file, so that a policy observes in a run exactly what it observed in training.
@@ -96,9 +96,9 @@ class Layout:
     def rows(self) -> np.ndarray:
         """Indexes into the observation (with 0 and 1 appended), one row per action.
 
-        A row has the features of the task, of the task on the device type and of the type; the number of the type, as 0
-        and 1; the state of all types and of the system; and 1 if the action waits.  So one small network can score
-        every action.  For admission, the row that accepts has the task with all types; the row that rejects only the
+        A row has the features of the task, of the task on the device type, and of the type; the type in one-hot form;
+        the state of all types and of the system; and 1 if the action waits.  So one small network can score every
+        action.  For admission, the row that accepts has the task with all types; the row that rejects has only the
         state.
         """
         kinds, tasks = len(self.types), self.window

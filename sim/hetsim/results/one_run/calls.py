@@ -105,7 +105,7 @@ def wasted_seconds(record: Record, modes: ModeTable, low: float, high: float) ->
 
 
 def rates_over(record: Record, modes: ModeTable, edges: np.ndarray) -> dict[str, np.ndarray]:
-    """Answers and attempts per second, and devices with wasted work, between edges."""
+    """By interval: answers and attempts per second, and devices with wasted work."""
     calls, width = call_rows(record), np.diff(edges)
     if calls is None or record.attempt_of is None:
         return {}

@@ -380,7 +380,7 @@ def _decided(record: Record) -> np.ndarray:
 
 
 def _effective(record: Record, decided: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """Time at which each row's first start took effect, if starts take time in turn."""
+    """Time at which each row's first start took effect; starts take effect in turn."""
     time = record.input.decisions
     if time is None or not time.per_start or record.launches is None:
         return decided

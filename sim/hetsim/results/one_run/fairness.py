@@ -129,8 +129,8 @@ def jain(run: Measured) -> float:
     """Jain's index (Σx)² / (n Σx²) over n users; 1 is equal treatment.
 
     x = GPU-seconds / min(demand, entitlement) of a user.  The demand is the GPU-seconds that the user's tasks in the
-    window need in the GPU modes with the fewest; the entitlement is the GPU-seconds of the window, divided among
-    these users by the mean weight of their tasks.  If no task of the run can use a GPU, core-seconds are used instead.
+    window need in their cheapest GPU modes; the entitlement is the GPU-seconds of the window, divided among these users
+    by the mean weight of their tasks.  If no task of the run can use a GPU, core-seconds are used instead.
     """
     record, table = run.result.record, run.result.modes
     tasks, rows = record.input.tasks, TableRows(record)
@@ -160,12 +160,12 @@ def jain(run: Measured) -> float:
 
 
 def gpu_demand(table: ModeTable) -> np.ndarray:
-    """GPU-seconds of each task in the GPU mode that needs the fewest; 0 without one."""
+    """GPU-seconds of each task in its cheapest GPU mode; 0 without a GPU mode."""
     return _demand(table, lambda mode: math.inf if mode.on_cpu else mode.gpu_share)
 
 
 def core_demand(table: ModeTable) -> np.ndarray:
-    """Core-seconds of each task in the CPU mode that needs the fewest; 0 without one."""
+    """Core-seconds of each task in its cheapest CPU mode; 0 without a CPU mode."""
     return _demand(table, lambda mode: units(mode) if mode.on_cpu else math.inf)
 
 
@@ -181,7 +181,7 @@ def _demand(table: ModeTable, units_of: Callable[[Mode], float]) -> np.ndarray:
 
 
 def gpu_seconds_of_tasks(result: Run) -> np.ndarray:
-    """GPU-seconds computed by each row of the task table; batches are divided."""
+    """GPU-seconds computed by each row of the task table; equal shares within a batch."""
     return TableRows(result.record).total(_received(result))
 
 

@@ -74,7 +74,7 @@ def title(by: str, groups: Iterable[object] = ()) -> str:
 
 
 def checked(by: str | Iterable[str]) -> list[str]:
-    """Return the groupings by name, each once; UsageError with a similar name."""
+    """Return each grouping once; UsageError, with a similar name, for an unknown one."""
     names = list(dict.fromkeys([by] if isinstance(by, str) else by))
     for name in names:
         if name not in USUAL:

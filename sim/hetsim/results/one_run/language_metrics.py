@@ -26,7 +26,7 @@ declare_statistics(
 
 @metric(unit="1/s", better="more", of="run", sets=("tokens",))
 def output_rate(run: Measured) -> float:
-    """Output tokens per second of the window, of requests that complete in it."""
+    """Output tokens of the requests that complete in the window, per second of it."""
     frame = run.result.tasks
     if "output_tokens" not in frame or run.duration <= 0:
         return math.nan

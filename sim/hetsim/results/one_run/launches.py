@@ -116,7 +116,7 @@ def _running(columns: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def launch_numbers(columns: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the number of each launch row; rows without one (-1) get higher numbers."""
+    """Return the number of each launch row; rows without one (-1) are numbered last."""
     if "launch" not in columns:
         return np.arange(len(columns["task"]))
     number = np.asarray(columns["launch"], dtype=np.int64).copy()

@@ -163,7 +163,7 @@ def _sum_items(lists: list[tuple[int, ...]] | None, sizes: np.ndarray, count: in
 def exclusive_time(table: ModeTable) -> np.ndarray:
     """T*: each task's true time alone in its fastest mode, in a batch of one.
 
-    Includes upload and download (latency + bytes / rate of the device's link), except in CPU modes.  inf without any.
+    Includes upload and download (latency + bytes / link rate), except in CPU modes.  inf if no mode can run.
     """
     best = np.full(len(table.tasks), np.inf)
     moved = transfers(table.tasks)

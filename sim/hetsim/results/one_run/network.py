@@ -49,7 +49,7 @@ def memory_traffic(run: Measured) -> float:
 
 @metric(unit="B", better="less", of="run")
 def peak_memory(run: Measured) -> float:
-    """Maximum bytes occupied at one time in an accelerator's memory, whole run."""
+    """Maximum bytes occupied in an accelerator's memory at one time in the whole run."""
     return run.result.record.stats.get("peak_memory", math.nan)
 
 

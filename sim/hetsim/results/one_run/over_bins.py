@@ -50,7 +50,7 @@ def fill_lanes(begin: np.ndarray, end: np.ndarray, slack: float = 1e-12) -> tupl
 
 
 def power_over_time(result: Run, bins: int = 200) -> pd.DataFrame:
-    """Watts in `bins` equal intervals: time, then TYPE.work, .idle, .sleep.
+    """Watts in `bins` equal intervals: columns time, TYPE.work, TYPE.idle, TYPE.sleep.
 
     `work` is the power of launches above idle, lost work included, spread evenly over each compute stage.
     """

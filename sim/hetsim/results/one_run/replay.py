@@ -199,7 +199,7 @@ class FreeCapacity:
 
 
 def by_stretch(values: np.ndarray, at: np.ndarray, node: np.ndarray, count: int) -> np.ndarray:
-    """Sum over nodes in each time interval, from the values of the nodes' states."""
+    """Return sums over all nodes by time interval, from values by state of a node."""
     order = np.argsort(at, kind="stable")
     last = np.searchsorted(at[order], np.arange(count), side="right") - 1
     before = np.where(np.append(True, node[1:] != node[:-1]), 0, np.append(0, values[:-1]))

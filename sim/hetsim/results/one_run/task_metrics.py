@@ -147,7 +147,7 @@ def rejected_fraction(run: Measured) -> float:
 
 
 def _met(run: Measured) -> tuple[int, int]:
-    """Numbers of tasks that met their deadline, and with a deadline before the end."""
+    """Number of tasks that met their deadline, and that had one before the end."""
     column = run.series("met_deadline")
     return int(column.sum()), int(column.notna().sum())
 

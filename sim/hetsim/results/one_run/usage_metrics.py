@@ -178,7 +178,7 @@ def cache_hit_fraction(run: Measured) -> float:
 def littles_law(result: Run) -> tuple[float, float]:
     """Return L and λW: mean number in system, arrival rate × mean time in system.
 
-    Equal, up to rounding, for a drained run without warmup in which every task completed.
+    They are equal, up to rounding, for a drained run without warmup in which every task completed.
     """
     run = result.measured
     return jobs_in_system_mean(run), len(run.status) / run.duration * run.mean("response")
