@@ -92,7 +92,7 @@ def _file_instead(path: Path, context: click.Context | None) -> str:
 
 
 class OutputFile(click.Path):
-    """A file to write, of a kind given by its suffix, which is checked first."""
+    """A file to write; its suffix, which is checked first, determines the format."""
 
     def __init__(self, what: str, *suffixes: str):
         super().__init__(path_type=Path, dir_okay=False)

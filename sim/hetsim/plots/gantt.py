@@ -227,9 +227,9 @@ def shelves(result: Result, *, guess: float | None = None) -> Picture:
 def default(outcome: Result | Replications) -> Picture:
     """Draw a suitable picture of a run or of replications.
 
-    A small run is shown as a Gantt chart; a large run, or a run of language models (whose launches are mere busy
-    periods), as its timeline and the distributions of response and wait; replications as the first run's timeline, next
-    to the mean response of each replication.
+    A small run is shown as a Gantt chart.  A large run, or a run of language models (whose launches are mere busy
+    periods), is shown as its timeline and the distributions of response and wait.  Replications are shown as the first
+    run's timeline, next to the mean response of each replication.
 
     Parameters: outcome: the run, or the replications.
     Returns: the picture.

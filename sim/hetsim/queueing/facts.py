@@ -488,7 +488,7 @@ class Facts:
         self.suppose(text, load ** (room + 1) < 1e-6, key, f"for {room}", soft=soft)
 
     def order(self, blind: bool = True) -> str:
-        """Check the order: first come, first served; if `blind`, any independent of sizes.
+        """Check for first come, first served; if `blind`, for any order blind to sizes.
 
         Returns `fcfs`, `blind` or `other`.
         """

@@ -1,4 +1,4 @@
-"""Shared by families of models: common assumptions, and result rows."""
+"""Parts that families of models share: common assumptions, and result rows."""
 
 import math
 from collections.abc import Iterable, Mapping

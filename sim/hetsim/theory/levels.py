@@ -363,7 +363,7 @@ def _solved(levels: list[Level], alike: Level) -> tuple[list[Floats], Floats]:
     """Return π of each of `levels`, and R of the levels above, which equal `alike`.
 
     The `down` of `alike` leads to the next level below.
-    Below R, π(n + 1) = π(n) R(n), from the last level downward; π(0) is that of the chain censored to level 0.
+    In `levels`, π(n + 1) = π(n) R(n), with R(n) computed downward; π(0) is that of the chain censored to level 0.
     """
     powers = alike.up @ np.linalg.inv(-_generator(alike.within, alike.up.sum(axis=1) + alike.down.sum(axis=1))
                                       - alike.up @ _first_passage(alike))  # fmt: skip

@@ -61,7 +61,7 @@ def naor(rate: float, service_mean: float, reward: float, cost: float) -> Thresh
 def _social(load: float, ratio: float, most: int) -> int:
     """Return the last threshold n that raises the welfare of all customers together.
 
-    (n (1 - ρ) - ρ (1 - ρ^n)) / (1 - ρ)² ≤ Rμ/C; the welfare itself is too flat near its maximum to be compared.
+    The condition (n (1 - ρ) - ρ (1 - ρ^n)) / (1 - ρ)² ≤ Rμ/C is used, as the welfare is too flat near its maximum.
     """
     power = inner = needed = 1.0
     for n in range(1, most):
@@ -76,7 +76,7 @@ def _social(load: float, ratio: float, most: int) -> int:
 def _revenue(load: float, ratio: float, most: int) -> int:
     """Return the last threshold n that earns more revenue than n - 1.
 
-    n + (1 - ρ^(n-1)) (1 - ρ^(n+1)) / (ρ^(n-1) (1 - ρ)²) ≤ Rμ/C.
+    The condition is n + (1 - ρ^(n-1)) (1 - ρ^(n+1)) / (ρ^(n-1) (1 - ρ)²) ≤ Rμ/C.
     """
     below = 0.0
     power, above = load, 1 + load

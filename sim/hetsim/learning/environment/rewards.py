@@ -243,7 +243,7 @@ class Slowdown(_InSystem):
 
 
 class Goodput(Reward):
-    """One per task that completes in time; if ahead, as soon as that is expected."""
+    """One for each task that completes in time; if ahead, when that is expected."""
 
     name, metric = "goodput", "goodput_fraction"
     per_task = ("share of tasks in time", 1.0)

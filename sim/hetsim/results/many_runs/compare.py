@@ -262,7 +262,7 @@ def _check_asked(runs: Mapping[str, Any], baseline: str | None, confidence: floa
 def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> dict[str, pd.DataFrame]:
     """Return replications' contributions (`estimands`) to each metric to compare.
 
-    They are those requested by name, and those of requested sets that apply: the makespan if all runs ended by
+    The metrics are those requested by name, and those of requested sets that apply: the makespan if all runs ended by
     themselves; metrics of deadlines, rejections, energy, users and prices if the runs have them; CPU utilization if
     there are no GPUs.
     """

@@ -78,7 +78,7 @@ def _pairs(
 
 
 class Leads(NamedTuple):
-    """Numbers of points at which a policy is the only best, tied, or significantly so."""
+    """Numbers of points at which a policy is best: alone, tied, or significantly."""
 
     alone: dict[str, int]
     ties: dict[tuple[str, ...], int]

@@ -168,7 +168,7 @@ def over_time(values: np.ndarray, length: np.ndarray, share: float) -> float:
 
 @metric(unit="share", better="less", sets=("network",))
 def communication_fraction(run: Measured) -> float:
-    """Share of jobs' device time in communication, as if alone on their links."""
+    """Share of jobs' device time in communication, if each were alone on its links."""
     return _share(run, "communication")
 
 
