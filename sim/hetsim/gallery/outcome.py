@@ -89,7 +89,7 @@ class Outcome:
 
 
 def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
-    """Return the paper's mean and deviation, or for a column of tasks their number."""
+    """Return the paper's mean and deviation; for a column of tasks, their count and 0."""
     if value.column is not None:
         return float(len(figures)), 0.0
     return float(figures.mean()), float(figures.std(ddof=1)) if len(figures) > 1 else 0.0

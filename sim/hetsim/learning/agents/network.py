@@ -24,7 +24,7 @@ class ScoreNetwork:
 
     @classmethod
     def fresh(cls, inputs: int, hidden: Sequence[int], random: np.random.Generator) -> "ScoreNetwork":
-        """Draw weights (Glorot and Bengio 2010), small in the last layer for equal scores."""
+        """Draw weights (Glorot and Bengio 2010); small last weights give similar scores."""
         arrays = []
         sizes = [inputs, *hidden, 1]
         for before, after in zip(sizes, sizes[1:], strict=False):

@@ -275,7 +275,7 @@ class Window(Scheduler):
     def context(self, work: list[float], wanted: list[int]) -> list[float]:
         """Features of the device types and of the whole system.
 
-        `work`, `wanted`: by type, seconds of work and number of the tasks shown that are fastest there.
+        `work`, `wanted`: by type, device-seconds and number of those tasks shown that are fastest there.
         """
         now, scale, shown, row = self.view.now, self.scale, self.window, []
         self.view.nodes.refresh()

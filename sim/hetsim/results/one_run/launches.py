@@ -156,10 +156,11 @@ class PlaceColumns:
         self._record = record
 
     def spread(self, place: np.ndarray, weight: np.ndarray, devices: int, *, to_hosts: bool = False) -> np.ndarray:
-        """Sum the weights of launches by device; several devices share a launch's weight.
+        """Sum the weights of launches by device; each device of a launch gets its weight.
 
-        `place`, `weight`: of each launch.  If a place spans nodes, devices share in proportion to their cores there.
-        `to_hosts`: sum by the CPU device of the nodes, in proportion to the devices there.
+        `place`, `weight`: of each launch.  The weight of a launch on cores of several nodes is divided by its cores
+        there.
+        `to_hosts`: divide the weight among the CPU devices of the nodes, in proportion to the launch's devices there.
         """
         by_place = np.bincount(place, weights=weight, minlength=self.count).astype(np.float64)
         if to_hosts:

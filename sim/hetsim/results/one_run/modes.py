@@ -18,7 +18,7 @@ from hetsim.model.tasks import Mode, Tasks
 
 
 class ModeTable:
-    """The modes of all shapes (a shape is what equal tasks share), with their demands."""
+    """The modes of all shapes (shape: the modes of equal tasks), with their demands."""
 
     def __init__(self, tasks: Tasks, cluster: Cluster):
         self.tasks, self.cluster = tasks, cluster
