@@ -165,7 +165,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
 
 def space_of(episodes: Episodes) -> spaces.Space[Any]:
-    """Return the observation space: of the vector, or of another observation."""
+    """Return the observation space of the vector, or of the chosen other observation."""
     if (first := episodes.first) is None:
         return spaces.Box(-LIMIT, LIMIT, (episodes.layout.observation,), np.float32)
     if first.shapes is None:  # a function: its first answer tells

@@ -186,7 +186,7 @@ class PlaceColumns:
         return entry, self.flat[np.repeat(first, sizes) + within]
 
     def divided(self, place: np.ndarray, rate: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Divide the rate of each place among its devices: `pairs`, and the rate of each."""
+        """Divide each place's rate among its devices; return `pairs` and the rate of each."""
         entry, device = self.pairs(place)
         totals = np.maximum(self.totals[place[entry]], 1)
         if not self.over_nodes.any():
