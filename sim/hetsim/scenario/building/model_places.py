@@ -13,7 +13,7 @@ PLACE_NAMES = {"host": "host memory of a node", "disk": "the disk of a node"}
 
 
 def place_problems(streams: Sequence[TaskStream], workload: Sequence[WorkloadEntry], context: Context) -> list[Problem]:
-    """Return problems of services' model sources; warn of models that do not all fit."""
+    """Return problems of the sources of models; warn if models exceed their space."""
     problems: list[Problem] = []
     totals, crowded = dict[str, float](), dict[str, str]()
     places = [*PLACES, *context.cluster.fabric.stores]
