@@ -1,5 +1,6 @@
 """`hetsim calibrate --from` for language models: step profiles, request logs."""
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from hetsim.experiment.directory import folder_name
 from hetsim.model.files import write_text, write_whole
 from hetsim.report import terminal
 from hetsim.scenario.file.document import dump
+from hetsim.silicon.engines import QUANTILE
 from hetsim.workload.mapped.picked_columns import PickedColumns
 from hetsim.workload.mapped.propose import form_of
 from hetsim.workload.mapped.rows import rows_of
@@ -20,6 +22,9 @@ from hetsim.workload.mapped.rows import rows_of
 if TYPE_CHECKING:
     from hetsim.calibrate.server_log import Fitted
     from hetsim.calibrate.shapes import Shaped
+
+
+MOST = 100.0  # factor up to which an interval is written; a log of answers of one token has none
 
 
 def kind_of(path: Path) -> str | None:
@@ -95,8 +100,10 @@ def logs(
         step = {**given, **step, "roofline": {**(old if isinstance(old, dict) else {}), **step["roofline"]}}
     elif "decode" not in step:
         step = {**given, **step}
+    half = math.exp(QUANTILE * fitted.spread)
+    interval = {"interval": [round(1 / half, 6), round(half, 6)]} if half < MOST else {}
     profile = {
-        "service": {**service, "step": step, "front_end": _value("front_end", fitted.front_end)},
+        "service": {**service, "step": step, "front_end": _value("front_end", fitted.front_end), **interval},
         "measured": {"from": what, "held_back": fitted.held_back,
                      "errors": {figure.name: round(figure.error, 4) for figure in fitted.figures}},
     }  # fmt: skip
@@ -104,6 +111,25 @@ def logs(
         "profile": profile, "held_back": fitted.held_back,
         "figures": {one.name: {"measured": one.measured, "simulated": one.simulated} for one in fitted.figures},
     }, lambda: _held_back(what, sum(len(one.log) for one in servers), fitted))  # fmt: skip
+    write_profile(target, profile, quiet)
+
+
+def observe(
+    path: Path, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path, as_json: bool, quiet: bool
+) -> None:
+    """Narrow the interval of an engine's steps with a log; write it as a profile."""
+    from hetsim.calibrate import server_log
+    from hetsim.calibrate.server_log import Server, entry_of
+
+    if scenario is None:
+        raise click.UsageError("--observe needs --server YAML: a scenario with the server's engine, model and GPU")
+    server = Server(scenario, request_log.read(path, unit, where))
+    prior, posterior = server_log.observed(server)
+    before, after = ([round(one.low, 6), round(one.high, 6)] for one in (prior, posterior))
+    service = entry_of(scenario)["service"] | ({} if posterior is prior else {"interval": after})
+    profile = {"service": service, "measured": {"from": str(path), "interval_before": before}}
+    lines = [f"before: steps take, {prior}", f"after:  {posterior}"]
+    console.result(as_json, lambda: profile, lambda: lines)
     write_profile(target, profile, quiet)
 
 
