@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hetsim.calibrate.shapes import Shaped
 
 
-MOST = 100.0  # factor up to which an interval is written; a log of answers of one token has none
+FACTOR_LIMIT = 100.0  # factor up to which an interval is written; a log of answers of one token has none
 
 
 def kind_of(path: Path) -> str | None:
@@ -101,7 +101,7 @@ def logs(
     elif "decode" not in step:
         step = {**given, **step}
     half = math.exp(QUANTILE * fitted.spread)
-    interval = {"interval": [round(1 / half, 6), round(half, 6)]} if half < MOST else {}
+    interval = {"interval": [round(1 / half, 6), round(half, 6)]} if half < FACTOR_LIMIT else {}
     profile = {
         "service": {**service, "step": step, "front_end": _value("front_end", fitted.front_end), **interval},
         "measured": {"from": what, "held_back": fitted.held_back,

@@ -148,7 +148,10 @@ class Server:
         ]
 
     def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
-        """Return log(measured / simulated) of the seconds between first and last tokens, in consecutive parts."""
+        """Return log(measured / simulated) of decoding, by consecutive part of the log.
+
+        Decoding: the sum of the seconds between the first and the last token of each request.
+        """
         ttft, latency, _ = self.simulated(times, front_end)
         several = first + np.flatnonzero(self.log.output[first:] > 1)
         pairs = np.stack([self.log.latency - self.log.ttft, latency - ttft])[:, several]
@@ -156,7 +159,10 @@ class Server:
         return np.array([math.log(one / other) if one > 0 and other > 0 else 0.0 for one, other in sums])
 
     def standard_error(self, times: StepTimes, front_end: float) -> float:
-        """Return that of `behind`, times t / z for the few parts; infinite if too few answers have several tokens."""
+        """Return the standard error of `behind`, times t / z for the few parts.
+
+        It is infinite if fewer than PARTS answers have several tokens.
+        """
         from scipy.special import ndtri, stdtrit
 
         if (self.log.output > 1).sum() < PARTS:
@@ -166,7 +172,7 @@ class Server:
 
     @property
     def drift(self) -> float:
-        """The relative standard deviation of the server's speed from run to run."""
+        """Relative standard deviation of the server's speed from run to run."""
         return RUN_TO_RUN if self.service.drift is None else self.service.drift.cv
 
     def build(self) -> RunInput:
@@ -337,9 +343,9 @@ def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float
 
 
 def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, float]:
-    """Return the logarithm of the factor on all steps, and its standard error, infinite if the log shows none.
+    """Return the logarithm of a factor on all steps, and its standard error.
 
-    With this factor the seconds between first and last tokens have the measured sum.
+    With this factor decoding takes the measured seconds (`Server.behind`).
     """
     from scipy.optimize import brentq
 

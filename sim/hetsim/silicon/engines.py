@@ -126,9 +126,9 @@ class Interval:
         return math.exp(generator.normal(*self.normal))
 
     def updated(self, factor: float, error: float, drift: float, again: bool) -> "Interval":
-        """Return the posterior of the factor after its logarithm was measured in one run (Bayes).
+        """Return the posterior of the factor, after one run was measured (Bayes).
 
-        error: standard error of the measured logarithm.
+        factor: its measured logarithm, with the standard error `error`.
         drift: relative standard deviation between runs; the bounds are those of another run if `again`.
         """
         if math.isinf(error):
