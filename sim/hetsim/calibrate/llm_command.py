@@ -1,6 +1,5 @@
 """`hetsim calibrate --from` for language models: step profiles, request logs."""
 
-import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,6 @@ from hetsim.experiment.directory import folder_name
 from hetsim.model.files import write_text, write_whole
 from hetsim.report import terminal
 from hetsim.scenario.file.document import dump
-from hetsim.silicon.engines import QUANTILE
 from hetsim.workload.mapped.picked_columns import PickedColumns
 from hetsim.workload.mapped.propose import form_of
 from hetsim.workload.mapped.rows import rows_of
@@ -22,9 +20,6 @@ from hetsim.workload.mapped.rows import rows_of
 if TYPE_CHECKING:
     from hetsim.calibrate.server_log import Fitted
     from hetsim.calibrate.shapes import Shaped
-
-
-FACTOR_LIMIT = 100.0  # factor up to which an interval is written; a log of answers of one token has none
 
 
 def kind_of(path: Path) -> str | None:
@@ -100,8 +95,7 @@ def logs(
         step = {**given, **step, "roofline": {**(old if isinstance(old, dict) else {}), **step["roofline"]}}
     elif "decode" not in step:
         step = {**given, **step}
-    half = math.exp(QUANTILE * fitted.spread)
-    interval = {"interval": [round(1 / half, 6), round(half, 6)]} if half < FACTOR_LIMIT else {}
+    interval = {"interval": fitted.interval} if fitted.interval else {}
     profile = {
         "service": {**service, "step": step, "front_end": _value("front_end", fitted.front_end), **interval},
         "measured": {"from": what, "held_back": fitted.held_back,
@@ -161,6 +155,8 @@ def _held_back(what: str, requests: int, found: "Fitted") -> list[str]:
     step = yaml.safe_dump(_shown(found.step), default_flow_style=True, sort_keys=False, width=10_000).strip()
     fitted_step = f"step: {step}, front_end: {constant}"
     tried = f"{found.trials} trials; mean error on the requests fitted {found.fitted_error:.1%}"
+    if found.interval:
+        tried += "; 90 %: steps take at least {:.3f}, at most {:.3f} times as long".format(*found.interval)
     return [what, "", *terminal.table(rows, right=range(1, 4)), "", fitted_step, tried]
 
 

@@ -39,7 +39,7 @@ from hetsim.model.step_times import LinearSteps, StepTimes, scaled
 from hetsim.scenario.file import document
 from hetsim.scenario.scenario import Scenario, load
 from hetsim.scenario.schema.language_model import LanguageModel
-from hetsim.silicon.engines import Interval, interval
+from hetsim.silicon.engines import QUANTILE, Interval, interval
 
 HELD_BACK = 0.3  # share of the requests, those that arrive last, that are not used for fitting
 PARTS = 10  # of a log, whose differences give the standard error of its pace
@@ -243,6 +243,12 @@ class Fitted:
     held_back: int
     fitted_error: float  # on the requests used for fitting
     spread: float  # standard deviation of the logarithm of the factor by which steps are off
+
+    @property
+    def interval(self) -> list[float]:
+        """Bounds of the factor on all steps, 90 %; empty if the logs show none."""
+        half = math.exp(QUANTILE * self.spread)
+        return [round(1 / half, 6), round(half, 6)] if math.isfinite(half) else []
 
 
 def _off(ours: np.ndarray, theirs: np.ndarray) -> float:
