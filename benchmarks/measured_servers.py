@@ -352,7 +352,7 @@ def room_of(server: Server) -> int:
     """Tokens whose keys and values fit into the GPUs of one group, next to the weights and 3 GB a GPU.
 
     The figure of the catalogue is the GPU's number of GiB: an H200 reports 140 GiB, and is sold with 141 GB.  The share
-    of 0.9 is one of all memory, with TensorRT-LLM of what is free beside the weights.
+    of 0.9 is one of all memory, with TensorRT-LLM of what is free next to the weights.
     """
     model, peak = architecture(server.model, server.formats), roofline.DEVICES[server.gpu]
     divided = server.divided
