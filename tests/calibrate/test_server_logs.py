@@ -16,6 +16,7 @@ from hetsim.calibrate.summaries import SummaryServer
 from hetsim.cli import main
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
+from hetsim.experiment.sensitivity import longer_steps
 from hetsim.model.step_times import LinearSteps, scaled
 from hetsim.scenario.scenario import load
 from hetsim.silicon.engines import Interval
@@ -319,19 +320,23 @@ def test_the_standard_error_of_a_pace_halves_with_four_times_the_requests(tmp_pa
     assert after is before and (before.low, before.high) == (0.8, 1.3)
 
 
-def test_an_interval_of_ones_own_replaces_that_of_the_engine():
-    """Steps have its middle, or draws from it; the warning names the bounds."""
-    runs = [load(on_h100({**PRESET, **more}, **DEMAND)).build() for more in (
-        {"interval": [0.9, 1.6]}, {"interval": [1.1999, 1.2001], "uncertain": True}, {},
-    )]  # fmt: skip
+def test_an_interval_of_ones_own_is_drawn_or_used_in_its_middle():
+    """Steps have its middle, or draws from it; the warning names the bounds, and the sensitivity is of interest."""
+    more = ({"interval": [0.9, 1.6]}, {"interval": [1.1999, 1.2001], "uncertain": True}, {})
+    loaded = [load(scenario({**KNOWN, **one})) for one in more]
+    runs = [one.build() for one in loaded]
     factors = [run.tasks.time[0] / runs[2].tasks.time[0] for run in runs]
     assert factors == pytest.approx([1.2, 1.2, 1.0], rel=1e-3)
-    bounds = "take, 90 %: at least 0.90, at most 1.60 times as long (requests of this server"
+    bounds = "chat: steps take, 90 %: at least 0.90, at most 1.60 times as long (requests of this server"
     assert bounds in " ".join(runs[0].warnings)
+    assert [bool(longer_steps(one)) for one in loaded] == [True, True, False]
     with pytest.raises(ScenarioError, match="the first number must be below the second"):
-        load(on_h100({**PRESET, "interval": [1.1, 1.0]}))
+        load(scenario({**KNOWN, "interval": [1.1, 1.0]}))
+    with pytest.raises(ScenarioError, match="uncertain needs interval, or a measured engine"):
+        load(scenario({**KNOWN, "uncertain": True}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("service", "factor", "message"),
     [
