@@ -279,6 +279,17 @@ def plain(path, prior, **service):
     return Server(path, request_log.read(write_log(path.with_suffix(".csv"), run(4, 40, KNOWN)), None, {}))
 
 
+@pytest.mark.slow
+def test_a_log_narrows_the_interval_of_a_profile(tmp_path):
+    """The new profile has the keys of the old one, and is a scenario's."""
+    log = write_log(tmp_path / "log.csv", run(4, 40, KNOWN))
+    (tmp_path / "old.service.yaml").write_text(yaml.safe_dump({"service": {**KNOWN, "interval": [0.8, 1.25]}}))
+    (tmp_path / "server.yaml").write_text(yaml.safe_dump(scenario({"kind": "llm", "profile": "old.service.yaml"})))
+    profile, service = fitted(tmp_path, "--observe", log, "--server", tmp_path / "server.yaml")
+    assert profile["measured"]["interval_before"] == [0.8, 1.25] and service.step.fixed == 12e-3
+    assert 0.94 < service.interval[0] < 1 < service.interval[1] < 1.06
+
+
 @pytest.mark.nightly
 def test_the_posterior_has_the_factor_of_another_run_nine_of_ten_times(tmp_path):
     """200 servers, drawn from the interval before; each runs once for the log, and once more: 0.1 % of tests fail."""

@@ -12,6 +12,7 @@ from hetsim.errors import ScenarioError
 from hetsim.experiment.directory import folder_name
 from hetsim.model.files import write_text, write_whole
 from hetsim.report import terminal
+from hetsim.scenario.file import document
 from hetsim.scenario.file.document import dump
 from hetsim.workload.mapped.picked_columns import PickedColumns
 from hetsim.workload.mapped.propose import form_of
@@ -120,7 +121,9 @@ def observe(
     server = Server(scenario, request_log.read(path, unit, where))
     prior, posterior = server_log.observed(server)
     before, after = ([round(one.low, 6), round(one.high, 6)] for one in (prior, posterior))
-    service = entry_of(scenario)["service"] | ({} if posterior is prior else {"interval": after})
+    service = {**entry_of(scenario)["service"], **({} if posterior is prior else {"interval": after})}
+    if (included := service.pop("profile", None)) is not None:  # a profile must not include another one
+        service = {**document.read(scenario.parent / included).data["service"], **service}
     profile = {"service": service, "measured": {"from": str(path), "interval_before": before}}
     lines = [f"before: steps take, {prior}", f"after:  {posterior}"]
     console.result(as_json, lambda: profile, lambda: lines)
