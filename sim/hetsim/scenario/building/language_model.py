@@ -164,11 +164,15 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
     def _intervals(self, stream: TaskStream) -> None:
         """State the error range of an engine's step times; draw this run's factor."""
         service = self.service
-        if service.engine is None or service.figures is None:
+        if service.interval is not None:
+            interval = of_engine("measured")(*service.interval)
+            stream.step_factor = math.exp(interval.normal[0])
+        elif service.engine is None or service.figures is None:
             return
-        tokens = float((stream.extra["prompt_tokens"] + stream.extra["output_tokens"]).mean())
-        interval = of_engine("interval")(*service.figures, service.engine, (tokens, service.max_sequences))
-        text = f"{self.name}: steps with {service.engine} take, {interval}"
+        else:
+            tokens = float((stream.extra["prompt_tokens"] + stream.extra["output_tokens"]).mean())
+            interval = of_engine("interval")(*service.figures, service.engine, (tokens, service.max_sequences))
+        text = f"{self.name}: steps{f' with {service.engine}' if service.engine else ''} take, {interval}"
         if text not in self.context.warnings:
             self.context.warnings.append(text)
         if service.uncertain:
