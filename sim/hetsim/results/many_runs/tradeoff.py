@@ -141,7 +141,7 @@ def knees(sweep: Sweep) -> list[str]:
         steps = np.diff(values.to_numpy(dtype=float), axis=0) / widths[:, None] * (2 * higher_is_better(metric) - 1)
         highest = np.array([student_interval(step).high if len(step) > 1 else step.sum() for step in steps])
         some = (0.05 * values.mean(axis=1).abs().to_numpy()[:-1]).clip(min=1e-300)
-        knee = 1 + max(np.flatnonzero(highest >= some), default=-1)
+        knee = 1 + int(max(np.flatnonzero(highest >= some), default=-1))
         if knee < len(steps) and (steps.mean(axis=1) >= some)[:knee].any():
             value = sweep.points[key].loc[sweep.table.loc[sweep.table[key] == values.index[knee], "point"].iloc[0]]
             place = f"{value} {many}" if many else f"{key} = {value}"
