@@ -21,16 +21,16 @@ LABEL = re.compile(
     r"(?:^|(?<=[.;:)] )|(?<=\n))(References?|Weakness(?:es)?|Cost(?: of all)?|Proven|Limits):", re.MULTILINE
 )
 PROMISE = re.compile(
-    r"^Ratio |[Nn]o (constant )?ratio|^Proven:|[Nn]othing is proven|(times|twice) the (least|optim|fewest)|"
+    r"^Ratio |[Nn]o (constant )?ratio|^Proven:|[Nn]othing is proven|(times|twice) the (least|optim|fewest|minimum)|"
     r"times its optimum|same bound|at most \d/\d|competitive|^No guarantee|[Ll]east mean wait among|"
-    r"optimal mean response|is optimal|never above that|[Ll]ongest queue falls|has the least greatest|"
-    r"Never more energy|[Ll]east makespan of all|envy|starts after the shadow|never later than|"
+    r"optimal mean response|is optimal|never above that|longest queue is about|has the least greatest|"
+    r"never needs more energy|[Ll]east makespan of all|envy|starts after the shadow|never later than|"
     r"no planned task starts later|makespan is at most"
 )
 """Sentences that state a guarantee of a policy, or that there is none."""
 OF_PROOFS = (
     "Weakness", "Cost", "So ", "A type ", "Let ", "Decides", "Long and medium", "What makes", "W ≤", "The cheapest",
-    "A job may", "The program", "YES", "The least T", "A small task",
+    "A job may", "The program", "YES", "The least T", "On the CPUs",
 )  # fmt: skip
 """Beginnings of sentences that are part of a proof, or state no guarantee."""
 

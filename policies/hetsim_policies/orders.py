@@ -26,16 +26,17 @@ def lcfs(task: Task) -> float:
 
 @queueing("shortest job first")
 def sjf(task: Task) -> float:
-    """Shortest job first: the lowest estimated time on its best mode, no preemption.
+    """Shortest job first: the task of lowest estimated time in its best mode.
 
-    Reference: Conway, Maxwell, Miller, Theory of Scheduling (1967), ch. 8.  Least mean wait among non-preemptive orders
-    for M/G/1.  Weakness: long tasks can starve (see `priority` with aging), and estimates must be good.
+    Reference: Conway, Maxwell, Miller, Theory of Scheduling (1967), ch. 8.  It does not preempt.  Least mean wait among
+    non-preemptive orders for M/G/1.  Weakness: long tasks can starve (see `priority` with aging), and estimates must be
+    good.
     """
     return task.shortest_estimate
 
 
 def ljf(task: Task) -> float:
-    """Longest job first: the greatest estimated time on its best mode.
+    """Longest job first: the task of greatest estimated time in its best mode.
 
     Reference: Graham, Bounds on Multiprocessing Timing Anomalies (1969), as LPT: if all tasks are present at the start
     and need one of m equal servers, the makespan is at most 4/3 - 1/(3m) times the minimum.
@@ -48,7 +49,7 @@ def wspt(task: Task) -> float:
     """Weighted shortest processing time: the least ratio of estimated time to weight.
 
     Reference: Smith, Various Optimizers for Single-Stage Production (1956).  Minimum total weighted completion time on
-    one server with all tasks present at the start; on m servers at most (1 + sqrt 2)/2 times the least (Kawaguchi and
+    one server with all tasks present at the start; on m servers at most (1 + sqrt 2)/2 times the minimum (Kawaguchi and
     Kyan, 1986).  Weakness: no guarantee with arrivals; long tasks of low weight starve.
     """
     weight = task.weight
@@ -56,17 +57,16 @@ def wspt(task: Task) -> float:
 
 
 def edf(task: Task) -> float:
-    """Earliest deadline first; tasks without one come last (scheduler: `dynamic.edf`)."""
+    """Earliest deadline first; tasks without a deadline are last (policy: `edf`)."""
     return task.deadline
 
 
 def smallest_first(task: Task) -> float:
     """Smallest first: the task that needs the fewest devices (GPUs, else cores).
 
-    Devices are counted in the task's fastest mode.
-
-    Reference: Majumdar, Eager, Bunt, Scheduling in Multiprogrammed Parallel Systems (1988).  It needs no time
-    estimates, and under discipline `block` the head rarely blocks.  Weakness: wide gangs starve.
+    Devices are counted in the task's fastest mode.  Reference: Majumdar, Eager, Bunt, Scheduling in Multiprogrammed
+    Parallel Systems (1988).  It needs no time estimates, and under discipline `block` the head rarely blocks.
+    Weakness: wide gangs starve.
     """
     return _width(task)
 
@@ -74,11 +74,10 @@ def smallest_first(task: Task) -> float:
 def largest_first(task: Task) -> float:
     """Largest first: the task that needs the most devices (GPUs, else cores).
 
-    Devices are counted in the task's fastest mode.
-
-    Reference: Coffman, Garey, Johnson, Tarjan, Performance Bounds for Level-Oriented Two-Dimensional Packing
-    Algorithms (1980), for the idea of placing large items while there is room.  Little fragmentation, short
-    makespans.  Weakness: small tasks wait, and under discipline `block` devices are idle before each wide head.
+    Devices are counted in the task's fastest mode.  Reference: Coffman, Garey, Johnson, Tarjan, Performance Bounds for
+    Level-Oriented Two-Dimensional Packing Algorithms (1980), for the idea of placing large items while there is room.
+    Little fragmentation, short makespans.  Weakness: small tasks wait, and under discipline `block` devices are idle
+    before each wide head.
     """
     return -_width(task)
 
@@ -86,10 +85,9 @@ def largest_first(task: Task) -> float:
 def saf(task: Task) -> float:
     """Smallest area first: the lowest estimated time × processors (GPUs, else cores).
 
-    Time and processors are those of the fastest mode.
-
-    Reference: Carastan-Santos, de Camargo, Trystram, Zrigui, One Can Only Gain by Replacing EASY Backfilling: A Simple
-    Scheduling Policies Case Study (CCGrid 2019).  Weakness: long and wide tasks starve, and estimates must be good.
+    Time and processors are those of the fastest mode.  Reference: Carastan-Santos, de Camargo, Trystram, Zrigui, One
+    Can Only Gain by Replacing EASY Backfilling: A Simple Scheduling Policies Case Study (CCGrid 2019).  Weakness: long
+    and wide tasks starve, and estimates must be good.
     """
     seconds, processors = request(task)
     return seconds * processors
@@ -99,7 +97,6 @@ def f1(task: Task) -> float:
     """F1: the lowest log10(estimated time) × processors + 870 × log10(arrival).
 
     A time or an arrival of 0 counts as 0.1 s.  The arrival is measured in seconds from the trace's time 0.
-
     Reference: Carastan-Santos and de Camargo, Obtaining Dynamic Scheduling Policies with Simulation and Machine
     Learning (SC 2017), the first of the functions fitted there.  Weakness: it is fitted to bounded slowdowns on
     simulated loads of 256 processors, and depends on the trace's time 0.
@@ -109,7 +106,7 @@ def f1(task: Task) -> float:
 
 
 def request(task: Task) -> tuple[float, float]:
-    """Estimated seconds and processors (GPUs, else cores) in the fastest mode."""
+    """Return estimated seconds and processors (GPUs, else cores) of the fastest mode."""
     return task.shortest_estimate, task.modes[task.modes_by_speed()[0]].width
 
 
@@ -123,10 +120,10 @@ class FcfsSkip(ListScheduler):
     """First come, first served, where tasks that fit may pass tasks that do not.
 
     Decides when: the oldest waiting task that fits now starts.
-    Reference: "first fit" in Feitelson and Rudolph, Parallel Job Scheduling (1995); aggressive sharing without a
-    reservation.  No device is idle that a waiting task could use.  Weakness: a wide gang can starve, since narrower
-    tasks occupy devices as they become free (`easy_backfill` reserves for the head).
-    Cost: O(log n) per task and O(shapes) per round.
+    Reference: "first fit" in Feitelson and Rudolph, Parallel Job Scheduling (1995); backfilling without a reservation.
+    No device is idle that a waiting task could use.  Weakness: a wide gang can starve, since narrower tasks occupy
+    devices as they become free (`easy_backfill` reserves for the head).
+    Cost: O(log n) per task and O(distinct demands) per round.
     """
 
     queueing = "order of arrival"

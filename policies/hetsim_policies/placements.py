@@ -1,9 +1,9 @@
 """Placements: where a task starts among what fits now, or None to let it wait.
 
 All but `fastest_device`, `slow_reserve` and `earliest_finish` use the fastest mode that fits now and differ in the
-choice of node and GPU; all but `first_fit` compare the GPU types on which the task is equally fast.  Larger ones are in
-`hetsim_policies.placement_rules`.  A gang that may span nodes (`span: any`) and fits on none is placed on the first
-free devices.
+choice of node and GPU; all but `first_fit` compare the GPU types on which the task is equally fast.  Placements with
+their own files are in `hetsim_policies.placement_rules`.  A gang that may span nodes (`span: any`) and fits on none is
+placed on the first free devices.
 """
 
 import math
@@ -19,7 +19,7 @@ from hetsim_policies.placement_rules.common.published import PublishedBestFit, P
 
 @queueing("work-conserving")
 def first_fit(task: Task, view: View) -> Placement | None:
-    """The first node and first devices where its fastest possible mode fits.
+    """The first node and first devices where the task's fastest possible mode fits.
 
     Reference: Johnson et al., Worst-Case Performance Bounds for Simple One-Dimensional Packing Algorithms (1974):
     at most 1.7 times the fewest bins.  It leaves the last nodes whole for gangs.
@@ -31,12 +31,12 @@ def first_fit(task: Task, view: View) -> Placement | None:
 class BestFit(ScoredRule):
     """The node with the fewest free GPUs (then cores); fractions on the fullest GPU.
 
-    scores: "published": as the simulator of Weng et al.: the least left on the node, half by cores and half by GPUs, as
-        an integer score, ties by the random names of nodes.
+    scores: "published" is the rule of the simulator of Weng et al.: the node with the least free resources after the
+        task, half by cores and half by GPUs, as an integer score; random names of nodes break ties.
 
     Reference: Johnson et al. (1974), the same bound as first fit.  It keeps large gaps for gangs.  Weakness: it crowds
     tasks that compete for links, memory and, on shared GPUs, for the compute engine.  Cost: an index lookup; with
-    several modes or data a few NumPy operations over the nodes that fit, for a fraction over their GPUs.
+    several modes or data a few NumPy operations over the nodes that fit (for a fraction of a GPU, over their GPUs).
     """
 
     queueing = "work-conserving"
@@ -59,7 +59,7 @@ def worst_fit(task: Task, view: View) -> Placement | None:
 
 @queueing("work-conserving")
 def fastest_device(task: Task, view: View) -> Placement | None:
-    """Only the fastest mode, on the device of earliest end; else None.
+    """The fastest mode on the device with the earliest end; None if it does not fit.
 
     Reference: minimum execution time (MET) in Braun et al., A Comparison of Eleven Static Heuristics (2001).
     It is good while the fast devices are not the bottleneck.  Weakness: queues grow there while slower devices are
@@ -93,7 +93,7 @@ class SlowReserve:
 
 
 class EarliestFinish:
-    """Mode and devices of the earliest estimated finish, transfers included.
+    """The mode and devices with the earliest estimated finish, transfers included.
 
     patient: also consider busy devices, and wait (None) if that gives a strictly earlier finish.
 
@@ -127,7 +127,6 @@ class EarliestFinish:
 
 
 def _choices(task: Task, mode: Mode, view: View) -> list[Placement]:
-    """Return distinct placements of one mode that fit now: by node, or across nodes."""
     options = view.options(task, mode, distinct=True)
     if not options and mode.span_any and (across := view.first(mode)) is not None and view.holds(task, across):
         return [across]
@@ -135,15 +134,15 @@ def _choices(task: Task, mode: Mode, view: View) -> list[Placement]:
 
 
 def _finish(task: Task, view: View) -> Callable[[Placement], tuple[float, float]]:
-    """Return a sort key of placements: estimated seconds to the finish, device load."""
+    """Return a sort key of placements: (estimated seconds to the finish, device load)."""
     return lambda placement: (view.duration(task, placement), view.load(placement.devices[0]))
 
 
 class RandomFit(ScoredRule):
     """Any node on which the task's fastest possible mode fits, with equal probability.
 
-    scores: "published": as the simulator of Weng et al.: a task that is equally fast on several GPU types draws among
-        the nodes of all types together, and nodes have random names.
+    scores: "published" is the rule of the simulator of Weng et al.: a task that is equally fast on several GPU types
+        draws among the nodes of all types together, and nodes have random names.
 
     It is the baseline of placements.  Reference: a baseline of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
     It draws from the policy's own random stream.  Weakness: it uses no information.  Cost: an index lookup; with

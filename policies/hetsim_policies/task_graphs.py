@@ -29,7 +29,7 @@ def successors(predecessors: Graph) -> list[list[int]]:
 
 
 def topological(predecessors: Graph) -> list[int]:
-    """Return tasks in topological order; where it leaves a choice, in table order."""
+    """Return tasks in topological order; of ready tasks, the first row is next."""
     missing = [len(set(before)) for before in predecessors]
     after = successors(predecessors)
     free = [task for task, count in enumerate(missing) if not count]
@@ -64,7 +64,7 @@ def tails(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
 
 
 def downward(mean: np.ndarray, before: Ways, order: Sequence[int], ready: np.ndarray | None = None) -> list[float]:
-    """Longest path from the beginning, or an arrival, to each task's start."""
+    """Longest path to each task's start, from the first tasks or from an arrival."""
     times = mean.tolist()
     rank = [0.0] * len(times) if ready is None else np.asarray(ready, dtype=float).tolist()
     for task in order:

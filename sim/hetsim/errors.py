@@ -13,7 +13,7 @@ MAX_PROBLEMS = 20  # maximum number of problems of a file that are listed; the o
 
 
 class HetsimError(Exception):
-    """Base of all errors that hetsim reports; `exit_code` is that of the command line."""
+    """Base of all errors that hetsim reports; the command line ends with `exit_code`."""
 
     exit_code = 1
 
@@ -25,13 +25,13 @@ class UsageError(HetsimError):
 
 
 class NothingMeets(HetsimError):
-    """A search completed, and no candidate meets the target, deadline or memory."""
+    """A search found no candidate that meets the target, deadline or memory limit."""
 
     exit_code = 4
 
 
 class DamagedFile(UsageError):
-    """A file that hetsim wrote was changed since, or is incomplete."""
+    """A file that hetsim wrote is incomplete, or was changed afterwards."""
 
     def __init__(self, path: object, reason: str):
         self.path, self.reason = path, reason
@@ -81,7 +81,7 @@ def file_error(path: Any, message: str, line: int | None = None, column: int | N
 
 
 def refusal(message: str, key: str = "policy.scheduler") -> ScenarioError:
-    """Return a ScenarioError with one problem, of the scheduler unless a key is given."""
+    """Return a ScenarioError with one problem at a scenario key."""
     return ScenarioError(Problem(message, key=key))
 
 
@@ -110,7 +110,7 @@ class UnknownName(HetsimError):
 class RunError(HetsimError):
     """A run could not continue; `time` is the simulated time at which it stopped.
 
-    `result` is the Result with the tables up to then, if there are any.
+    `result`: the Result with the tables up to that time; None if there are no tables.
     """
 
     time: float | None = None
@@ -130,7 +130,7 @@ class DamageWarning(UserWarning):
 
 
 class UnknownInputs(UserWarning):
-    """The digest of runs lacks some inputs; such runs are not reused."""
+    """Some inputs of a run are not known, so its results are not reused."""
 
 
 class PictureWarning(UserWarning):
@@ -153,7 +153,7 @@ def suggested_key(name: str, known: Iterable[str]) -> str:
 
 
 def several(given: Any, name: str, what: str) -> Iterable[Any]:
-    """Return the argument `given` if it is a collection; raise UsageError otherwise."""
+    """Return the argument `given`; raise UsageError if it is not a collection."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise UsageError(f"{name} must be {what}; got {given!r}")
     return given

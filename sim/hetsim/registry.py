@@ -1,4 +1,4 @@
-"""Registries of policies, readers and arrival processes: names and what they load.
+"""Registries of policies, readers and arrival processes, by name.
 
 A registry maps `name -> "module:attribute"` and imports on first use.  The names of hetsim are in tables next to the
 code (`hetsim_policies.CATALOGUE`, `BUILTIN` of a module); other packages add names through entry-point groups.  Only
@@ -51,7 +51,7 @@ def policies(kind: str) -> dict[str, str]:
 
 
 def reference(kind: str, name: str) -> Any:
-    """Return a policy's reference or the registered object; raise UnknownName if none."""
+    """Return a policy's object or "module:attribute"; raise UnknownName if none."""
     for here in (_registered.get(kind, {}), importlib.import_module("hetsim_policies").CATALOGUE.get(kind, {})):
         if name in here:
             return here[name]
@@ -64,7 +64,7 @@ def reference(kind: str, name: str) -> Any:
 
 
 def policy(kind: str, name: str) -> Any:
-    """Return the class or function of a policy; UnknownName if there is none."""
+    """Return the class or function of a policy; raise UnknownName if there is none."""
     ref = reference(kind, name)
     return load_object(ref) if isinstance(ref, str) else ref
 
@@ -124,7 +124,7 @@ def check_loaded(kind: str, name: str) -> None:
 
 
 def table(kind: str) -> dict[str, str]:
-    """Return names and references of "arrivals", "clusters" (node lists) or "traces"."""
+    """Return name -> "module:attribute" of "arrivals", "clusters" or "traces"."""
     group, module = _TABLES[kind]
     names = dict(importlib.import_module(module).BUILTIN)
     for name, reference in of_packages(group).items():
@@ -133,7 +133,7 @@ def table(kind: str) -> dict[str, str]:
 
 
 def third_party(kind: str) -> list[str]:
-    """Return the names of "arrivals", "clusters" or "traces" from other packages."""
+    """Return the names that other packages add to "arrivals", "clusters" or "traces"."""
     group, module = _TABLES[kind]
     points = of_packages(group)
     return [name for name in points if name not in importlib.import_module(module).BUILTIN] if points else []
@@ -167,7 +167,7 @@ def _parameters(item: Any) -> dict[str, inspect.Parameter]:
 
 @cache
 def of_packages(group: str) -> dict[str, str]:
-    """Return names and references of installed packages in an entry-point group."""
+    """Return name -> reference of the entry points of installed packages in a group."""
     from importlib.metadata import entry_points
 
     return {point.name: point.value for point in entry_points(group=group)}

@@ -8,5 +8,5 @@ By measured load:
 
 By estimates:
     predicted  Admission by the wait that estimates predict for a new task
-    stations   Admission by a model of the queue before the devices of a type
+    stations   Admission with a queueing model of the devices of a type
 """

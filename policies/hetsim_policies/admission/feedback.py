@@ -17,12 +17,12 @@ Limit = Annotated[int, Field(ge=1)]
 
 
 class Gradient(Admission):
-    """A limit on tasks in the system, from base over current response time.
+    """A limit on tasks in the system, from the ratio of base to current response time.
 
     Decides: a task is admitted while fewer than the limit are in the system.  After each window (`window`, and at least
     `samples` answers) with the mean response R and the base response B the limit L becomes (1 − s) L + s (L g + queue),
-    where s is `smoothing` and g = tolerance · B / R, kept within 0.5 and 1.  L is unchanged if fewer than L/2 tasks
-    were in the system at all times.
+    where s is `smoothing` and g = tolerance · B / R, limited to [0.5, 1].  L is unchanged if fewer than L/2 tasks were
+    in the system at all times.
     Reference: concurrency-limits of Netflix (2018), classes GradientLimit (base: the minimum) and Gradient2Limit (base:
     an average over long windows); the idea is that of TCP Vegas (Brakmo and Peterson, 1995).
     Known: in equilibrium L (1 − g) = queue; for c always busy servers with equal service times L = queue + tolerance ·
@@ -31,7 +31,7 @@ class Gradient(Admission):
     rises during a long overload, and so does the limit.  One limit for all classes and devices.  Cost: O(1).
 
     start, min_limit, max_limit: the initial limit, and its bounds.
-    queue: number of tasks by which the limit may grow after a window.
+    queue: number of tasks added to L g at each update.
     tolerance: allowed ratio of the response to the base response.
     smoothing: weight of the new value.
     window, samples: minimum seconds and answers of a window.
@@ -88,7 +88,6 @@ class Gradient(Admission):
             self._peak, self._end = len(self._inside), now + self.window
 
     def _update(self, response: float) -> None:
-        """Update the limit after a window with this mean response."""
         if self.base == "minimum" or self.base_response == math.inf:
             self.base_response = min(self.base_response, response)
         else:
@@ -159,7 +158,6 @@ class Dagor(Admission):
         self._waited += view.now - task.ready
 
     def _next_window(self, view: View) -> None:
-        """Set the cut-off by the counts of the window that ends."""
         overloaded = self._waited > self.target * self._left if self._left else view.num_waiting() > 0
         change = -self.shed * self._admitted if overloaded else self.grow * self._arrived
         wanted = self._admitted + change
@@ -177,9 +175,9 @@ class Dagor(Admission):
 class ClassShedding(Admission):
     """Refuse classes of low criticality first, as the load rises.
 
-    Decides: the load of a device type is the number of admitted tasks in the system over the number that can run at
-    once in their best mode, averaged over the last `memory` seconds (exponentially weighted).  A class is refused while
-    the load is at or above the class's limit; classes without a limit are always admitted.
+    Decides: the load of a device type is the number of admitted tasks in the system divided by the number that can run
+    at once in their best mode, averaged over the last `memory` seconds (exponentially weighted).  A class is refused
+    while the load is at or above the class's limit; classes without a limit are always admitted.
     Reference: Beyer, Jones, Petoff and Murphy, Site Reliability Engineering (2016), chapter 21, "Handling overload"
     (criticality, executor load average); disabling optional work: Klein, Maggio, Årzén and Hernández-Rodriguez,
     Brownout (ICSE 2014).

@@ -34,16 +34,16 @@ Limit = Annotated[int, Field(ge=0)]
 
 
 class QueueLimit(Admission):
-    """A limit on waiting tasks: in all, by class, or by device type.
+    """A limit on waiting tasks: in total, by class, or by device type.
 
     Decides: a task is refused if the number of waiting tasks, in total, of its class, or for the device type of its
     best mode, has reached a limit; with a limit of 0 the task must be able to start immediately.
     Reference: the waiting room of Erlang's and Kendall's queues (M/M/c/K: Kleinrock, Queueing Systems I, 1975, section
     3.6).  Exact for tasks of one server each: a limit of L is the loss system with K = c + L places.
-    Weakness: it counts tasks, not work: with heavy tails the same number may mean a second or an hour of work.  Of
-    tasks that arrive at the same instant, the total does not count those for which devices are free; limits by class,
-    by device and on requests of a service count them.  Cost: O(1); per class and device, O(classes × device types)
-    once; O(limit) where several tasks arrive at one instant.
+    Weakness: it counts tasks, not work: with heavy tails the same number may mean a second or an hour of work.  If
+    several tasks arrive at the same instant, the limit on the total does not count tasks for which devices are free;
+    limits by class, by device and on requests of a service count them.  Cost: O(1) per decision, O(limit) if several
+    tasks arrive at the same instant; with limits by class or device, O(classes × device types) once.
 
     limit: maximum number of waiting tasks in total.
     per_class: maximum number of waiting tasks by class.
@@ -98,7 +98,7 @@ class QueueLimit(Admission):
 
     @staticmethod
     def _waiting_after(task: Task, view: View) -> float:
-        """Return how many tasks will wait after this round; inf if some arrived earlier."""
+        """Return how many tasks must wait now; inf if one waits since an earlier instant."""
         tasks, free_devices, unplaced = [*view.waiting(), task], dict[str, float](), 0
         if tasks[0].arrival < view.now:
             return math.inf
@@ -121,14 +121,14 @@ ROUNDING = 1e-9  # rounding error of a number of tokens
 
 
 class TokenBucket(Admission):
-    """A token bucket: `rate` admissions per second on average, bursts of `burst`.
+    """A token bucket: `rate` admissions per second, in bursts of at most `burst`.
 
     Decides: tokens are added to a bucket of capacity `burst` at `rate`; a task needs one token.  Without a token the
     task is refused (policing), or deferred until a token is due (shaping), in order of arrival.  There may be a bucket
     per class or user.
     Reference: Turner, New Directions in Communications (or Which Way to the Information Age?), IEEE Communications
-    Magazine 24 (1986); refusals of Poisson arrivals are the loss of a M/D/1 queue with `burst` places, shaping with a
-    burst of 1 its waiting time.
+    Magazine 24 (1986); for Poisson arrivals the refused share is the loss probability of an M/D/1 queue with `burst`
+    places, and the delay by shaping with `burst` 1 is the waiting time of M/D/1.
     Proven: in any interval of length t at most burst + rate · t are admitted.  Weakness: it ignores the load: idle
     devices do not raise the rate, and a rate above capacity does not limit the queue.  Cost: O(1).
 
@@ -212,7 +212,7 @@ class UtilizationThreshold(Admission):
         return self._no if share >= self.threshold - ROUNDING else YES
 
     def _averaged(self, name: str, share: float, now: float) -> float:
-        """Average the utilization, whose value was `share` since the last arrival."""
+        """Return a type's average utilization; it was `share` since the last arrival."""
         average, at = self._average.get(name, (0.0, 0.0))
         kept = math.exp((at - now) / self.window)
         average = kept * average + (1.0 - kept) * share
@@ -286,7 +286,7 @@ class HeadCodel(Codel):
 
 @dataclass(eq=False, slots=True)
 class ControlLaw:
-    """Times of refusals, by the pseudocode of RFC 8289."""
+    """Times at which CoDel refuses or drops tasks, by the pseudocode of RFC 8289."""
 
     target: float
     interval: float

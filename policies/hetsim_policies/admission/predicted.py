@@ -21,7 +21,7 @@ FEW = 4  # maximum number of devices of which each is queried for the time it is
 class Ahead:
     """Predicts when a new task would start and end.
 
-    For tasks, the wait in a mode is the estimated waiting and running work on its device type, over the number of
+    For tasks, the wait in a mode is the estimated waiting and running work on its device type, divided by the number of
     launches of that mode that fit simultaneously; 0 if no task waits and the task would fit now.  On one server in
     order of arrival, with exact estimates, this is the true wait; on c servers it is slightly too short, and under
     other orders it is an average.  The widths of waiting tasks are ignored.  A request waits for the rest of the batch
@@ -30,8 +30,8 @@ class Ahead:
     the batching policy, and by other services, are not included.  A request to a language model is predicted to wait as
     long as the first request in the queue has waited so far (the delay of the head of the line: Ibrahim and Whitt,
     Real-Time Delay Estimation Based on Delay History, Manufacturing & Service Operations Management 11(3), 2009), and
-    then to take the
-    time that it would take alone: too short if many requests share the steps, and late after a change of load.
+    then to take the time that it would take alone.  This is too short if many requests share the steps, and adapts late
+    to a change of load.
     Cost: O(1) per request on one device; for a task the sums of `view.backlog`; linear in the requests to a language
     model.
     """
@@ -43,13 +43,13 @@ class Ahead:
         self._services: dict[Shape, BatchesAhead | TokensAhead] = {}
 
     def wait(self, task: Task, position: int | None = None) -> float:
-        """Seconds until the task would start in a mode (by default its best)."""
+        """Return seconds until the task would start, in mode `position` (default: best)."""
         if (service := self.service(task)) is not None:
             return service.wait()
         return self._wait(task.modes[task.modes_by_speed()[0] if position is None else position])
 
     def response(self, task: Task, position: int | None = None) -> float:
-        """Seconds until the task would end in a mode (by default its best)."""
+        """Return seconds until the task would end, in mode `position` (default: best)."""
         if (service := self.service(task)) is not None:
             return service.response(task)
         position = task.modes_by_speed()[0] if position is None else position
@@ -84,7 +84,6 @@ class Ahead:
         return view.backlog(name, own=True) / count
 
     def _alone(self, task: Task, position: int) -> float:
-        """Estimated seconds of the task's stages without contention."""
         mode = task.modes[position]
         fixed = mode.upload.seconds_for(1) or mode.download.seconds_for(1)
         moves = fixed or task.bytes_in or task.bytes_out or task.reads or task.writes
@@ -126,7 +125,7 @@ class BatchesAhead:
         return residual + waiting // self.limit * self._compute / len(self.devices)
 
     def response(self, task: Task) -> float:
-        """Seconds until a request that arrives now is answered; its batch may still grow."""
+        """Seconds until a new request is answered; later arrivals may enlarge its batch."""
         self.rate.note(self.view.now)
         residual, waiting, limit = self._residual(), len(self.queue), self.limit
         if waiting >= limit:
@@ -180,10 +179,10 @@ class TokensAhead:
         return max(0.0, view.now - head.ready - self.service.request_delay)
 
     def response(self, task: Task) -> float:
-        """Seconds until the last token of a request that arrives now.
+        """Return the predicted seconds until a new request's last token.
 
-        If the service limits the time to the first token: seconds until that token, or more if the request's deadline
-        requires it.
+        If the service limits the time to the first token, return a time to compare with this limit instead: the seconds
+        until the first token, or more if the last token would miss the request's deadline by more.
         """
         service, position = self.service, task.modes_by_speed()[0]
         before = service.request_delay + self.wait()
@@ -197,7 +196,7 @@ class TokensAhead:
 
 
 def somewhere(cluster: Cluster, mode: Mode) -> Placement | None:
-    """Return the first devices that a mode could occupy in the empty cluster."""
+    """Return the first devices of the empty cluster for a mode; None if it never fits."""
     wanted = max(1, mode.gpus)
     for node in cluster.nodes:
         here = [node.cpu] if mode.on_cpu else list(node.accelerators)
@@ -213,13 +212,13 @@ ROUNDING = 1e-9  # relative rounding error of the time left
 
 
 class PredictedWait(Admission):
-    """Predicted wait: work ahead on the best mode must be within a limit or deadline.
+    """Predicted wait: a task's predicted wait must be within a limit or deadline.
 
-    Decides: the wait is predicted from estimates (`hetsim_policies.admission.predicted`: work ahead over servers; for a
-    request, the batches ahead).  The task is admitted if the wait is at most `max_wait`; without that parameter, if the
-    predicted finish is by its deadline.  Reference: the queue with bounded workload (Cohen, Single Server Queue with
-    Uniformly Bounded Virtual Waiting Time, Journal of Applied Probability 5, 1968; Gavish and Schweitzer, The Markovian
-    Queue with Bounded Waiting Time, 1977): exact for one server in order of arrival.
+    Decides: the wait is predicted from estimates (`hetsim_policies.admission.predicted`: work ahead divided by servers;
+    for a request, the batches ahead).  The task is admitted if the wait is at most `max_wait`; without that parameter,
+    if the predicted finish is by its deadline.  Reference: the queue with bounded workload (Cohen, Single Server Queue
+    with Uniformly Bounded Virtual Waiting Time, Journal of Applied Probability 5, 1968; Gavish and Schweitzer, The
+    Markovian Queue with Bounded Waiting Time, 1977): exact for one server in order of arrival.
     Weakness: it is as good as the estimates; it considers the best mode only (`slo_feasible` considers all); an order
     that lets later tasks pass breaks the prediction.  Cost: O(1) per request, the sums of `view.backlog` per task.
 
@@ -254,8 +253,8 @@ class SloFeasible(Admission):
     Reference: the admission of Clockwork (Gujarati et al., Serving DNNs like Clockwork, OSDI 2020, section 4): a
     request that cannot be served in time is refused immediately.
     Weakness: an admitted task is not bound to the mode: a scheduler that chooses another mode, or lets later tasks
-    pass, breaks the prediction (`redirect` ties a task to the mode).  A safety factor above 1 covers some of that.
-    Cost: O(1) per request; O(modes) calls of `backlog` per task.
+    pass, breaks the prediction (`redirect` ties a task to the mode).  A safety factor above 1 allows for part of this
+    error.  Cost: O(1) per request; O(modes) calls of `backlog` per task.
 
     safety: factor on the predicted time; above 1 is cautious.
     """
@@ -282,7 +281,7 @@ class SloFeasible(Admission):
 
 
 class Redirect(SloFeasible):
-    """Redirect: a task late on its best device is bound to a slower one in time.
+    """Redirect: a task that is late on its best device is bound to a slower one.
 
     Decides: modes are tried from the fastest on; the task is bound to the first mode with a predicted finish by its
     deadline, or refused if there is none.  Requests, which share the mode of their batch, and tasks with one mode are
@@ -357,7 +356,7 @@ class Adaptive(Admission):
         self._learn(task, True)
 
     def _learn(self, task: Task, gone: bool) -> None:
-        """Learn from the end of a task; a task that reneged counts as late."""
+        """Adjust the limit after a task has ended; a task that reneged counts as late."""
         if task.index not in self._admitted:
             return
         del self._admitted[task.index]

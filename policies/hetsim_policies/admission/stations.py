@@ -31,8 +31,8 @@ class TrunkReservation(AtStations):
 
     Decides: the servers of a device type are the launches of a mode that fit simultaneously (times the largest batch
     for requests); those not occupied by admitted tasks are free.  A task of a class with r in `reserve` needs r + 1
-    free servers at its best device type.  No task waits, since each is admitted to a free server; `servers` sets
-    another number of places.
+    free servers at its best device type.  No task waits, since a task is admitted only to a free server; the parameter
+    `servers` replaces the number of servers.
     Reference: Miller, A Queueing Reward System with Several Customer Classes, Management Science 16 (1969); Key,
     Optimal Control and Trunk Reservation in Loss Networks, Probability in the Engineering and Informational Sciences 4
     (1990).
@@ -42,7 +42,7 @@ class TrunkReservation(AtStations):
     other device types than the best (a fallback) there are more servers than are counted.  Cost: O(1).
 
     reserve: by class, the number of servers that it must leave free for others; 0 for classes not named.
-    servers: total number of places; default: the servers of the device type of a task's best mode.
+    servers: total number of servers; default: the servers of the device type of a task's best mode.
     """
 
     queueing = "trunk reservation"
@@ -89,7 +89,7 @@ class ErlangWait(AtStations):
     ignores estimates of single tasks (`predicted_wait` uses them); with heavy tails Erlang's distribution is too
     optimistic.  Cost: O(1).
 
-    max_wait: the wait that few tasks should exceed.  p: the probability with which a task may.
+    max_wait: the wait that few tasks should exceed.  p: maximum probability that an admitted task waits longer.
     memory: arrivals over which the service time is estimated.
     """
 
@@ -184,7 +184,10 @@ class Naor(AtStations):
 
 
 def threshold(objective: Objective, servers: int, rate: float, time: float, worth: float) -> int:
-    """Tasks in an M/M/c at which arrivals stop joining; `worth` is R/C in seconds."""
+    """Return the number of tasks in an M/M/c at which a new task is refused.
+
+    worth: reward of an answer divided by the cost per second, in seconds.
+    """
     worth *= 1.0 + ROUNDING
     if worth < time:
         return 0
@@ -222,8 +225,8 @@ class MdpThreshold(AtStations):
     Decides: with n_i tasks of each class i in the system, a task of class k is admitted if its reward exceeds the
     future cost of its presence.  The model has Poisson arrivals, exponential times, c servers shared fairly by all
     tasks present, and at most c + `room` tasks; the objective is maximum long-run reward less holding cost per second.
-    Solved by value iteration with values evaluated exactly after each sweep, so that a handful of sweeps reaches the
-    optimum (Puterman, Markov Decision Processes, 1994, sections 8.6 and 11.4).  Rates and times of each class are
+    It is solved by value iteration with values evaluated exactly after each sweep, so that a handful of sweeps reaches
+    the optimum (Puterman, Markov Decision Processes, 1994, sections 8.6 and 11.4).  Rates and times of each class are
     estimated online, and the table is solved again when one of them has moved by `tolerance`; until they are known,
     every task is admitted.
     Reference: Lippman, Applying a New Device in the Optimization of Exponential Queueing Systems, Operations Research
@@ -331,7 +334,7 @@ class ThresholdTable:
         self._used: list[float] = []
 
     def _neighbors(self, step: int) -> np.ndarray:
-        """Index of the state with one more (or fewer) task of each class; -1 if none."""
+        """Return by state and class the state with `step` more tasks of it; -1 if none."""
         neighbors = np.full(self.states.shape, -1, dtype=np.int64)
         for class_ in range(self.states.shape[1]):
             beside = self.states.copy()

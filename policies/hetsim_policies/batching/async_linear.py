@@ -120,10 +120,10 @@ class AsyncLinear(Batching):
         """Seconds that the upload should end after the expected end of the compute.
 
         A second too late delays the waiting requests; a second too early makes the requests that arrive in it wait for
-        another batch; at flow balance both numbers are equal.  When the compute ends, the upload starts immediately.
-        For an error of standard deviation σ the optimum x has 2 Φ(x/σ) - Φ((x - τ_up)/σ) = 1 (Φ: normal distribution,
-        τ_up: upload time): x is near 0 for long uploads, and large (an upload as late as on one stream) for those short
-        compared with σ.
+        another batch; at flow balance both numbers of requests are equal.  When the compute ends, the upload starts
+        immediately.  For an error of standard deviation σ the optimum x has 2 Φ(x/σ) - Φ((x - τ_up)/σ) = 1 (Φ: normal
+        distribution, τ_up: upload time): x is near 0 for long uploads, and large (an upload as late as on one stream)
+        for those short compared with σ.
         """
         sigma = math.sqrt(self.compute.variance) * self.compute.at(self.running)
         if sigma <= 0.05 * upload:
@@ -142,8 +142,8 @@ class AsyncLinear(Batching):
     def _launch(self, count: int, queue: RequestQueue, view: View, most: int) -> Take:
         """Launch a batch just in time or on an idle device; set the size of the next one.
 
-        Until two batch sizes have been measured, batches do not overlap; at low load that costs nothing, and at the
-        limit, where all batches would have one size, the second is halved.
+        Until two batch sizes have been measured, batches do not overlap; at low load that costs nothing.  At the size
+        limit, where all batches would have the same size, the second batch is halved.
         """
         if self.first_size is None:
             self.first_size = count
@@ -160,10 +160,7 @@ class AsyncLinear(Batching):
         return Take(count)
 
     def _fill(self, count: int, queue: RequestQueue, view: View, end: float, most: int) -> Take:
-        """Launch a batch that is full early because the rate has risen.
-
-        The next batch is filled while the running batch and this one compute.
-        """
+        """Launch a batch that is full early; the next is filled while it computes."""
         rate = self.rate
         if self.launched:
             since, arrived = self.launched[-1]
@@ -177,7 +174,6 @@ class AsyncLinear(Batching):
         return Take(count)
 
     def _expect(self, size: float, most: int) -> None:
-        """Set the number of requests at which the next batch counts as full."""
         self.full = max(1.0, min(size + self.margin * math.sqrt(size), most)) if size < math.inf else most
 
     def _max_size(self, placement: Placement) -> int:
@@ -211,7 +207,6 @@ class AsyncLinear(Batching):
 
 
 def _normal(x: float) -> float:
-    """Probability that a normal variable is below x standard deviations."""
     return 0.5 * math.erfc(-x / math.sqrt(2.0))
 
 

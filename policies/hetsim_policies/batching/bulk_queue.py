@@ -42,10 +42,9 @@ def arrivals_during(rate: float, times: np.ndarray, most: int) -> np.ndarray:
 class BulkQueue:
     """A server that takes Poisson arrivals in batches; the analytic policies' model.
 
-    The time of a batch is fixed by its size.
-
-    A state is a number of requests in the system; the last one, `states`, stands for all larger numbers.  Time passes
-    during services (`time[s]` for a batch of s) and while waiting for the next arrival.
+    The time of a batch is fixed by its size.  A state is a number of requests in the system; the last one, `states`,
+    stands for all larger numbers.  Time passes during services (`time[s]` for a batch of s) and while waiting for the
+    next arrival.
     """
 
     def __init__(self, rate: float, times: np.ndarray, states: int):
@@ -60,7 +59,7 @@ class BulkQueue:
         return bool(self.rate * self.times[-1] < len(self.times))
 
     def after(self, present: int, size: int) -> np.ndarray:
-        """Distribution of the number in the system after a batch of this size."""
+        """Distribution of the number in the system after a batch, from `present` before."""
         rest, states = present - size, self.states
         row = np.zeros(states + 1)
         row[rest:states] = self.arrivals[size - 1][: states - rest]
@@ -73,7 +72,7 @@ class BulkQueue:
         return present * time + self.rate * time * time / 2
 
     def beyond(self, size: int) -> np.ndarray:
-        """Expected arrivals beyond the last state, by number of requests in the system."""
+        """Expected arrivals beyond the last state during a batch, by requests present."""
         room = self.states - np.arange(self.states)
         filled = np.cumsum(np.cumsum(self.arrivals[size - 1]))  # [k - 1]: expected room left of k
         return np.maximum(0.0, self.rate * self.times[size - 1] - room + filled[room - 1])
@@ -210,10 +209,10 @@ class Smdp(Modeled):
     """SMDP: a table from queue length to batch size, for weighted response and power.
 
     Decides when and how many: with s requests waiting on an idle device, wait for the next arrival or launch a batch of
-    1 to s.  A semi-Markov decision process with Poisson arrivals and fixed batch times; its cost is the mean response
-    plus `power_weight` times the mean power of batches ((busy − idle) watts while computing).  The state space ends at
-    `states`; further requests are counted in the last state, at the cost of being answered after the full batches
-    before them.  It is solved by sweeps of value iteration; after each sweep the values of the greedy table are
+    1 to s.  The model is a semi-Markov decision process with Poisson arrivals and fixed batch times; its cost is the
+    mean response plus `power_weight` times the mean power of batches ((busy − idle) watts while computing).  The state
+    space ends at `states`; further requests are counted in the last state, at the cost of being answered after the full
+    batches before them.  It is solved by sweeps of value iteration; after each sweep the values of the greedy table are
     evaluated exactly, so that a few sweeps reach the optimum (Puterman, Markov Decision Processes, 1994, section 11.4).
     Reference: Xu, Sun, Zhou and Niu, SMDP-Based Dynamic Batching for Efficient Inference on GPU-Based Platforms (ICC
     2023), where relative values are iterated and the overflow state is charged likewise.

@@ -150,7 +150,7 @@ def quantile_line(sizes: np.ndarray, times: np.ndarray, quantile: float) -> tupl
     """Slope (at least 0) and intercept of the line with minimum quantile loss.
 
     For a given slope the best intercept is the quantile of the residuals; the loss is convex in the slope, which is
-    found by golden sections.  If all sizes are equal, the slope is 0.
+    found by golden-section search.  If all sizes are equal, the slope is 0.
     """
     if sizes.min() == sizes.max():
         return 0.0, _quantile(times, quantile)

@@ -3,13 +3,14 @@
 Decides at each step boundary which requests join (in an order, while memory and the maximum number of sequences allow),
 which prompts are prefilled, and which sequence is preempted when KV blocks run out: the last to join.
 References: Yu, Jeong, Kim, Kim and Chun, Orca: A Distributed Serving System for Transformer-Based Generative Models
-(OSDI 2022), joining between steps (`phases: mixed` with whole prompts); Kwon, Li, Zhuang, Sheng, Zheng, Yu, Gonzalez,
-Zhang and Stoica, Efficient Memory Management for Large Language Model Serving with PagedAttention (SOSP 2023), blocks,
-preemption of the last, prompts before tokens (`prefill_first`); Agrawal, Kedia, Panwar, Mohan, Kwatra, Gulavani,
-Tumanov and Ramjee, Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve (OSDI 2024), chunks of
-prompts next to the decodes (`mixed` with `max_num_batched_tokens`); Gong et al., Past-Future Scheduler for LLM Serving
-under SLA Guarantees (ASPLOS 2025), and LightLLM before it, the peak of a batch's future memory need (`reserve: peak`);
-virtual token counters as in `virtual_tokens`.
+(OSDI 2022), for joining between steps (`phases: mixed` with whole prompts); Kwon, Li, Zhuang, Sheng, Zheng, Yu,
+Gonzalez, Zhang and Stoica, Efficient Memory Management for Large Language Model Serving with PagedAttention (SOSP
+2023), for blocks, preemption of the last sequence and prompts before tokens (`prefill_first`); Agrawal, Kedia, Panwar,
+Mohan, Kwatra, Gulavani, Tumanov and Ramjee, Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve
+(OSDI 2024), for chunks of prompts next to the decodes (`mixed` with `max_num_batched_tokens`); Gong et al., Past-Future
+Scheduler for LLM Serving under SLA Guarantees (ASPLOS 2025), and LightLLM before it, for the peak of a batch's future
+memory need (`reserve: peak`); Sheng, Cao, Li, Zhu, Li, Zhuo, Gonzalez and Stoica, Fairness in Serving Large Language
+Models (OSDI 2024), for `order: vtc`.
 Weakness: `prefill_first`, and whole prompts in general, halt every running answer while a long prompt is read; chunks
 bound that halt and delay first tokens.  `shortest_prompt` starves long prompts under load.
 `reserve: whole` never has to preempt a sequence and leaves much memory unused; `peak` uses it.
@@ -121,7 +122,6 @@ class Continuous(IterationPolicy):
         return self._read_at.get(replica.number, -self.min_decode_steps) + self.min_decode_steps - replica.steps
 
     def _fits_step(self, replica: Replica, request: Generation, limit: int) -> bool:
-        """Return True if the next step has room for tokens of the request."""
         prefilling = replica.prefilling
         reading = sum([other.to_prefill for other in prefilling]) if prefilling else 0
         if self.phases == "mixed":
@@ -223,9 +223,9 @@ class Continuous(IterationPolicy):
 class Reservations:
     """Tokens that requests of a replica will store in KV blocks, by announced answers.
 
-    A decoding sequence stores one more token after every step until it ends, so its last step, and its stored tokens
-    less the steps so far, are constant: they are kept sorted, and a waiting request is checked against them.  When one
-    sequence ends, longer ones have grown by as much; the peak is the maximum over these ends.
+    A decoding sequence stores one more token per step.  So two numbers of a sequence are constant: its last step, and
+    its stored tokens less the steps so far.  They are kept sorted.  Memory use grows until a sequence ends and releases
+    its tokens, so the peak is the maximum over the ends of sequences.
     Cost: O(sequences) per check, O(log sequences) per insertion.
     """
 
@@ -251,7 +251,7 @@ class Reservations:
             self.total -= growth[1] - growth[0]
 
     def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
-        """Return the peak of stored tokens if sequences join (`coming`: their `to_hold`)."""
+        """Return the peak of stored tokens if sequences with these `to_hold` values join."""
         if self.whole_answers:
             return self.total + sum([more + there for more, there in coming])
         growths = self.decoding + [(-steps - more, there - steps) for more, there in coming]
@@ -303,9 +303,8 @@ class VirtualTokens:
         self.accounts: dict[str, TokenAccount] = defaultdict(TokenAccount)  # by client
         self.begun: dict[Any, int] = {}  # requests that decode, and the step at which they began to
         self.heap: list[Bound] = []
-        """Lower bounds of the counters of clients that wait; a bound is corrected when it is at the top, since counters
-        grow with every step.  One bound is valid for each client, that in `bounds`, even while none of its requests
-        waits.
+        """Lower bounds of the counters of waiting clients.  Counters grow with every step, so a bound is corrected when
+        it reaches the top.  One bound per client is valid, that in `bounds`, even while none of its requests waits.
         """
         self.bounds: dict[str, Bound] = {}
 
@@ -322,7 +321,7 @@ class VirtualTokens:
         return sum([self.output_weight * count / weight for weight, (count, _) in decoding.items()])
 
     def queued(self, request: Any, heads: Mapping[str, Any], steps: int) -> None:
-        """Record a waiting request; raise its client's counter to the lowest waiting one."""
+        """Record a waiting request; raise the client's counter to the lowest waiting one."""
         client, bounds = request.client, self.bounds
         if (bound := bounds.get(client)) is not None and request.arrival < bound[1]:
             self._bound(client, bound[0], request.arrival)
@@ -351,7 +350,7 @@ class VirtualTokens:
         group[1] += steps
 
     def leave(self, request: Any, over: bool, steps: int) -> None:
-        """Record that a request leaves the replica.
+        """Record that a request leaves the replica; `over`: it has ended.
 
         A request that is preempted before its first token pays for its prompt when it joins again.
         """

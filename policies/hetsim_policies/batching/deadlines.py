@@ -69,12 +69,11 @@ class Nexus(Batching):
 class Clockwork(Batching):
     """Clockwork: launch no batch that would miss its SLO; most urgent first.
 
-    Decides how many requests (the largest batch with enough requests that can wait for all of it), which not to serve
-    (older requests that would be late in that batch are rejected; requests that would be late even if started alone and
-    immediately, on any of the service's devices, expire), when (transfers of the next batch overlap the computing
-    batch, but a batch is closed only `ahead` seconds before it is needed, so that it can still grow), and which of
-    several services (the
-    earliest latest start: deadline less batch time).
+    Decides how many requests: the largest batch with enough requests that can wait for all of it.  Older requests that
+    would be late in that batch are rejected; requests that would be late even if started alone and immediately, on any
+    of the service's devices, expire.  Decides when: transfers of the next batch overlap the computing batch, but a
+    batch is closed only its upload time and `ahead` seconds before the device is free, so that it can still grow.  Of
+    several services, the one that must start first (deadline less batch time) is next.
     Reference: Gujarati, Karimi, Alzayat, Hao, Kaufmann, Vigfusson and Mace, Serving DNNs like Clockwork: Performance
     Predictability from the Bottom Up (OSDI 2020); the choice among sizes is that of its published scheduler, which has
     batches of 1, 2, 4, 8 and 16.  A model that the device lacks is loaded with the batch that needs it, as part of the
@@ -129,7 +128,7 @@ class Clockwork(Batching):
         return queue.deadline(late) - (ahead.end(queue, size, placement) - view.now)
 
     def _choose(self, queue: RequestQueue, placement: Placement, ahead: Outlook) -> tuple[int, int]:
-        """Number of oldest requests to skip, and the batch size after them (0: none fits)."""
+        """Return how many oldest requests to skip, and the size of the batch after them."""
         waiting = len(queue)
         max_size = min(waiting, limit(placement, self.max_batch))
 

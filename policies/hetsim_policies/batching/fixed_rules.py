@@ -147,7 +147,7 @@ def _refused(what: str, policy: str = "policy.batching", key: str = "allowed_bat
 
 @dataclass(frozen=True)
 class QueuePolicy:
-    """A level's queue limit (0: none), timeout (0: none), and action on timeout."""
+    """Rules of a level: queue limit (0: none), timeout (0: none), action on timeout."""
 
     max_queue_size: Annotated[int, Field(ge=0)] = 0
     timeout: Annotated[Seconds, Field(ge=0)] = 0.0
@@ -186,9 +186,8 @@ class TritonDynamic(Batching):
     Decides when and how many: the largest preferred size that can be filled is launched immediately; otherwise the
     waiting requests are launched when the oldest has waited for `max_queue_delay`, or immediately without a delay.
     Higher levels are served first.  A level refuses requests while `max_queue_size` of its requests wait; after its
-    `timeout` a
-    request expires, or is delayed: it then waits behind all others of its level.  Batches overlap if the device has
-    several streams (Triton's model instances).
+    `timeout` a request expires, or is delayed: it then waits behind all others of its level.  Batches overlap if the
+    device has several streams (Triton's model instances).
     Reference: NVIDIA Triton Inference Server, model configuration: dynamic batcher (2018-), with the same parameters.
     Weakness: sizes, delay and timeouts are set by hand; lower levels and delayed requests can starve; timeouts and
     limits are applied when a batch is formed, so a late request expires only then.
@@ -277,7 +276,6 @@ class TritonDynamic(Batching):
             yield level.delayed
 
     def _oldest(self, count: int) -> float:
-        """Earliest arrival among the next `count` requests."""
         oldest = math.inf
         for line in self._lines():
             if line and count > 0:

@@ -19,8 +19,8 @@ class AdaptiveLifo(Scheduler):
 
     Decides when: the queue counts as long if it has not been empty for `target` seconds.  With `timeout`, a task that
     arrives while the queue is long expires after waiting for `timeout`, others after `target` (CoDel-like timeouts).  A
-    task starts in its fastest mode, on the first devices; no task passes a head that does not fit.  Not for services:
-    their batches take the oldest requests.
+    task starts in its fastest mode, on the first devices; no task passes a head that does not fit.  It is not for
+    services, whose batches take the oldest requests.
     Reference: Maurer, Fail at Scale, ACM Queue 13(8) (2015): target 100 ms, timeout 5 ms.  It is a scheduler, since
     admission drops tasks and cannot reorder them.
     For: clients that time out; under overload it serves requests whose clients still wait.  Weakness: while the queue

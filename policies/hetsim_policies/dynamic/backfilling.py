@@ -78,7 +78,8 @@ class ConservativeBackfill(Backfilling):
     ending immediately.
     Weakness: fewer holes are filled than under EASY, since every wide task far down the queue has a reservation; on
     several nodes a task that starts early may occupy a part of a node that fcfs would have left free.  Cost: O(nodes ×
-    spans) per reservation; with wrong estimates one reservation per task of the window at every release.
+    spans) per reservation, where a span is an interval of constant free resources; with wrong estimates one reservation
+    per task of the window at every release.
 
     depth: number of tasks behind the head, in each partition, that have reservations; None: all.
     """
@@ -182,7 +183,6 @@ class ConservativeBackfill(Backfilling):
         self.window.changed = 0
 
     def _walk(self, view: View) -> Iterator[Decision]:
-        """Start tasks that are due, and make reservations for tasks without one."""
         window, profile = self.window, self._profile
         assert profile is not None
         position = 0
@@ -224,7 +224,8 @@ class GangBackfill(ConservativeBackfill):
     whole nodes; reservations as in Mu'alem and Feitelson (2001).  Without reservations wide gangs starve, since smaller
     tasks occupy each node as it becomes free.
     Weakness: small tasks may be passed by other small tasks; devices are idle before each wide gang.
-    Cost: O(nodes × spans) per reservation of a gang; a pass over the window after every release.
+    Cost: O(nodes × spans of constant free resources) per reservation of a gang; a pass over the window after every
+    release.
 
     depth: number of tasks behind the head, in each partition, that are considered; None: all.
     """

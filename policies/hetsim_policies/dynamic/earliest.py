@@ -40,7 +40,7 @@ class Alike:
             heapify(self._heap)
 
     def first(self) -> DeviceLine | None:
-        """Return the device queue that is up and free first, or None."""
+        """Return the device queue that is free first; None if all devices are down."""
         heap, aside = self._heap, []
         first = None
         while heap:
@@ -61,7 +61,6 @@ class EarliestLine(AssigningScheduler):
 
     Each accelerator, and the cores of each node, have one queue (line).  Of equal lines (of one type, on equal
     nodes, equally far from the task's data) only the one that is free first is considered.
-
     `expected` returns begin and end of a task on a line.
     """
 
@@ -317,7 +316,6 @@ class ErLs(AssigningScheduler):
         return LineTask(task, mode, None, lines=(line,), need=need, begin=line.free_at(need, view.now), length=seconds)
 
     def _possible(self, job: LineTask, view: View) -> bool:
-        """Return True if the mode fits an empty node, with the task's data."""
         mode = job.mode
         if mode not in self._can:
             self._can[mode] = mode.span_any or any(can_host(node, mode) for node in self._hosts[mode.type])

@@ -230,7 +230,6 @@ class Elastic(Scheduler):
         return none
 
     def _steps(self, task: Task, here: Mode, sizes: Sizes) -> Iterator[GrowthStep]:
-        """Yield on each type the smallest size that is faster."""
         now = self.speed(task, here)
         for name, of_type in sizes.items():
             if (there := next((mode for mode in of_type if self.speed(task, mode) > now), None)) is not None:
@@ -263,7 +262,6 @@ class Elastic(Scheduler):
                     break
 
     def _order(self, running: list[Task], view: View) -> Iterator[Decision]:
-        """Choose the running jobs by order, if every job has only one size."""
         rigid = self._rigid
         due = view.now >= self._next and (len(rigid) > 0 or not self._whole)
         if not due and not any(map(view.fits, rigid.modes())):
@@ -282,13 +280,11 @@ class Elastic(Scheduler):
                 yield from self._try(task, blocked, view)
 
     def _entry(self, task: Task, view: View) -> tuple[Any, float, int, Mode]:
-        """Return a running job of one size as (key, arrival, row, mode)."""
         mode = self._sizes[task.index]
         remaining = view.remaining(task) * self._speeds[task.index][mode]
         return self.first(task, remaining), task.arrival, task.index, mode
 
     def _try(self, task: Task, blocked: dict[Mode, None], view: View) -> Iterator[Decision]:
-        """Start a job of one size if it fits; otherwise add its mode to `blocked`."""
         mode = next(iter(self._of[task.index].values()))[0]
         if mode in blocked:
             return
@@ -399,7 +395,7 @@ class RigidJobs:
         return [by_arrival[-1] for _, _, by_arrival in sorted(entries, key=lambda one: (-one[0].width, one[2][:3]))]
 
     def in_order(self, blocked: Container[Mode]) -> Iterator[Task]:
-        """Yield jobs by arrival without blocked modes; entries may be removed meanwhile."""
+        """Yield jobs by arrival whose mode is not blocked; jobs may be removed meanwhile."""
         lines = {number: (mode, list(jobs)) for number, (mode, jobs) in enumerate(self._by_arrival.items())
                  if mode not in blocked}  # fmt: skip
         heads = [(jobs[0], number, 0) for number, (_, jobs) in lines.items()]

@@ -228,7 +228,7 @@ class External(Scheduler):
             raise self._wrong(f"answered {kind}, which is not supported")
 
     def _stop(self, job: Job, resubmit: bool) -> Iterator[Decision]:
-        """Stop a job forever; with `resubmit` it waits again and keeps its work."""
+        """Stop a job for good; with `resubmit` it waits again and keeps its work."""
         self._over(job, "COMPLETED_KILLED")
         yield Stop(job.task, keep=resubmit)
         self._tell("JOB_KILLED", job_ids=[job.id], job_progress={job.id: {"progress": job.task.done}})
@@ -252,7 +252,6 @@ class External(Scheduler):
         return sorted({number for one in ends for number in range(one[0], one[-1] + 1)})
 
     def _place(self, job: Job, data: dict[str, Any], view: View) -> Placement:
-        """Return the placement that an answer names by mode, resources, both or neither."""
         task, wanted, alloc = job.task, data.get("mode"), data.get("alloc")
         modes = [one for at in task.modes_by_speed() if wanted in (None, (one := task.modes[at]).name)]
         if alloc is None:

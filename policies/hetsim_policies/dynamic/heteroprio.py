@@ -1,7 +1,7 @@
 """HeteroPrio: GPUs take the tasks that gain most from a GPU, cores the opposite.
 
-Decides when, where, and which tasks are restarted.  Ready tasks are sorted by acceleration: the time on a core over the
-time on a GPU (of several modes on a side: the fastest).  An idle GPU takes tasks from the most accelerated end, an
+Decides when, where, and which tasks are restarted.  Ready tasks are sorted by acceleration: the time on a core divided
+by the time on a GPU (in the fastest mode on each side).  An idle GPU takes tasks from the most accelerated end, an
 idle core from the other.  Among equally accelerated tasks the highest priority is nearest the GPUs if they gain from
 one, nearest the cores if they do not; priority is `priority`, then the distance from the end of the task graph.
 An idle device that finds no task restarts a task of the other side if it would then end earlier, the task that ends
@@ -9,13 +9,14 @@ last first (spoliation: the work done is lost).
 Reference: Agullo, Bramas, Coulaud, Darve, Messner, Takahashi, Task-based FMM for Heterogeneous Architectures (2015);
 Beaumont, Eyraud-Dubois, Kumar, Approximation Proofs of a Fast and Efficient List Scheduling Algorithm for Task-Based
 Runtime Systems on Multicores and GPUs (2017), and Fast Approximation Algorithms for Task-Based Runtime Systems
-(2018).  With spoliation the makespan of independent tasks is at most phi = 1.618 times the least on one core and one
-GPU, 1 + phi on m cores and one GPU, 2 + sqrt 2 on m and k; of graphs 2 + max(m/k, k/m) (Beaumont, Eyraud-Dubois,
-Simon, Analysis of a List Scheduling Algorithm for Task Graphs on Two Types of Resources, 2020).  Without spoliation
-there is no bound: the last idle core may take a task that a GPU would finish far sooner.
-Weakness: transfers are not counted when a task is taken; work done by spoliated tasks is lost, energy with it.
-Cost: O(shapes + log n) per decision.  Spoliation considers only tasks that run on their slower side and, if tasks only
-compute, only tasks for which a restart pays.
+(2018).  With spoliation the makespan of independent tasks is at most phi = 1.618 times the minimum on one core and one
+GPU, 1 + phi on m cores and one GPU, 2 + sqrt 2 on m cores and k GPUs; that of graphs is at most 2 + max(m/k, k/m) times
+the minimum (Beaumont, Eyraud-Dubois, Simon, Analysis of a List Scheduling Algorithm for Task Graphs on Two Types of
+Resources, 2020).  Without spoliation there is no bound: the last idle core may take a task that a GPU would finish far
+sooner.
+Weakness: transfers are not counted when a task is taken; the work of spoliated tasks, and its energy, is lost.
+Cost: O(distinct demands + log n) per decision.  Spoliation considers only tasks that run on their slower side and, if
+tasks only compute, only tasks for which a restart pays.
 """
 
 import math
@@ -106,7 +107,6 @@ class HeteroPrio(Scheduler):
 
     @staticmethod
     def _place(task: Task, side: int, view: View) -> Placement | None:
-        """Return a placement in the task's fastest mode on a side that fits now, or None."""
         for mode in task.fastest_modes():
             if mode.on_cpu == (side == CORES) and (placement := view.first(mode, task)) is not None:
                 return placement

@@ -57,14 +57,13 @@ class IntervalJob:
 class AtIntervals(Scheduler):
     """Base of policies that allocate GPUs to all jobs at fixed intervals.
 
-    The policies are `las_intervals`, `optimus_intervals` and `pollux`.
-
-    At every multiple of the interval a subclass decides the number of GPUs of each job on each node until the next one.
-    A job with unchanged GPUs continues; any other is stopped, with its work kept, and started again.  Between two
-    instants nothing starts, and GPUs that become free stay idle, as in the simulators of Pollux and Gavel.  This
-    applies to one accelerator type, the most frequent one of the cluster.  Jobs without a mode on whole devices of it,
-    and jobs that do not fit where they should (host memory, a partition), start when they fit, in the order of arrival;
-    jobs that are not preemptible stay on their devices.  Cost: a pass over all jobs and nodes per interval.
+    The policies are `las_intervals`, `optimus_intervals` and `pollux`.  At every multiple of the interval a subclass
+    decides the number of GPUs of each job on each node until the next one.  A job with unchanged GPUs continues; any
+    other is stopped, with its work kept, and started again.  Between two instants nothing starts, and GPUs that become
+    free stay idle, as in the simulators of Pollux and Gavel.  This applies to one accelerator type, the most frequent
+    one of the cluster.  Jobs without a mode on whole devices of it, and jobs that do not fit where they should (host
+    memory, a partition), start when they fit, in the order of arrival; jobs that are not preemptible stay on their
+    devices.  Cost: a pass over all jobs and nodes per interval.
     """
 
     at_own_times = True
@@ -194,7 +193,6 @@ class AtIntervals(Scheduler):
         return idle_by_node
 
     def _start(self, job: IntervalJob, share: Share, free: dict[int, list[Device]], view: View) -> Start | None:
-        """Start a job on free devices and remove them from `free`; None without room."""
         mode = job.sizes[sum(share.values())]
         if any(len(free.get(node, ())) < count for node, count in share.items()):
             return None
@@ -225,7 +223,7 @@ def spread(mode: Mode, room: Share) -> Share:
 
 
 def spread_others(dealt: dict[int, Share], widths: Iterable[tuple[IntervalJob, int]], room: Share) -> dict[int, Share]:
-    """Add other jobs' GPUs, spread over the nodes' remaining GPUs."""
+    """Add the GPUs of further jobs, spread over the nodes' remaining GPUs."""
     for share in dealt.values():
         for node, count in share.items():
             room[node] -= count
@@ -243,7 +241,7 @@ class LasIntervals(AtIntervals):
     the interval the jobs are visited in that order, and a job runs if enough GPUs are left on any nodes; jobs that ran
     before keep their GPUs, others take them from the emptiest nodes.
     Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), as Qiao et al., Pollux
-    (OSDI 2021), simulate it: two queues, 16 GPU hours, 60 s.
+    (OSDI 2021), simulate it: two queues with a threshold of 16 GPU hours, and intervals of 60 s.
     Weakness: long jobs starve while load is high; a gang is spread over nodes although it would fit on one node that is
     less empty.  Cost: a pass over all jobs and nodes per interval.
 
@@ -330,7 +328,6 @@ class OptimusIntervals(AtIntervals):
         return next((size for size in job.sizes if size > width), width)
 
     def _gain(self, job: IntervalJob, width: int) -> float:
-        """Seconds saved per GPU by the next size; 0 without a next size."""
         if (wider := self._next(job, width)) == width:
             return 0.0
         curve = job.sizes[width].curve
@@ -486,7 +483,6 @@ class GeneticSearch:
         return (base + 1,) * more + (base,) * (nodes - more)
 
     def _values(self, matrices: Matrices) -> np.ndarray:
-        """Power mean of the speedups of each candidate."""
         nodes, gpus = np.count_nonzero(matrices, axis=2), matrices.sum(axis=2)
         numbers = np.broadcast_to(np.arange(len(self.jobs)), gpus.shape)
         speedups = self.table[numbers, nodes, gpus]
@@ -528,11 +524,7 @@ class GeneticSearch:
         return np.where(grown, random.integers(matrices, upper + 1), matrices)
 
     def _repaired(self, matrices: Matrices) -> Matrices:
-        """Repair candidates so that they are feasible.
-
-        A node has at most one multi-node job and no more GPUs than it has; a job has at most its widest allowed size,
-        rounded down to one of its sizes.
-        """
+        """Limit candidates to free GPUs, allowed sizes and one wide job per node."""
         matrices = matrices.copy()
         spread = (np.count_nonzero(matrices, axis=2) > 1)[:, :, np.newaxis] & (matrices > 0)
         matrices[spread & (np.cumsum(spread, axis=1) > 1)] = 0

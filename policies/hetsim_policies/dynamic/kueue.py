@@ -96,10 +96,11 @@ class QueueOf(Rules):
 class Kueue(Scheduler):
     """Kueue's admission by quota.
 
-    queues: by name; without any, each owner has a queue without limits.  cohorts: by name; a cohort that only queues
-        mention needs no entry.  flavors: by name; a flavor that only quotas mention has all nodes.
+    queues: queues by name; if none is given, each owner has a queue without limits.  cohorts: cohorts by name; a cohort
+        that only queues mention needs no entry.  flavors: flavors by name; a flavor that only quotas mention has all
+        nodes.
     of: the attribute that names the queue of a task: user, account, vc, partition or class.
-    fair_sharing: by dominant shares, with preemption by these strategies.
+    fair_sharing: order heads by dominant shares, and preempt by these strategies.
     preempt_mode: preempted jobs begin again (requeue), or keep their work (suspend).
     ending: seconds that pods of a preempted job take to end; Kueue queues the job again only then.
     one_head: a round is one cycle over one head of each queue, for `policy.decisions`; otherwise cycles repeat while

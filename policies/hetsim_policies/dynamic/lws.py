@@ -6,12 +6,12 @@ takes the newest task of its own deque, else the oldest task that it can run of 
 first deques of its node, then of other nodes, nearest first.  Higher `priority` precedes age.  A worker is an
 accelerator, or the cores of a node.
 Reference: Blumofe, Leiserson, Scheduling Multithreaded Computations by Work Stealing (1999): on P equal workers the
-expected time of a fully strict computation is T1/P + O(T_inf), with random victims; by locality as in StarPU
-(Augonnet et al., 2011).
+expected time of a fully strict computation is T1/P + O(T_inf), with random victims; stealing from the nearest deque is
+that of StarPU (Augonnet et al., 2011).
 Weakness: no estimates, so a core may take a task that a GPU would finish far sooner; no bound on unlike workers.
 Gangs and tasks that need much memory start when an idle worker's node has room for them, and wait while others pass.
-Cost: O(shapes + log n) for a task that starts at its own worker; to steal, and to find another worker for a task, as
-many nodes as must be visited, nearest first.
+Cost: O(distinct demands + log n) for a task that starts at its own worker; stealing, and finding another worker for a
+task, visit nodes, nearest first, until one suits.
 """
 
 from bisect import bisect_left
@@ -159,7 +159,6 @@ class Lws(Scheduler):
             yield self._start(*task)
 
     def _find_worker(self, task: Task, home: Worker, view: View) -> Iterator[Decision]:
-        """Start a new task on the nearest worker that can run it now."""
         here = home.device.node
         if (yield from self._offer(task, here, home, view)):
             return
@@ -182,7 +181,6 @@ class Lws(Scheduler):
         return False
 
     def _steal(self, thief: Worker, view: View) -> tuple[Task, Placement] | None:
-        """Remove and return a task that the thief can start, from the nearest deque."""
         task, empty = None, []
         for node in _outwards(self._busy, thief.device.node):
             here = self._on_node[node]
@@ -242,7 +240,6 @@ def _include(nodes: list[int], node: int) -> None:
 
 
 def _outwards(nodes: list[int], node: int) -> Iterator[int]:
-    """Yield the nodes of an ascending list by their distance from `node`."""
     right = bisect_left(nodes, node)
     lower = right - 1
     while lower >= 0 or right < len(nodes):

@@ -40,10 +40,10 @@ class Tetris(ListScheduler):
     Decides when and where.  The alignment of a task with a node is the dot product of its demand and the node's free
     resources, over cores, host memory and GPUs, each as a fraction of the largest node.  Of all waiting tasks that fit,
     the next to start has the largest alignment, on its best node, less `shortness` times its remaining work, until none
-    fits.  Work is estimated time × demand; its unit is the mean alignment over the mean work of the tasks that fit.
-    Reference: Grandl, Ananthanarayanan, Kandula, Rao, Akella, Multi-Resource Packing for Cluster Schedulers (SIGCOMM
-    2014): Tetris.  With `shortness` 0 it is the packer that Mao et al., Resource Management with Deep Reinforcement
-    Learning (HotNets 2016) use as a baseline.
+    fits.  Work is estimated time × demand; its unit is the mean alignment divided by the mean work of the tasks that
+    fit.  Reference: Grandl, Ananthanarayanan, Kandula, Rao, Akella, Multi-Resource Packing for Cluster Schedulers
+    (SIGCOMM 2014): Tetris.  With `shortness` 0 it is the packer that Mao et al., Resource Management with Deep
+    Reinforcement Learning (HotNets 2016) use as a baseline.
     Weakness: no bound is known; the packer lets short tasks wait behind large ones, and its slowdown grows with the
     load.  Cost: for each start, a few NumPy operations over the nodes for every distinct waiting demand.
 
@@ -93,7 +93,6 @@ class Tetris(ListScheduler):
                 heads[key] = following
 
     def _alignment(self, mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
-        """Dot product of a mode's demand and the free resources of nodes."""
         free = self._totals.free(nodes, view)
         return np.round((demand(mode) / self._scale) @ (free / self._scale[:, None]), 12)
 
@@ -132,7 +131,6 @@ class Similarity(ListScheduler):
     gone = finished
 
     def _beside(self, task: Task, view: View) -> Placement | None:
-        """Place the task in its fastest mode that fits, on the best node for it."""
         for mode in task.fastest_modes():
             if options := view.options(task, mode):
                 return self._noted(task, min(options, key=lambda option: self._placement_cost(task, option, view)))
@@ -312,7 +310,7 @@ class _Nodes:
 def _cheapest(
     nodes: _Nodes, mode: Mode, movable: dict[int, list[Task]], max_moves: int, view: View
 ) -> tuple[float, Moves] | None:
-    """Return the cheapest moves after which the mode fits, with the GPU-seconds lost."""
+    """Return (GPU-seconds lost, cheapest moves after which the mode fits), if any."""
     best: tuple[float, Moves] | None = None
     for node, tasks in movable.items():
         state, moves, cost = nodes.copy(), [], 0.0

@@ -62,7 +62,7 @@ class PreemptiveList(ListScheduler):
         self._worst: Any = None
 
     def rank(self, task: Task, view: View) -> Any:
-        """Return a running task's rank; it must not grow, or `ranks_grew` must be called."""
+        """Return a running task's rank; if ranks can grow, call `ranks_grew` when they do."""
         return self.order(task)
 
     def yields(self, running: Any, waiting: Any) -> bool:
@@ -144,7 +144,7 @@ class PreemptiveList(ListScheduler):
         return changes.releases, changes.launches - self._own_starts
 
     def _room_for(self, task: Task, view: View) -> tuple[Placement, list[Task]] | None:
-        """Return a task's placement, and the lower-ranked tasks to stop for it, or None."""
+        """Return a task's placement and the lower-ranked tasks to stop; None: impossible."""
         # Without a rule and data that have to find room, a task of one mode that found no place fits nowhere.
         plain = self.placement is None and not view.items
         if not (plain and len(task.modes) == 1) and any(view.fits(mode) for mode in task.modes):
@@ -201,7 +201,7 @@ class RunningList:
         self._entries.clear()
 
     def head(self) -> tuple[Any, Task] | None:
-        """Return the lowest key and its task, or None."""
+        """Return the lowest key and its task; None if no task is left."""
         entries = self._entries
         while entries:
             key, start, task = entries[0]
@@ -396,7 +396,6 @@ class Las(PreemptiveList):
         self._foresee_crossing(task, level, placement.mode.width, view)
 
     def _foresee_crossing(self, task: Task, level: int, width: float, view: View) -> None:
-        """Record when a running task of this queue reaches the next threshold."""
         if level < len(self.thresholds):
             threshold = self.thresholds[level]
             missing = max(threshold - view.attained(task), ROUNDING * threshold)
@@ -445,8 +444,8 @@ class Tiresias(Las):
 
     Decides when, and which task is preempted: as `las`, but the order of queues follows from the distribution of GPU
     time.  The index of a queue is the maximum over the coming thresholds of the probability that a task of the queue
-    ends before that threshold, over the service that it is expected to take until then.  The largest index is served
-    first.
+    ends before that threshold, divided by the service that it is expected to take until then.  The largest index is
+    served first.
     Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), its discretized
     2D-Gittins index; Gittins, Bandit Processes and Dynamic Allocation Indices (1979): optimal mean response in M/G/1
     among orders that know only the distribution, in the limit of many thresholds.  The distribution is that of the
@@ -469,7 +468,7 @@ class Tiresias(Las):
 
 
 def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
-    """Maximum over coming edges of completion probability / expected service."""
+    """Gittins index of a level: maximum over later edges of P(end) / expected service."""
     attained = edges[level]
     remaining = sizes[sizes > attained] - attained
     if not len(remaining):
@@ -479,7 +478,6 @@ def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
 
 
 def _services(problem: PlanProblem) -> np.ndarray:
-    """Estimated GPU-seconds (core-seconds) of each task in its fastest mode."""
     tasks = problem.tasks
     times = tasks.computing(tasks.time)
     best, fastest = times.min(axis=1), times.argmin(axis=1).tolist()

@@ -42,7 +42,7 @@ Slowdown = Annotated[float, Field(ge=1)]
 
 
 class PairingScheduler(ListScheduler):
-    """Base: tasks start by arrival; if no device is free, the first may join another."""
+    """Base: tasks start by arrival; without a free device the head may join a task."""
 
     serve = Scheduler.serve  # refused: it pairs jobs, not batches
 
@@ -78,13 +78,13 @@ class SharingByTable(PairingScheduler):
     slowdown of a job by its class and its partner's class; without a table the device's own data are used (its measured
     `pairs`, `interference` of mps, shares and `switch_cost` of time slices).
     Reference: Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale Heterogeneous GPU
-    Clusters (NSDI 2022); this is the careful form of its GPU sharing; tables of measured pairs as in Gavel (Narayanan
-    et al., OSDI 2020).
+    Clusters (NSDI 2022); this is a careful form of the GPU sharing there; tables of measured pairs are those of Gavel
+    (Narayanan et al., OSDI 2020).
     Weakness: the wait for free devices is estimated as if no other task arrived, so it is too short and sharing is
     chosen too seldom; tasks that wait behind the head are ignored.
     Cost: linear in the running tasks for each head without free devices, and a sort of them for the wait.
 
-    table: by class, by class of the partner: slowdown relative to running alone on the same fraction.
+    table: slowdown by class and by class of the partner, relative to running alone on the same fraction.
     margin: pairs are formed only if they save more than this fraction of the sum of finish times.
     """
 
@@ -153,7 +153,7 @@ class SharingByTable(PairingScheduler):
 
 
 def finish_times(one: float, one_slower: float, other: float, other_slower: float) -> tuple[float, float]:
-    """End times of two tasks that start together and slow each other down."""
+    """End times of two tasks that start together, from times alone and slowdowns."""
     first, second = one * one_slower, other * other_slower
     if first <= second:
         return first, first + other - first / other_slower
@@ -249,7 +249,7 @@ class Gandiva(PairingScheduler):
                     yield Move(other, restored)
 
     def best_pair(self, task: Task, view: View) -> Pair | None:
-        """Return the best known pair, a random untried one, or None."""
+        """Return the best known pair, else a random untried one; None if there is no pair."""
         untried: list[Pair] = []
         rated: list[tuple[float, Pair]] = []
         for pair in pairs(task, view):

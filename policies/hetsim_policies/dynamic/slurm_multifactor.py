@@ -1,8 +1,8 @@
 """Slurm's multifactor priority with backfilling: weighted factors, reservations.
 
 Decides when, and which job is preempted.  Jobs of partitions of a higher tier come first.  Within a tier the priority
-is the sum of weights times factors between 0 and 1: age (time waited over `max_age`, at most 1), fair share, size (the
-job's GPUs over the cluster's GPUs), partition, quality of service, and the task's own priority. Fair share is that of
+is the sum of weights times factors between 0 and 1: age (time waited / `max_age`, at most 1), fair share, size (the
+job's GPUs / the cluster's GPUs), partition, quality of service, and the task's own priority. Fair share is that of
 `accounts` by Fair Tree (`hetsim_policies.dynamic.common.fair_tree`) if they are given; otherwise of users alone, by the
 classic formula 2^(-usage / shares) on the share of all GPU time that the user has received. Usage is halved every
 `half_life`.  All factors are computed every `calc_period`, and when a job of a new user arrives. The main pass starts
@@ -216,7 +216,6 @@ class SlurmMultifactor(Scheduler):
         return entry.received
 
     def _count(self, view: View) -> None:
-        """Update the usage to now, task by task if rates change."""
         if self._constant and not view.changes.steady:
             for entry in self._running.values():
                 self._usage.change_rate(entry.owner, -entry.rate)

@@ -39,7 +39,7 @@ class MaxMinFairness(SideBySideScheduler):
     without pairs remain feasible.
     Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies
     for Deep Learning Workloads (Gavel, OSDI 2020).  Weakness: all jobs progress simultaneously, so mean response is far
-    from minimal; realized only in rounds, with a switch of jobs in each (see `rounds` for the deviation).
+    from minimal; fractions are realized only in rounds, with a switch of jobs in each (see `rounds` for the deviation).
     Cost: `levels` + 1 linear programs at the next round after arrivals or ends, or a few sorts if each job has one
     mode; with pairs each program has a column for every job, mode and partner label (128 jobs of 26 classes on three
     types: 7,000 columns, 0.02 s in total, as equal jobs count once).
@@ -100,15 +100,15 @@ Costs = Literal["prices"] | dict[str, Price]
 
 
 class MaxThroughput(SideBySideScheduler):
-    """Maximum throughput over time fractions, or per cost, with deadlines kept.
+    """Maximum throughput over time fractions, or per cost, with deadlines met.
 
     Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  Progress of a job is
     relative to running alone in its fastest mode, so a job that profits more from a fast GPU gets it.  With `costs` the
-    sum of progress over the sum of costs is maximized; devices are idle if using them would lower that ratio.  A job
-    with a deadline gets at least the progress that it needs to end in time, if that is possible for all of them.  With
-    `pairs` a job may also run next to another on its devices (`side_by_side`), and each pays for half of them.
+    sum of progress divided by the sum of costs is maximized; devices are idle if using them would lower that ratio.  A
+    job with a deadline gets at least the progress that it needs to end in time, if that is possible for all of them.
+    With `pairs` a job may also run next to another on its devices (`side_by_side`), and each pays for half of them.
     Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel,
-    OSDI 2020); the ratio by Dinkelbach, On Nonlinear Fractional Programming (1967).
+    OSDI 2020); the ratio is maximized as in Dinkelbach, On Nonlinear Fractional Programming (1967).
     Weakness: jobs with little relative progress wait while others arrive; without deadlines no job has any guarantee.
     Cost: one linear program at the next round after arrivals or ends, two per round with deadlines; about five times as
     many with costs.

@@ -54,7 +54,6 @@ class RoundRobin(ListScheduler):
         self.received: dict[int, float] = {}  # device-seconds that a task had received when its turn began
 
     def _ticket(self, _: Task) -> int:
-        """Return the next number: tasks are ordered by their entry into the queue."""
         return next(self._tickets)
 
     def _begin_turn(self, task: Task, view: View) -> Placement | None:
@@ -107,7 +106,8 @@ class ProcessorSharing(ListScheduler):
     in flight; beyond that limit, and on other devices, tasks wait in the order of arrival.
     Reference: Kleinrock, Time-Shared Systems: A Theoretical Treatment (1967); on one server the mean response in M/G/1
     is x / (1 - load), whatever the distribution of sizes x.  Joining the least loaded of several servers: Gupta et
-    al., Analysis of Join-the-Shortest-Queue Routing for Web Server Farms (2007), nearly as insensitive.
+    al., Analysis of Join-the-Shortest-Queue Routing for Web Server Farms (2007), where the mean response is nearly
+    insensitive to the distribution, too.
     Weakness: equal tasks all end late; slices are switched all the time, at a cost; all running tasks need memory
     simultaneously.  Cost: linear in the devices that fit.
     """
@@ -119,7 +119,7 @@ class ProcessorSharing(ListScheduler):
 
 
 def least_loaded(task: Task, view: View) -> Placement | None:
-    """Return the device where the task ends first, if all launches there share it."""
+    """Return where a task ends first if launches share devices; None if nothing fits."""
 
     def finish(placement: Placement) -> tuple[float, float]:
         mode = placement.mode
@@ -136,11 +136,11 @@ def least_loaded(task: Task, view: View) -> Placement | None:
 class Themis(Scheduler):
     """Themis: finish-time fairness; GPUs are given to the job treated worst so far.
 
-    Decides when, and which job is preempted.  A job's ρ is its expected time in the cluster over the time that it would
-    need on an exclusive 1/N share (N: jobs in the system): (time since arrival + time left) / (time in its fastest mode
-    × max(1, N × the part of the cluster that the mode uses)).  At the end of each lease the GPUs are offered to the
-    jobs of highest ρ first; jobs whose lease has not ended keep their GPUs, and a job that keeps them beyond its lease
-    gets a new lease.
+    Decides when, and which job is preempted.  A job's ρ is its expected time in the cluster divided by the time that it
+    would need on an exclusive 1/N share (N: jobs in the system): (time since arrival + time left) / (time in its
+    fastest mode × max(1, N × the part of the cluster that the mode uses)).  At the end of each lease the GPUs are
+    offered to the jobs of highest ρ first; jobs whose lease has not ended keep their GPUs, and a job that keeps them
+    beyond its lease gets a new lease.
     Reference: Mahajan et al., Themis: Fair and Efficient GPU Cluster Scheduling (2020).  In the paper the worst-off
     jobs bid in an auction whose payments make honest bids optimal; here estimates are trusted, so the auction reduces
     to the order of ρ.  Weakness: ρ needs good estimates; short leases cost many stops, long ones approach fcfs.

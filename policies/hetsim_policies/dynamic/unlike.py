@@ -134,7 +134,6 @@ class AlloX(Scheduler):
         del self._order[bisect_left(self._order, self.waiting.pop(task.index))]
 
     def _holds(self, task: Task, view: View) -> None:
-        """Record a started job's devices, which are free at its expected end."""
         if (placement := view.launch_of(task).placement) is None:  # it took no time
             return
         kind, end = self._kinds[placement.mode.type.name], view.launch_of(task).finish
@@ -234,7 +233,6 @@ def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.n
 
 
 def _fronts(found: Sequence[Matched]) -> list[Matched]:
-    """Return the first job on each device, the one with most jobs behind it."""
     front: dict[tuple[int, int], Matched] = {}
     for place in sorted(found, key=lambda place: (-place.behind, place.job)):
         front.setdefault((place.kind, place.device), place)
@@ -255,7 +253,7 @@ ROUNDING = 1e-9
 
 
 class MultiGeneration(Scheduler):
-    """Several generations: newer devices for jobs that gain most, in a budget.
+    """Several generations: newer devices for jobs that gain most, within a budget.
 
     Decides when and in which mode.  A job may use the modes in which it needs at most `budget` times the minimum energy
     (or cost) of all its modes.  Of the waiting jobs that may use a free device, the first to start is the one that

@@ -48,7 +48,7 @@ def owner_of(task: Task, of: Owners) -> str:
 
 
 def owners_of(tasks: Tasks, of: Owners) -> list[str]:
-    """Return all owners of tasks."""
+    """Return the distinct owners (of kind `of`) of the tasks."""
     listed = {"user": tasks.users, "class": tasks.classes, "partition": tasks.partitions}.get(of)
     if listed is not None:
         return listed
@@ -132,14 +132,15 @@ class Wfq(ListScheduler):
     """Weighted fair queueing: users share the cluster in proportion to their weights.
 
     Decides when.  Every task has two virtual tags: the start tag is the later of the virtual time and its user's last
-    finish tag; the finish tag is the start tag plus its service (GPUs × estimated time; cores × time) over the user's
-    weight.  The task with the lowest start tag starts next; the virtual time is the start tag of the last started task
-    (start-time fair queueing, which needs no simulated fluid system).
+    finish tag; the finish tag is the start tag plus its service (GPUs × estimated time; cores × time) divided by the
+    user's weight.  The task with the lowest start tag starts next; the virtual time is the start tag of the last
+    started task (start-time fair queueing, which needs no simulated fluid system).
     Reference: Demers, Keshav, Shenker, Analysis and Simulation of a Fair Queueing Algorithm (1989); Goyal, Vin, Cheng,
-    Start-time Fair Queueing (1996): on one server the service of two users with waiting tasks differs, over their
-    weights, by no more than one task of each.
+    Start-time Fair Queueing (1996): on one server the service of two users with waiting tasks, divided by their
+    weights, differs by no more than one task of each.
     Weakness: service is charged by estimates; a user gains nothing from having been idle.  On many servers the bound
-    grows with their number.  Cost: O(log n) per task with `block`, in addition O(shapes) per round with `skip`.
+    grows with their number.  Cost: O(log n) per task with `block`, in addition O(distinct demands) per round with
+    `skip`.
 
     weights: weight of each user, by name; users not named have 1.
     """
@@ -183,8 +184,8 @@ class Drf(ByUser):
     """Dominant resource fairness: the user with the lowest dominant share is next.
 
     Decides when.  A user's dominant share is the largest part of any cluster resource (cores, memory or GPUs; not GPU
-    memory) that the user's running tasks occupy, over the user's weight; the first task of the user with the lowest
-    share starts next.
+    memory) that the user's running tasks occupy, divided by the user's weight; the first task of the user with the
+    lowest share starts next.
     Reference: Ghodsi et al., Dominant Resource Fairness: Fair Allocation of Multiple Resource Types (2011): progressive
     filling is strategy-proof, envy-free and Pareto-efficient for divisible demands.
     Weakness: it considers present use, not the past, so a user that arrives late gets no compensation; without
@@ -244,15 +245,15 @@ class QuotaBorrow(ByUser):
     does not fit, borrowers are stopped, latest start first, only as many as needed; they wait again, with their work
     kept.
     Reference: Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads (2019), section
-    2.3: virtual clusters with quotas, used beyond them while others are idle, and reclaim by preemption. `of` names the
-    owners of the quotas: users, accounts, virtual clusters (the column `vc`), partitions or classes. `tiers` order jobs
-    within (or beyond) quotas by their quality of service (the label `qos`, or else the class), the highest first, and a
-    lower tier is preempted first.
+    2.3: virtual clusters with quotas, which they may exceed while others are idle, and reclaim by preemption. `of`
+    names the owners of the quotas: users, accounts, virtual clusters (the column `vc`), partitions or classes. `tiers`
+    order jobs within (or beyond) quotas by their quality of service (the label `qos`, or else the class), the highest
+    first, and a lower tier is preempted first.
     Weakness: a quota in GPUs ignores their location, so a gang within its quota can wait for a whole node that others
     occupy within their quotas; borrowers bear the cost of every stop.
     Cost: O(users) per round, and one pass over the borrowers for a job within its quota that does not fit.
 
-    quotas: GPUs by owner; `default` for the others.  Tasks without GPUs do not count.
+    quotas: GPUs by owner; `default` is the quota of all other owners.  Tasks without GPUs do not count.
     of: owner of quotas: user, account, vc, partition or class.
     borrow: owners may exceed their quotas.
     reclaim: borrowers are stopped for jobs within quotas.
@@ -351,7 +352,6 @@ class QuotaBorrow(ByUser):
             yield Start(task, placement)
 
     def _take_back(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:
-        """Stop borrowers of the lowest tiers, latest start first, until the task fits."""
         over = {user: used - self.quota(user) for user, used in self.used.items() if used > self.quota(user) + 1e-9}
         borrowed = []
         for other, gpus in reversed(self._of.values()):

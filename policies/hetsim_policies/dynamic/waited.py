@@ -8,8 +8,8 @@ Reference: Tang, Lan, Desai and Buettner, Fault-Aware, Utility-Based Job Schedul
 Weakness: nothing is proven; urgency depends on the estimates, and on a busy machine long tasks wait long.
 With `formula: schedgym` the waiting time is -1 - arrival, so urgency never grows: a fixed order, as in the environment
 of RLScheduler (Zhang, Dai, He, Bao, Xie, RLScheduler: An Automated HPC Batch Job Scheduler Using Reinforcement
-Learning, SC 2020, with results of these versions in its tables).  Weakness: it prefers the opposite of the policies
-that it is named after.  Cost: a pass with NumPy over the waiting tasks per round; for a fixed order as for `sjf`.
+Learning, SC 2020, whose tables have results of these versions).  Weakness: its preferences are opposite to those of the
+published policies.  Cost: a pass with NumPy over the waiting tasks per round; for a fixed order as for `sjf`.
 """
 
 import math

@@ -90,17 +90,17 @@ class Rollout(Relay):
     Decides, around a base scheduler, which waiting task starts first.  In each round the run is forked (`View.fork`)
     once for the base as it is, once for each of the `candidates` best other first starts (the base continues after it),
     and once for starting nothing until something changes or, if nothing runs, for one task alone.  The fork with the
-    best mean of the objective wins, the base among equals; if a start wins it is made, and the rest of the round is
+    best mean of the objective wins; at ties, the base wins.  If a start wins it is made, and the rest of the round is
     tried again.  Forks have the information of the policy: estimates, no faults, and no arrivals except those drawn
     from a learned model.  Candidates are tasks that fit now and that the base would not start, taken in turn from the
     shortest, the earliest, the smallest and the most urgent.  The base is replaced only if the gain is significant.  If
     ended tasks took other times than estimated, too few have ended to judge, or arrivals are drawn, the best candidate
-    is compared with the base in `samples` further futures: the time of each task is the expectation given its estimate
-    (weaker if estimates of its class were uninformative, see `hetsim_policies.prediction.estimates`) times the ratio of
-    an ended task, and base and candidate have the same times, arrivals and random numbers.  The lower confidence limit
-    of the mean paired gain (Student's t, one-sided) must exceed 0, or `margin` of the base.
+    is compared with the base in `samples` further futures: the time of each task is its expected time, given its
+    estimate (`hetsim_policies.prediction.estimates`), times the ratio of an ended task, and base and candidate have the
+    same times, arrivals and random numbers.  The lower confidence limit of the mean paired gain (Student's t,
+    one-sided) must exceed 0, or the fraction `margin` of the base's mean.
     Reference: Bertsekas, Tsitsiklis, Wu, Rollout Algorithms for Combinatorial Optimization (1997): if forks are exact,
-    a rollout is never worse than its base; policy improvement by one step.
+    a rollout is never worse than its base (one step of policy improvement).
     Weakness: later arrivals are not foreseen unless `arrivals` is `learned`, and no test measures that loss; ratios are
     drawn for each task independently, whatever its user; on shared devices they include the waiting for others.
     Cost: at most `forks` forks per decision, each O(running and waiting tasks) and the base's work until its end.
@@ -232,14 +232,12 @@ class Rollout(Relay):
             return
 
     def _noted(self, decision: Decision, view: View) -> Decision:
-        """Return the decision, after recording a start's time and expected duration."""
         if self.samples > 1 and isinstance(decision, Start) and isinstance(decision.tasks, Task):
             task = decision.tasks
             self._begun[task.index] = view.now, view.duration(task, decision.placement)
         return decision
 
     def _better(self, view: View) -> First | None:
-        """Return a first decision that improves the objective over the base, or None."""
         fitting = [(task, place) for task in self._ranked(view) if (place := self._place(task, view)) is not None]
         if not fitting:
             return None
@@ -327,5 +325,4 @@ class Rollout(Relay):
 
 
 def _size(task: Task) -> float:
-    """Minimum over modes of devices × estimated time."""
     return min(max(mode.width, 1e-9) * task.estimate_at(i) for i, mode in enumerate(task.modes))

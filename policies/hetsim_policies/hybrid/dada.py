@@ -5,11 +5,12 @@ For a guess λ of the time in which all of them will be done:
 1. Affinity.  Pairs of a task and a device with some of its data are visited, most bytes first: the task is assigned to
    that device while such tasks fill at most the share α of the device's time until λ.
 2. Balance.  The others are assigned by the greedy dual approximation: a task that takes longer than λ on one side goes
-   to the other; the rest go in descending order of acceleration to the accelerator where each ends first, while one is
-   busy for less than λ, then to the cores.  If a device then ends later than (2 + α)λ the guess was too small.
-Bisection finds the smallest accepted guess; one more guess is the end of the best layout so far, as affinity may use
-that time anyway.  The layout that ends first is chosen, among equals the one that moves the fewest bytes.  Then each
-device runs its queue in order.
+   to the other; the rest go in descending order of acceleration to the accelerator where each ends first, while some
+   accelerator is busy for less than λ, then to the cores.  If a device then ends later than (2 + α)λ the guess was too
+   small.
+Bisection finds the smallest accepted guess; the end of the best layout so far is tried as one more guess, since
+affinity may use all the time until then.  The layout that ends first is chosen, among equals the one that moves the
+fewest bytes.  Then each device runs its queue in order.
 Reference: Bleuse, Gautier, Lima, Mounié, Trystram, Scheduling Data Flow Program in XKaapi: A New Affinity Based
 Algorithm for Heterogeneous Architectures (Euro-Par 2014).  There an activation (tasks that become ready together) of
 independent tasks ends within 2 + α times its optimum, without transfers; nothing is proven for a graph.  With
@@ -90,7 +91,6 @@ class Dada(Dmda):
         )
 
     def _deal(self, tasks: Sequence[Task], view: View) -> None:
-        """Choose a device queue for each task that can run on one."""
         lines = [line for line in self.lines if line.up and line.lanes]
         ways = [[self._way(task, line, view) for line in lines] for task in tasks]
         rows = [row for row, modes in enumerate(ways) if any(way is not None for way in modes)]
@@ -114,7 +114,7 @@ class Dada(Dmda):
             self._places[tasks[row].index] = lines[chosen[j]], *way
 
     def _way(self, task: Task, line: DeviceLine, view: View) -> tuple[Mode, float] | None:
-        """Return a task's fastest mode on a queue's device, and its seconds; or None."""
+        """Return a task's fastest mode in a queue and its seconds; None if none fits."""
         assert line.device is not None
         node = view.cluster.nodes[line.device.node]
         best: tuple[Mode, float] | None = None
@@ -142,7 +142,6 @@ class Dada(Dmda):
 
 
 def _memory(line: DeviceLine) -> tuple[int, int]:
-    """Return the memory that a queue's tasks use: the node's or the accelerator's."""
     assert line.device is not None
     return line.device.node, -1 if line.type.kind == "cpu" else line.device.index
 
@@ -237,7 +236,6 @@ def laid_out(
 
 
 def _put_near_data(layout: LinesLayout, guess: float, alpha: float, pairs: Sequence[tuple[int, int]]) -> None:
-    """Place tasks near their data, most bytes first, up to the share alpha of a queue."""
     given = layout.given
     room = [alpha * sum(max(0.0, guess - free) for free in times) for times in given.free]
     for task, line in pairs:
@@ -252,7 +250,7 @@ def _shortest(given: Activation, task: int, lines: Sequence[int]) -> float:
 
 
 def _first(layout: LinesLayout, task: int, lines: Sequence[int]) -> int | None:
-    """Return the queue where a task ends first, of equal ones the one with most data."""
+    """Return the queue where a task ends first; at ties, the one with most data of it."""
     usable = [line for line in lines if math.isfinite(layout.given.seconds[task, line])]
     local = layout.given.local[task]
     return min(usable, key=lambda line: (layout.finish(task, line), -local[line]), default=None)

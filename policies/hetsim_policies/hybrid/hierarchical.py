@@ -208,7 +208,7 @@ class Hierarchical(Scheduler):
             self._look_at(group)
 
     def _told(self, device: Device, group: DeviceGroup) -> list[Device]:
-        """Return devices to report to a group's scheduler: with cores, also accelerators."""
+        """Return the group's devices that a device's state affects: itself or its GPUs."""
         if device.type in group.lanes:
             return [device]
         node = self._cluster.nodes[device.node]
@@ -314,10 +314,7 @@ class Hierarchical(Scheduler):
         return moved
 
     def _best_option(self, objective: Objective, view: View) -> str:
-        """Return the plan for this epoch with the best result in a fork, by estimates.
-
-        The fork begins before new tasks are distributed: its first plan is the one that is tried.
-        """
+        """Return the plan for this epoch with the best result in a fork, by estimates."""
         best, best_mean = "planned", math.inf
         for option in OPTIONS:
             if option == "kept" and not self.notes["epochs"]:
@@ -357,7 +354,6 @@ class Hierarchical(Scheduler):
                 kind.turns = Turns(self._by_group(kind, split[row]), kind.number)
 
     def _by_group(self, kind: TaskKind, share: np.ndarray) -> dict[int, float]:
-        """Convert shares of types to shares of groups, in proportion to their devices."""
         parts: dict[int, float] = {}
         for of_type, part in zip(self._types, share.tolist(), strict=True):
             if part <= 0:
@@ -383,7 +379,6 @@ class Hierarchical(Scheduler):
         self._look_at(entry.group)
 
     def _rebalance(self, kind: TaskKind) -> int:
-        """Move waiting tasks of a kind, newest first, to match the plan; return the moves."""
         assert kind.turns is not None
         share = kind.turns.share
         if not kind.waiting:
@@ -436,7 +431,7 @@ class Hierarchical(Scheduler):
     def _hungry(
         self, kind: TaskKind, full: dict[Mode, None], barred: dict[tuple[int, int], None], view: View
     ) -> tuple[float, GroupedTask, DeviceGroup] | None:
-        """Return a group that starves for a kind, the task to move, and its slowdown."""
+        """Return (slowdown, task to move, group that starves for a kind), if any."""
         best: tuple[float, GroupedTask, DeviceGroup] | None = None
         for position in kind.positions:
             mode = kind.modes[position]
@@ -465,7 +460,7 @@ class Hierarchical(Scheduler):
     def _candidate(
         self, kind: TaskKind, position: int, group: DeviceGroup, view: View
     ) -> tuple[float, GroupedTask] | None:  # fmt: skip
-        """Return the task that would wait longest, among the newest of each group."""
+        """Return the task that would wait longest, of the newest of each group, if any."""
         best: tuple[float, GroupedTask] | None = None
         latest = -math.inf
         for number in [*kind.holders][:LOOK]:

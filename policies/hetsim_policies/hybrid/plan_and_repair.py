@@ -257,7 +257,6 @@ class PlanAndRepair(Scheduler):
         return self._upset or abs(self._look(view).end - self._promised) > self.threshold * span
 
     def _plan(self, view: View) -> None:
-        """Plan unstarted tasks; adopt the plan if it is the first, larger or shorter."""
         tasks = self._problem.tasks
 
         def may_plan(row: int) -> bool:
@@ -290,7 +289,6 @@ class PlanAndRepair(Scheduler):
         self._events, self._upset = 0, False
 
     def _adopt(self, rest: RemainingProblem, plan: Plan) -> None:
-        """Replace the queued steps by the steps of a plan."""
         tasks, old = self._problem.tasks, self._board.pending
         self._board.clear()
         for step in rest.steps(plan):
@@ -331,7 +329,6 @@ class PlanAndRepair(Scheduler):
         self._new = {}
 
     def _seconds(self, row: int, position: int) -> float:
-        """Estimated seconds of a task that does not run, without transfers."""
         tasks = self._problem.tasks
         mode = tasks.shapes[tasks.shape[row]].modes[position]
         task = self._waiting.get(row)
@@ -366,7 +363,7 @@ Known = dict[DeviceType, list[tuple[float, PlannedJob]]]
 
 
 def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> PlannedJob | None:
-    """Return a step that may start before a lane's head without delaying it, or None."""
+    """Return a step that can start before a lane's head without delaying it, if any."""
     now, limit, position = view.now, math.inf, lane.arrived
     for job in lane.queue.values():
         if not position:
@@ -381,10 +378,11 @@ def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -
 
 
 def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> tuple[PlannedJob, PlannedJob] | None:
-    """Return the step to steal from the device that ends last, as (old, new), or None.
+    """Return (step to steal from the device that ends last, step that replaces it).
 
     Of that lane's steps, choose the one that makes the later end of both lanes earliest; it must end sooner here than
-    there.  If that lane has no such step, try the lane that ends next to last, and so on.
+    there.  If that lane has no such step, try the lane that ends next to last, and so on.  Return None if no lane has
+    one.
     """
     now, kind = view.now, lane.device.type
     if board.separable(view):
@@ -413,7 +411,6 @@ def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> t
 
 
 def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: View) -> list[PlannedJob]:
-    """Return steps of waiting tasks on `victim` that could end sooner on `lane`."""
     steady, end = view.changes.steady, seen.lane.get(victim.number, 0.0)
     return [
         job
@@ -425,7 +422,7 @@ def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: V
 
 
 def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> PlannedJob | None:
-    """Return the task of latest end that would end sooner if restarted on this lane.
+    """Return the task of latest end that would end sooner if restarted here, if any.
 
     A late task is expected to be as late on the new lane (core or GPU), so it only ever moves to a faster one.  Ends
     are computed now: an older forecast, from before the last restart, would restart the same task repeatedly.

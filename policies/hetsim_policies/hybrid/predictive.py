@@ -3,23 +3,23 @@
 Runs around another scheduler, which decides when and where.  Every `interval` the arriving work is measured, as the
 number of devices that it would keep busy, and forecast (`hetsim_policies.prediction`):
 
-scale    as many devices are awake as the load within one waking time needs at the target utilization, plus those for
-         waiting work.  That load is the measured load plus the forecast rise, or more; so devices for a rise
-         are awake in time, not a waking time later, and on an unusual day they follow the measured load
+scale    the awake devices suffice, at the target utilization, for the load that is expected within one waking time, and
+         for waiting work.  This load is the measured load plus the forecast rise, or more; so devices for a rise are
+         awake in time, not a waking time later, and on an unusual day they follow the measured load
          (`hetsim_policies.prediction.series`).
          With the predictor `last_value` or `ewma` this is an autoscaler that only reacts; with the signal `utilization`
          it is the autoscaler of Kubernetes, which measures how busy the devices are.
-reserve  tasks of other classes may occupy only the devices that the classes and services named here will not need by
-the forecast for the next `ahead` seconds.  `ahead` is about the run time of such other tasks:
-         they are not stopped when the peak comes, so they must not have begun.  Meanwhile they may run on cores or in
-         a smaller mode, if they have one that fits.
+reserve  tasks of other classes may occupy only devices that the classes and services named here will not need by the
+         forecast for the next `ahead` seconds.  `ahead` is about the run time of these other tasks: they are not
+         stopped when the peak comes, so they must not have begun.  Meanwhile they may run on cores or in a smaller
+         mode, if they have one that fits.
 
 Forecast errors are recorded with the run: MAPE and pinball loss of the mean load over the forecast time, in devices.
 Reference: Gmach, Rolia, Cherkasova, Kemper, Workload Analysis and Demand Prediction of Enterprise Data Center
 Applications (2007); Roy, Dubey, Gokhale, Efficient Autoscaling in the Cloud Using Predictive Models for Workload
 Forecasting (2011); the target and the window as in Kubernetes' Horizontal Pod Autoscaling.
 Weakness: on an unusual day it is not better than a reactive autoscaler, and prepares once for each expected rise that
-does not come; reservations use the forecast alone, of which only the level follows such a day.  A gang that needs more
+does not come; reservations use the forecast alone, and only its level adapts to such a day.  A gang that needs more
 devices on one node than are awake there may have to wait until nothing runs.
 Cost: the inner scheduler's, and per interval that of the predictor and O(waiting + devices).  While no task waits or
 runs and no forecast can change anything there are no events; such intervals are measured at the next arrival, and
@@ -174,7 +174,6 @@ class Predictive(Scheduler):
         return Series(predictor, self.interval, lead + self.interval, score=self.score, memory=self.memory)
 
     def _true_load(self, kind: DeviceType, names: Collection[str] | None, time: float) -> float:
-        """Mean number of devices kept busy by arrivals at `time`, by the true rates."""
         rates = self.rates or {}
         return sum(
             rates[name](time) * seconds / count
@@ -251,7 +250,6 @@ class Predictive(Scheduler):
     # Measuring --------------------------------------------------------------------------------------------------
 
     def _arrived(self, kind: DeviceType, seconds: float, count: int, name: str) -> None:
-        """Record arrived work for a device type, of tasks of a class or service requests."""
         if self.knows_rates and count:
             before = self._work.get((kind, name), (0.0, 0))
             self._work[kind, name] = before[0] + seconds, before[1] + count
@@ -261,10 +259,7 @@ class Predictive(Scheduler):
             self.peaks[kind].note(seconds, count)
 
     def _nothing_to_come(self) -> bool:
-        """Return True if no forecast can change anything before the next arrival.
-
-        Nothing waits or runs, all devices that may sleep are asleep, and forecasts remain below what is kept anyway.
-        """
+        """Return True if no forecast can change anything before the next arrival."""
         if self._came or self._requests:
             return False
         if any(kept or self._devices(self.peaks[kind].peak_ceiling()) > 0 for kind, kept in self.kept.items()):
@@ -275,7 +270,6 @@ class Predictive(Scheduler):
         )
 
     def _catch_up(self, now: float) -> None:
-        """Measure the empty intervals that were skipped."""
         every = [*self.loads.values(), *self.peaks.values()]
         while self._next < now:
             if self.signal == "utilization":
@@ -324,7 +318,6 @@ class Predictive(Scheduler):
     # Reserving --------------------------------------------------------------------------------------------------
 
     def _place(self, rule: PlacementRule | None, task: Task, view: View) -> Placement | None:
-        """Return a placement by the rule that leaves room for protected classes, or None."""
         placement = view.fit(task) if rule is None else rule(task, view)
         if placement is None or task.class_ in self.protected or self._leaves_room(placement.mode):
             return placement
@@ -336,14 +329,12 @@ class Predictive(Scheduler):
         return placement
 
     def _leaves_room(self, mode: Mode) -> bool:
-        """Return True if protected classes keep their devices if this task starts."""
         if mode.on_cpu:
             return True
         occupied = sum(share for other, share in self._others.values() if other is mode.type)
         return mode.gpu_share <= self.pools[mode.type].awake - self.kept[mode.type] - occupied + 1e-9
 
     def _hold(self, start: Start) -> None:
-        """Record the devices of a started task that is not protected."""
         tasks = [start.tasks] if isinstance(start.tasks, Task) else start.tasks
         mode = start.placement.mode
         if isinstance(tasks, Sequence) and not mode.on_cpu:
@@ -383,7 +374,7 @@ LARGEST = 64  # maximum batch size assumed if the mode has no limit
 class DevicePool:
     """The devices of one type.
 
-    min_awake: the minimum number awake; stabilization: seconds for which a wanted number counts.
+    min_awake: minimum number of awake devices; stabilization: seconds for which a wanted number counts.
     """
 
     def __init__(self, kind: DeviceType, devices: Sequence[Device], min_awake: int, stabilization: float):
@@ -397,7 +388,7 @@ class DevicePool:
         self._wants: deque[tuple[float, int]] = deque()
 
     def want(self, now: float, number: float) -> None:
-        """Set the wanted number of devices to suffice for the load, rounded up."""
+        """Record that `number` devices are needed, rounded up; update `wanted`."""
         wanted = max(self.min_awake, math.ceil(number - 1e-9))
         while self._wants and self._wants[-1][1] <= wanted:
             self._wants.pop()
@@ -411,10 +402,7 @@ class DevicePool:
         return sum(state == AWAKE for state in self.state.values())
 
     def changed(self, device: Device, up: bool) -> None:
-        """Record that a device is awake, has failed or is repaired (hook `device`).
-
-        Sleep is decided by this pool itself.
-        """
+        """Record that a device is awake, has failed or is repaired (hook `device`)."""
         state = self.state.get(device.index)
         if state in (AWAKE, DOWN):
             self.state[device.index] = AWAKE if up else DOWN
@@ -446,7 +434,7 @@ class DevicePool:
 
 
 def asked_of(task: Task) -> tuple[DeviceType, float] | None:
-    """Return a task's best accelerator type and its device-seconds, or None."""
+    """Return a task's best accelerator type and device-seconds; None if CPU-only."""
     mode = next((mode for mode in task.fastest_modes() if not mode.on_cpu), None)
     return None if mode is None else (mode.type, mode.gpu_share * task.estimate_in(mode))
 

@@ -141,7 +141,6 @@ class SemiStatic(Scheduler):
         return rows
 
     def _suits(self, problem: PlanProblem, which: np.ndarray, graph: np.ndarray) -> bool:
-        """Return True if a class is predictable, long, and can be planned."""
         tasks, rows = problem.tasks, np.flatnonzero(which)
         if not len(rows) or graph[rows].any() or not np.isfinite(tasks.arrival[rows]).all():
             return False
@@ -216,7 +215,6 @@ class SemiStatic(Scheduler):
         self.rest.device(device, up)
 
     def _give_up(self, planned: "PlanInProgress", device: Device) -> None:
-        """Move tasks planned on a failed device to the tasks that are not planned."""
         for number in planned.forget(device):
             row = planned.steps[number].task
             del planned.number[row]
@@ -307,7 +305,7 @@ def _classes(tasks: Tasks) -> list[str]:
 
 
 def kept_lanes(cluster: Cluster, part: float) -> dict[str, Device]:
-    """Return the last devices of each type: at least this share, and at least one.
+    """Return the last devices of each type: at least a fraction `part`, at least one.
 
     First-fit placement reaches them last.
     """
@@ -458,7 +456,7 @@ class PlanInProgress:
         return True
 
     def spared(self, mode: Mode, end: float, slack: float, nodes: Iterable[int], view: View) -> Placement | None:
-        """Return a placement on one of these nodes that does not delay the plan, or None."""
+        """Return a placement on one of these nodes that delays no planned task, if any."""
         for node in nodes:
             if not mode.gpus:
                 placement = view.first(mode, node=node)

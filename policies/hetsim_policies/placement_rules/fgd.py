@@ -1,7 +1,8 @@
 """Fragmentation gradient descent: a task goes where it adds least fragmentation.
 
 The fragmentation of a node is its free GPU share that a task drawn from the workload cannot use: all of it if the task
-does not fit on the node or needs no GPU, else the share on GPUs with less free than the task needs of one.
+does not fit on the node or needs no GPU, else the free share on GPUs that have less free than the task needs of one
+GPU.
 The rule tries the task on every node and GPU where it fits and chooses the place that raises the expected fragmentation
 least (or lowers it most); among equals the one with the least free GPU share, then the first.
 
@@ -38,8 +39,8 @@ class Fgd(ScoredRule):
     """Choose the place that increases expected fragmentation least.
 
     growth: the mix of requests is updated when the number of tasks seen has grown by this factor.
-    scores: "published": as the simulator of Weng et al., with integer scores of 100 / (1 + exp(increase)), ties by the
-        random names of nodes, the mix of the whole workload without its rarest requests, and no host memory.
+    scores: "published" is the rule of the simulator of Weng et al.: integer scores of 100 / (1 + exp(increase)), the
+        mix of the whole workload without its rarest requests, and no host memory; random names of nodes break ties.
     """
 
     published = PublishedFgd
@@ -68,7 +69,6 @@ class Fgd(ScoredRule):
         return None
 
     def _learn(self, task: Task, states: NodeStates) -> MinRises:
-        """Count a task's request once, and return the increases for the present mix."""
         if task.index not in self._asked:
             self._asked.add(task.index)
             self._seen += 1
@@ -99,7 +99,7 @@ class Fgd(ScoredRule):
 
     @staticmethod
     def _order(columns: Sequence[np.ndarray]) -> Iterator[int]:
-        """Yield places by increase, free share and node; sorted only on demand."""
+        """Yield places by increase of fragmentation, free share and node, sorted lazily."""
         rise, free, node, owner = columns
         best = np.flatnonzero(rise <= rise.min() + ROUNDING)
         best = best[free[best] == free[best].min()]
@@ -110,7 +110,6 @@ class Fgd(ScoredRule):
 
     @staticmethod
     def _on(task: Task, mode: Mode, node: int, min_rises: MinRises, view: View) -> Placement | None:
-        """Return the devices on a node; for a fraction the GPU with the minimum increase."""
         if not mode.gpus or mode.whole_devices:
             return view.first(mode, task, node=node)
         rises = min_rises.by_share(mode, node)

@@ -48,7 +48,6 @@ def _free_on(placement: Placement, view: View) -> float:
 
 
 def _over_nodes(task: Task, mode: Mode, nodes: np.ndarray, view: View) -> Placement | None:
-    """Place a gang on the fewest of these nodes; None without devices or data room."""
     good = taking(mode, nodes, view)
     count = np.minimum(good.sum(axis=1), _host_room(mode, nodes, view))
     if count.sum() < mode.gpus:
@@ -89,8 +88,9 @@ def _if_it_fits(task: Task, mode: Mode, devices: Sequence[object], view: View) -
 class Topology:
     """Place a gang in the fastest part with room: island, PCIe switch, node, rack.
 
-    If `span_speeds` make no difference: the narrowest part, among equals the one with the fewest free GPUs; over racks
-    and nodes as few nodes as possible.  A single GPU is taken from the island or switch with the fewest free GPUs.
+    If the speed does not depend on the part (`span_speeds`), the narrowest part is used, among equals the one with the
+    fewest free GPUs; over racks and nodes, as few nodes as possible.  A single GPU is taken from the island or switch
+    with the fewest free GPUs.
 
     Reference: Amaral, Polo, Carrera, Seelam, Steinder, Topology-aware GPU Scheduling for Learning Workloads in Cloud
     Environments (SC 2017); the locality levels of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for
@@ -138,7 +138,6 @@ class Topology:
                     break
 
     def _devices(self, task: Task, mode: Mode, node: int, positions: np.ndarray, view: View) -> Placement | None:
-        """Return a node's accelerators for a mode, from the fullest switches and islands."""
         for level in ("switch", "island"):
             part = self._parts[level][node, positions]
             free = np.array([(part == number).sum() for number in part])
@@ -188,8 +187,7 @@ SKEWED = 0.25  # Share of a model's bytes in its largest tensor above which its 
 def pack_racks(task: Task, view: View) -> Placement | None:
     """Place a job over several nodes in as few racks as possible.
 
-    In one rack, the tightest that suffices; otherwise the emptiest racks first.
-
+    If one rack suffices, the tightest such rack is used; otherwise the emptiest racks are filled first.
     Reference: the locality of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training
     Workloads (ATC 2019).  Weakness: it uses what is free now, and so splits the next job if racks are nearly full.
     """
@@ -241,13 +239,11 @@ class Skew:
 def least_contention(task: Task, view: View) -> Placement | None:
     """Choose the cheapest of several placements of a job over several nodes.
 
-    The cost is the job's own step time there, plus the step times of jobs on its links (`View.crowding`), each times
-    the devices of the job.
-
-    Compared are every rack that suffices, the fewest racks, the racks with the fewest free nodes, the emptiest racks,
-    and the first nodes.  Reference: the compatibility of jobs on links in Rajasekaran, Ghobadi, Akella, CASSINI:
-    Network-Aware Job Scheduling in Machine Learning Clusters (NSDI 2024), here with predicted times.  Weakness: it
-    considers only the jobs that run now.
+    The cost is the job's own step time there, plus the step times of jobs on its links (`View.crowding`), each
+    multiplied by the number of the job's devices.  The candidates are every rack that suffices, the fewest racks, the
+    racks with the fewest free nodes, the emptiest racks, and the first nodes.  Reference: the compatibility of jobs on
+    links in Rajasekaran, Ghobadi, Akella, CASSINI: Network-Aware Job Scheduling in Machine Learning Clusters (NSDI
+    2024), here with predicted times.  Weakness: it considers only the jobs that run now.
     """
     for modes in equally_fast(task):
         options: list[tuple[float, int, Placement]] = []
@@ -278,7 +274,6 @@ def _without_nodes(task: Task, mode: Mode, view: View) -> Placement | None:
 
 
 def _over_racks(task: Task, view: View, choose: Choice) -> Placement | None:
-    """Place the fastest mode that fits, on the nodes that `choose` picks."""
     for modes in equally_fast(task):
         for mode in modes:
             if mode.node_count == 1:
@@ -292,7 +287,6 @@ def _over_racks(task: Task, view: View, choose: Choice) -> Placement | None:
 
 
 def _racks(mode: Mode, view: View) -> list[list[int]]:
-    """Return the nodes with room for a part of a job, by rack in cluster order."""
     assert mode.unit is not None
     nodes = view.nodes.fitting(mode.unit)
     return list(grouped((view.cluster.nodes[node].spec.rack, node) for node in nodes).values())
@@ -322,5 +316,4 @@ def _spread(count: int, racks: list[list[int]]) -> list[int]:
 
 
 def _on(mode: Mode, nodes: Iterable[int], view: View) -> Placement | None:
-    """Place the mode on the first devices of these nodes, ranks in rack order."""
     return view.first(mode, among=sum(1 << node for node in dict.fromkeys(nodes)))

@@ -33,8 +33,6 @@ from hetsim_policies.placement_rules.common.published import (
 
 
 class _Weighing:
-    """Base of rules that use the cluster's total resources."""
-
     pick: Pick | None = None
 
     _totals: Totals | None = None
@@ -53,12 +51,13 @@ class DotProduct(ScoredRule, _Weighing):
     """The node with the largest dot product of free resources and the task's demand.
 
     smallest: use the smallest dot product instead, which prefers nodes with little left of the demanded resources.
-    scores: "published": as the simulator of Weng et al.: the smallest dot product of cores and GPUs, as an integer
-        score, ties by the random names of nodes.
+    scores: "published" is the rule of the simulator of Weng et al.: the smallest dot product of cores and GPUs, as an
+        integer score; random names of nodes break ties.
 
     Reference: Panigrahy, Talwar, Uyeda, Wieder, Heuristics for Vector Bin Packing (2011); Grandl et al.,
-    Multi-Resource Packing for Cluster Schedulers (Tetris, SIGCOMM 2014).  Both are scaled by the largest node.
-    Weakness: it prefers empty nodes, as worst_fit, and does not choose the GPU of a fraction (it takes the fullest).
+    Multi-Resource Packing for Cluster Schedulers (Tetris, SIGCOMM 2014).  Demand and free resources are fractions of
+    the largest node.  Weakness: it prefers empty nodes, as worst_fit, and does not choose the GPU of a fraction (it
+    takes the fullest).
     """
 
     published = PublishedDotProduct
@@ -80,7 +79,7 @@ class DotProduct(ScoredRule, _Weighing):
 
 
 class Pack(_Weighing):
-    """The node that would be fullest, averaged over cores, memory and GPUs.
+    """The node that would be fullest, by the mean of cores, memory and GPUs in use.
 
     Reference: `MostAllocated` of the Kubernetes scheduler.  It leaves whole nodes free, for gangs or to switch off.
     Weakness: a node with all cores but no GPUs in use counts as half full, although its GPUs cannot be used.
@@ -110,7 +109,6 @@ class Spread(_Weighing):
 
 
 def _allocated(mode: Mode, nodes: np.ndarray, totals: Totals, view: View) -> np.ndarray:
-    """Allocated fraction of each node with the mode, averaged over its resources."""
     there = totals.all(nodes)
     has = there > 0
     rest = np.maximum(totals.free(nodes, view) - demand(mode)[:, None], 0.0)
@@ -130,8 +128,8 @@ class GpuPacking(ScoredRule):
     can use.
     Cost: NumPy operations over the GPUs of the nodes that fit.
 
-    scores: "published": as the simulator of Weng et al., with integer scores, ties by the random names of nodes; a task
-        without a GPU has the same score everywhere.
+    scores: "published" is the rule of the simulator of Weng et al.: integer scores, and the same score everywhere for a
+        task without a GPU; random names of nodes break ties.
     """
 
     published = PublishedGpuPacking
@@ -162,8 +160,8 @@ class GpuClustering(ScoredRule):
     full.
     Cost: linear in the nodes that fit; it stores the running tasks it has placed, by node.
 
-    scores: "published": as the simulator of Weng et al., with integer scores by the kinds of tasks on a node (all
-        fractions are one kind), ties by the random names of nodes.
+    scores: "published" is the rule of the simulator of Weng et al.: integer scores by the kinds of tasks on a node (all
+        fractions are one kind); random names of nodes break ties.
     """
 
     published = PublishedGpuClustering

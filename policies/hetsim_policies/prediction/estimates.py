@@ -8,7 +8,7 @@ with short estimates, more were underestimated than overestimated.  This is the 
 The slope is by least squares within classes; with fewer than `ENOUGH_FOR_SLOPE` tasks it is the slope for errors that
 are independent of the estimates: -(variance of the ratios) / (variance of the estimates).  The factor of a class is
 shrunk towards that of all classes, with the weight of `LEANING` tasks.
-Fallback: with fewer than `ENOUGH` tasks errors are drawn from `DOUBTS`.
+Fallback: with fewer than `ENOUGH` tasks errors are drawn from `DOUBTS`, a fixed list of ratios.
 Cost: O(1) per observation; O(window) per fit, and O(rows of the table) per use.
 """
 
@@ -35,9 +35,9 @@ MAX_DRAWN = 1000  # maximum number of tasks of one sample
 
 @dataclass(frozen=True)
 class Believed:
-    """A fit of times to estimates: slope, mean log ratios, and residual ratios.
+    """A fit of times to estimates: slope, mean log ratios (all, by class), residuals.
 
-    The residuals have mean logarithm 0.
+    The residuals are ratios with mean logarithm 0.
     """
 
     slope: float

@@ -35,9 +35,8 @@ class LastValue(Predictor):
 class Ewma(Predictor):
     """EWMA: the exponentially weighted mean of observations.
 
-    The weight of an observation falls to 1/e after `memory` seconds.
-
-    Weights are divided by their sum, so that the first value has no more weight than its age allows.
+    The weight of an observation falls to 1/e after `memory` seconds.  Weights are divided by their sum, so that the
+    first value has no more weight than its age allows.
     Reference: Brown, Statistical Forecasting for Inventory Control (1959); Holt (1957), reprinted 2004.
     Weakness: the forecast is flat, and late by about `memory` when the load changes.  Cost: O(1).
     """
@@ -73,9 +72,9 @@ class Autoregressive(Predictor):
 
     x[t] = c + a1 x[t-1] + ... + ap x[t-p]; a forecast further ahead uses forecasts as inputs, step by step.
     Reference: Box, Jenkins, Time Series Analysis (1970), ch. 7; for servers' load Dinda, O'Hallaron, Host Load
-    Prediction Using Linear Models (2000), which finds AR(16) enough a few seconds ahead.  Fallback: the mean of the
-    observations, until least squares have twice as many equations as weights (3 x order + 2 observations); forecasts
-    are limited to the range of the window's values, extended on each side by the length of this range.
+    Prediction Using Linear Models (2000), which finds AR(16) sufficient for a few seconds ahead.  Fallback: the mean of
+    the observations, until least squares have twice as many equations as weights (3 x order + 2 observations);
+    forecasts are limited to the range of the window's values, extended on each side by the length of this range.
     Weakness: it has no season longer than its order; far ahead it tends to the mean.
     Cost: least squares of window x order every `refit` observations, O(order) per step of a forecast.
     """
@@ -229,8 +228,8 @@ class HoltWinters(Predictor):
     def ceiling(self) -> float:
         """Upper bound of forecasts after zeros, without trend and week; else inf.
 
-        A zero moves the level towards -day[k], and -day[k] towards the level: all of them stay between the minimum and
-        the maximum, and a forecast is the difference of two.
+        A zero moves the level towards -day[k], and -day[k] towards the level.  So the level and all -day[k] stay
+        between their present minimum and maximum, and a forecast, level + day[k], is at most the difference of the two.
         """
         if self._young is not None or self.week is not None or self.beta:
             return math.inf
@@ -243,7 +242,7 @@ class HoltWinters(Predictor):
         return k, 0 if self.week is None else int(time % self.week / self.week_slot)
 
     def _begin(self, cells: Cells) -> None:
-        """End the first season or week: its mean is the level, its slots the seasons.
+        """End the first season or week: set the level to its mean, and the slots' effects.
 
         Every pair of slots has the same weight, however often it was observed.
         """

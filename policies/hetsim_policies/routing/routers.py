@@ -33,8 +33,8 @@ class PowerOfTwo(Routing):
 
     Decides which replica serves a request without comparing all replicas.  The load of a replica is its number of
     requests divided by its speed.
-    Reference: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001): the longest queue falls from
-    about log n / log log n (random) to log log n / log 2.
+    Reference: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001): for n replicas the longest
+    queue is about log log n / log 2, instead of log n / log log n with random choices.
     Weakness: it is worse than comparing all replicas if that costs nothing.  Cost: O(1) a request.
     """
 
@@ -141,8 +141,8 @@ class RoundRobinRouting(Routing):
 
     Decides which replica serves a request: the next in turn, whatever the loads.
     Reference: none; it is the baseline of load balancing.
-    Weakness: requests of uneven length pile up on some replicas while others are idle; the mean wait is at least that
-    of cyclic splitting, well above that of one common queue.  Cost: O(1) a request.
+    Weakness: requests of uneven length pile up on some replicas while others are idle; the mean wait is well above that
+    of one common queue.  Cost: O(1) a request.
     """
 
     signals = ("queue",)

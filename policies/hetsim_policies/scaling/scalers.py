@@ -11,7 +11,7 @@ from hetsim_policies.prediction.predictors import Ewma
 
 
 class TargetRequests(Scaling):
-    """Target requests: unfinished requests / target requests of one replica.
+    """Target requests: one replica for each `target` unfinished requests.
 
     Decides the number of replicas: all missing replicas start immediately; surplus replicas are drained one at a time.
     Reference: Knative's autoscaler and Ray Serve scale by requests in flight (`target_ongoing_requests`).
@@ -42,9 +42,9 @@ class TargetRequests(Scaling):
 class QueueKv(Scaling):
     """Queue and KV cache: as many replicas as keep both at their targets.
 
-    Decides as Kubernetes' Horizontal Pod Autoscaler does with two metrics that KEDA feeds: each requests replicas ×
-    value / target, rounded up, unless it is within `tolerance` of its target.  The larger number counts; to scale down,
-    the largest number of the last `stabilization` seconds.
+    Decides as Kubernetes' Horizontal Pod Autoscaler does with two metrics that KEDA supplies: each metric proposes
+    replicas × value / target, rounded up, or the present number if it is within `tolerance` of its target.  The larger
+    proposal is used; to scale down, the largest proposal of the last `stabilization` seconds.
     Reference: Kubernetes, Horizontal Pod Autoscaling; KEDA's scalers.
     Weakness: it reacts only when requests wait, so replicas are ready one model loading too late.
     Cost: O(replicas) per decision.
@@ -80,9 +80,9 @@ class Predicted(Scaling):
     """Predicted: replicas for the request rate that is forecast.
 
     Decides the number of replicas at equal intervals (`every`): a predictor observes the arrival rate of the last
-    interval, and its forecast for `lead` later is divided by `rate`.
+    interval; its forecast for `lead` seconds later, divided by `rate`, is the number of replicas.
     Reference: Roy, Dubey, Gokhale, Efficient Autoscaling in the Cloud Using Predictive Models (2011).
-    Weakness: it knows rates, not lengths of requests; an unusual day is followed too late.
+    Weakness: it knows rates, not lengths of requests; replicas are late on an unusual day.
     Cost: that of the predictor, per decision.
 
     rate: requests per second that a replica should serve.  lead: seconds until a replica is ready.

@@ -13,18 +13,18 @@ so the result is never worse than these two (on the estimates).
 Reference: Bastoul, Zhang, Razanajato, Lossing, Susungi et al., Optimizing GPU Deep Learning Operators with Polyhedral
 Scheduling Constraint Injection (CGO 2022).
 *Carried over*: the split between a linear scheduler and a non-linear optimizer that only communicate by constraints;
-the tree of constraints with refinement downwards and alternatives sideways, and its traversal; grouping of what a
-vector unit or a memory line takes together (there load/store vectorization) as a constraint, here `Fuse`.  *Analogy
+the tree of constraints with refinement downwards and alternatives sideways, and its traversal; the grouping of
+operations that are best executed together (there vectorized loads and stores) by a constraint, here `Fuse`.  *Analogy
 only*: there the program finds affine loop schedules for the statements of one operator, dimension by dimension, and
-legality comes from dependence polyhedra; here it assigns whole tasks to devices.  Coalesced and vector loads there are
-inputs that are uploaded once here.  There the first feasible branch is the answer; here the traversal continues while
-the budget lasts, and the simulation decides.  `Fuse` puts equal kernels on one device, one after the other; if their
-work is known they are launched as one (at most `max_fused`), so that one launch is paid and common inputs are read
-once.  The best plan is tried once more with each kernel fused with the only one that uses its result, which is then not
-stored (`fused`).  The non-linear part could be made linear with a binary variable for every item and device; the larger
-program would still ignore queues on links.
+legality comes from dependence polyhedra; here it assigns whole tasks to devices.  Their coalesced and vector loads
+correspond to inputs that are uploaded once here.  There the first feasible branch is the answer; here the traversal
+continues while the budget lasts, and the simulation decides.  `Fuse` puts equal kernels on one device, one after the
+other; if their work is known they are launched as one (at most `max_fused`), so that one launch is paid and common
+inputs are read once.  The best plan is tried once more with each kernel fused with the only one that uses its result,
+which is then not stored (`fused`).  The non-linear part could be made linear with a binary variable for every item and
+device; the larger program would still ignore queues on links.
 
-No ratio is proven; the bound is that of integer_program, which ignores transfers and may be far below.
+No ratio is proven; the bound is that of integer_program, which ignores transfers and may be far below the optimum.
 Weakness: groups are built greedily; transfers between groups count when groups are assigned to devices (`parts`),
 not in the program; memory is ignored, so that grouped items may be evicted.  The simulated plans are only as
 good as the estimates.
@@ -146,11 +146,7 @@ class ConstraintInjection(PlannedScheduler):
         return finished(instance, plan, judged=True)
 
     def _constrain(self, race: "_Race", instance: Instance, near: float, free: Sequence[Plan]) -> None:
-        """Add plans under transfer constraints as candidates; none without transfers.
-
-        near: seconds of the best plan so far, or the bound.  free: the unconstrained plans, which are candidates
-            already.
-        """
+        """Add plans under transfer constraints as candidates; none without transfers."""
         problem, tasks = race.problem, race.problem.tasks
         if (traffic := traffic_of(instance, graph_of(tasks))) is None:
             return
@@ -265,12 +261,10 @@ class _Merging:
     cost: np.ndarray  # seconds to move each item
 
     def saved(self, one: int, other: int) -> float:
-        """Seconds of transfers that two groups save at one site."""
         few, many = sorted((self.items.get(one, {}), self.items.get(other, {})), key=len)
         return self.flow[one].get(other, 0.0) + sum(float(self.cost[item]) for item in few if item in many)
 
     def merge(self, one: int, other: int) -> int:
-        """Merge two groups; return the new group's number."""
         new = len(self.work)
         self.members[new] = self.members.pop(one) + self.members.pop(other)
         self.work[new] = self.work[one] + self.work[other]
@@ -329,7 +323,7 @@ class SharingTree:
         return [ConstraintNode("beside data", pins, tuple(chains)), *chains] if pins else chains
 
     def _view(self, name: str, groups: list[tuple[int, ...]]) -> ConstraintNode:
-        """Build a node of groups; its children are smaller parts, then larger groups."""
+        """Build a node of groups; its children divide, order or enlarge these groups."""
         below = [*self._parts(groups), ConstraintNode("uploads", self._uploads(groups), tuple(self._orders(groups)))]
         for level in LEVELS[1:]:
             if (larger := self.groups("all", level * self.makespan, groups)) != groups:
@@ -338,10 +332,7 @@ class SharingTree:
         return ConstraintNode(name, _together(groups), tuple(below))
 
     def _parts(self, groups: list[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield groups that are faster on accelerators, divided among all accelerators.
-
-        The program still chooses the device of each part, and the place of all other tasks.
-        """
+        """Yield groups that are faster on accelerators, divided among all accelerators."""
         sites = self.devices
         if len(sites) < 2:
             return
@@ -363,7 +354,6 @@ class SharingTree:
             yield ConstraintNode(name, constraints, tuple(self._orders(parts)))
 
     def _facts(self, groups: Sequence[tuple[int, ...]]) -> Groups:
-        """Return groups and accelerators as data of the search for parts."""
         places = [self.place[site] for site in self.devices]
         own = self.times[:, self.devices] + self.traffic.extra[:, places]
         work = [own[list(group)].sum(axis=0) for group in groups]
@@ -441,7 +431,6 @@ class SharingTree:
         return dict.fromkeys(item for task in group for item in self.traffic.firsts[task])
 
     def _flow(self, given: Sequence[tuple[int, ...]]) -> dict[int, dict[int, float]]:
-        """Seconds to move data that one group writes for another, in both directions."""
         group_of = {task: number for number, group in enumerate(given) for task in group}
         flow: dict[int, dict[int, float]] = {number: {} for number in range(len(given))}
         for reader, sources in enumerate(self.traffic.sources):
@@ -454,7 +443,6 @@ class SharingTree:
         return flow
 
     def _neighbors(self, items: dict[int, dict[int, None]]) -> Iterator[tuple[int, int]]:
-        """Yield pairs of groups that read a common item."""
         for numbers in grouped((item, number) for number, used in items.items() for item in used).values():
             reach = len(numbers) if len(numbers) <= CROWD else 2
             for place, one in enumerate(numbers):
@@ -464,7 +452,6 @@ class SharingTree:
     # Caps and orders
 
     def _upload(self, group: Sequence[int], site: int) -> float:
-        """Upload seconds of a group's inputs, once each, and of its private data."""
         place = self.place[site]
         shared = sum(float(self.traffic.first_cost[item, place]) for item in self._items(group))
         return shared + float(self.traffic.private[list(group), place].sum())

@@ -8,18 +8,18 @@ Independent tasks: on L lanes (cores or GPUs) of one type with dynamic power δ,
 present at the start) costs at least δ W max(W / (L D), f)² until the deadline D, where f is the lowest frequency, by
 Jensen's inequality, also if frequencies vary.  The sum over types is convex in the loads W, and these are linear in the
 fractions of tasks that each type gets.  Its minimum, found by tangents from below (Kelley, The Cutting-Plane Method for
-Solving Convex Programs, 1960), is a lower bound on the dynamic energy of every schedule.  The integer assignment is
-relaxed there, then *rounded*: each task to the type with its largest fraction, the longest first to lanes, then single
-tasks move while that saves energy.  There is no ratio for the rounding; the plan's notes give planned energy and bound.
-Task
-graphs: lanes and order are those of `heft`, and only the frequencies come from a convex program: the minimum sum of δ W
-/ s² over devices for slownesses s = 1/f such that no path is longer than the deadline, again by tangents, and with
-paths added when they are found to be too long.  Never more energy than the fast planner's schedule (greedy_dual or mct,
-heft for graphs) at full speed, idle until the deadline: that schedule, slowed down, is a candidate.  Another policy's
-full-speed schedule may need less.
+Solving Convex Programs, 1960), is a lower bound on the dynamic energy of every schedule.  Its solution is then
+*rounded*: each task is assigned to the type with its largest fraction and there, longest first, to a lane; then single
+tasks are moved while that saves energy.  There is no ratio for the rounding; the plan's notes give planned energy and
+bound.
+Task graphs: lanes and order are those of `heft`, and only the frequencies come from a convex program: the minimum sum
+of δ W / s² over devices for slownesses s = 1/f such that no path is longer than the deadline, again by tangents, and
+with paths added when they are found to be too long.  The plan never needs more energy than the fast planner's schedule
+(greedy_dual or mct, heft for graphs) at full speed, idle until the deadline: that schedule, slowed down, is a
+candidate.  Another policy's full-speed schedule may need less.
 Reference: Yao, Demers, Shenker, A Scheduling Model for Reduced CPU Energy (1995), for the cube law and why one speed
 is best; Li, Energy and Time Constrained Task Scheduling on Multiprocessor Computers with Discrete Speed Levels
-(2008) and Pruhs, van Stee, Uthaisombut, Speed Scaling of Tasks with Precedence Constraints (2008) for several.
+(2008) and Pruhs, van Stee, Uthaisombut, Speed Scaling of Tasks with Precedence Constraints (2008) for several speeds.
 Weakness: one frequency per device for the whole run, so a node's cores are as fast as the most loaded one needs;
 deadlines of single tasks are ignored; if estimates are too low the deadline is missed.  If data move or memory is
 short, plans are simulated on the engine, with an earlier deadline in the program until they are in time.
@@ -56,7 +56,7 @@ class ConvexEnergy(PlannedScheduler):
     """Minimum energy for a deadline, for sequential tasks, graphs included.
 
     deadline: seconds from the first arrival to the last finish.
-    slack: instead, a factor on the makespan at full speed (1.5 if neither is given).
+    slack: the deadline as a factor on the makespan at full speed, instead of `deadline`; default: 1.5.
     min_frequency: the lowest frequency of devices, as a fraction of full speed.
     """
 
@@ -112,7 +112,6 @@ class ConvexEnergy(PlannedScheduler):
 
 
 def _moves_data(problem: PlanProblem) -> bool:
-    """Return True if tasks transfer data or need memory or host cores."""
     tasks = problem.tasks
     if any(column is not None for column in (tasks.bytes_in, tasks.bytes_out, tasks.reads, tasks.writes)):
         return True
@@ -193,7 +192,7 @@ class Machine:
     def frequencies(self, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
         """Minimum frequency of each device that meets the deadline; above 1 if impossible.
 
-        From every arrival on, a core or GPU must do its work of this and later tasks until the deadline.
+        From every arrival on, a core or GPU must finish the work of this and all later tasks by the deadline.
         """
         arrival, needs = self.instance.problem.tasks.arrival, self.times(lanes)
         order = np.lexsort((arrival, lanes))[::-1]
@@ -255,9 +254,9 @@ def _settled(frequencies: np.ndarray) -> np.ndarray:
 
 
 def planned_loads(machine: Machine, seed: Schedule, min_frequency: float, deadline: float) -> Plan:
-    """Return the best of three assignments after single moves.
+    """Return the best of three assignments, each improved by single moves.
 
-    They are the rounded program, all tasks where they cost least, and the seed.
+    The assignments are the rounded program, each task where it costs least, and the seed.
     """
     fractions, bound = relaxed(machine, deadline, min_frequency)
     candidates = [machine.lanes_of(seed), rounded(machine, machine.frugal())]
@@ -277,7 +276,7 @@ def planned_loads(machine: Machine, seed: Schedule, min_frequency: float, deadli
 
 
 def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np.ndarray | None, float]:
-    """Return fractions of tasks on types in the convex program, and its joules.
+    """Return fractions of tasks on types (None: infeasible) and the program's joules.
 
     Loads are in multiples of the deadline, and joules in multiples of what the type of highest power uses until the
     deadline, so that all values are near 1.
@@ -442,7 +441,7 @@ def slownesses(machine: Machine, schedule: Schedule, min_frequency: float, deadl
 def _slowest(
     cost: np.ndarray, points: list[np.ndarray], paths: list[np.ndarray], limits: list[float], min_frequency: float
 ) -> tuple[np.ndarray, float]:
-    """Minimize tangents of cost / s², known paths in time; return slownesses and cost."""
+    """Minimize cost / s² by tangents with known paths in time; return s and its cost."""
     number = len(cost)
     rows, right = [], []
     for point in points:
@@ -480,7 +479,7 @@ def _overrun(
 
 
 def finishes(machine: Machine, schedule: Schedule, slow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each task's end in device order without transfers, and what it waits for."""
+    """Return each task's end without transfers, and the task it waits for (-1: none)."""
     tasks = machine.instance.problem.tasks
     lanes = machine.lanes_of(schedule)
     needs = (machine.times(lanes) * slow[machine.device[lanes]]).tolist()

@@ -12,12 +12,12 @@ finds the assignment of minimum CPU area with ½·medium + long ≤ m on the CPU
 GPU area at most kλ in units of δ = λ/(3n), every task rounded down.  If its CPU area is above mλ, there is no schedule
 of length λ.  Otherwise longest-processing-time first on each side is the schedule.
 
-Ratio 4/3 for every k (published: 4/3 + 1/(3k) for k ≥ 2).  Long and medium tasks come first, at most one long or two
-medium ones per device, so they end by 4λ/3.  A small task s is put on the least loaded GPU when the GPUs' area without
-it is at most kλ + nδ - s = kλ + λ/3 - s, as rounding hides less than nδ, hence that GPU has at most
-(kλ + λ/3 - s)/k.  So it ends by λ + λ/(3k) + s(1 - 1/k), which is at most 4λ/3 for s ≤ λ/3; on the CPUs the area is
-exact and the same holds a fortiori, and a single GPU ends with its area, by λ + λ/3.
-With units c times as coarse, nδ = cλ/3 and the last sentence gives 4/3 + (c - 1)/(3k).
+Ratio 4/3 for every k (published: 4/3 + 1/(3k) for k ≥ 2).  Proof: long and medium tasks are placed first, at most one
+long or two medium tasks per device, so they end by 4λ/3.  Rounding hides less than nδ = λ/3 of area.  So when a small
+task of time s is placed, the GPUs' area without it is at most kλ + λ/3 - s, and the least loaded GPU has at most (kλ +
+λ/3 - s)/k.  The task is placed there and ends by λ + λ/(3k) + s(1 - 1/k), which is at most 4λ/3 since s ≤ λ/3.  On the
+CPUs the area is exact, so the same bound holds.  A single GPU ends with its area, by λ + λ/3.
+With units c times as coarse, nδ = cλ/3 and the same proof gives 4/3 + (c - 1)/(3k).
 
 Speedups that keep the proof: the linear relaxation (`bounds.relaxation`) refuses most impossible guesses and fixes most
 tasks of the others, so that n counts only the free tasks; a cut by p/q within 4λ/3 accepts most possible guesses; the
@@ -73,7 +73,7 @@ class Solution:
 
     `guess` is the smallest accepted λ, used for the shelves; the schedule's makespan is at most `guarantee` times it.
     `guarantee` is the ratio of the algorithm, above the requested one if the program was too large; `ratio`, which
-    schedule and bound prove together, is at most that.  `guesses` is the number of guesses.
+    schedule and bound prove together, is at most `guarantee`.  `guesses` is the number of guesses.
     """
 
     schedule: TwoSidedSchedule
@@ -290,7 +290,6 @@ class Shelves:
         return None if best[-1, -1, -1] > self.cpu_area else self._back(chosen, area, best.shape)
 
     def _back(self, chosen: list[np.ndarray], area: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Trace the choices back from the last task to the first; return the GPU tasks."""
         gpu = self.fixed_gpu.copy()
         u, v, n = (size - 1 for size in shape)
         for i in range(len(chosen) - 1, -1, -1):
@@ -468,10 +467,7 @@ def rest_of_two_types(
 
 
 def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int, count: int) -> np.ndarray | None:
-    """Rename devices of one side's tasks so that running tasks keep their devices.
-
-    Running tasks are the rows from `first` on.  Return None if two of them share a core or GPU.
-    """
+    """Renumber a side's devices so that running tasks keep theirs; None if impossible."""
     names = lanes[first : first + len(busy)]
     if len(np.unique(names)) < len(names):
         return None

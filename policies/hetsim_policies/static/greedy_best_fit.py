@@ -2,16 +2,17 @@
 
 Decides where, and the order on each device, which is the order of placing.  Every device has two budgets.  The memory
 budget is its memory; a task uses what its mode occupies there (on an accelerator its own memory, for cores that of
-their node) and the items it reads and writes, each once per device, and keeps it, so that models and data can stay
-where they are used. The compute budget is the area bound of the instance, the minimum time in which all lanes (cores or
-GPUs) together could do all work; a task uses its time there.  Tasks are ordered by decreasing demand, the largest
-fraction of a budget that they use on the device where it is smallest; each is placed on the lane where both budgets
-suffice and the sum of their remaining fractions is smallest.  If only compute is short everywhere, it is placed where
-it ends first among the lanes with memory for it; if memory is short everywhere, among all lanes whose memory could
-store it alone: it then waits for memory in the run, or replaces data there.
+their node) and the items it reads and writes, each once per device; nothing is released, so that models and data can
+stay where they are used.  The compute budget is the area bound of the instance, the minimum time in which all lanes
+(cores or GPUs) together could do all work; a task uses its time there.  Tasks are ordered by decreasing demand: the
+larger of the fractions of the two budgets that a task uses, on the device where it is smallest.  Each is placed on the
+lane where both budgets suffice and the sum of their remaining fractions is smallest.  If only compute is short
+everywhere, it is placed where it ends first among the lanes with memory for it; if memory is short everywhere, among
+all lanes whose memory could store it alone: it then waits for memory in the run, or replaces data there.
 Reference: Johnson, Demers, Ullman, Garey, Graham, Worst-Case Performance Bounds for Simple One-Dimensional Packing
-Algorithms (1974), for best fit by decreasing size, at most 11/9 of the fewest bins and a few; Panigrahy, Talwar,
-Uyeda, Wieder, Heuristics for Vector Bin Packing (2011), for several dimensions.  No ratio for the makespan.
+Algorithms (1974), for best fit by decreasing size, at most 11/9 of the minimum number of bins plus a constant;
+Panigrahy, Talwar, Uyeda, Wieder, Heuristics for Vector Bin Packing (2011), for several dimensions.  No ratio for the
+makespan.
 Weakness: best fit fills one device before it begins the next, so that few tasks leave others idle until the budget is
 reached; it chooses a slow device if it is tight; transfers are not counted.
 Cost: O(n lanes), vectorized over the lanes; with items, O(n (lanes + items of a task × places)).

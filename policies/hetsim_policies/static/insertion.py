@@ -73,9 +73,8 @@ class InsertionPlanner(PlannedScheduler):
 class Heft(InsertionPlanner):
     """HEFT, for sequential and parallel tasks with or without a task graph.
 
+    HEFT (heterogeneous earliest finish time) places tasks by their distance from the end, each where it finishes first.
     For parallel tasks `insertion` and `overlap` are not used.
-
-    Heterogeneous earliest finish time: tasks by their distance from the end, each where it finishes first.
 
     Decides where and in which order, for task graphs.  The upward rank of a task is its mean time over the lanes (cores
     or GPUs) that can run it, its own transfers included, plus the maximum, over its successors, of their rank and the
@@ -83,13 +82,14 @@ class Heft(InsertionPlanner):
     finishes first, into a gap between tasks placed before if one is long enough (insertion).
     Reference: Topcuoglu, Hariri, Wu, Performance-Effective and Low-Complexity Task Scheduling for Heterogeneous
     Computing (2002).  No ratio is proven for graphs; the plan has a certified lower bound (`graph_bounds`).
-    Without a graph, arrivals and transfers it is longest mean time first and at most m times the least makespan on m
+    Without a graph, arrivals and transfers it is longest mean time first and at most m times the minimum makespan on m
     unrelated lanes, 4/3 - 1/(3m) times on equal ones (Graham, 1969).
     Transfers are those of items between the places where they are written and read, over idle links, hop by hop, from
     the end of the writer.  Initial items on a host, `bytes_in`, `bytes_out`, items that no later task reads, and stages
     given as durations lengthen the task that reads or writes them; initial items are moved to each device once.
     Weakness: it looks one task ahead, and means over unlike devices are uninformative; it ignores contention on links,
-    limited memory and copies made for other readers; with `overlap` it assumes data for which a lane will have to wait.
+    limited memory and copies made for other readers; with `overlap` it assumes that a lane has data for which it will
+    have to wait.
     """
 
     spreads = frozenset({"gpus", "cores", "nodes"})
@@ -142,13 +142,13 @@ class Cpop(InsertionPlanner):
 class Peft(InsertionPlanner):
     """PEFT, for sequential and parallel tasks with or without a task graph.
 
-    Predict earliest finish time: each task where it and the shortest path from there to the end finish first.
+    Predict earliest finish time: each task is placed where it and the shortest path from there to the end finish first.
 
     Decides where and in which order, for task graphs.  The optimistic cost of a task on a lane (core or GPU) is the
-    maximum, over its successors, of the minimum, over their lanes, of their time, their own optimistic cost, and the
-    mean time to move the data if the lane differs.  Of the tasks with all predecessors placed the one with the highest
-    mean optimistic cost is next (of equal tasks, such as all independent ones, the longest), and is placed on the lane
-    where its finish plus its optimistic cost is lowest, into a gap if one is long enough.
+    maximum, over its successors, of the minimum, over their lanes, of the sum of their time, their own optimistic cost
+    and, if the lane differs, the mean time to move the data.  Of the tasks with all predecessors placed the one with
+    the highest mean optimistic cost is next (of equal tasks, such as all independent ones, the longest), and is placed
+    on the lane where its finish plus its optimistic cost is lowest, into a gap if one is long enough.
     Reference: Arabnejad, Barbosa, List Scheduling Algorithm for Heterogeneous Systems by an Optimistic Cost Table
     (2014).  No ratio is proven.  Transfers are counted as in `heft`.  Lanes of one host share their data here, so
     nothing moves between them; without any transfers the optimistic cost is the same on every lane, and only the order
@@ -322,8 +322,8 @@ class Prioritized(PlannedScheduler):
     deadlines; Graham, Bounds on Multiprocessing Timing Anomalies (1969), for the longest first; Coffman (ed.), Computer
     and Job-Shop Scheduling Theory (1976), for both.  On one lane (core or GPU), if all tasks arrive together, the order
     by deadline minimizes the maximum lateness (Jackson's rule, 1955); the longest first is at most 4/3 - 1/(3m) times
-    the least makespan on m equal lanes.  On unlike lanes neither holds.  Deadlines that the plan misses do not stop it:
-    its notes have their number and maximum lateness.
+    the minimum makespan on m equal lanes.  On unlike lanes neither holds.  Deadlines that the plan misses do not stop
+    it: its notes have their number and maximum lateness.
     Weakness: it considers one task at a time; a lane is kept for a task that cannot start yet; transfers are not
     counted.  Cost: O(n lanes), vectorized over the lanes, and a search of gaps on lanes that have one long enough.
 

@@ -24,13 +24,12 @@ class Graham(PlannedScheduler):
     For sequential and parallel tasks, with or without a task graph.
     Decides where and when, from a given list; no device is idle by choice, however slow it is.
     Reference: Graham, Bounds for Certain Multiprocessing Anomalies (1966).  On m equal lanes (cores or GPUs) the
-    makespan is at most 2
-    - 1/m times the minimum, for every list, task graphs included; with the longest tasks first and without a graph at
-    most 4/3 - 1/(3m) (Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
+    makespan is at most 2 - 1/m times the minimum, for every list, task graphs included; with the longest tasks first
+    and without a graph at most 4/3 - 1/(3m) (Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
     Weakness: on unlike devices there is no such ratio, not even one by the largest speedup: with one CPU and one GPU
-    and the tasks (CPU time, GPU time) = (x, 1) and (1, x + 1) both start on the wrong device, x + 1 times the minimum
-    makespan.  Transfers are not counted.  Cost: O((n + lanes) (log n + sets)) for n tasks, where sets is the number of
-    different sets of device types that tasks can run on.
+    and the tasks (CPU time, GPU time) = (x, 1) and (1, x + 1) both tasks start on the wrong device, and the makespan is
+    x + 1 times the minimum.  Transfers are not counted.  Cost: O((n + lanes) (log n + sets)) for n tasks, where sets is
+    the number of different sets of device types that tasks can run on.
 
     order: order of the list; `given` is by arrival, then table order; `longest` and `shortest` are by the time on each
         task's fastest device.
@@ -133,7 +132,8 @@ class Mct(PlainPlanner):
     Reference: Armstrong, Hensgen, Kidd, The Relative Performance of Various Mapping Algorithms Is Independent of
     Sizable Variances in Run-Time Predictions (1998); Ibarra and Kim, Heuristic Algorithms for Scheduling Independent
     Tasks on Nonidentical Processors (1977), with the proof that on m unrelated lanes (cores or GPUs) it is at most m
-    times the least makespan, without a graph and arrivals; on equal lanes it is then list scheduling, at most 2 - 1/m.
+    times the least makespan, without a graph and arrivals; on equal lanes it is then list scheduling, with ratio 2 -
+    1/m.
     Weakness: it considers one task at a time, so a task that gains little takes the device that a later task needs; a
     lane is kept for a task that cannot start yet; transfers are not counted.
     Cost: O(n (types + log lanes)): of equal lanes only the one that is free first is considered.
@@ -208,7 +208,7 @@ class MinMin(_InRounds):
     """Min-min, for independent sequential and parallel tasks.
 
     Repeatedly, of all remaining tasks, the task with the earliest possible completion is placed where it completes
-    then.
+    first.
     Decides where, and in which order: short tasks first.
     Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
     algorithm D: at most m times the least makespan on m unrelated lanes (cores or GPUs).  It is often good in practice
@@ -224,7 +224,7 @@ class MinMin(_InRounds):
 class MaxMin(_InRounds):
     """Max-min, for independent sequential and parallel tasks.
 
-    Place next the task with the latest earliest completion time.
+    The task whose earliest possible completion is latest is placed next.
     Decides where, and in which order: long tasks first, each where it completes first.
     Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
     algorithm E: at most m times the least makespan on m unrelated lanes (cores or GPUs).  On equal lanes it is longest
@@ -246,7 +246,7 @@ class Sufferage(_InRounds):
     on the second best lane, lanes of one type included; the sufferage of a task that only one lane can run is infinite.
     The second best place of a parallel task consists of as many other lanes.
     Reference: Maheswaran, Ali, Siegel, Hensgen, Freund, Dynamic Mapping of a Class of Independent Tasks onto
-    Heterogeneous Computing Systems (1999); placing one task per round, as here, Casanova et al., Heuristics for
+    Heterogeneous Computing Systems (1999); one task per round is placed, as here, in Casanova et al., Heuristics for
     Scheduling Parameter Sweep Applications in Grid Environments (2000).  No ratio is proven.
     Weakness: with two or more equal lanes that are free at the same time the sufferage of every task is 0, and ties
     decide (for this case Casanova et al. propose the difference between clusters of lanes: `between: types`).

@@ -38,15 +38,15 @@ class LinearProgram(DescendingPlanner):
     the longest).
 
     If all tasks are independent and present at the start, the optimum is a vertex, so with K types at most K - 1 tasks
-    are split, and they can be matched to types with a share of them, each to another type (Lenstra, Shmoys, Tardos,
+    are split, and each can be matched to a different type that has a share of it (Lenstra, Shmoys, Tardos,
     Approximation Algorithms for Scheduling Unrelated Parallel Machines, 1990).  So a type with c lanes has at most cT
     of whole tasks and one more task of length t, and a list schedule takes at most (cT + t)/c + (1 - 1/c) t', with t'
-    its last task: *the makespan is at most T plus the longest task as placed*.  That is not a constant ratio, as T may
-    be far below the longest task; `lst` excludes the pairs that are too long and therefore has ratio 2.  The rounding
-    of each split task to its largest share is tried too, and the shorter schedule is used; the descent starts from
-    both.  With a graph each task is whole on the type that has its largest share, at least 1/K, so that work and paths
-    grow by K at most and the list schedule is within K(K + 1) times the optimum, as for `hlp`, which solves the same
-    program.
+    the time of its last task: *the makespan is at most T plus the longest task as placed*.  That is not a constant
+    ratio, as T may be far below the longest task; `lst` excludes the pairs that are too long and therefore has ratio 2.
+    The rounding of each split task to its largest share is tried too, and the shorter schedule is used; the descent
+    starts from both.  With a graph each task is placed whole on the type that has its largest share, which is at least
+    1/K.  Work and paths then grow by a factor of at most K, and the list schedule is at most K(K + 1) times the optimum
+    (proof: `hlp`, which solves the same program).
     Reference: Lenstra, Shmoys and Tardos as above; for graphs Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with
     Precedence Constraints on Hybrid Multi-core Machines (2015).
     `Plan.bound` is T, certified by its prices, or that of paths and areas (`graph_bounds`) if it is larger.
@@ -86,7 +86,7 @@ def roundings(instance: Instance) -> tuple[list[Schedule], float]:
 
 
 def rounded(share: np.ndarray, matched: bool) -> np.ndarray:
-    """Return a site for every task: its largest share, or a matched one."""
+    """Return each task's site: of its largest share, or (`matched`) by a matching."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
@@ -242,9 +242,10 @@ def by_dual_approximation(instance: Instance, sides: Sequence[bool]) -> Schedule
 
 
 def beyond_first(times: np.ndarray, kinds: Sequence[int]) -> np.ndarray:
-    """Mask of pairs that some optimum avoids: the i-th longest task beyond i devices.
+    """Mask of pairs (task, device) that at least one optimum does not use.
 
-    Any schedule can be renumbered so that the cores or GPUs of a type are in the order of their longest task.
+    Any schedule can be renumbered so that the cores or GPUs of a type are in the order of their longest task.  Then the
+    i-th longest task is on one of the first i of each type.
     """
     shortest = times.min(axis=1)
     rank = np.empty(len(times), dtype=int)
@@ -270,12 +271,13 @@ class Hlp(PlannedScheduler):
     Machines (2015), for two types, ratio 6; Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling
     Applications on Hybrid Multi-Core Machines (2017), for Q types and with the order by distance from the end.  Ratio
     Q(Q + 1)(1 + ε), so 6(1 + ε) on two types, without transfers.  The program minimizes λ + εW with W the mean work of
-    a lane (core or GPU); W ≤ λ, so its λ is at most 1 + ε times the minimum, which is at most the least makespan.  The
-    largest share of a task is at least 1/Q, so rounding makes its time, the length of a path with the arrival before
-    it, and the work of a type at most Q times what they are in the program.  From the task that ends last, go back to
-    the event that allowed it to begin, a predecessor's end or its arrival, and so on: between that event and its start
-    every lane of its type is busy.  So the makespan is at most one such path, Qλ, and for each type its work per lane,
-    Qλ: in all Q(Q + 1)λ.  The plan has a certified bound.
+    a lane (core or GPU); W ≤ λ, so its λ is at most 1 + ε times the minimum λ, which is at most the minimum makespan.
+    Proof of the ratio: the largest share of a task is at least 1/Q.  So rounding increases each of the following by a
+    factor of at most Q: the time of a task, the length of a path (with the arrival of its first task), and the work of
+    a type.  From the task that ends last, go back to the event that allowed it to begin (the end of a predecessor, or
+    its arrival), and so on.  Between that event and the start of the task every lane of its type is busy.  So the
+    makespan is at most the length of this path, Qλ, plus for each of the Q types its work per lane, Qλ: together Q(Q +
+    1)λ.  The plan has a certified bound.
     Weakness: makespans up to the ratio; the program ignores that few tasks are ready at a time; transfers are not
     counted.  Cost: the program, n (Q + 1) variables and n + edges rows: 0.1 s for 1,000 tasks, 0.5 s for 3,000.
     """
@@ -355,8 +357,8 @@ class ColumnPricing(PlannedScheduler):
     lanes.  The plan is the same on every computer, unless `time_limit` ends a search: nodes do not limit the solver's
     own heuristics.
 
-    gap: a plan within this fraction of the lower bound is good enough, and so is a program's solution within it of the
-        program's bound.
+    gap: a plan within this fraction of the lower bound is good enough; a program is solved to within this fraction of
+        its own bound.
     restarts: maximum number of programs if there are more than 16 lanes.
     node_limit: maximum nodes of the search tree of a program.
     time_limit: maximum seconds of all searches together; the plan then depends on the machine.
@@ -377,7 +379,6 @@ class ColumnPricing(PlannedScheduler):
         return finished(instance, min(plans, key=lambda plan: plan.makespan or 0.0))
 
     def _repriced(self, instance: Instance, schedule: Schedule, bound: float) -> Schedule:
-        """Return the schedule improved by the integer programs."""
         sites = by_lane(instance)
         times, kind = times_at(instance, sites), np.array([site.kind for site in sites])
         lane = np.searchsorted(kind, schedule.kind) + schedule.lane
@@ -406,7 +407,6 @@ class ColumnPricing(PlannedScheduler):
         self, times: np.ndarray, lane: np.ndarray, lanes: np.ndarray, since: np.ndarray, prices: np.ndarray,
         seconds: float,
     ) -> np.ndarray:  # fmt: skip
-        """Return each task's device after the program for some devices, if it is solved."""
         tasks = np.flatnonzero(np.isin(lane, lanes))
         own, at = times[np.ix_(tasks, lanes)], np.searchsorted(lanes, lane[tasks])
         makespan = float(loads(times, lane, since)[lanes].max())

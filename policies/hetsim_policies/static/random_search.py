@@ -83,12 +83,12 @@ class Genetic(BudgetedSearch):
     Reference: Holland, Adaptation in Natural and Artificial Systems (1975); for this problem the GA of Braun et al., A
     Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous Distributed
     Computing Systems (2001), and for graphs Wang, Siegel, Roychowdhury, Maciejewski, Task Matching and Scheduling in
-    Heterogeneous Computing Environments Using a Genetic-Algorithm-Based Approach (1997), the source of the two strings.
-    No ratio is proven; the first generation has a fast planner's schedule and changes of it (the better of greedy_dual
-    and mct for independent tasks, heft's for graphs), and the planned makespan is never above that schedule's.
-    Weakness: many evaluations for little gain; a uniform crossover separates lanes that fit well together.  Transfers
-    of independent tasks are not counted; others count as in `heft`.  For parallel tasks the options (device type and
-    width) and keys are searched, from the better of heft and mct.
+    Heterogeneous Computing Environments Using a Genetic-Algorithm-Based Approach (1997), the source of the two strings
+    (lanes and keys).  No ratio is proven; the first generation has a fast planner's schedule and changes of it (the
+    better of greedy_dual and mct for independent tasks, heft's for graphs), and the planned makespan is never above
+    that schedule's.  Weakness: many evaluations for little gain; a uniform crossover separates lanes that fit well
+    together.  Transfers of independent tasks are not counted; others count as in `heft`.  For parallel tasks the
+    options (device type and width) and keys are searched, from the better of heft and mct.
     Cost: O(n) per evaluation, with arrivals O(n log n), for graphs O(n × maximum predecessors of a task); all schedules
     of a generation are evaluated together; for parallel tasks one by one, about 10 us per task.
 
@@ -144,10 +144,9 @@ class SimulatedAnnealing(BudgetedSearch):
     task, list scheduling by keys).  A move assigns another lane to a task, exchanges two tasks or, with keys, draws a
     new key; every other move concerns a task of the lane that ends last.  `moves` of them are evaluated together from
     the same schedule; each passes with probability min(1, exp(-Δ/T)), and the first that passes is made, as if the
-    later ones
-    had not been drawn: Metropolis' rule.  The temperature T falls geometrically while the budget is spent.  The
-    objective is the makespan plus the root mean square of the ends of the lanes: most moves do not change the makespan,
-    and the second term measures their progress.
+    later ones had not been drawn: Metropolis' rule.  The temperature T falls geometrically while the budget is spent.
+    The objective is the makespan plus the root mean square of the ends of the lanes: most moves do not change the
+    makespan, and the second term measures their progress.
     Reference: Kirkpatrick, Gelatt, Vecchi, Optimization by Simulated Annealing (1983); for this problem the SA of Braun
     et al., A Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous
     Distributed Computing Systems (2001).
@@ -425,7 +424,6 @@ class Climb:
         return float(timing(self.instance, rows).finish.max())
 
     def _changed(self, rows: list[Placed]) -> list[Placed]:
-        """Return the rows with one task on another device, at another position, or both."""
         place = int(self.random.integers(len(rows)))
         task, kind, lane = rows.pop(place)
         low, high = self._between(rows, task)
@@ -441,7 +439,6 @@ class Climb:
         return kind, int(self.random.integers(self.instance.counts[kind]))
 
     def _between(self, rows: list[Placed], task: int) -> tuple[int, int]:
-        """Return the first and the last position at which a task may be placed."""
         low, high = 0, len(rows)
         before, after = dict.fromkeys(self.graph[task]), dict.fromkeys(self.after[task])
         for position, (other, _, _) in enumerate(rows):

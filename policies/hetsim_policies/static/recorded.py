@@ -25,10 +25,11 @@ class Replay(PlannedScheduler):
     """A static plan from a file: each task's mode and place, by device order.
 
     Decides nothing beyond the plan.  A task starts when it is at the head of the queues of all its devices, they are
-    free and its predecessors are done; the plan fixes no times.  Its makespan on the estimates it was made for is the
-    planner's; with other times, an order that waits for a late task leaves devices idle that a dynamic policy would
-    use.  A plan in which orders and predecessors form a cycle could never end and is refused when it is loaded.
-    Reference: none; the plan is the user's.  Weakness: it uses only the plan, and waits for late tasks.
+    free and its predecessors are done; the plan fixes no times.  With the estimates for which the plan was made, the
+    makespan is the one that the planner computed; with other times, an order that waits for a late task leaves devices
+    idle that a dynamic policy would use.  A plan in which orders and predecessors form a cycle could never end and is
+    refused when it is loaded.  Reference: none; the plan is the user's.  Weakness: it uses only the plan, and waits for
+    late tasks.
     Cost: O(devices of the step) per task, and a check per round of each device queue's head that does not fit.
 
     plan: CSV or Parquet with one row per task and the columns task (its id), mode (name, or position counted from
@@ -110,7 +111,6 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
 
 
 def _copy(row: Mapping[str, str], row_of: Mapping[str, int], item_of: Mapping[str, int]) -> Copy | str:
-    """Return the copy that a row describes, or the error as text."""
     if row["mode"] not in ("fetch", "drop"):
         return f"item {row['item']}: mode must be fetch or drop; got {shown(row['mode'])}"
     if row["item"] not in item_of:
@@ -130,7 +130,6 @@ def _copy(row: Mapping[str, str], row_of: Mapping[str, int], item_of: Mapping[st
 
 
 def _rows(path: Path) -> Iterator[tuple[int | None, dict[str, str]]]:
-    """Yield rows of text with line numbers; raise ScenarioError if unreadable."""
     header: list[str] | None = None
     for line, cells in _parquet(path) if path.suffix == ".parquet" else _csv(path):
         if header is None:
@@ -196,7 +195,6 @@ def _number(text: str) -> float | None:
 
 
 def _mode(text: str, shape: Shape) -> int | None:
-    """Return the position of a mode given by its name, or else by its position."""
     names = [mode.name for mode in shape.modes]
     if names.count(text) == 1:
         return names.index(text)
@@ -205,7 +203,6 @@ def _mode(text: str, shape: Shape) -> int | None:
 
 
 def _scattered(plan: Plan, tasks: Tasks, cluster: Cluster) -> Iterator[str]:
-    """Yield problems of steps over several nodes with a mode for one node."""
     lanes = lane_names(cluster)
     for step in plan.steps:
         mode = tasks.shapes[tasks.shape[step.task]].modes[step.mode]
@@ -227,7 +224,7 @@ class AsPlanned(PlannedScheduler):
     plan, in the round in which the scheduler made them.
     Weakness: that of every plan: an order that waits for a late task leaves devices idle.  Other decisions of the
     scheduler (sleep, frequencies) are not in the plan; batches cannot be planned.
-    Cost: two more runs: the rehearsal, and one of its plan for the times of a plan without idle waits.
+    Cost: two more runs: the rehearsal, and a run of its plan, which gives the plan's times without idle waits.
 
     base: the scheduler, by name or as a mapping with its parameters; default: heteroprio.
     """

@@ -50,12 +50,12 @@ class GreedyDual(DescendingPlanner):
     Reference: Kedad-Sidhoum, Monna, Mounié, Trystram, Scheduling Independent Tasks on Multi-Cores with GPU Accelerators
     (2013), where it precedes the better algorithm.
     Ratio 2 (1 + precision) without arrivals.  A refusal is right: the GPUs have at least kλ of work, chosen so that a
-    second there saves as much CPU work as possible (a fractional knapsack), hence no schedule of length λ has less CPU
-    work.  An acceptance is right: with s the task that ends last on its side and L the work of the side, s ends by (L -
-    s)/devices + s; on the CPUs L is at most mλ, on the GPUs at most kλ plus the last task, and no task there is
-    longer than λ: at most 2λ.  With arrivals the schedule waits for each task in its turn and there is no ratio.  The
-    plan has the largest rejected guess as a certified lower bound.  Weakness: it loses up to half of what a better
-    program gains (see `dual_approximation`); transfers are not counted.
+    second there saves as much CPU work as possible (a fractional knapsack).  Hence no schedule of length λ has less CPU
+    work.  An acceptance is right: let s be the time of the task that ends last on its side, and L the work of that
+    side; the task ends by (L - s)/devices + s.  On the CPUs L is at most mλ, on the GPUs at most kλ plus the last task,
+    and no task is longer than λ where it runs.  So the task ends by 2λ.  With arrivals the schedule waits for each task
+    in its turn and there is no ratio.  The plan has the largest rejected guess as a certified lower bound.  Weakness:
+    it loses up to half of what a better program gains (see `dual_approximation`); transfers are not counted.
     Cost: O(n log n) once, and for each of about log(1 / precision) guesses O(n), plus O(n log n) if it is accepted.
 
     precision: bisection stops when the smallest accepted guess is within this fraction of the largest rejected one.
@@ -77,8 +77,8 @@ def greedy_dual(
 ) -> tuple[Schedule, float]:
     """Return the best schedule over all guesses, and a lower bound on the makespan.
 
-    `times[j, 0]` on the `counts[0]` cores or GPUs of one type, `times[j, 1]` on the `counts[1]` of the other; inf if
-    impossible.
+    `times[j, 0]` is the time of task j on one of the `counts[0]` cores or GPUs of one type, `times[j, 1]` that on the
+    other type; a time is inf if the task cannot run there.
     """
     allowed = np.where(np.asarray(counts) > 0, times, np.inf)
     shortest = allowed.min(axis=1, initial=np.inf)
@@ -128,12 +128,12 @@ class BalancedMakespan(DescendingPlanner):
     just after balance the one with the shortest schedule is kept, with longest processing time first on either side.
     Reference: Canon, Marchal, Vivien, Low-Cost Approximation Algorithms for Scheduling Independent Tasks on Hybrid
     Platforms (2017).  The original algorithm moves a dominating task back after each move; here the limit prevents such
-    moves, which makes the proof short.  Ratio 2 without arrivals.  Let λ be the least makespan and the limit the
-    longest of the times up to λ.  No task is then longer than λ where it runs, and moving in that order is the best
-    fractional way to balance the work if tasks longer than the limit must stay.  So just before balance the lanes of
-    the receiving type have at most λ of work each, and those of the other type at most λ each plus the task that moves
-    next, no longer than λ.  As for `greedy_dual`, longest processing time first ends by 2λ.  With arrivals there is no
-    ratio.  Transfers are not counted.  Weakness: it tries few partitions, all of them along one order.
+    moves, which makes the proof short.  Ratio 2 without arrivals.  Let λ be the minimum makespan, and take as the limit
+    the largest time of a task that is at most λ.  No task is then longer than λ where it runs, and moving in that order
+    is the best fractional way to balance the work if tasks longer than the limit must stay.  So just before balance the
+    lanes of the receiving type have at most λ of work each, and those of the other type at most λ each plus the task
+    that moves next, no longer than λ.  As for `greedy_dual`, longest processing time first ends by 2λ.  With arrivals
+    there is no ratio.  Transfers are not counted.  Weakness: it tries few partitions, all of them along one order.
     Cost: O(n log n), and O(n) for each limit between a lower bound and the first schedule found, at most n; then
     O(n log n) for each partition with less work per lane than the best makespan.
     """
@@ -187,9 +187,9 @@ class Clb2c(PlainPlanner):
     by the ratio of their two times.  In each step, the task at each end is tried on the least loaded device of its
     better type.  The task that would complete first is placed.
     Reference: Cheriere and Saule, Considerations on Distributed Load Balancing for Fully Heterogeneous Machines: Two
-    Particular Cases (2015).  At most 2 times the least makespan if no task is longer than that on either type, without
-    arrivals.  Weakness: without that condition no ratio holds, as the last tasks may be long ones on their worse type;
-    transfers are not counted.  Cost: O(n log n).
+    Particular Cases (2015).  Without arrivals, the makespan is at most 2 times the minimum if no task is longer than
+    the minimum on either type.  Weakness: without that condition no ratio holds, as the last tasks may be long ones on
+    their worse type; transfers are not counted.  Cost: O(n log n).
     """
 
     def plan(self, problem: PlanProblem) -> Plan:

@@ -32,12 +32,13 @@ class Lst(DescendingPlanner):
     Their program has a variable for each task and lane.  Lanes of one type are equal, so here it has one for each task
     and type: for 1,000 tasks on 24 lanes of three types 3,000 variables instead of 24,000.
     Ratio 2 without arrivals.  The minimum T is at most the least makespan, as the schedule of least makespan satisfies
-    the program.  A type of c lanes has at most cT of tasks that are not split, and at most one task more, e.  Let s end
-    last; it starts when every lane of the type is busy, so it ends by (cT + e - s)/c + s = T + e/c + s(1 - 1/c), at
-    most 2T, as no task is longer than T where it runs.  With one lane per type that is their proof.  The program
-    changes only where T passes the time of a task, so bisection over those times finds its minimum T exactly, and the
-    plan has it as a certified bound.  With arrivals the bound is valid, the ratio is not.  Transfers are not counted.
-    Weakness: the program considers areas, not lanes; on two types `dual_approximation` is better and faster.
+    the program.  A type of c lanes has at most cT of work of tasks that are not split, and at most one more task, of
+    time e.  Let s be the time of the task that ends last.  Until it starts every lane of the type is busy, so it ends
+    by (cT + e - s)/c + s = T + e/c + s(1 - 1/c).  This is at most 2T, as no task is longer than T where it runs.  With
+    one lane per type this is the proof of Lenstra, Shmoys and Tardos.  The program changes only where T passes the time
+    of a task, so bisection over those times finds its minimum T exactly, and the plan has it as a certified bound.
+    With arrivals the bound is valid, the ratio is not.  Transfers are not counted.  Weakness: the program considers
+    areas, not lanes; on two types `dual_approximation` is better and faster.
     Cost: a linear program of n times types variables for each of at most log2(n types) deadlines, often one.
     """
 
@@ -100,9 +101,8 @@ def min_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.nd
 def first_solvable(levels: Sequence[float], at: Callable[[float], tuple[Split, float]]) -> tuple[float, Split]:
     """Return the minimum length with a feasible program, and its vertex, by bisection.
 
-    levels: the program is the same between two levels; the last is feasible, as it excludes nothing and the first has
-        room for all tasks.  at: function that returns the vertex of a level's program, and the area that it needs per
-        lane (core or GPU).
+    levels: ascending lengths, between which the program is the same; the last must be feasible.  at: function that
+        returns the vertex of a level's program, and the area that it needs per lane (core or GPU).
     """
     first, last = 0, len(levels) - 1
     middle = 0  # mostly possible
@@ -160,19 +160,20 @@ class MoldableDual(PlannedScheduler):
     For rigid and moldable tasks, without a task graph.  Decides on how many lanes (cores or GPUs) of which type each
     task runs, where and when, for independent rigid and moldable tasks on cores and gangs of GPUs.  For a guess λ, a
     task takes on each type the option of minimum area (width × seconds) of at most λ seconds, and a linear program
-    divides the areas over the types.  A guess without a solution is below every
-    makespan: a schedule of length λ uses options of at most λ, of no less area, and solves the program.  The smallest
-    guess with a solution is the certified bound and the start of the schedule: a vertex splits fewer tasks than
-    there are types, each is placed whole on a type that gets no other, and the tasks of every type are listed, the
+    divides the areas over the types.  A guess λ without a solution is below every makespan: a schedule of length λ
+    would use options of at most λ seconds, whose areas are at least the minimum areas, and would give a solution.  The
+    smallest guess with a solution is the certified bound and the start of the schedule: a vertex splits fewer tasks
+    than there are types, each is placed whole on a type that gets no other, and the tasks of every type are listed, the
     longest or the widest first.
     Reference: the guesses are those of Hochbaum and Shmoys, Using Dual Approximation Algorithms for Scheduling Problems
     (1987); allotments of minimum area and the list after them are those of Turek, Wolf, Yu, Approximate Algorithms for
     Scheduling Parallelizable Tasks (1992); the vertex is that of `lst`.
     Ratio: 2 on one type of device, 3 on several, if the lanes of each type are on one node or no option is wider
-    than one lane.  Proof: let A be the area of whole tasks on a type of m lanes by the program, A ≤ mλ, and no task
-    longer than λ.  If its list ended after 2λ, at no moment t < λ could tasks started after t have run next to those
-    running at t, so t and t + λ together keep more than m lanes busy, and A > mλ.  A split task is placed after that:
-    3λ.
+    than one lane.  Proof: let A ≤ mλ be the area of whole tasks that the program gives a type of m lanes; no task is
+    longer than λ.  Suppose that the list of the type ended after 2λ, and let t < λ.  The tasks that run at t + λ
+    started after t, so none of them fitted at t next to the tasks running then.  Hence t and t + λ together have more
+    than m busy lanes, for every t < λ, and A > mλ: a contradiction.  So the list ends by 2λ.  A split task is placed
+    after it and ends by 3λ.
     Weakness: gangs that must find their lanes on one of several nodes have no ratio; arrivals are respected without a
     ratio.  Cost: O(log n) linear programs of n × types variables, and some lists of O(n lanes).
     """
@@ -190,7 +191,7 @@ class MoldableDual(PlannedScheduler):
 
 
 def guaranteed(instance: WideTasks) -> float | None:
-    """Return the proven ratio for the instance, or None."""
+    """Return the proven ratio for the instance; None if no ratio is proven."""
     together = float(np.ptp(instance.problem.tasks.arrival)) == 0 and not instance.problem.in_mid_run
     fits = all(instance.gathered) or int(instance.width.max()) == 1
     able = np.isfinite(instance.min_areas()).any(axis=0).sum()
@@ -200,7 +201,7 @@ def guaranteed(instance: WideTasks) -> float | None:
 def min_guess(instance: WideTasks) -> tuple[float, Split]:
     """Return the minimum makespan with a feasible program, and a vertex of it.
 
-    Between two option lengths the program is the same, so guesses are such lengths, by bisection.
+    Between two option lengths the program is the same, so only option lengths are tried, by bisection.
     """
     counts = instance.counts
 
@@ -232,14 +233,12 @@ def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[Po
 
 
 def _options(instance: WideTasks, kind: np.ndarray, guess: float) -> np.ndarray:
-    """Choose each task's option of minimum area on its type within the guess."""
     right = (instance.kind == kind[instance.task]) & (instance.seconds <= guess * (1 + 1e-9))
     area = np.where(right, instance.area, np.inf)
     return np.lexsort((area, instance.task))[instance.first[:-1]]
 
 
 def _list(instance: WideTasks, chosen: np.ndarray, order: np.ndarray, late: Sequence[int]) -> PoolLanes:
-    """Place the chosen options in list order; no task begins before its arrival."""
     allowed = np.zeros(len(instance.task), dtype=bool)
     allowed[chosen] = True
     lanes = wide_graham(instance, allowed, order.tolist())

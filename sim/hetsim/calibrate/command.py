@@ -74,9 +74,10 @@ def calibrate(
 
     With --from FILE nothing is measured: a line, a line with a break and a table are fitted to the times in the file,
     compared by cross-validation, and the best is written as a service profile. For language models FILE is a profile of
-    steps (columns prompt_size, batch_size, token_size, prompt_time, token_time) or, of the server that the scenario
-    --server describes, a log of requests (arrival, prompt_tokens, output_tokens, ttft or first_token, latency or end)
-    or the JSON summary of vLLM's benchmark, GenAI-Perf or inference-perf. Several of them are fitted together.
+    steps (columns prompt_size, batch_size, token_size, prompt_time, token_time), a log of requests (arrival,
+    prompt_tokens, output_tokens, ttft or first_token, latency or end), or the JSON summary of vLLM's benchmark,
+    GenAI-Perf or inference-perf. Logs and summaries need the server as a scenario (--server); several of them are
+    fitted together.
 
     `hetsim calibrate nccl FILE` turns output of nccl-tests into the curve of a link.
     """
@@ -289,7 +290,7 @@ FORM = "package.module:factory, such as hetsim.calibrate.example:network"
 
 
 def load_device(reference: str, where: str = "auto") -> "MeasuredDevice":
-    """Return the factory's device, or its PyTorch module on this machine."""
+    """Return the device or the PyTorch module that `MODULE:FACTORY` makes."""
     from hetsim.calibrate.measure import MeasuredDevice
 
     module_name, colon, attribute = reference.partition(":")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def kind_of(path: Path) -> str | None:
-    """Return `steps`, `log`, `summary`, `perf`, or None for a table of batch times."""
+    """Return the kind of a file: `steps`, `log`, `summary`, `perf`, or None (a table)."""
     if path.suffix == ".json":
         return "summary"
     try:
@@ -40,7 +40,7 @@ def kind_of(path: Path) -> str | None:
 def steps(
     path: Path, unit: str | None, where: dict[str, str], shape: str | None, target: Path, as_json: bool, quiet: bool
 ) -> None:  # fmt: skip
-    """Write a profile of steps measured by setting, with its cross-validated error."""
+    """Write a profile of steps measured by setting; print its cross-validated error."""
     fitted = step_profile.fit(str(path), step_profile.read(path, unit, where), shape)
     stages = {"prefill": fitted.prefill, "decode": fitted.decode}
     report(
@@ -53,7 +53,7 @@ def report(
     what: str, stages: "dict[str, Shaped]", profile: dict[str, Any], remarks: list[str], target: Path, as_json: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
-    """Print how well each shape predicts the stages, with remarks; write the profile."""
+    """Print the errors of all shapes of each stage, and remarks; write the profile."""
     errors = {
         name: {
             "chosen": one.chosen, "worst_deviation": one.off,
@@ -71,7 +71,7 @@ def logs(
     paths: list[Path], summarized: bool, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path,
     as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Fit a server to logs or summaries of requests; write its profile and the errors."""
+    """Fit a server to request logs or summaries; write its profile, print its errors."""
     from hetsim.calibrate import server_log
     from hetsim.calibrate.server_log import Server, entry_of
     from hetsim.calibrate.summaries import SummaryServer
@@ -158,7 +158,7 @@ def profile_path(folder: Path, name: str, kind: str, force: bool) -> Path:
 
 
 def write_profile(target: Path, profile: dict[str, Any], quiet: bool) -> None:
-    """Write a profile, completely or not at all, and print its path."""
+    """Write a profile atomically, and print its path."""
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, partial(write_text, text=dump(profile)))
     console.note(f"profile: {target}", quiet)

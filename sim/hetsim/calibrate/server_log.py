@@ -1,18 +1,18 @@
 """Fits step times so that a simulated server reproduces a request log.
 
 The log has the arrival, the tokens, the first token and the end of each request.  The server is a scenario: the user
-states its replicas, memory, batching and orders; the numbers of its step are fitted, in the form that the scenario
-uses: for a line `fixed`, `per_prompt_token` and `per_context_token`, for a roofline the shares of the peaks and
-`fixed`; and in both `front_end`, the constant time of each request.
+states its replicas, memory, batching and orders.  The numbers of its step are fitted, in the form that the scenario
+uses: for a line `fixed`, `per_prompt_token` and `per_context_token`; for a roofline the shares of the peaks and
+`fixed`; in both forms also `front_end`, the constant time of each request.
 
 Unless the scenario has a roofline, step times are inferred from the log itself if they explain it
-(`hetsim.calibrate.request_log`); the step is then a line or a table for reading, and simulation finds the pace (a
-factor on all times) and `front_end`.  Otherwise, and for a roofline, all numbers are fitted by Nelder and Mead's
-simplex on their logarithms.
+(`hetsim.calibrate.request_log`).  The step is then a line or a table for reading, and only the pace (a factor on all
+times) and `front_end` are found by simulation.  Otherwise, and for a roofline, all numbers are fitted by Nelder and
+Mead's simplex on their logarithms.
 
 Every trial simulates the whole log, since under some orders later requests delay earlier ones, and is judged by the
 first part of the requests in order of arrival.  The other requests are held back, and the error is measured on them.
-Step times that were inferred are finally inferred and paced once more, from the whole log.
+Inferred step times, and their pace, are finally determined once more from the whole log.
 
 Several logs of one server are fitted together: steps are inferred from the requests of all logs, and the error of a
 trial is the mean of the errors of the logs, weighted by their load (requests per second).
@@ -44,9 +44,9 @@ HELD_BACK = 0.3  # share of the requests, those that arrive last, that are not u
 
 
 class Server:
-    """A server with the requests of a log; the first `fitted` are used to fit.
+    """A server with the requests of a log; only the first `fitted` are used to fit.
 
-    `demand` are the arrivals, the count and the tokens of the requests where they differ from the log.
+    `demand`: the keys arrivals, count and tokens of the entry, if they differ from the log.
     """
 
     def __init__(self, path: Path, log: Log, demand: dict[str, Any] | None = None):
@@ -73,7 +73,7 @@ class Server:
             raise file_error(self.path, f"this server serves only {served:,} of the {len(self.log):,} requests")
 
     def start(self) -> dict[str, float]:
-        """Return initial values of the search, from the log or from the scenario."""
+        """Return the initial values of the search, from the log or from the scenario."""
         log, step = self.log, self.service.step
         several = log.output > 1
         each = (log.latency - log.ttft)[several] / (log.output[several] - 1)
@@ -89,7 +89,7 @@ class Server:
         }  # fmt: skip
 
     def step_of(self, numbers: dict[str, float]) -> dict[str, Any]:
-        """Return the service's `step` with these numbers, which `start` names."""
+        """Return the service's `step` with these numbers; the keys are those of `start`."""
         change = {key: value for key, value in numbers.items() if key != "front_end"}
         if self.service.step.roofline is not None:
             return {"roofline": {key: change.pop(key) for key in ("memory", "compute")}, **change}
@@ -117,7 +117,10 @@ class Server:
         return request_log.spans(arrival, prompt, output, ttft=ttft, latency=latency, budget=budget, until=until)
 
     def error(self, times: StepTimes, front_end: float) -> float:
-        """Return the mean error of times to first tokens, latencies, and spans between."""
+        """Return the mean relative error of times to first token, latencies, and spans.
+
+        A span is the time from the first to the last token of a request.
+        """
         log, count = self.log, self.count
         ttft, latency = (one[:count] for one in self.simulated(times, front_end)[:2])
         several = log.output[:count] > 1
@@ -125,13 +128,13 @@ class Server:
         return (_off(ttft, log.ttft[:count]) + _off(latency, log.latency[:count]) + own) / 3
 
     def delays(self, times: StepTimes) -> np.ndarray:
-        """Return how much later than simulated the first tokens without queueing are."""
+        """Return measured minus simulated times to the first token, without queueing."""
         ttft = self.simulated(times, 0.0)[0][: self.count]
         quiet = ttft <= np.nanquantile(ttft, QUIET)
         return (self.log.ttft[: self.count] - ttft)[quiet]
 
     def figures(self, times: StepTimes, front_end: float, first: int) -> "list[Figure]":
-        """Simulate the whole log, and compare the requests from index `first` on."""
+        """Simulate the whole log; compare figures of the requests from index `first` on."""
         log = self.log
         ttft, latency, record = self.simulated(times, front_end)
         rest = slice(first, None)
@@ -189,7 +192,7 @@ CLOSE = 0.5  # mean error above which a fit is rejected
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the held-back requests: measured and simulated."""
+    """A figure of the requests that were held back: its measured and simulated value."""
 
     name: str
     measured: float
@@ -202,7 +205,7 @@ class Figure:
 
 @dataclass
 class Fitted:
-    """The fitted step and constant of a request, and the error on held-back requests."""
+    """The fitted step and `front_end`, and their errors on the requests held back."""
 
     step: dict[str, Any]  # as in the service's `step`, in seconds; for a roofline `roofline` and `fixed`
     front_end: float
@@ -213,7 +216,7 @@ class Fitted:
 
 
 def _off(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Return mean |error| / measured mean; a missing answer counts as 0 s."""
+    """Return mean |error| / measured mean; a missing (NaN) time is an error of 100 %."""
     scale = float(theirs.mean()) if len(theirs) else 0.0
     if scale <= 0:
         return 0.0
@@ -226,27 +229,23 @@ class _Search:
     trials: int = 0
 
     def error(self, times: StepTimes, front_end: float) -> float:
-        """Return the mean error of the logs, weighted by requests per second."""
         self.trials += 1
         errors = [one.error(times, front_end) for one in self.servers]
         return float(np.average(errors, weights=[one.load for one in self.servers]))
 
     def front_end(self, times: StepTimes) -> float:
-        """Return the delay of first tokens without queueing, relative to the simulation."""
+        """Return measured minus simulated time to first token, unqueued (median, ≥ 0)."""
         self.trials += 1
         late = float(np.median(np.concatenate([one.delays(times) for one in self.servers])))
         return min(max(0.0, late), *(float(one.log.ttft[: one.count].min()) for one in self.servers))
 
     def read_off(self) -> Reading | None:
-        """Infer step times from the requests of all logs; None if impossible."""
         spans = [one.spans() for one in self.servers]
         return None if None in spans else request_log.fit(request_log.joined([one for one in spans if one is not None]))
 
 
 @dataclass
 class _Found:
-    """Fitted step times, constant time per request, and error on fitted requests."""
-
     times: StepTimes
     front_end: float
     error: float
@@ -255,7 +254,8 @@ class _Found:
 def fit(servers: list[Server], tell: Callable[[str], None] = lambda _: None) -> Fitted:
     """Fit a server's step to the first part of each log; judge it by the rest.
 
-    ScenarioError if the form of the step is not supported, or if the search finds no server like the logs'.
+    ScenarioError if the form of the step is not supported, or if the search finds no server similar to that of the
+    logs.
     """
     search = _Search(servers)
     reading = search.read_off()
@@ -292,7 +292,7 @@ def _figures(servers: list[Server], fitted: "_Found") -> list[Figure]:
 
 
 def _paced(search: _Search, reading: Reading) -> _Found:
-    """Fit the pace, the constant before a step, and whether reading steps also decode."""
+    """Fit the pace and `front_end`; decide whether reading steps also decode."""
     tried: dict[tuple[bool, float], float] = {}
     pace = 1.0
     front = {one: search.front_end(reading.times(one)) for one in (True, False)}
@@ -315,7 +315,6 @@ def _paced(search: _Search, reading: Reading) -> _Found:
 
 
 def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str, float], _Found]:
-    """Fit all numbers of a line or a roofline, by simulating every trial."""
     from scipy.optimize import minimize
 
     server, starts = search.servers[0], [one.start() for one in search.servers]

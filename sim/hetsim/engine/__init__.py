@@ -1,6 +1,6 @@
 """The engine: simulates one run; an event heap in SimPy's order keeps the time.
 
-Subpackages from the lowest to the highest; each imports only the ones before it (contract in `pyproject.toml`): kernel,
+Subpackages from the lowest to the highest; each imports only those before it (contract in `pyproject.toml`): kernel,
 resources, flight, queues, core, launching, language, residents, views, control.  Above them, `parts` assembles a run,
 `fork` and `imagined` copy it, `foresight` copies one replica of a language model, `rehearsal` tries plans, and
 `simulation` drives the run.

@@ -5,10 +5,10 @@ chunks, joins and preemptions are those of the engine.  Unlike the run, it uses 
 of an answer is the estimate of its request (`expected`), and an answer that is already longer ends with the next token.
 KV transfers in progress arrive at their present rates.  No client aborts a request, nothing fails, and frequencies do
 not change.  A forecast made while the ends of a step are being reported (`Admission.finished`) may show one step too
-many for requests that are reported later.
+many for requests whose ends are reported later.
 
-Cost: linear in the requests of the replica; measured: 1.7 ms for 20 requests, 4.3 ms for 100, 21 ms for 300 of which 64
-run.
+Cost: linear in the requests of the replica; measured: 1.7 ms for 20 requests, 4.3 ms for 100, and 21 ms for 300
+requests of which 64 run.
 """
 
 import math
@@ -30,7 +30,7 @@ MAX_TOKENS = 1 << 20  # upper bound of the expected tokens of an answer
 
 
 def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
-    """Forecast a replica's requests, as if `newcomer` (if given) was sent to it now."""
+    """Forecast a replica's requests; if given, `newcomer` is sent to the replica now."""
     now = replica.clock._now
     if not replica.loaded:
         return Foreseen({}, {}, {}, math.inf)
@@ -67,10 +67,10 @@ def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
 
 
 def expected(request: Generation, replica: Replica) -> int:
-    """Return the estimated tokens of an answer.
+    """Return the estimated number of tokens of an answer.
 
-    It is the number that an otherwise idle replica generates in the estimated time; at most what the request announces,
-    and what the replica can store.
+    It is the number of tokens that an otherwise idle replica generates in the estimated time; at most the number that
+    the request announces, and the number that the replica can store.
     """
     task, position = request.task, replica.kind.position
     if (estimate := task.estimates[position]) == task._time[position]:  # equal floats: the estimate is the truth itself
@@ -99,7 +99,7 @@ def expected(request: Generation, replica: Replica) -> int:
 
 
 def _shared(replica: Replica, alone: "_Alone", requests: list[Generation]) -> dict[int, Any]:
-    """Return substitutes, by object `id`, for objects that are not copied."""
+    """Return substitutes, by `id`, for objects that the copy must not contain."""
     fleet: Any = replica.fleet
     replacements: dict[int, Any] = {
         id(fleet): alone, id(replica.clock): alone.clock, id(replica.rows): alone.recorder, id(replica.foreseen): None,
@@ -140,7 +140,6 @@ def _expect(copy: Replica, requests: list[Generation], tokens: list[int]) -> Non
 
 
 def _end_of(flow: Any) -> float:
-    """Return the time at which a transfer ends, at its present rate."""
     if flow.until < math.inf:
         return float(flow.until)
     return float(flow.group.updated + flow.left / flow.rate) if flow.group is not None and flow.rate > 0 else math.inf
@@ -158,7 +157,7 @@ def _take_apart(copy: Replica, requests: list[Generation]) -> None:
 
 
 class _Alone(ServiceCalls):
-    """The service as seen by the copy of a replica; records only request outcomes."""
+    """The service as seen by a copied replica; records only the times of requests."""
 
     def __init__(self, replica: Replica):
         fleet = replica.fleet
@@ -188,7 +187,6 @@ class _Alone(ServiceCalls):
         self.ends[request.row] = self.clock._now
 
     def hand_over(self, request: Generation) -> None:
-        """Send a request from a prefill replica; its KV transfer begins immediately."""
         self.ends[request.row] = self.clock._now
         request.state = LOADING
         self.clock.at(self.clock._now, FINISH, Later(request.source.requests.let_go, request))

@@ -1,9 +1,9 @@
-"""Forks: a copy of a run in mid-flight that continues to identical results.
+"""Forks: copies of a run in mid-flight that continue to identical results.
 
-All that changes in a run is data: numbers, columns, objects with fields, bound methods; future calls are `Later` or
+All changing state of a run is data: numbers, columns, objects with fields, bound methods; future calls are `Later` or
 timers with a bound method.  So one walk over the connected objects copies everything.  Input (`hetsim.model`: cluster,
-modes, columns of tasks) is shared.  What cannot be copied (closures over variables of the run, running generators) is
-refused with its name.
+modes, columns of tasks) is shared.  Objects that cannot be copied (closures over variables of the run, running
+generators) cause an error that names them.
 
 Cost: proportional to running and waiting tasks, and a `memcpy` of the columns written so far.
 """
@@ -66,8 +66,8 @@ PLAIN: dict[type, frozenset[str]] = {
     Draws: named("draw block"),
     Sources: named("_delivered _block"),
 }
-"""Fields with numbers, input, or values that are only ever replaced: copied without inspection.  All other fields are
-inspected, so that a field that is missing here costs time and nothing else."""
+"""Fields with numbers, input, or values that are never changed in place: copied without inspection.  All other fields
+are inspected, so a field that is missing here only costs time."""
 
 OWNED: dict[type, frozenset[str]] = {
     GpuState: frozenset({"saving"}),
@@ -80,7 +80,7 @@ Fill = Callable[[list[Any], list[Any]], None]  # fills copies, all of one class,
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Copies of one class: all copies, and the still empty ones with their originals."""
+    """The copies of one class, and the originals of the copies that are still empty."""
 
     fill: Fill
     keyed: bool = False  # True if they are also dictionaries or sets, whose members are filled last
@@ -92,7 +92,7 @@ class Batch:
 def slot_filler(
     kind: type, slots: tuple[str, ...], value: Callable[[Any], Any], all_of: Callable[[list[Any]], list[Any]]
 ) -> Fill:
-    """Create a function that copies these fields; three times as fast as a loop.
+    """Create a function that copies these fields of a class; it is faster than a loop.
 
     `value` copies one value, `all_of` a list of values.
     """
@@ -142,10 +142,10 @@ Run = TypeVar("Run")  # the driver of a run, which references all parts of it
 
 
 def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
-    """Copy a simulation with its state between two decisions.
+    """Copy a simulation and its state between two decisions.
 
-    A fork made while the policy decides (`within_round`) begins that round again: its policy is called at the same
-    instant, after what has been decided so far.
+    If the policy is deciding (`within_round`), the fork begins that round again: its policy is called at the same
+    instant, after the decisions made so far.
     """
     run = state.input
     shared: dict[int, Any] = {id(state.sources.progress): None}
@@ -162,9 +162,9 @@ def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
 class Copier:
     """Copies connected objects: each object once, shared input never.
 
-    Objects are created empty when they are met and filled later, all of one class together and field by field: most
-    running and waiting objects are thousands of similar ones, and a column of values is copied five times as fast as
-    single values.
+    An object is created empty when the walk reaches it, and is filled later, together with all objects of its class and
+    field by field: most running and waiting objects are thousands of similar ones, and a column of values is copied
+    five times as fast as single values.
     """
 
     def __init__(self, known: dict[int, Any]) -> None:
@@ -243,7 +243,6 @@ class Copier:
                     more = True
 
     def _all(self, values: list[Any]) -> list[Any]:
-        """Return the copies of some values; values of one class are copied together."""
         if len(values) >= MANY:
             kinds = dict.fromkeys(map(type, values))
             if ATOMS.issuperset(kinds):
@@ -262,7 +261,7 @@ class Copier:
         ]
 
     def _alike(self, values: list[Any], kind: type) -> list[Any] | None:
-        """Return copies of values of one class; None if they must be copied one by one."""
+        """Return copies of values of one class; None if each must be copied separately."""
         copies, ids = self.known, list(map(id, values))
         if kind is tuple:
             # A tuple that was copied before must stay one object.
@@ -368,7 +367,6 @@ class Copier:
         return self._remember(old, MethodType(old.__func__, self.value(old.__self__)))
 
     def _builtin(self, old: Any) -> Any:
-        """Copy a built-in function: shared in a module, else bound to the copied object."""
         owner = getattr(old, "__self__", None)
         if owner is None or isinstance(owner, ModuleType | type):
             return old
@@ -426,7 +424,6 @@ class Copier:
         return self._fielded(kind)
 
     def _fielded(self, kind: type) -> Callable[[Any], Any]:
-        """Return a function that copies objects of a class with fields."""
         slots = tuple(dict.fromkeys(name for base in kind.__mro__ for name in _slots(base)))  # with those of bases
         fields = kind.__dictoffset__ != 0
         contents = next((base for base in (list, dict, set) if issubclass(kind, base)), None)

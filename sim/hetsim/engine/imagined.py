@@ -2,18 +2,16 @@
 
 It is a copy of the run (`hetsim.engine.fork`) in which unknown values are replaced:
 
-- Every task takes its estimate, times the fraction of it that the policy expects (if given), times a ratio drawn for
-each
-  task from the ratios that the policy gives.  A launch in progress gets a ratio that its elapsed time does not exclude;
-a
-  launch that has exceeded its estimate, or all ratios, ends immediately.
+- Every task takes its estimate, times the fraction of it that the policy expects (if given), times a ratio drawn from
+  the ratios that the policy gives.  A launch in progress gets a ratio that is possible given its elapsed time; a launch
+  that has exceeded its estimate, or all ratios, ends immediately.
 - No task arrives any more, and clients of closed loops send nothing.  Arrivals that the policy imagines, each a copy of
   an earlier task, do arrive: their rows follow those of the run.
 - No device fails or is repaired, and slow devices remain slow; a task that can then run nowhere waits to the end.
   Announced maintenance takes place.
-- Random numbers come from the fork's own seed; two forks with one seed draw the same.
+- Random numbers come from the fork's own seed; two forks with the same seed draw the same numbers.
 
-Runs with requests to language models are refused, since the requests would reveal their answers' lengths.
+Runs with requests to language models are refused, since the requests would reveal the lengths of their answers.
 
 Cost: that of a fork, O(running) to compute the ends of launches, and a `memcpy` of the columns of times (of all
 columns, if arrivals are imagined).
@@ -46,8 +44,8 @@ from hetsim.model.tasks import Tasks
 from hetsim.policy.contract import Decision, Scheduler
 
 YOUNG = 300_000
-"""Before a fork runs, garbage (earlier forks) is collected if more objects than this were created since the last time.
-Runs collect nothing (`Simulation.run`), and a fork is a reference cycle."""
+"""Before a fork runs, garbage (earlier forks) is collected if more objects than this number were created since the last
+time.  Runs collect nothing (`Simulation.run`), and a fork is a reference cycle."""
 
 
 @dataclass(eq=False)
@@ -133,7 +131,7 @@ def imagine(
 
 
 def _make_known(copy: Parts, copier: Copier, seed: int, drawn: "_Drawn | None") -> None:
-    """Replace the unknown parts of a fork by what its policy may know."""
+    """Replace everything in a fork that its policy may not know."""
     state = copy.state
     if copy.signals.slowed is not None:  # compute-only launches may now exceed their time limit
         for launch in state.running.values():
@@ -170,7 +168,7 @@ def _check_coming(run: RunState, coming: Sequence[tuple[float, Task]]) -> None:
 def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> Tasks:
     """Return the table extended by rows: copies of earlier tasks at later times.
 
-    The times ascend.  Deadlines and patience have the same distance from the arrival as in the copied row.
+    The times ascend.  Deadline and patience end as long after the arrival as in the copied row.
     """
     rows, late = np.array(like, dtype=np.int64), np.array(times, dtype=float)
     since = late - tasks.arrival[rows]
@@ -191,10 +189,7 @@ def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> 
 
 
 class _Drawn:
-    """Durations as multiples of estimates: the expected fraction times a drawn ratio.
-
-    Forks made at one time with the same seed draw the same.  UsageError if a ratio is not finite and above 0.
-    """
+    """Durations: estimate × expected fraction × random ratio (finite and above 0)."""
 
     def __init__(self, ratios: Sequence[float], expected: np.ndarray, seed: int):
         self.known = np.asarray(ratios, dtype=float)
@@ -231,7 +226,7 @@ def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
 
 
 def _spare_devices(run: RunState) -> None:
-    """Cancel future events of faults and clients, except announced maintenance."""
+    """Cancel the future events of faults and clients; announced maintenance remains."""
     now = run.clock._now
     for _, _, entry, event in list(run.clock._heap):  # a list: to cancel may compact the heap
         if not isinstance(event, Later) or event.entry != entry:
@@ -246,7 +241,6 @@ def _spare_devices(run: RunState) -> None:
 
 
 def _retime_plain(run: RunState, launches: Sequence[Launch], drawn: _Drawn | None) -> None:
-    """Set new ends of compute-only launches, from their estimates."""
     now = run.clock._now
     ends = []
     for launch in launches:
@@ -260,7 +254,6 @@ def _retime_plain(run: RunState, launches: Sequence[Launch], drawn: _Drawn | Non
 
 
 def _retime(launches: Launches, launch: Launch, drawn: _Drawn | None) -> None:
-    """Set a new compute time of a launch, from its estimate and a drawn ratio."""
     now = launches.clock._now
     table: Timetable = launch.table
     stage = table.stage(now)

@@ -128,7 +128,7 @@ class Parts:
         self.signals.drops = self.decisions.dropped if self.decisions.asks else None
 
     def bind(self, problem_of: Callable[[], PlanProblem]) -> None:
-        """Pass the problem (if the policy plans) and the view to policies; start faults."""
+        """Pass the problem (to planners) and the view to the policies; start the faults."""
         state = self.state
         run, scheduler = state.input, state.scheduler
         if scheduler.looks_ahead and run.language:
@@ -155,7 +155,6 @@ class Parts:
             FaultInjector(state, self.rounds, self.devices, serving=self.serving, faults=run.faults)
 
     def _place(self, wanted: WantedReplica) -> Placement | None:
-        """Return the policy's placement of a new replica; PolicyError if it is impossible."""
         state = self.state
         placement: Placement | None = call(state, state.scheduler.replica, wanted, self.view)
         if placement is None:
@@ -168,7 +167,7 @@ class Parts:
         return placement
 
     def show_queues(self, scheduler: Scheduler) -> None:
-        """Pass a scheduler the queues of services, each with its batching policy."""
+        """Pass the queues of services, with their batching policies, to a scheduler."""
         state = self.state
         pairs = zip(state.queues, state.input.batching, strict=True)
         counters = [Counter(*pair) for pair in pairs if pair[0].fleet is None]

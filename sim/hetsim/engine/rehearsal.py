@@ -27,9 +27,9 @@ def problem_of(run: RunInput, random: np.random.Generator, play: Callable[[RunIn
 
 
 class RehearsedStage:
-    """Runs of plans and policies on the estimates before the clock starts.
+    """Runs plans and policies on the estimates before the clock starts.
 
-    A plan places every task, so a rehearsal has no horizon, and no task loses patience.
+    A plan places every task, so these runs have no horizon, and no task loses patience.
     """
 
     def __init__(self, run: RunInput, play: Callable[[RunInput], Record]):
@@ -114,8 +114,8 @@ class WatchedRun(Relay):
 def plan_of(starts: dict[int, tuple[Placement, float]], record: Record, copies: Sequence[Copy] = ()) -> Plan:
     """Return recorded placements as a plan, in the order of starts.
 
-    Cores that the policy did not name are chosen here among those free at that time.  If a task was stopped, its last
-    start counts, so the plan of a policy that resumes stopped work repeats that work.
+    Cores that the policy did not name are chosen here among those free at that time.  If a task was stopped, only its
+    last start counts; so the plan of a policy that resumes stopped work repeats the work done before.
     """
     tasks, cluster = record.input.tasks, record.input.cluster
     free: dict[int, list[float]] = {}

@@ -1,7 +1,7 @@
 """One run: arrivals, rounds of decisions, record.
 
-`advance()` goes to the next round and `apply(decision)` validates and carries out one decision; `run()` and all other
-drivers of the engine call nothing else.
+`advance()` advances to the next round, and `apply(decision)` validates and carries out one decision; `run()` and all
+other drivers of the engine call nothing else.
 """
 
 import gc
@@ -43,7 +43,7 @@ class Simulation:
         return self.state.input
 
     def run(self) -> Record:
-        """Run until drained or the horizon; a RunError has the `record` up to then."""
+        """Run to the end or the horizon; a RunError has the `record` up to its time."""
         if self.state.closed:
             raise RunError("a simulation can run only once; build a new one for another run")
         collecting, scheduler = gc.isenabled(), self.state.scheduler
@@ -97,7 +97,7 @@ class Simulation:
         return foresee(replica, newcomer)
 
     def _blame(self, error: Exception, decision: Any) -> Exception:
-        """Return the error to raise for a round: a policy's error, or the engine's own."""
+        """Return the exception to raise: an error of the policy, or of the engine itself."""
         trace = error.__traceback__
         inner = None if trace is None else trace.tb_next
         if inner is None:
@@ -119,7 +119,7 @@ class Simulation:
 
     @property
     def schedule(self) -> Callable[[View], Iterable[Decision]]:
-        """The scheduler's decisions of a round, up to the limit of one decision cycle."""
+        """The scheduler's decisions of a round, limited to those of one decision cycle."""
         scheduler, pacing = self.state.scheduler, self.state.pacing
         if pacing is None or pacing.time.max_starts is None:
             return scheduler.schedule
@@ -184,7 +184,6 @@ class Simulation:
         return record
 
     def _close(self, now: float) -> None:
-        """Write the launches that are still in flight at the end of the run."""
         state = self.state
         recorder = state.recorder
         for launch in [*state.running.values(), *state.lent.values()]:
@@ -205,7 +204,7 @@ class Simulation:
                 note_place(state, task, launch)
 
     def _status_of(self, queue: Queue, end: float) -> None:
-        """Mark the requests of a queue that have arrived as unfinished."""
+        """Mark the requests of a queue that have arrived and not ended as unfinished."""
         state = self.state
         arrival = state.tasks.arrival[queue.service.rows]
         # Arrivals at the horizon itself do not count; a run that stops elsewhere has processed its last instant.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BandwidthCurve:
-    """Measured bus bandwidth of a collective by bytes per rank, both ascending.
+    """Measured bus bandwidth of a collective by bytes per rank, in ascending order.
 
     Between two sizes the logarithm of the bandwidth is linear in the logarithm of the size.  Below the first size a
     collective takes the time of the first size; above the last size it has the last bandwidth.  Latencies are included.
@@ -34,5 +34,5 @@ class BandwidthCurve:
         return rates[place - 1] * (rates[place] / rates[place - 1]) ** share
 
     def excess(self, size: float) -> float:
-        """Return the additional seconds per byte at this size, against the top bandwidth."""
+        """Return the seconds per byte at this size minus those at the top bandwidth."""
         return 1 / self.rate(size) - 1 / self.top if size > 0 else 0.0

@@ -44,7 +44,7 @@ class TimeSpread:
 
 @dataclass(frozen=True)
 class NearestLine:
-    """The fitted line `per_item · n + fixed`, its largest relative error and its size."""
+    """A fitted line `per_item · n + fixed`; largest relative error at size `at`."""
 
     per_item: float
     fixed: float
@@ -54,7 +54,7 @@ class NearestLine:
 
 @dataclass(frozen=True, eq=False)
 class StageTable:
-    """Seconds of a stage by ascending batch size, instead of a `StageTime`."""
+    """Measured seconds of a stage by batch size (ascending); replaces a `StageTime`."""
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
@@ -64,7 +64,7 @@ class StageTable:
     _known: dict[int, float] = field(default_factory=dict, repr=False)
 
     def above(self, floor: float) -> "StageTable":
-        """Return this table with a `floor`: seconds that do not depend on the size."""
+        """Return a copy with `floor`: the seconds that do not depend on the batch size."""
         return StageTable(self.sizes, self.seconds, self.between, spread=self.spread, floor=floor)
 
     def seconds_for(self, count: int) -> float:
@@ -75,7 +75,7 @@ class StageTable:
 
     @property
     def fixed(self) -> float:
-        """Seconds of a launch of one task: a table has no separate time per task."""
+        """Seconds of a launch of one task; a table has no separate time per task."""
         return self.seconds_for(1)
 
     @property
@@ -113,7 +113,7 @@ class StageTable:
         return seconds[low] + slope * (count - sizes[low])
 
     def _by_power(self, count: int, high: int, seconds: Sequence[float]) -> float | None:
-        """Return the seconds by the power law through two measured sizes, or None."""
+        """Interpolate by a power law of the size; None if a time does not exceed `floor`."""
         first, last = seconds[high - 1] - self.floor, seconds[high] - self.floor
         if min(first, last) <= 0:
             return None
@@ -139,7 +139,7 @@ class StageTable:
         return sorted({min(limit, size) for size in (1, *self.sizes)} | ({limit} if limit < 1 << 30 else set()))
 
     def line(self) -> NearestLine:
-        """Return the line nearest to the table, fitted as `hetsim calibrate` fits it."""
+        """Return the fitted line that is nearest to the table, as `hetsim calibrate` does."""
         n, seconds = np.array(self.sizes, dtype=float), np.array(self.seconds)
         chosen = np.unique(np.linspace(0, len(n) - 1, min(len(n), MAX_POINTS)).astype(int))
         per_item, fixed = nearest_line(n[chosen], seconds[chosen])
@@ -148,7 +148,7 @@ class StageTable:
         return NearestLine(per_item, fixed, float(off[worst]), self.sizes[worst])
 
     def falls(self, noise: float) -> tuple[int, int] | None:
-        """Return a size that is faster than a smaller size by `noise`, and that size."""
+        """Return (large, small) size, the large one faster by the share `noise`; or None."""
         slowest = 0
         for place, seconds in enumerate(self.seconds):
             if seconds < self.seconds[slowest] * (1 - noise):
@@ -158,7 +158,7 @@ class StageTable:
 
 
 def nearest_line(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """Return the line through one or two of the points with the smallest error.
+    """Return (per_item, fixed) of the best line through one or two of the points.
 
     No coefficient is negative.  The error is the sum of |log(seconds / line)|: relative, because medians vary in
     proportion to their size and the largest batches alone would otherwise determine `fixed`; and not squared, because

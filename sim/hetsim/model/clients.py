@@ -24,12 +24,12 @@ MAX_CLIENTS = 2**31 - 1  # maximum number of clients of an entry: their numbers 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryWait:
-    """The wait before a retry: `first`, then longer by `factor` each time."""
+    """The wait before a retry: `first`, then `factor` times as long for each retry."""
 
     first: Seconds = 0.0
     """Wait before the first retry."""
     factor: Positive = 2.0
-    """Factor by which each further wait is longer."""
+    """Each further wait is this many times as long as the one before."""
     longest: Seconds = field(default=math.inf, metadata={"alias": "max"})
     """Maximum wait."""
     jitter: Literal["full", "exponential", "none"] = "none"
@@ -40,7 +40,7 @@ class RetryWait:
             raise KeyProblem("factor", f"factor must be at least 1 (waits never become shorter); got {self.factor:g}")
 
     def seconds(self, retry: int, drawn: float) -> float:
-        """Return the wait before a retry; `drawn`: factor that jitter has drawn."""
+        """Return the wait before retry number `retry` (from 0), times the factor `drawn`."""
         try:
             return min(self.longest, self.first * self.factor**retry) * drawn
         except OverflowError:
@@ -60,7 +60,8 @@ class Retry:
     size: Literal["same", "new"] = "same"
     """same: an attempt takes as long as the first; new: as long as a random call of its class."""
     budget: Fraction | None = None
-    """Maximum retries and hedges as a share of the calls so far; at most 10 accumulate; no limit unless given."""
+    """Maximum number of retries and hedges, as a fraction of the calls so far; at most 10 unused ones are saved; no
+    limit unless given."""
 
     def check(self) -> None:
         if not self.on:
@@ -82,7 +83,7 @@ class Hedge:
     size: Literal["same", "new"] = "same"
     """same: a hedge takes as long as the attempt; new: as long as a random call of its class."""
     apart: bool = False
-    """True: each attempt of a call may run only in one of its modes (device types), a different one drawn for each."""
+    """True: the attempts of a call run in different modes (device types), which are drawn at random."""
 
     def check(self) -> None:
         if self.times > MAX_HEDGES:
@@ -94,10 +95,10 @@ class Clients:
     """Clients that send each call as one or more attempts until one is answered."""
 
     timeout: Any = math.inf
-    """Maximum time of an attempt, waiting and running; a distribution is drawn for each attempt."""
+    """Maximum time of an attempt, waiting and running; from a distribution, a time is drawn for each attempt."""
     at_timeout: Literal["leave", "cancel", "stay"] = "leave"
-    """leave: the server is not notified and works on; cancel: it stops the attempt, also when another one was answered;
-    stay: like cancel, but the client of a running attempt waits to its end."""
+    """leave: the server is not notified and continues; cancel: the server stops the attempt, also if another attempt
+    was answered; stay: like cancel, but a client whose attempt is running waits for its end."""
     give_up_after: Seconds = math.inf
     """Time after which the whole call is given up."""
     retry: Retry | None = None
@@ -109,7 +110,7 @@ class Clients:
 
     @classmethod
     def given(cls, timeout: Any = math.inf, **keys: Any) -> Clients:
-        """Return the clients of a scenario, which may give a distribution of timeouts."""
+        """Return the clients of a scenario entry; `timeout`: seconds or a distribution."""
         return cls(timeout=timeout.mean if getattr(timeout, "scv", 1) == 0 else timeout, **keys)
 
     @property
@@ -148,10 +149,10 @@ class Calls:
     """The attempts of all calls, by task row; later attempts arrive when sent.
 
     `whose`: index in `clients`, -1 for a task that is not an attempt; `attempt_of`: row of the first attempt of the
-    same call, -1 likewise; `following`: row of the next attempt, -1 if there is none (the attempts of a retry come
-    after all hedges before it); `number`: number of attempts of its call before it; `bucket`: number of the retry
-    budget of the call; `drawn`: factor from jitter of the wait before this attempt; `timeout`: seconds, None if
-    timeouts are not drawn.
+    same call, -1 for a task that is not an attempt; `following`: row of the next attempt, -1 if there is none (the
+    attempts of a retry come after all hedges before it); `number`: number of attempts of its call before it; `bucket`:
+    number of the retry budget of the call; `drawn`: factor from jitter of the wait before this attempt; `timeout`:
+    seconds, None if timeouts are not drawn.
 
     In a chain of services an attempt makes a call of the next stage: `child` is the first row of that call (-1: none),
     `parent`, by the first row of a call, is the attempt that makes it (-1: an outside client); None without chains.

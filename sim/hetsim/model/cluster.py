@@ -68,9 +68,9 @@ class Link:
     """
 
     upload: BytesPerSecond = math.inf
-    """Bytes per second from host to device; the download rate, or no limit, unless given."""
+    """Bytes per second from host to device; unless given, the download rate if there is one, else no limit."""
     download: BytesPerSecond = math.inf
-    """Bytes per second from device to host; the upload rate, or no limit, unless given."""
+    """Bytes per second from device to host; unless given, the upload rate if there is one, else no limit."""
     latency: Seconds = 0.0
     """Time before the first byte of each transfer."""
     duplex: Literal["full", "half"] = "full"
@@ -80,7 +80,7 @@ class Link:
 
     @classmethod
     def given(cls, upload: float | None = None, download: float | None = None, **others: Any) -> Link:
-        """Return a link; if one direction is missing, it equals the other."""
+        """Return a link; if one direction is missing, it gets the rate of the other."""
         if 0 in (upload, download):
             raise KeyProblem("upload" if upload == 0 else "download", "a bandwidth must be above 0")
         rates = [rate for rate in (upload, download) if rate is not None] or [math.inf]
@@ -92,20 +92,20 @@ class Sharing:
     """Sharing of an accelerator by several launches; `sharing: mps` is the short form.
 
     - exclusive: launches compute one after the other in start order; fractions run concurrently, undisturbed.
-    - timeslice: all launches in flight compute at once, each at min(1, 1 / sum of shares) of its rate, and at (1 -
-      switch_cost) of that while there are several.
+    - timeslice: all launches in flight compute concurrently, each at min(1, 1 / sum of shares) of its rate; while there
+      are several, this rate is also multiplied by (1 - switch_cost).
     - mps: fractions run concurrently, each at 1 / (1 + interference * shares of the others).
-    - mig: a launch has a slice of the present layout to itself.  The GPU changes its layout when it is empty, or, with
+    - mig: each launch has its own slice of the present layout.  The GPU changes its layout when it is empty, or, with
       `recut` "idle", to any layout that contains the busy slices; new slices are usable after `reconfigure` seconds.
 
-    pairs: (class, class next to it, slowdown), as measured, for timeslice and mps; inf if the two cannot share.  Next
-    to several launches the slowdowns multiply.  Pairs not given, or inf, follow the rules above.
+    pairs: measured slowdowns for timeslice and mps, as (class, class next to it, slowdown); inf if the two cannot
+    share.  The slowdowns by several neighbors are multiplied.  If a pair is not given or is inf, the rules above apply.
     """
 
     kind: Literal["exclusive", "timeslice", "mps", "mig"] = field(default="exclusive", metadata=REQUIRED)
     """How launches share it: exclusive (in start order), timeslice (in turn), mps (at the same time), mig (slices)."""
     switch_cost: Fraction = 0.0
-    """Share of the rate that time slices lose while several launches take turns."""
+    """Fraction of the rate that is lost while several launches take turns in time slices."""
     interference: NotNegative = 0.0
     """Under mps a launch runs at 1 / (1 + interference × shares of the others)."""
     layouts: tuple[Layout | tuple[float, ...], ...] = field(default=((1.0,),), metadata=NO_KEY)
@@ -116,13 +116,13 @@ class Sharing:
     """For mig: when a GPU may change its layout: only when empty, or also its idle slices next to busy ones."""
 
     def check(self) -> None:
-        """Raise KeyProblem for a share of 1, which would leave no capacity."""
+        """Raise KeyProblem unless `switch_cost` is at least 0 and below 1."""
         if not 0 <= self.switch_cost < 1:
             raise KeyProblem("switch_cost", f"switch_cost must be a share from 0 to below 1; got {self.switch_cost:g}")
 
     @cached_property
     def slower(self) -> dict[tuple[str, str], float]:
-        """Slowdown of a class next to another class, as measured."""
+        """Measured slowdowns, by (class, class next to it)."""
         return {(one, other): times for one, other, times in self.pairs}
 
     @cached_property
@@ -137,7 +137,7 @@ class Sharing:
         return tuple(dict.fromkeys(one for layout in self.cuts for one in layout))
 
     def share_of(self, profile: str | None) -> float | None:
-        """Return the share of the slices with this profile; None if there are none."""
+        """Return the GPU share of the slices with this profile; None if no slice has it."""
         return next((one.share for one in self.slices if one.profile == profile and profile), None)
 
 
@@ -157,10 +157,11 @@ class Preemption:
     """
 
     kind: Literal["context_switch", "drain", "flush", "flep"] = field(default="context_switch", metadata=REQUIRED)
-    """How a running launch is preempted: context_switch (save state), drain (end the block), flush (drop it), or  flep
-    (yield)."""
+    """How a running launch is preempted: context_switch (save its state), drain (end the block), flush (drop the
+    block), or flep (yield)."""
     rate: BytesPerSecond | None = None
-    """For context_switch: the rate at which state is saved to the device's own memory; over its link unless given."""
+    """For context_switch: the rate at which state is saved to the device's own memory; saved over its link unless
+    given."""
     overhead: Fraction = 0.0
     """For flep: the share by which every launch on the device is slower."""
 
@@ -178,7 +179,7 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Watts of a device (of a CPU: of one core) and its wake-up delay.
+    """Watts of a device (for a CPU: of one core), and its wake-up delay.
 
     Dynamic power (busy - idle) is proportional to the cube of the frequency.
     """
@@ -195,13 +196,13 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Price per time of a device (CPU: of a core) or node, when up and when asleep.
+    """Price per time of a node or device (CPU: of a core), when up and when asleep.
 
     `price: 2.5/h` sets both.  Nothing is paid while a device is down.
     """
 
     up: PerSecond = field(default=0.0, metadata=REQUIRED)
-    """Price per time while up, used or not, in any currency: 2.5/h."""
+    """Price per time while up, used or not, in any currency, such as 2.5/h."""
     asleep: PerSecond = field(default=0.0, metadata=OPTIONAL)
     """Price per time while asleep; the price of being up unless given."""
 
@@ -214,7 +215,7 @@ class Price:
         return Price(self.up + other.up, self.asleep + other.asleep)
 
     def over(self, parts: int) -> Price:
-        """Return the price of one of `parts` equal parts."""
+        """Divide a price equally among `parts` devices."""
         return Price(self.up / parts, self.asleep / parts)
 
 
@@ -229,7 +230,7 @@ class DeviceType:
     kind: Name = field(default="gpu", metadata=OPTIONAL)
     """Kind of the device if it is not a GPU, such as npu; required under accelerators."""
     speed: Positive = 1.0
-    """Speed relative to the GPU for which gpu_time is given; of a CPU, to the core of cpu_time."""
+    """Speed relative to the GPU for which gpu_time is given; for a CPU: relative to the core of cpu_time."""
     memory: Bytes | None = None
     """Memory of each device; no limit unless given."""
     streams: Count = 1
@@ -237,23 +238,23 @@ class DeviceType:
     link: Link = field(default_factory=Link, metadata=NO_KEY)
     sharing: Sharing = field(default_factory=Sharing, metadata=NO_KEY)
     power: Power = field(default_factory=Power)
-    """Watts of each device, of a CPU: of each core."""
+    """Watts of each device; for a CPU: of each core."""
     preemption: Preemption = field(default_factory=Preemption)
-    """How a running launch on it is preempted; a kind alone, or with its parameters."""
+    """How a running launch on it is preempted: a kind, or a kind with its parameters."""
     multiprocessors: Count | None = None
-    """Number of streaming multiprocessors, for work given by kernels; as of a known device unless given."""
+    """Number of streaming multiprocessors, for work given by kernels; that of a known device unless given."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
-    """Price of each device (of a CPU: of each core), as 2.5/h or with up and asleep; that under cluster.prices, or
-    nothing, unless given."""
+    """Price of each device (for a CPU: of each core), as 2.5/h or with up and asleep; unless given, the price in
+    cluster.prices, else nothing."""
     peak: object | None = None
-    """Peak rates of each device (of a CPU: of a core), for work and profiles: figures or the name of a known device;
+    """Peak rates of each device (for a CPU: of a core), for work and profiles: figures or the name of a known device;
     looked up by type unless given."""
 
     def __hash__(self) -> int:
         return hash(self.name)  # only the name, for speed: types are keys in the innermost loops
 
     def slices_for(self, share: int, memory: int = 0, profile: str = "") -> Layout:
-        """Return the MIG slices that have this share, memory and profile."""
+        """Return the MIG slices with at least this share and memory (and this profile)."""
         named = [one for one in self.sharing.slices if profile in ("", one.profile)]
         return tuple(one for one in named if micro_share(one.share) >= share and one.bytes_of(self.memory) >= memory)
 
@@ -285,7 +286,7 @@ class Disk:
     read: BytesPerSecond = field(metadata=REQUIRED)
     """Read rate, shared by all loads from this disk."""
     size: Bytes = field(default=math.inf, metadata=OPTIONAL)
-    """Bytes of models that it can store; no limit unless given."""
+    """Bytes of models that the disk can store; no limit unless given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +308,8 @@ class NodeSpec:
     island_size: Count | None = field(default=None, metadata={"alias": "island"})
     """Number of consecutive accelerators that NVLink connects directly."""
     nvlink: Link = field(default_factory=Link, metadata=OPTIONAL)
-    """Link between the GPUs of a node, for parallel training: a rate, rate and latency, or a curve; no limit unless
-    given."""
+    """Link between the GPUs of a node, for parallel training: a rate, rate and latency, or a bandwidth curve; no limit
+    unless given."""
     cards: Count = 1
     """Number of network cards that share the node's network rate equally, for parallel training."""
     switch: Link = field(default_factory=Link, metadata=NO_KEY)
@@ -319,7 +320,8 @@ class NodeSpec:
     # number of the first node, if these are part of a larger group of nodes (those of one rack)
     first: int | None = field(default=None, metadata=NO_KEY)
     price: Price = field(default=FREE, metadata=OPTIONAL)
-    """Price of a node as a whole, added in equal parts to the prices of its accelerators (else of its cores)."""
+    """Price of a node as a whole, added in equal parts to the prices of its accelerators, or of its cores if it has
+    none."""
     partitions: tuple[str, ...] = ()
     """Partitions (virtual clusters) to which the nodes belong; the rules of partitions are under `site`."""
     driver_cores: Whole = 0
@@ -330,7 +332,7 @@ class NodeSpec:
     """Host memory of each node for models that replicas have loaded; no limit unless given."""
 
     def room(self, place: str) -> float:
-        """Return the bytes of models that `disk` or `host` memory can store."""
+        """Return the maximum bytes of models in a `place` of a node: "disk" or "host"."""
         return self.keep if place == "host" else 0.0 if self.disk is None else self.disk.size
 
     @property
@@ -390,7 +392,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Node:
-    """One node; `cpu` is the device of its cores, `accelerators` the others in order."""
+    """One node: `cpu` (the device of its cores) and `accelerators`, in order."""
 
     index: int
     name: str
@@ -463,7 +465,7 @@ class Cluster:
         return device
 
     def claims(self, mask: int, kind: DeviceType | None = None) -> int:
-        """Return the bitmask of resources for which tasks bound to these nodes compete.
+        """Return the bitmask of the resources that tasks bound to some nodes compete for.
 
         One bit for each node and, if a node has several types of accelerators, one for each of its types; for tasks
         that need only accelerators of type `kind`, only that type's bit.
@@ -492,18 +494,18 @@ class Cluster:
         return [t for t in self.types.values() if t.name in present and kind in (t.name, t.kind)]
 
     def count(self, kind: str) -> int:
-        """Return the number of devices of a kind or type; for CPUs, cores for tasks."""
+        """Return the number of devices of a kind or type; for CPUs, of cores for tasks."""
         units = zip(self.devices, self.units, strict=True)
         return sum(count for device, count in units if kind in (device.type.kind, device.type.name))
 
     @cached_property
     def units(self) -> list[int]:
-        """Units of each device that tasks can occupy: cores of a CPU, 1 of an accelerator."""
+        """Number of units that tasks can occupy, by device: cores of a CPU, 1 for others."""
         return [self.nodes[d.node].cpus if d.type.kind == "cpu" else 1 for d in self.devices]
 
     @cached_property
     def powered_units(self) -> list[int]:
-        """Units of each device that use power and cost money, driver cores included."""
+        """Number of units that use power and cost money, by device; driver cores included."""
         return [
             self.nodes[d.node].cpus + self.nodes[d.node].spec.drivers if d.type.kind == "cpu" else 1
             for d in self.devices
@@ -511,7 +513,7 @@ class Cluster:
 
     @cached_property
     def prices(self) -> list[Price]:
-        """Price of each device (CPU: of a core) with its part of the node's price."""
+        """Price of each device (for a CPU: of a core), with its part of the node's price."""
         by_device = []
         for device in self.devices:
             node = self.nodes[device.node]
@@ -531,7 +533,7 @@ class Cluster:
         return any(price != FREE for price in self.prices)
 
     def price_of(self, kind: str) -> float:
-        """Return the mean price per second of a device of this type (or core); 0 if none."""
+        """Return the mean price per second of devices (or cores) of this type; 0 if none."""
         devices = zip(self.devices, self.prices, self.units, strict=True)
         paid = [(price.up, count) for device, price, count in devices if device.type.name == kind]
         number = sum(count for _, count in paid)

@@ -11,24 +11,24 @@ Layout = tuple[int, ...]  # number of accelerators of a launch on each of its no
 class WorkCurve(Protocol):
     """The remaining work of a job, by layout and by its finished fraction.
 
-    Times are in units of the mode's time: the whole job on `packed`, the layout on the fewest nodes, takes 1.  The
-    engine calls `seconds_left` when a launch starts and `reached` when it is stopped; policies may call all methods.
+    One unit of time is the time of the whole job on `packed`, the layout on the fewest nodes.  The engine calls
+    `seconds_left` when a launch starts and `reached` when it is stopped; policies may call all methods.
     """
 
     @property
     def packed(self) -> Layout: ...
 
     def seconds_left(self, layout: Layout, done: float) -> float:
-        """Return the time from the fraction `done` to the end; inf if impossible."""
+        """Return the time from the fraction `done` to the end; inf if it cannot end."""
 
     def reached(self, layout: Layout, done: float, time: float) -> float:
         """Return the finished fraction after this time on a layout, starting from `done`."""
 
     def rate(self, layout: Layout, done: float) -> float:
-        """Return the fraction of the work done per unit of time on a layout at `done`."""
+        """Return the rate on a layout at `done`: fraction of the work per unit of time."""
 
     def section(self, done: float) -> tuple[float, float]:
-        """Return begin and end of the epoch around `done`, with constant rates inside."""
+        """Return (begin, end) of the epoch around `done`, in which rates are constant."""
 
 
 def layout_of(devices: Sequence[Device]) -> Layout:

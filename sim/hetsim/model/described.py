@@ -31,7 +31,7 @@ class Described(BaseModel):
 
     @model_validator(mode="after")
     def _check_each(self) -> Self:
-        """Call `_check_keys` of each class, bases first, to find keys that contradict."""
+        """Call `_check_keys` of each class, bases first, to find contradictory keys."""
         for kind in reversed(type(self).__mro__):
             if check := vars(kind).get("_check_keys"):
                 check(self)
@@ -68,14 +68,14 @@ class Frozen(Described):
 
 
 def shipped(kind: type[Kind], module: str, table: str) -> dict[str, Kind]:
-    """Load models from a table next to a module, by name, without `.part` entries."""
+    """Load models from a table next to a module, by name; skip names such as `.part`."""
     rows = package_table(module, table)
     return {name: kind.model_validate(figures) for name, figures in rows.items() if name[0] != "."}
 
 
 @cache
 def used_without(model: type[Described]) -> dict[str, Any]:
-    """Return the values used for keys that are not given (`USED`), bases included."""
+    """Return the values used for keys that are not given, base classes included."""
     used: dict[str, Any] = {}
     for base in reversed(model.__mro__):
         used |= vars(base).get("USED", {})
@@ -104,7 +104,7 @@ def with_default(sentence: str, default: Any, metadata: Iterable[Any] = ()) -> s
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstrings of a model's fields, including fields of base classes.
 
-    A field that can only be one word, the kind of the model, has that word as its text unless a docstring says more.
+    A field with only one possible value, the kind of the model, is described by that value unless it has a docstring.
     """
     texts: dict[str, str] = {}
     kinds = {name: get_args(info.annotation) for name, info in model.model_fields.items()
@@ -120,7 +120,7 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
 
 @cache
 def _of_module(name: str) -> dict[str, dict[str, str]]:
-    """Return the strings below the annotated names of a module, by class and name."""
+    """Return the attribute docstrings of a module, by class and attribute."""
     module = sys.modules.get(name)
     try:
         source = inspect.getsource(module) if module is not None else ""

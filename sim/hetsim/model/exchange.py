@@ -31,7 +31,7 @@ def link_rates(cluster: Cluster) -> list[float]:
 
 @dataclass(frozen=True)
 class Phase:
-    """Communication of a step among groups of `group` consecutive nodes of a job.
+    """One phase of communication of a step, among groups of `group` consecutive nodes.
 
     ring: each node sends to the next of its group, so that the data cross a rack's uplink once.  all_to_all: each node
     sends to all others.  chain: node i and node i + group send to each other; with `loop`, also the last and the first.
@@ -49,15 +49,16 @@ class Phase:
     inside: float = 0.0
 
     def over(self, card: float, cards: int) -> float:
-        """Return the seconds over this number of cards at this rate, without latencies."""
+        """Return the phase's seconds without latencies on `cards` cards of `card` bytes/s."""
         return max(self.inside, self.bytes / (card * min(self.cards, cards)))
 
 
 @dataclass(frozen=True)
 class Load:
-    """The use of one link by a phase, in seconds, also at the link's full rate.
+    """The use of one link by a phase.
 
-    `alone`: True if no other job can delay it on the link.
+    `seconds`: duration of the transfer; `busy`: seconds of the same bytes at the link's full rate; `alone`: True if no
+    other job can delay the phase on the link.
     """
 
     link: int
@@ -97,9 +98,9 @@ class TrafficProfile:
     across: float  # the part of `bytes` that crosses racks
 
     def step(self, slow: dict[int, float] | None = None) -> tuple[float, float, dict[int, list[Use]]]:
-        """Return seconds of communication and bubble, and the use of shared links.
+        """Return seconds of communication and bubble, and the uses of shared links.
 
-        slow: slowdown factor of links that are slower than nominal.
+        slow: slowdown factor by link number, for links that are slower than nominal.
         """
         spent: dict[int, list[Use]] = {}
         total, bubble = 0.0, self.filling
@@ -123,7 +124,7 @@ class TrafficProfile:
 
     @cached_property
     def parts(self) -> tuple[float, float]:
-        """Seconds of communication and of the bubble."""
+        """Seconds of communication, and of the pipeline bubble."""
         return self.step()[:2]
 
     @cached_property
@@ -132,7 +133,7 @@ class TrafficProfile:
 
     @cached_property
     def busy(self) -> dict[int, float]:
-        """Seconds at full rate of each link in a step."""
+        """Seconds per step, by link number, that the link needs at its full rate."""
         busy_seconds: dict[int, float] = {}
         for _, loads in self.phases:
             for load in loads:
@@ -143,7 +144,7 @@ class TrafficProfile:
 
 @dataclass(eq=False)
 class Exchange:
-    """Training step of a mode: compute time and traffic; `nominal`: measured seconds."""
+    """Training step of a mode: compute time and traffic; `nominal`: seconds at rate 1."""
 
     cluster: Cluster
     compute: float
@@ -169,7 +170,7 @@ class Exchange:
         return [numbers.get(node.spec.rack) for node in self.cluster.nodes]  # type: ignore[arg-type]
 
     def rate(self, devices: Sequence[Device]) -> float:
-        """Return the rate of a launch on these devices with unshared links."""
+        """Return the rate (1: nominal) on these devices if their links are not shared."""
         seconds = self.profile_of(devices).seconds
         if abs(seconds - self.nominal) <= ROUNDING * self.nominal:
             return 1.0
@@ -212,7 +213,7 @@ class Exchange:
         return TrafficProfile(self.compute, self.filling, tuple(phases), bytes=sent, across=across)
 
     def _crossing(self, phase: Phase, nodes: tuple[int, ...]) -> dict[int, tuple[float, float]]:
-        """Return the bytes of a phase over each uplink: in sequence, and in total."""
+        """Return, by uplink, the bytes that set a phase's duration, and all bytes moved."""
         uplinks = [self._uplink[node] for node in nodes]
         if len(set(uplinks)) == 1:
             return {}

@@ -29,12 +29,12 @@ class FaultProcess:
     """
 
     name: Name = field(metadata={"optional": True})
-    """Name of this source of faults, by which its random streams are keyed."""
+    """Name of this source of faults, which selects its random streams."""
     devices: Sequence[int] = field(metadata=NO_KEY)
     between: Draw = field(metadata=NO_KEY)
     lasting: Draw = field(metadata=NO_KEY)
     factor: Positive | None = field(default=None, metadata={"alias": "slow"})
-    """Slowdown factor of the device instead of a failure: it takes this many times as long."""
+    """Slowdown factor instead of a failure: launches on the device take this many times as long."""
     together: Fraction = 0.0
     """Probability that each other node of the same rack fails at the same time."""
     groups: dict[int, tuple[int, ...]] | None = field(default=None, metadata=NO_KEY)
@@ -44,9 +44,10 @@ class FaultProcess:
 
 @dataclass(frozen=True, slots=True)
 class FaultEvent:
-    """A known fault: at a time a device fails, is repaired, or runs slower.
+    """A known fault: at a time a device fails, is repaired, or changes its speed.
 
-    "slow" replaces the factor that the same source set before (1 ends it), "up" ends one "down" of that source.
+    "slow" replaces the slowdown factor that the same source set before (1: full speed); "up" ends one "down" of the
+    source.
     """
 
     time: float
@@ -79,7 +80,7 @@ class Maintenance:
         return cls(start=start, announced=start if announced is None else announced, **others)
 
     def check(self) -> None:
-        """Raise KeyProblem for an empty window or one announced too late."""
+        """Raise KeyProblem for a window of length 0, or one announced after its start."""
         if not self.length:
             raise KeyProblem("for", "the duration of a maintenance must be above 0")
         if self.announced > self.start:

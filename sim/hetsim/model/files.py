@@ -54,7 +54,7 @@ def recorded_inputs() -> Iterator[InputFiles]:
 
 
 def record_input(path: Path, key: str | None = None, text: Any = None) -> Path:
-    """Record a file or folder as an input, with the key and text that name it."""
+    """Record a file or folder as an input; `key`: scenario key whose value names it."""
     for one in _recording.get():
         one.paths[path] = None
         if key is not None:
@@ -78,7 +78,7 @@ watching: set[str] = set()  # reasons why this process records all files that it
 
 
 def package_data(module: str, name: str) -> bytes:
-    """Return the bytes of a file next to a module, which counts as hetsim's code."""
+    """Return the bytes of a file next to a module; it counts as code, not as input."""
     return Path(module).with_name(name).read_bytes()
 
 
@@ -90,7 +90,7 @@ def package_table(module: str, name: str) -> dict[str, Any]:
 
 
 def watch_opens(reason: str = "code") -> None:
-    """Start recording all files, except code, that this process opens to read."""
+    """Record all files that this process opens to read from now on, except code."""
     _add_hook()
     watching.add(reason)
 
@@ -164,7 +164,7 @@ def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = Fal
 def temporary_folder(target: Path, what: str) -> Path:
     """Create a temporary folder next to `target`; remove folders of dead processes.
 
-    `what`: new or old.
+    `what`: "new" or "old", a part of the folder's name.
     """
     pattern = re.compile(rf"{re.escape(TEMPORARY)}\w{{8}}-\d+-({re.escape(target.name)}-{what}|.+-new)-\w+")
     for leaving in target.parent.glob(f"{TEMPORARY}*"):
@@ -175,7 +175,7 @@ def temporary_folder(target: Path, what: str) -> Path:
 
 
 def remove_left(folder: Path, pattern: str) -> None:
-    """Remove temporary files of dead processes from a folder, with this name pattern."""
+    """Remove temporary files of dead processes from a folder; `pattern`: their names."""
     for leaving in folder.glob(f"{pattern}{TEMPORARY}*"):
         if leaving.is_file() and is_left(leaving):
             leaving.unlink(missing_ok=True)
@@ -193,7 +193,10 @@ def host_digest() -> str:
 
 
 def is_left(path: Path) -> bool:
-    """Return True for leftovers: of a dead process, or of another machine a day ago."""
+    """Return True if no live process writes this temporary file any more.
+
+    A file of another machine counts as left when it is a day old.
+    """
     match = re.match(rf"{re.escape(TEMPORARY)}([0-9a-f]{{8}})-(\d+)-", path.name)
     try:
         if match is None:
@@ -209,7 +212,7 @@ def is_left(path: Path) -> bool:
 
 
 def flush(path: Path) -> None:
-    """Write a file, or a folder's entries, to disk if the system can."""
+    """Force a file, or a folder's entries, from the system's cache to the disk."""
     with suppress(OSError):
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -236,7 +239,7 @@ _BUFFER = 1 << 17
 
 
 def is_gzip(path: Path) -> bool:
-    """Return True if the file's first bytes are those of gzip, whatever its name."""
+    """Return True if the file's content begins as gzip data, whatever its name."""
     with open_input(path) as stream:
         return stream.read(2) == b"\x1f\x8b"
 
@@ -244,8 +247,8 @@ def is_gzip(path: Path) -> bool:
 def opened(path: Path) -> IO[bytes]:
     """Open a file, decompressing gzip.
 
-    ScenarioError if the file decompresses to more than the limit: immediately if its header states that size, else when
-    reading reaches the limit; so a small file cannot fill the memory.  ScenarioError also for damaged compressed data.
+    ScenarioError if the file decompresses to more than the limit (`limit_of`): at once if its header states that size,
+    else when reading reaches the limit.  So a small file cannot fill the memory.  ScenarioError also for damaged data.
     """
     if not is_gzip(path):
         return open_input(path)
@@ -259,7 +262,7 @@ def opened(path: Path) -> IO[bytes]:
 
 
 def check(path: Path) -> None:
-    """Raise ScenarioError if a file decompresses to more than the limit."""
+    """Raise ScenarioError if a file decompresses to more than the limit (`limit_of`)."""
     if is_gzip(path):
         with _limited(path) as stream:
             while stream.read(1 << 20):

@@ -40,7 +40,7 @@ def fused_mode(modes: Sequence[Mode]) -> Mode:
 
 
 def fusible(modes: Sequence[Mode]) -> str | None:
-    """Return why tasks in these modes cannot be fused (end of a sentence), or None."""
+    """Return why tasks in these modes cannot be fused (end of a sentence), else None."""
     first = modes[0]
     for mode in modes:
         one = mode.gpus == 1 and mode.whole_devices if mode.gpus else mode.millicores == MILLI
@@ -54,7 +54,7 @@ def fusible(modes: Sequence[Mode]) -> str | None:
 
 
 def users_of_items(tasks: Tasks) -> tuple[list[int], list[int]]:
-    """Return, by item, the number of tasks that read it, and that write it."""
+    """Return the number of tasks that read each item, and the number that write it."""
     counts = []
     for rows in (tasks.reads, tasks.writes):
         users = [0] * len(tasks.items)
@@ -67,7 +67,7 @@ def users_of_items(tasks: Tasks) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True)
 class Fusion:
-    """The data of a fused launch; `saved` is the traffic saved by each task, in bytes."""
+    """The data of a fused launch; `saved`: bytes of memory traffic saved, by task."""
 
     rows: tuple[int, ...]
     inputs: tuple[int, ...]
@@ -88,7 +88,8 @@ class Fusion:
 def fusion_of(tasks: Tasks, rows: Iterable[int], readers: Sequence[int], writers: Sequence[int]) -> Fusion:
     """Return the items that tasks fused in this order read, write and keep inside.
 
-    readers, writers: number of tasks that still have to read and write each item, these included (`users_of_items`).
+    readers, writers: number of tasks that still have to read and write each item, the fused tasks included
+    (`users_of_items`).
 
     Cost: linear in the items read and written.
     """
@@ -130,7 +131,7 @@ def fused_seconds(
     tasks: Tasks, fusion: Fusion, positions: Sequence[int], modes: Sequence[Mode], own: Sequence[float],
     left: Sequence[float],
 ) -> float:  # fmt: skip
-    """Return the compute seconds of the launch; `left`: remaining fraction by task."""
+    """Return the launch's compute seconds; own, left: each task's time, fraction left."""
     fixed = overhead = operations = traffic = 0.0
     work = tasks.work
     for row, saved, position, mode, seconds, part in zip(

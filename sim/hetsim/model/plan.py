@@ -68,7 +68,7 @@ class Placement:
 
 
 def host_part(mode: Mode, count: int) -> tuple[int, int]:
-    """Return the cores (thousandths) and memory on a node with `count` accelerators."""
+    """Return a mode's core thousandths and memory on a node with `count` of its GPUs."""
     if count >= mode.gpus:  # all accelerators of the launch, or a CPU mode
         return mode.millicores, mode.memory
     return math.ceil(mode.millicores * count / mode.gpus), math.ceil(mode.memory * count / mode.gpus)
@@ -121,7 +121,7 @@ class Copy:
     """A prefetch of an item to an accelerator before a step, or a drop of its copy.
 
     It is executed in the round in which task `after` becomes ready, has started or has ended (None: in the first
-    round).  If no task has written the item by then, or there is no room for it, execution is delayed until both hold.
+    round), or later: as soon as some task has written the item and there is room for it.
     """
 
     item: int
@@ -153,11 +153,11 @@ class Plan:
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """The planner's expected makespan and lower bound, by their names in `notes`."""
+        """The planner's expected makespan and lower bound, under their names in `notes`."""
         return {PLANNED_MAKESPAN: self.makespan, "lower_bound": self.bound}
 
     def queues(self) -> dict[str, list[int]]:
-        """Return step numbers by device, in order."""
+        """Return the step numbers of each device, in the order of the plan."""
         queues: dict[str, list[int]] = {}
         for number, step in enumerate(self.steps):
             for device in step.devices:
@@ -217,7 +217,7 @@ class Plan:
         return texts or self.problems_of_order(tasks)
 
     def problems_of_order(self, tasks: Tasks) -> list[str]:
-        """Return problems of the steps in combination: wrong fused launches, and cycles."""
+        """Return problems of the steps together: impossible fused launches, and cycles."""
         problems = list(_fusion_problems(self, tasks))
         cycle = None if problems else self._cycle(tasks)
         if cycle:
@@ -225,7 +225,7 @@ class Plan:
         return problems
 
     def _cycle(self, tasks: Tasks) -> list[Any] | None:
-        """Return the names of tasks in a cycle of orders and precedence, or None."""
+        """Return tasks that wait for each other by device order or precedence, or None."""
         number_of = {step.task: number for number, step in enumerate(self.steps)}
         launches = self.launches()
         launch_of = {number: one for one, numbers in enumerate(launches) for number in numbers}

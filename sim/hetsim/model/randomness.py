@@ -1,9 +1,9 @@
-"""One tree of random streams: purpose of the loads, seed, replication, source.
+"""Random streams by path: purpose of the loads, seed, replication, source.
 
 A stream depends only on its path, so that all policies see the same load, adding a workload entry does not change the
 streams of others, and the number of worker processes does not matter.  The loads of `run`, `compare` and all other
 evaluations are `JUDGED`, those from which agents learn are `TRAINING`, and those by which networks are selected during
-training are `VALIDATION`.  `root` gives no two of them the same streams, whatever their seeds are.
+training are `VALIDATION`.  Two purposes never have the same streams, whatever their seeds are (`root`).
 """
 
 import zlib
@@ -18,7 +18,7 @@ APART = 2**32 - 1  # first key of branches other than the main one; no replicati
 
 
 def root(seed: int, loads: str = JUDGED) -> tuple[int, tuple[int, ...]]:
-    """Return entropy and first keys of the random streams for a seed and a purpose."""
+    """Return the entropy and first keys of the random streams of a seed and a purpose."""
     if loads != JUDGED:
         return (FIRST[loads] + seed, ()) if seed < SPAN else (seed, (APART, _key(loads)))
     taken = any(first <= seed < first + SPAN for first in FIRST.values())

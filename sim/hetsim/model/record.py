@@ -33,7 +33,7 @@ class DecisionTime:
     """
 
     cycle: Seconds = 0.0
-    """Cycles begin at multiples of this time; as soon as something has changed unless given."""
+    """Cycles begin at multiples of this time; unless given, a cycle begins as soon as something has changed."""
     per_cycle: Seconds = 0.0
     """Time that each cycle takes before the scheduler decides."""
     per_waiting: Seconds = 0.0
@@ -81,10 +81,10 @@ STAGE_SPANS = {
 class ClosedStream:
     """A closed loop: `clients` that think, send a task, and wait for its end.
 
-    `clients` are pairs of a time, the first 0, and the number of clients from then on.  `rows` are the rows of `Tasks`
-    that belong to it, in the order of sending; the tasks of the first clients have arrival times, the others inf until
-    the engine sends them.  `deadline` and `patience`, if its tasks have them, count seconds from sending, with one
-    entry for each of `rows`: the columns of `Tasks` cannot hold them before the tasks are sent.
+    `clients` are pairs: a time (the first is 0), and the number of clients from that time on.  `rows` are the rows of
+    `Tasks` that belong to the loop, in the order of sending.  Tasks that clients send first have arrival times; all
+    others have inf until the engine sends them.  `deadline` and `patience`, if the tasks have them, are seconds from
+    sending, one entry for each of `rows`: the columns of `Tasks` cannot store them before the tasks are sent.
     """
 
     name: str
@@ -121,8 +121,9 @@ class RunInput:
     # warnings that the results show first, such as a load beyond every capacity
     warnings: list[str] = field(default_factory=list)
     overloads: list[tuple[str, float, float]] = field(default_factory=list)
-    """Services whose waits must grow, in a line.  The warning, the maximum number of requests that are served until the
-    last one arrives, and the minimum seconds that the last of these has waited."""
+    """Services whose constant load exceeds their capacity, and which serve in order of arrival.  For each: the warning,
+    the maximum number of requests served before the last arrival, and the minimum seconds that the last of these has
+    waited."""
     # keys of the scenario that no proof of a planner takes into account
     unplanned: list[str] = field(default_factory=list)
     faults: list[Faults] = field(default_factory=list)
@@ -155,7 +156,7 @@ class Record:
     answered or given up; None if no client times out or retries.
 
     `first_token`: time of the first token of a request to a language model, None if there are none; `received`:
-    device-seconds of its shares of steps, if clients time out or retry.
+    device-seconds of the request's shares of steps, None unless clients time out or retry.
 
     `energy`: J above idle; None if the run did not record it: it is then derived from `compute`.
 
@@ -217,8 +218,8 @@ class Record:
     def stage(self, name: str) -> np.ndarray | None:
         """Return the seconds of `upload`, `compute` or `download` counted for each task.
 
-        None in a run in which every task only computed.  If all launches are batches, the seconds are derived from
-        these, which spares columns of millions of requests.
+        None if every task of the run only computed.  If all launches are batches, the seconds are derived from the
+        launches, which avoids columns with a row for each of millions of requests.
         """
         column: np.ndarray | None = getattr(self, name)
         if self.compute is not None or self.launches is None or self.batch is None:

@@ -69,8 +69,8 @@ class ReplicaStart:
     warm: Seconds | None = None
     """Value of `fixed` on a node where the service already had a replica; the same unless given."""
     sources: tuple[str, ...] = field(default=("host",), metadata={"alias": "from"})
-    """Where weights come from, by preference: gpu (of a replica there, over nvlink), host, disk, or a
-    store's name; host unless given."""
+    """Where weights come from, by preference: gpu (of another replica on the node, over nvlink), host, disk, or the
+    name of a store; host unless given."""
     share: bool = False
     """True if a replica joins a load of its model that is in progress on the same node."""
 
@@ -79,8 +79,9 @@ class ReplicaStart:
 class ReplicaKind:
     """Replicas on one device type: step times, KV blocks, weights, initial numbers.
 
-    `prefillers` only prefill; `replicas` are the others.  Of a service that forms batches, which has no steps, `mode`
-    is what a replica keeps: idle devices of one node, and cores and memory of their host.
+    `prefillers`: number of replicas that only prefill; `replicas`: number of all others.  In services that form
+    batches, which have no steps, `mode` is what a replica occupies: devices of one node, and cores and memory of the
+    host.
     """
 
     step: StepTimes
@@ -112,16 +113,16 @@ class Service:
     """True if all requests take exactly `per_item`."""
     bytes_in: float = 0.0
     bytes_out: float = 0.0
-    """Private data of a request, on average."""
+    """Mean bytes of output per request."""
     cache: ResultCache | None = None
     request_delay: Seconds = field(default=0.0, metadata={"alias": "request"})
     """Time of a request from the front end to the node."""
     response_delay: Seconds = field(default=0.0, metadata={"alias": "response"})
     """Time of a response back to the front end."""
     about: dict[str, object] = field(default_factory=dict)
-    """Further facts of its scenario entry for policies (tokens, cache, ...)."""
+    """Further data of its scenario entry, for policies (tokens, cache, ...)."""
     policy_key: str = "policy.batching"
-    """Where the scenario names its batching policy, for messages."""
+    """Scenario key of the batching policy, for messages."""
     # Its replicas in each of its modes, if it has any; else batches run wherever the scheduler starts them.
     kinds: tuple[ReplicaKind, ...] = ()
     scaling: ScaleBounds | None = None
@@ -142,9 +143,9 @@ class Service:
 class LanguageService:
     """A language model with continuous batching: the batch changes between steps.
 
-    `rows` are its rows of `Tasks`; the columns `prompt_tokens` and `output_tokens` (of `Tasks.extra`) say how long
-    these requests are.  They alone have its modes, each a replica on some devices of one type and node; `kinds` are
-    what replicas are in these modes, in this order.  `token_bytes` is what the keys and values of a token take.
+    `rows` are its rows of `Tasks`; the columns `prompt_tokens` and `output_tokens` (of `Tasks.extra`) have the lengths
+    of its requests.  Each mode of its shape is one replica on devices of one type and node; `kinds` describes the
+    replicas, in the order of the modes.  `token_bytes` is the size of the keys and values of one token.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Slices of a MIG GPU, and NVIDIA's profiles with their possible positions.
 
-A GPU of these families has seven compute slices and eight memory slices.  A profile has a number of both and begins at
-one of some positions among the eight; two profiles never overlap.  Reference: NVIDIA, Multi-Instance GPU User Guide,
-"Supported MIG Profiles" and "MIG Device Placements" (`nvidia-smi mig -lgipp`).
+A GPU of these families has seven compute slices and eight memory slices.  A profile takes a number of each, and begins
+at one of several positions among the memory slices; two profiles on a GPU never overlap.  Reference: NVIDIA,
+Multi-Instance GPU User Guide, "Supported MIG Profiles" and "MIG Device Placements" (`nvidia-smi mig -lgipp`).
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ class Slice(NamedTuple):
     position: int = 0  # the profile's first memory slice
 
     def bytes_of(self, memory: int | None) -> int:
-        """Return the bytes of the slice on a GPU with this memory (None if unlimited)."""
+        """Return the slice's bytes on a GPU with this memory (None: unlimited)."""
         return self.memory or round((1 << 62 if memory is None else memory) * self.share)
 
 

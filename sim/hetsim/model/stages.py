@@ -39,7 +39,7 @@ def download_rate(link: Link) -> float:
 
 @dataclass(frozen=True)
 class Private:
-    """Bytes that each task moves for itself alone: up, and down with final items."""
+    """Bytes of the tasks' own data: to upload, and to download (final items included)."""
 
     up: np.ndarray
     down: np.ndarray
@@ -50,7 +50,7 @@ class Private:
 
 
 def private_bytes(tasks: Tasks) -> Private:
-    """Return the bytes of each task's own data that it moves up and down."""
+    """Return the bytes of each task's own data to upload and to download."""
     blank = np.zeros(len(tasks))
     up = blank if tasks.bytes_in is None else np.asarray(tasks.bytes_in, dtype=float)
     down = blank if tasks.bytes_out is None else np.asarray(tasks.bytes_out, dtype=float)
@@ -71,7 +71,7 @@ def final_bytes(tasks: Tasks) -> np.ndarray:
 
 
 def stage_seconds(mode: Mode, way: Way, private: Private, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return upload and download seconds of single tasks over a path; 0 on cores."""
+    """Return upload and download seconds of one-task launches on a path; 0 for cores."""
     if mode.on_cpu:
         return np.zeros(len(rows)), np.zeros(len(rows))
     sizes = private.up[rows] / mode.gpus, private.down[rows] / mode.gpus

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LinearSteps:
-    """Seconds of a step of one replica: linear in tokens, or as measured.
+    """Seconds of a step of one replica: linear in tokens, or with measured parts.
 
-    `decode` and `prefill` are the times of a step that only decodes a number of sequences, or only prefills a number of
-    prompt tokens; they replace `per_sequence` and `per_prompt_token`.  A step that does both takes both times, `fixed`
-    counted once.
+    `decode`: times of a step that decodes this number of sequences and does nothing else; `prefill`: times of a step
+    that only prefills this number of prompt tokens.  They replace `per_sequence` and `per_prompt_token`.  A step that
+    does both takes the sum of both times, with `fixed` counted once.
     """
 
     fixed: Seconds = 0.0
@@ -57,7 +57,7 @@ class LinearSteps:
         return self.prefill.seconds_for(prompt_tokens) - self.fixed if prompt_tokens else 0.0
 
     def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
-        """Return the seconds of a step that prefills and decodes with a context."""
+        """Return the seconds of a step; `context`: tokens of all decoding sequences."""
         decoding = self.decodes(sequences) + self.per_context_token * context
         return self.fixed + self.reads(prompt_tokens) + decoding
 
@@ -68,7 +68,7 @@ class LinearSteps:
         return steps * (self.fixed + each + token * context) + token * sequences * (steps * (steps - 1) // 2)
 
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:
-        """Return how many decoding steps fit into `seconds`, accurate to one."""
+        """Return how many decoding steps fit into `seconds`; it may be wrong by one."""
         growth = self.per_context_token * sequences
         base = self.fixed + self.decodes(sequences) + self.per_context_token * context - growth / 2
         if growth > 0 and seconds > 0:
@@ -76,7 +76,7 @@ class LinearSteps:
         return int(max(seconds, 0.0) / base) if base > 0 else 0
 
     def alone(self, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
-        """Return the serving seconds of requests that are alone on a replica."""
+        """Return each request's seconds alone on a replica; prompts in chunks of `chunk`."""
         prefills = np.ones(len(prompt)) if chunk is None else np.ceil(prompt / chunk)
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
@@ -84,7 +84,6 @@ class LinearSteps:
         return steps + self._reading(prompt, chunk) + self.per_context_token * context
 
     def _reading(self, prompt: np.ndarray, chunk: int | None) -> np.ndarray:
-        """Return the seconds beyond `fixed` to prefill each prompt alone in chunks."""
         if self.prefill is None:
             return self.per_prompt_token * prompt
         tokens, place = np.unique(prompt, return_inverse=True)
@@ -93,7 +92,7 @@ class LinearSteps:
         return np.array(seconds)[place].reshape(prompt.shape)
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
-        """Return minimum mean seconds of prompt, answer and both, without `fixed`."""
+        """Return minimum mean seconds per request without `fixed`: prompt, answer, both."""
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
         each, token = self._min_seconds(sequences)
@@ -102,7 +101,7 @@ class LinearSteps:
         return read, answer, read + answer
 
     def _min_seconds(self, sequences: int) -> tuple[float, float]:
-        """Return minimum seconds beyond `fixed` of a decoded and a prompt token."""
+        """Return the minimum seconds (without `fixed`) per decoded and per prompt token."""
         each, token = self.per_sequence, self.per_prompt_token
         if isinstance(self.decode, StageTime):
             each = max(0.0, self.decode.seconds_for(sequences) - self.fixed) / sequences
@@ -118,7 +117,7 @@ class LinearSteps:
 
 
 def _alone(times: RooflineSteps | KernelSteps, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
-    """Return the serving seconds of requests that are alone on a replica."""
+    """Return each request's seconds alone on a replica; prompts in chunks of `chunk`."""
     pairs, place = np.unique(np.stack([prompt, output]), axis=1, return_inverse=True)
     read = {tokens: _read_alone(times, tokens, chunk) for tokens in np.unique(pairs[0]).tolist()}
     seconds = [read[p] + times.decoding(o - 1, 1, p + 1) for p, o in pairs.T.tolist()]
@@ -157,13 +156,13 @@ class RooflineSteps:
         return linear + self.link_latency + self.link_per_token * tokens
 
     def _decode(self, sequences: int) -> float:
-        """Return the seconds of a decode-only step beyond `fixed`, `host` and context."""
+        """Return the seconds of a decode-only step without `fixed`, `host` and context."""
         if (decode := self._known.get(sequences)) is None:
             decode = self._known[sequences] = self._matrices(sequences, sequences)
         return decode
 
     def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
-        """Return the seconds of a step that prefills and decodes these tokens."""
+        """Return the seconds of a step; `attended`: token pairs in prompts' attention."""
         if prompt_tokens:
             linear = self._matrices(prompt_tokens + sequences, sequences + 1)
         else:
@@ -171,7 +170,7 @@ class RooflineSteps:
         return self.fixed + max(self.host, linear + self.per_context_token * context + self.per_pair * attended)
 
     def _short(self, sequences: int, context: int) -> float:
-        """Return the number (real) of next steps whose time is limited by the host."""
+        """Return the number of next steps (not rounded) that take the time of the host."""
         slope = self.per_context_token * sequences
         lacking = self.host - self._decode(sequences) - self.per_context_token * context
         if lacking <= 0:
@@ -190,7 +189,7 @@ class RooflineSteps:
         return steps * self.fixed + short * self.host + rest * first + slope * (rest * (steps + short - 1) / 2)
 
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:
-        """Return how many decoding steps fit into `seconds`, accurate to one."""
+        """Return how many decoding steps fit into `seconds`; it may be wrong by one."""
         short = self._short(sequences, context)
         flat = self.fixed + self.host
         if short > 0 and seconds <= math.ceil(min(short, 2**60)) * flat:
@@ -207,9 +206,9 @@ class RooflineSteps:
     alone = _alone
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
-        """Return minimum mean seconds per request: prompt, answer, and both.
+        """Return minimum mean seconds per request without `fixed`: prompt, answer, both.
 
-        Without `fixed`.  If the same steps do both, reading the weights overlaps with arithmetic as far as possible.
+        For both, reading the weights overlaps with arithmetic as far as possible.
         """
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
@@ -228,10 +227,10 @@ class KernelSteps:
     """Seconds of a step as the sum of its kernels' measured times.
 
     Kernels that depend only on the number of tokens (matrices, experts, sums over GPUs) are interpolated between
-    `tokens`, and so is the last matrix, which only generated tokens need.  Attention is a table: of decoding by
-    sequences and mean context, of prompts by their number and length; both are interpolated between the points and
-    extrapolated beyond the last. Contexts and lengths begin at 0.  `fixed` is per step, `per_sequence` per sequence and
-    prompt.
+    `tokens`, and so is the last matrix, which only generated tokens need.  The times of attention are two tables: for
+    decoding, by number of sequences and mean context; for prompts, by their number and length.  They are interpolated
+    between the points and extrapolated beyond the last point; contexts and lengths begin at 0.  `fixed` is added to
+    each step, `per_sequence` for each sequence and prompt in the step.
     """
 
     fixed: float
@@ -250,7 +249,7 @@ class KernelSteps:
     attends = True
 
     def _decode(self, sequences: int) -> tuple[float, tuple[float, ...]]:
-        """Return step seconds without attention, and attention seconds by context."""
+        """Return a step's seconds without attention, and those of attention by context."""
         if (times := self._known.get(sequences)) is None:
             each = self.fixed + self.per_sequence * sequences
             matrices = on_line(self.tokens, self.linear, sequences) + on_line(self.tokens, self.last, sequences)
@@ -263,7 +262,7 @@ class KernelSteps:
         return times
 
     def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
-        """Return the seconds of a step that prefills and decodes these tokens."""
+        """Return the seconds of a step; `attended`: token pairs in prompts' attention."""
         seconds = 0.0
         if sequences:
             seconds, attention = self._decode(sequences)
@@ -288,14 +287,14 @@ class KernelSteps:
         return first + (second - first) * (prompts - low) / (high - low)
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
-        """Return the seconds of decoding steps; each adds a context token per sequence."""
+        """Return the seconds of decode steps; each adds a context token per sequence."""
         each, attention = self._decode(sequences)
         return self._walk(each, attention, context / sequences, steps=steps, limit=math.inf)[1]
 
     def _walk(self, each: float, attention: tuple[float, ...], mean: float, steps: int, limit: float) -> (
         tuple[int, float]
     ):  # fmt: skip
-        """Return the number of steps, and their seconds, that fit into both limits."""
+        """Return how many of `steps` steps fit into `limit` seconds, and their seconds."""
         done, seconds, contexts = 0, 0.0, self.contexts
         place = _segment(contexts, mean)
         while done < steps:
@@ -314,14 +313,14 @@ class KernelSteps:
         return done, seconds
 
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:
-        """Return how many decoding steps fit into `seconds`, accurate to one."""
+        """Return how many decoding steps fit into `seconds`; it may be wrong by one."""
         each, attention = self._decode(sequences)
         return self._walk(each, attention, context / sequences, steps=1 << 60, limit=max(0.0, seconds))[0]
 
     alone = _alone
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
-        """Return minimum mean seconds of prompt, answer and both, without `fixed`."""
+        """Return minimum mean seconds per request without `fixed`: prompt, answer, both."""
         decodes = output - 1.0
         tokens, answers = float(prompt.mean()), float(decodes.mean())
         each = min(seconds / size for size, seconds in zip(self.tokens, self.linear, strict=True))
@@ -335,12 +334,11 @@ class KernelSteps:
 
 
 def _segment(points: tuple[int, ...], value: float) -> int:
-    """Return the index of a value's segment; the outer segments extend to infinity."""
     return min(max(bisect_right(points, value) - 1, 0), len(points) - 2)
 
 
 def on_line(points: tuple[int, ...], values: tuple[float, ...], value: float) -> float:
-    """Interpolate linearly: constant before the points, extrapolated after them."""
+    """Interpolate linearly: constant below the points, extrapolated above them."""
     place = _segment(points, value)
     low = points[place]
     if value <= low:
@@ -377,5 +375,5 @@ def scaled(times: Any, factor: float) -> Any:
 
 
 def attended(tokens: int, before: int) -> int:
-    """Return the number of token pairs in the attention of new prompt tokens."""
+    """Return the number of token pairs in the attention of `tokens` new prompt tokens."""
     return tokens * before + tokens * (tokens + 1) // 2

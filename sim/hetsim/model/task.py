@@ -111,7 +111,7 @@ class Task:
         return table.partitions[0 if table.partition_code is None else table.partition_code[self.index]]
 
     def label(self, name: str) -> str:
-        """Return a text label of its source, such as `account` or `qos`; empty if none."""
+        """Return a text label from the task's source, such as `account`; empty if none."""
         column = self._table.extra.get(name)
         value = None if column is None else column[self.index]
         return "" if value is None or value != value else str(value)
@@ -138,11 +138,11 @@ class Task:
         return () if column is None else column[self.index]
 
     def estimate_at(self, position: int) -> float:
-        """Return the estimated seconds from scratch in the mode at a position."""
+        """Return the estimated seconds of the whole task in the mode at this position."""
         return self.estimates[position] + self.shape.modes[position].single
 
     def estimate_in(self, mode: Mode) -> float:
-        """Return the estimated seconds from scratch in one of its modes."""
+        """Return the estimated seconds of the whole task in one of its modes."""
         return self.estimates[self.shape.position[mode]] + mode.single
 
     def remaining_in(self, mode: Mode) -> float:
@@ -151,7 +151,7 @@ class Task:
 
     @property
     def shortest_estimate(self) -> float:
-        """Estimated seconds from scratch in its fastest mode."""
+        """Estimated seconds of the whole task in its fastest mode."""
         modes = self.shape.modes
         if len(modes) == 1:
             return self.estimates[0] + modes[0].single
@@ -163,14 +163,14 @@ class Task:
         return self.shortest_estimate * (1.0 - self.done)
 
     def modes_by_speed(self) -> Sequence[int]:
-        """Return the positions of its modes by estimate, fastest first, stable."""
+        """Return the positions of its modes, fastest by estimate first; ties by position."""
         count = len(self.shape.modes)
         if count == 1:
             return (0,)
         return sorted(self.allowed or range(count), key=self.estimate_at)
 
     def fastest_modes(self) -> Sequence[Mode]:
-        """Return the modes of the task by estimate, fastest first, stable."""
+        """Return the modes of the task, fastest by estimate first; ties by position."""
         modes = self.shape.modes
         return modes if len(modes) == 1 else [modes[position] for position in self.modes_by_speed()]
 

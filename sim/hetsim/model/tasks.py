@@ -58,10 +58,10 @@ class BatchTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpanSpeeds:
-    """Rates of a gang by the smallest part of the cluster that contains it.
+    """Rates of a gang by the level (node, rack, ...) that contains all its devices.
 
-    If several parts contain it, the fastest rate counts.  `island` and `switch` count if the nodes have them (`island`,
-    `pcie: {switch: ...}`), `rack` if nodes have one.
+    The fastest rate of the levels that contain them counts.  `island` and `switch` count only on nodes that have them
+    (keys `island`, `pcie: {switch: ...}`), `rack` only if nodes have one.
     """
 
     island: Part = field(default=1.0, metadata=OPTIONAL)
@@ -77,14 +77,14 @@ class SpanSpeeds:
 
     @classmethod
     def given(cls, **rates: float) -> SpanSpeeds:
-        """Return the rates; a missing rate equals that of the previous level."""
+        """Return the rates; a level without a rate gets that of the level before it."""
         if not rates:
             raise ValueError("span_speeds must have a rate for at least one of island, switch, node, rack and cluster")
         rate = 1.0
         return cls(*[rate := rates.get(level, rate) for level in cls.__slots__])
 
     def check(self) -> None:
-        """Raise KeyProblem for a rate that rises with distance."""
+        """Raise KeyProblem if a wider level has a higher rate than a level inside it."""
         for wide, narrow in (("node", "island"), ("node", "switch"), ("rack", "node"), ("cluster", "rack")):
             if getattr(self, wide) > getattr(self, narrow):
                 raise KeyProblem(wide, f"a gang over one {wide} must not be faster than within one {narrow}")
@@ -117,19 +117,19 @@ class ComputeTime:
     """Time per batch."""
 
     def base(self, count: int) -> float:
-        """Return the additional seconds for `count` tasks (at most proportional)."""
+        """Return the seconds of a launch of `count` tasks without the tasks' own times."""
         return self.fixed
 
 
 @dataclass(frozen=True, eq=False)
 class Mode(ComputeTime):
-    """A device type and the resources of a launch there.  Compared by identity.
+    """A device type and the resources that a launch occupies there.
 
-    `gpus` is the number of accelerators of a launch and `share` its share of each (millionths; WHOLE unless
-    fractional); both are 0 in a CPU mode.  `millicores` and `memory` are occupied on the host; a gang on several nodes
-    occupies them in proportion to its accelerators there, or else to its cores.  `gpu_memory` is occupied on each
-    accelerator.  With `span_any` its devices may be on several nodes.  A launch of n tasks computes for `base(n)` plus
-    the sum of its tasks' own times.
+    Modes are compared by identity.  `gpus` is the number of accelerators of a launch, and `share` the share that it
+    occupies of each (millionths; WHOLE for whole accelerators); both are 0 in a CPU mode.  `millicores` and `memory`
+    are occupied on the host; a gang on several nodes occupies them in proportion to its accelerators there, or else to
+    its cores.  `gpu_memory` is occupied on each accelerator.  With `span_any` its devices may be on several nodes.  A
+    launch of n tasks computes for `base(n)` plus the sum of its tasks' own times.
     """
 
     name: str
@@ -159,8 +159,8 @@ class Mode(ComputeTime):
     limited: bool = field(init=False)  # True if its partition limits what runs there in total
     scattered: bool = field(init=False)  # True if any of its stages is drawn from measured times that vary
     unit: Mode | None = field(init=False)
-    """The part of a gang on one node, as a mode; None in all other modes.  The part of each of `node_count` nodes, or
-    one core of a gang of cores that may use any number of nodes."""
+    """The part of a gang on one node, as a mode.  With `node_count` above 1: an equal part of everything; for a gang of
+    cores on any nodes: one core; for any other mode: None."""
     # one whole accelerator of any node and nothing else, neither host nor GPU memory (most common)
     bare: bool = field(init=False)
     # `base(1)`: compute seconds of a one-task launch in addition to the task's own time
@@ -197,19 +197,19 @@ class Mode(ComputeTime):
         )
 
     def base(self, count: int) -> float:
-        """Return the compute seconds in addition to the sum of the tasks' own times."""
+        """Return the seconds of a launch of `count` tasks without the tasks' own times."""
         return super().base(count) if self.table is None else self.table.seconds_for(count)
 
     def computing(self, size: int, own: Times, left: float = 1.0) -> Times:
         """Return the compute seconds of a launch of `size` tasks.
 
-        `own`: sum of its tasks' remaining times; `left`: the largest remaining fraction of a task.  The only formula of
-        batch compute times: engine, forecasts, policies' estimates, capacities and theory all use it.
+        `own`: sum of the tasks' remaining times; `left`: the largest remaining fraction of a task.  This is the only
+        formula of batch compute times: engine, forecasts, policies' estimates, capacities and theory all use it.
         """
         return self.base(size) * left + own
 
     def stages(self, size: int, own: float, left: float = 1.0) -> BatchTimes:
-        """Return the stage seconds of a launch without bytes; CPU modes have no transfers."""
+        """Return the stage seconds of a launch that transfers no bytes (see `computing`)."""
         if self.on_cpu:
             return BatchTimes(0.0, self.computing(size, own, left), 0.0)
         up, down = self.upload.seconds_for(size), self.download.seconds_for(size)
@@ -247,7 +247,7 @@ class Mode(ComputeTime):
 
     @property
     def width(self) -> float:
-        """Number of devices busy while a launch computes: GPUs, or cores."""
+        """Number of devices that are busy while a launch computes: GPUs, or cores."""
         return self.gpus * self.share / WHOLE if self.gpus else self.cpus
 
     def allows(self, node: int) -> bool:
@@ -255,7 +255,7 @@ class Mode(ComputeTime):
         return self.nodes is None or bool(self.nodes >> node & 1)
 
     def span_rate(self, devices: Sequence[Device]) -> float:
-        """Return the rate of a gang by the locality of its devices; 1 for one device."""
+        """Return a gang's rate factor by the distance of its devices; 1 for one device."""
         if len(devices) < 2:
             return 1.0
         if self.exchange is not None:
@@ -274,15 +274,15 @@ class Mode(ComputeTime):
 class Stopping:
     """Costs of stopping: seconds to save and restore, bytes of state, checkpoints.
 
-    A task with `state` bytes also needs the time to move them between host and device.  With `interval`, work is safe
-    only at multiples of it (computed seconds at nominal rate): a stop that keeps work saves the state at once, a fault
-    falls back to the last multiple.  inf: only saved stops keep work when a device fails.  The last `checkpoint`
-    seconds of each interval are for writing; times of tasks contain them (`with_checkpoints`).
+    A task with `state` bytes also needs the time to move them between host and device.  With `interval`, a checkpoint
+    is written at each multiple of it (computed seconds at nominal rate): a stop that keeps work saves the state at
+    once, a fault falls back to the last multiple.  If it is inf, only saved stops keep work when a device fails.  The
+    last `checkpoint` seconds of each interval are for writing; times of tasks include them (`with_checkpoints`).
 
     `input`: "saved": the input of a task is part of the state that a stop saves; "again": it is uploaded again; None:
-    saved if there are `state` bytes.  After a failure it is always uploaded again.  `block`: with a device that drains
-    or flushes, a kernel can be stopped only between blocks of this length (`hetsim.model.cluster.Preemption`); 0:
-    anywhere. `idempotent`: its blocks can be discarded and run again.
+    saved if `state` is above 0.  After a failure it is always uploaded again.  `block`: with a device that drains or
+    flushes, a kernel can be stopped only between blocks of this length (`hetsim.model.cluster.Preemption`); 0:
+    anywhere.  `idempotent`: the kernel's blocks can be discarded and run again.
     """
 
     save: Seconds = 0.0
@@ -292,16 +292,16 @@ class Stopping:
     state: Bytes = 0
     """Bytes of state that are moved to the host and back."""
     interval: Seconds = math.inf
-    """Computed time between checkpoints, to which a fault falls back; only saved stops count unless given."""
+    """Computed time between checkpoints, to which a fault falls back; unless given, only saved stops keep work."""
     block: Seconds = 0.0
-    """Length of a kernel's blocks: drain and flush stop it only between two blocks; anywhere unless given."""
+    """Length of a kernel's blocks: drain and flush stop a kernel only between two blocks; anywhere unless given."""
     idempotent: bool = False
     """True if blocks can be discarded and run again."""
     checkpoint: Seconds = 0.0
     """Time that each checkpoint takes, in which nothing is computed."""
     input: Literal["saved", "again"] | None = None
-    """Whether the input (`bytes_in`, `upload`) is part of the state that a stop saves, or uploaded again: saved
-    where state is above 0, else again; after a failure always again."""
+    """saved: the input (`bytes_in`, `upload`) is part of the state that a stop saves; again: it is uploaded again.
+    Unless given, saved if `state` is above 0, else again; after a failure always again."""
 
     @classmethod
     def given(cls, interval: float = math.inf, checkpoint: float = 0.0, **others: Any) -> Stopping:
@@ -332,7 +332,7 @@ class Stopping:
 
 
 class Shape:
-    """The set of modes of interchangeable tasks; equal shapes are one object."""
+    """Modes and stopping costs of interchangeable tasks; equal shapes are one object."""
 
     __slots__ = ("index", "modes", "position", "preemptible", "stopping")
 
@@ -350,9 +350,9 @@ class Shape:
 class Item:
     """A named piece of data; `home`: first node with it, None if every host has it.
 
-    A `lasting` item (a model's weights) is state of the device rather than input of a task: loading it is not counted
-    in the task's own time.  An item without a home that a task of the run writes is created where that task runs; an
-    item with a home has a first version there.
+    A `lasting` item (such as a model's weights) is state of the device rather than input of a task: the time to load it
+    is not part of the task's own time.  If a task of the run writes an item without a home, the item is created where
+    that task runs; an item with a home has a first version there.
     """
 
     name: Name
@@ -367,7 +367,7 @@ class Item:
 class KernelWork:
     """Work of kernels by row and mode, for fused launches (`hetsim.model.fusion`).
 
-    Seconds of launching (`overhead`), of the operations alone and of the memory traffic alone: a kernel takes the
+    Seconds for launching (`overhead`), for the operations alone, and for the memory traffic alone: a kernel takes the
     overhead plus the larger of the other two.  `bytes`: memory traffic.  NaN if the work is not known.
     """
 
@@ -389,7 +389,7 @@ class KernelWork:
 
     @property
     def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The columns in the order in which `KernelWork` takes them."""
+        """The columns, in the order of the arguments of `KernelWork`."""
         return self.overhead, self.operations, self.traffic, self.bytes
 
     def take(self, rows: np.ndarray) -> KernelWork:
@@ -401,7 +401,7 @@ class StagedRequests:
     """Requests with several stages, one task for each; results count them once.
 
     Columns have a row for each task of the run.  Tasks of one request arrive together, in consecutive rows, and have
-    one class, user, weight and deadline; admission decides on the first task, and the answer holds for all.
+    one class, user, weight and deadline; admission decides on the first task, and its answer applies to all tasks.
     """
 
     first: np.ndarray  # row of the first task of the request; a task that is not a stage is its own request
@@ -412,7 +412,7 @@ class StagedRequests:
 
     @property
     def count(self) -> int:
-        """Number of requests; tasks without stages count too."""
+        """Number of requests; a task that belongs to no staged request counts as one."""
         return int(np.count_nonzero(self.first == np.arange(len(self.first))))
 
     @property
@@ -476,14 +476,14 @@ class Tasks:
         return len(self) if self.staged is None else self.staged.count
 
     def computing(self, times: np.ndarray) -> np.ndarray:
-        """Return compute seconds by task and mode; inf for modes that a task lacks."""
+        """Return compute seconds of single tasks by mode; inf for modes that a task lacks."""
         single = np.full((len(self.shapes), times.shape[1]), math.inf)
         for row, shape in zip(single, self.shapes, strict=True):
             row[: len(shape.modes)] = [mode.single for mode in shape.modes[: len(row)]]
         return times + single[self.shape]
 
     def name(self, index: int) -> Any:
-        """Return the id of a row: the source's own, or the row number."""
+        """Return the id of a row as in its source; the row number if it has none."""
         if self.id is None:
             return index
         value = self.id[index]
@@ -496,7 +496,7 @@ class Tasks:
 
     @property
     def plain(self) -> bool:
-        """True without transfers, task graph or shared data: a launch only computes."""
+        """True without transfers, task graph or shared data: launches only compute."""
         return (
             self.bytes_in is None
             and self.bytes_out is None

@@ -53,7 +53,9 @@ _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf|
 def parse(
     value: Any, units: dict[str, float], example: str, *, negative: bool = False, most: float = MAX_NUMBER
 ) -> float:
-    """Parse a value into base units, at most `most`; ValueError states what is wrong.
+    """Parse a value into base units; raise ValueError with a reason if it is wrong.
+
+    `units`: factors by unit; `example`: a correct value, for messages; `most`: maximum in base units.
 
     >>> parse("1.5 min", TIME, "5 s")
     90.0
@@ -87,7 +89,7 @@ def parse(
 
 
 def parse_fraction(value: Any) -> float:
-    """Parse a fraction, as `0.05` or `5%`."""
+    """Parse a fraction, such as `0.05` or `5%`."""
     if isinstance(value, str):
         return parse(value, FRACTION, "5%")
     if not is_number(value):

@@ -1,7 +1,6 @@
 """Pictures on paper: the only file of this package that imports matplotlib.
 
-matplotlib is used through its objects only: no window opens, no global state changes, and any number of pictures can be
-made.
+matplotlib is used through its objects only: no window opens, and no global state changes.
 """
 
 import math
@@ -153,7 +152,6 @@ def _inches(ax: Axes) -> float:
 
 
 def _legend_and_title(ax: Axes, panel: Panel, handles: dict[str, Any]) -> None:
-    """Place legend and title, the title above if they do not fit into one line."""
     inches = _inches(ax) / 0.775  # of its part of the sheet
     names, room, pad = [6 + len(label) for label in handles] or [1], panel.room, panel.room or None
     width = int(12.2 * inches)
@@ -249,7 +247,6 @@ MARKER = 4.0  # half the size of a marker in points; names are about 9 points hi
 
 
 def _place_texts(ax: Axes, panel: Panel, mark: Texts) -> None:
-    """Place texts next to their points, clear of texts, points and, if possible, bars."""
     sheet = ax.get_figure(root=True)
     assert sheet is not None
     sheet.draw_without_rendering()  # only then is it known where on the page a point lies

@@ -19,8 +19,8 @@ STRETCHES = 400  # number of equal intervals of time over which lines are means
 def serving(result: Result) -> Picture:
     """Draw the replicas of language models: KV blocks, requests, tokens, gaps.
 
-    Lines are means over 400th parts of the run, over all replicas; requests are sums.  The upper KV line is the maximum
-    of any replica in each part.  Without a memory limit that panel is omitted.
+    Lines are means over intervals of 1/400 of the run and over all replicas; numbers of requests are sums.  The upper
+    KV line is the maximum of any replica in each interval.  Without a memory limit that panel is omitted.
 
     Parameters: result: a run.
     Returns: the picture.
@@ -65,7 +65,6 @@ def _memory(rows: pd.DataFrame, edges: np.ndarray) -> Panel:
 
 
 def _load(rows: pd.DataFrame, edges: np.ndarray) -> list[Panel]:
-    """Return panels of requests, and of decoded and read tokens per step."""
     middle, length = (edges[:-1] + edges[1:]) / 2, (rows["end"] - rows["start"]).to_numpy()
     columns = {name: rows[name].to_numpy(dtype=float) for name in ("running", "waiting", "steps", "prompt_tokens")}
     requests = [Line(middle, _means(rows, columns[name], edges), name, color)

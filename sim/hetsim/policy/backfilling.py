@@ -35,10 +35,9 @@ def demand_fits_nowhere(demand: Demand, view: View) -> bool:
 
 
 class QueueWindow:
-    """The first waiting tasks by arrival, at most `size` per partition.
+    """The first waiting tasks by arrival, at most `size` per partition (None: all).
 
-    `size` None: all tasks; the tasks beyond `size` queue behind the window.  Tasks without a partition count as one
-    partition.
+    Further tasks wait in a queue behind the window.  Tasks without a partition count as one partition.
     """
 
     def __init__(self, size: int | None):
@@ -98,8 +97,8 @@ class QueueWindow:
 class Backfilling(ListScheduler):
     """FCFS in which a window of `depth` tasks behind the head may start before it.
 
-    In a cluster with partitions, `depth` tasks of each.  A subclass decides in `backfill` which of the tasks that fit
-    (`fitting`) may start, given when the heads could start (`reservation`).
+    In a cluster with partitions, the window has `depth` tasks of each partition.  A subclass decides in `backfill`
+    which of the tasks that fit now (`fitting`) may start, from the reserved starts of the heads (`reservations`).
 
     Cost: a round checks only tasks whose demands may fit since the last release, each task once until the next release;
     the arrival of a task that fits nowhere causes no round.
@@ -126,10 +125,10 @@ class Backfilling(ListScheduler):
         self.window.discard(task)
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
-        """Hook: a task is about to start in order."""
+        """Hook: called before a task is started in order, not before one is backfilled."""
 
     def backfill(self, heads: list[Task], view: View) -> Iterator[Decision]:
-        """Start tasks that may pass the heads."""
+        """Yield starts of tasks that may pass the heads; a subclass defines which."""
         return iter(())
 
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
@@ -147,7 +146,7 @@ class Backfilling(ListScheduler):
         return pause
 
     def _same_head(self, view: View) -> list[Task] | None:
-        """Return the last round's head if it is still first and nothing was released."""
+        """Return the last head if it is still first and no capacity was released, or None."""
         tasks = self.window.tasks
         if self._stuck is not None and tasks and self._stuck == (tasks[0], view.changes.releases):
             return [tasks[0]]
@@ -155,10 +154,10 @@ class Backfilling(ListScheduler):
         return None
 
     def start_heads(self, view: View) -> Generator[Decision, None, list[Task]]:
-        """Start tasks in order until heads do not fit; return these heads.
+        """Start tasks in order; return the heads: the tasks that do not fit now.
 
-        Behind a head only tasks start that do not compete with it (`claims_of`), until one of them does not fit and
-        becomes a head too; so heads do not compete with each other.
+        A task behind a head starts only if it does not compete with that head for resources (`claims_of`); the first
+        such task that does not fit becomes a head, too.  So heads do not compete with each other.
         """
         window, rule = self.window, self.placement
         tasks = window.tasks
@@ -188,10 +187,6 @@ class Backfilling(ListScheduler):
         return heads
 
     def _look_anew(self, heads: list[Task], view: View) -> None:
-        """Determine the tasks to check in this round: tasks that may fit now.
-
-        They are behind `window.changed`, with demands that are not in `_full`.
-        """
         window = self.window
         self._shadows.clear()
         if view.changes.releases != self._releases or heads != self._heads:
@@ -208,7 +203,8 @@ class Backfilling(ListScheduler):
     def fitting(self, heads: list[Task], view: View) -> Iterator[tuple[Task, Placement]]:
         """Yield the tasks behind the heads that could start now, each with a placement.
 
-        Start a task before requesting the next, or skip it: then it is yielded again after the next release.
+        The caller starts each task before it requests the next one.  A task that it does not start is yielded again
+        only after the next release.
         """
         self._look_anew(heads, view)
         window, full, rule = self.window, self._full, self.placement
@@ -242,9 +238,9 @@ class Backfilling(ListScheduler):
         window.changed = len(tasks)  # tasks pushed later have not been tried
 
     def reservations(self, heads: list[Task], task: Task, view: View) -> list[Shadow]:
-        """Return the reserved starts of heads that compete with the task.
+        """Return the reserved starts of the heads that compete with a task for resources.
 
-        Within a round these are the same objects, which account for the tasks that they let pass.
+        All calls in a round return the same objects, which account for the tasks that were allowed to pass.
         """
         reserved = []
         for head in heads if len(heads) == 1 else [head for head in heads if claims_of(head) & claims_of(task)]:

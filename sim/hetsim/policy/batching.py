@@ -1,9 +1,9 @@
 """Batching: how many waiting requests to launch, and which service goes first.
 
 A batching policy is called for one service and one device with room for a launch, whenever its last answer may be
-outdated: a batch of its service has ended, its `until` has passed, the number of requests that it named wait, or, if it
-waits for that, capacity was released.  It may be called more often.  It never sees the future: only arrivals, deadlines
-and estimates of requests that have arrived.
+outdated: a batch of its service has ended, its time `until` has passed, as many requests wait as it asked for, or
+capacity was released and it waits for that.  It may be called more often.  It never sees the future: only arrivals,
+deadlines and estimates of requests that have arrived.
 """
 
 import math
@@ -22,7 +22,7 @@ from hetsim.policy.request_queue import RequestQueue, Requests
 class BatchReport(NamedTuple):
     """A finished batch: number of requests, launched size (with padding), stage times.
 
-    A missing stage has length 0.  `oldest` is the arrival of the batch's first request.
+    A stage that the batch does not have has length 0.  `oldest` is the arrival time of its first request.
     """
 
     count: int  # type: ignore[assignment]  # hides `tuple.count`
@@ -46,7 +46,7 @@ class BatchReport(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Take:
-    """Launch requests (the oldest ones, or given ones) as one batch of `size`."""
+    """Launch requests as one batch, padded to `size`; `which`: the oldest n, or these."""
 
     which: int | Sequence[Task]
     size: int | None = None
@@ -54,7 +54,7 @@ class Take:
 
 @dataclass(eq=False, slots=True)
 class Discard:
-    """Drop requests (the oldest ones, or given ones), and call the policy again.
+    """Drop requests, and call the policy again; `which`: the oldest n, or these tasks.
 
     expired: True if their time ran out, as in `Reject`; False if they are refused for another reason.
     """
@@ -67,8 +67,8 @@ class Discard:
 class Delay:
     """Call the policy again at `until`, when `count` requests wait, or a batch ended.
 
-    released: also when capacity was released, so that another device may be offered; default: True if neither a time
-    nor a count is given.
+    released: True to call it also when capacity was released and another device may be offered; default: True if
+    neither a time nor a count is given.
     """
 
     __slots__ = ("until", "count", "released")
@@ -109,12 +109,12 @@ class Batching:
         """Hook: a batch of this service has ended."""
 
     def urgency(self, queue: RequestQueue, placement: Placement, view: View) -> float | None:
-        """Return a service's priority for a device, lowest first; None after all numbers."""
+        """Return the service's priority for a device: lowest first, None last."""
         return None
 
 
 class Counter:
-    """A service as seen by the dispatcher: queue, policy, and the last answer."""
+    """A service as seen by the dispatcher: its queue, its policy, and the last answer."""
 
     __slots__ = ("queue", "batching", "until", "count", "released", "releases", "ended", "asked")
 
@@ -129,7 +129,7 @@ class Counter:
         self.asked = False
 
     def due(self, now: float, releases: int) -> bool:
-        """Return True if the last answer may be outdated."""
+        """Return True if the policy's last answer may be outdated."""
         queue = self.queue
         if not (waiting := len(queue)):
             self.until, self.count, self.asked = math.inf, 1, False

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Shown:
-    """Base of decisions: `repr` shows the class and its fields."""
+    """Base of decisions, whose `repr` shows the class and its fields."""
 
     __slots__: tuple[str, ...] = ()
 
@@ -42,8 +42,9 @@ class _Shown:
 class Start(_Shown):
     """Launch one task, or several as one batch, on a placement.
 
-    In a mode with `parts` (`hetsim.model.fusion.fused_mode`) several tasks are launched as one kernel, each in its own
-    part, in this order; each task waits, or waits only for tasks before it in the launch (`View.together`).
+    In a mode with `parts` (`hetsim.model.fusion.fused_mode`) several tasks are launched as one kernel, in this order,
+    each in its own part of the mode.  Each task must be ready, or wait only for tasks before it in the launch
+    (`View.together`).
     """
 
     tasks: Task | Sequence[Task] | Requests
@@ -52,10 +53,10 @@ class Start(_Shown):
 
 @dataclass(repr=False, eq=False, slots=True)
 class Stop(_Shown):
-    """Stop a running task's launch; it waits again. `keep=False` loses the work.
+    """Stop a running task's launch; the task waits again. `keep=False` loses its work.
 
-    With a device: stop the replica of a language model on it.  Its requests wait again, and the tokens that they have
-    are prefilled again elsewhere; its service then lacks a replica (`Scheduler.replica`).
+    With a device: stop the replica of a language model on that device.  Its requests wait again, and their tokens are
+    prefilled again on other replicas; its service then lacks a replica (`Scheduler.replica`).
     """
 
     task: Task | Device
@@ -72,10 +73,10 @@ class Move(_Shown):
 
 @dataclass(repr=False, eq=False, slots=True)
 class Reject(_Shown):
-    """End a waiting task or requests for good; also an answer of admission.
+    """End a waiting task or requests for good; also an answer of admission policies.
 
-    expired: True if its time ran out while it waited: its deadline or a timeout has passed, or could not be met any
-    more even if it started now on an idle device.  Its status is then `expired`; after a refusal by choice it is
+    expired: True if its time ran out while it waited: its deadline or a timeout has passed, or could not be met even if
+    it started now on an idle device.  Its final status is then `expired`; if it is refused for another reason,
     `rejected`.
     """
 
@@ -88,8 +89,8 @@ class Reject(_Shown):
 class Annotate(_Shown):
     """State why a waiting task that would fit is passed over (quota, ...).
 
-    Changes nothing; `hetsim explain` attributes the wait from now on to this cause, until the task starts or another
-    cause is given.
+    The decision changes nothing.  `hetsim explain` attributes the wait from now on to this cause, until the task starts
+    or another cause is given.
     """
 
     task: Task
@@ -100,8 +101,8 @@ class Annotate(_Shown):
 class Set(_Shown):
     """Set a device's frequency (1: nominal), or put it to sleep and wake it.
 
-    "off": it sleeps; "on": launches may be placed there immediately, and wait until it is awake; "wake": it accepts no
-    launch before it is awake, when the hook `device` is called.
+    "off": the device sleeps; "on": it wakes up, and launches may be placed there at once, which wait until it is awake;
+    "wake": it wakes up and accepts no launch before it is awake; the hook `device` is then called.
     """
 
     device: Device
@@ -128,8 +129,8 @@ class Drop(_Shown):
 class Partition(_Shown):
     """Set the layout of a MIG GPU, given as slices, shares or profiles.
 
-    The GPU must be empty or, with `recut: idle`, the layout must contain its busy slices.  The layout then remains,
-    whatever starts, until the policy sets another one, or None: starts choose the layout again.
+    The GPU must be empty or, with `recut: idle`, the layout must contain its busy slices.  The layout remains, whatever
+    starts, until the policy sets another one.  None: starts choose the layout again.
     """
 
     device: Device
@@ -149,11 +150,11 @@ class Wait(_Shown):
 
 
 class Pause(Wait):
-    """End the round as `Wait` does, with hints for list scheduling.
+    """End the round as `Wait` does; `on` names the changes that start the next round.
 
-    on="change": at any change; "fit": when a task becomes ready that fits somewhere (a task that fits nowhere cannot
-    start), up to the time `certain`; "release": only when capacity is released (arrivals alone cannot help); "ready":
-    only when a task becomes ready (no task waits, so a release cannot help).
+    on="change": any change; "fit": a task becomes ready that fits somewhere (a task that fits nowhere cannot start),
+    until the time `certain`; "release": capacity is released (arrivals alone cannot help); "ready": a task becomes
+    ready (no task waits, so a release cannot help).
     """
 
     __slots__ = ("on", "certain")
@@ -196,7 +197,7 @@ def _no_engine(_: Any) -> Any:
 
 PlacementRule = Callable[[Task, "View"], Placement | None]
 Preference = Literal["node", "load", "tightest", "roomiest"]
-"""Preferred device or node among those on which a mode fits (`View.first`)."""
+"""Preferred device or node among those on which a mode fits (see `View.first`)."""
 
 # sort key of a waiting task, constant while it waits; the lowest goes first, ties by arrival
 OrderKey = Callable[[Task], Any]
@@ -234,20 +235,18 @@ class Scheduler:
     notes: Mapping[str, Any] = {}
     """Notes on the policy's work that are stored with the run: names and plain values.  For a plan these are
     `planned_makespan` and `lower_bound` (certified for the estimates), if known, and its own notes
-    (`ratio_certified`,
-    `gap`, ...).  No note may depend on the speed of the machine.
-    """
+    (`ratio_certified`, `gap`, ...).  No note may depend on the speed of the machine."""
 
     def check(self, problem: PlanProblem) -> None:
-        """Check a scenario once when it is built; ScenarioError if it is unsuitable."""
+        """Check a scenario when it is built; raise ScenarioError if it is unsuitable."""
 
     def prepare(self, problem: PlanProblem) -> None:
-        """Receive the known future tasks, once before `begin` (for planners)."""
+        """Hook for planners: receive the known future tasks, once before `begin`."""
 
     def round_cost(self, problem: PlanProblem) -> float:
         """Return the seconds that each waiting task adds to a round; 0 if bounded.
 
-        With many tasks the run then takes time quadratic in their number, and warns beforehand.
+        If it is not 0, a run with many tasks takes time quadratic in their number, and a warning says so beforehand.
         """
         return 0.0
 
@@ -255,7 +254,7 @@ class Scheduler:
         """Hook: called once, before the first event."""
 
     def ready(self, task: Task) -> None:
-        """Hook: a task now waits: it was admitted and can run, or was stopped."""
+        """Hook: a task now waits, because it was admitted and can run, or was stopped."""
 
     def finished(self, task: Task) -> None:
         """Hook: a running task completed (for requests see `Batching.ended`)."""
@@ -272,8 +271,8 @@ class Scheduler:
     def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
         """Choose where to place a missing replica; return None if there is no room now.
 
-        Called after `begin` for the initial replicas, whose model is already loaded; later when the service lacks a
-        replica and, as long as it lacks one, whenever devices are released or one of its requests arrives.  In a round
+        Called after `begin` for the initial replicas, whose model is already loaded; later whenever the service begins
+        to lack a replica and, while it does, whenever devices are released or one of its requests arrives.  In a round
         it is called before `schedule`, so replicas get free devices before waiting tasks, unless the policy reserves
         devices.
         """
@@ -282,7 +281,7 @@ class Scheduler:
     def serve(self, counters: Sequence[Any], alone: bool) -> None:
         """Receive the queues of services and their batching policies, once.
 
-        Called before `begin`.  alone: the run has no tasks other than these requests.
+        Called before `begin`.  alone: True if the run has no tasks other than these requests.
         """
         raise ScenarioError(
             Problem(
@@ -293,7 +292,7 @@ class Scheduler:
         )
 
     def run_ended(self, time: float | None) -> None:
-        """Hook: the run ended at this time, or failed if it is None."""
+        """Hook: the run ended at this time; None: the run failed."""
 
     def schedule(self, view: View) -> Iterator[Decision]:
         """Yield decisions for this round."""
@@ -304,14 +303,15 @@ class Scheduler:
 class PlanProblem:
     """Knowledge of a planner: arrivals and estimates, never true durations.
 
-    `random` is the policy's stream of the run's seed.  `simulate(plan)` and `rehearse(scheduler)` run the engine on the
-    estimates: the first returns the makespan of a plan, from the first arrival; the second runs a scheduler of any kind
-    and returns its starts as a plan.  Without an engine both raise UsageError.
+    `random` is the policy's random stream, from the run's seed.  `simulate(plan)` and `rehearse(scheduler)` run the
+    engine on the estimates: the first returns the makespan of a plan, from the first arrival; the second runs a
+    scheduler of any kind and returns its starts as a plan.  Without an engine both raise UsageError.
 
     In mid-run (`hetsim.policy.remaining`) the tasks are those that have not started, with their remaining work, and
-    arrive at `now` or later.  `free_at` has the time at which a lane (`n0/g1`, `n0/cpu3`) will have ended its running
-    work; lanes without an entry are free, inf: the lane is down.  `data`: present locations of items (devices, and node
-    indexes for host memory); items without an entry are where they were at the start.  Makespans count from `now`.
+    arrive at `now` or later.  `free_at` is the time at which the running work of a lane (accelerator `n0/g1`, core
+    `n0/cpu3`) ends; lanes without an entry are free; inf: the lane is down.  `data`: present locations of items
+    (devices, and node indexes for host memory); items without an entry are where they were at the start.  Makespans
+    count from `now`.
     """
 
     tasks: Tasks
@@ -324,11 +324,11 @@ class PlanProblem:
     data: Mapping[int, Sequence[Device | int]] = field(default_factory=dict)
     in_mid_run: bool = False
     unplanned: Sequence[str] = ()
-    """Keys of the scenario that proofs do not take into account: certificates hold without them."""
+    """Scenario keys that a planner's bounds ignore: a certified bound holds for the scenario without these keys."""
 
     @property
     def origin(self) -> float:
-        """Time from which makespans count: the first arrival; in mid-run, `now`."""
+        """Time from which makespans count: the first arrival or, in mid-run, `now`."""
         if self.in_mid_run:
             return self.now
         return float(self.tasks.arrival.min()) if len(self.tasks) else 0.0
@@ -344,7 +344,7 @@ class Admission:
     rejects: bool = True  # False if it rejects no task: clients that retry only after a rejection are then refused
 
     def check(self, problem: PlanProblem) -> None:
-        """Check a scenario once when it is built; ScenarioError for unknown classes."""
+        """Check a scenario when it is built; raise ScenarioError for unknown classes."""
 
     def begin(self, view: View) -> None:
         """Hook: called once, before the first event."""
@@ -368,11 +368,11 @@ class Admission:
         """Hook: a task completed (for policies that estimate rates)."""
 
     def gone(self, task: Task) -> None:
-        """Hook: a task ended without completing, admitted or not."""
+        """Hook: a task ended without completing, whether it was admitted or not."""
 
 
 class Shadow(Protocol):
-    """Estimated start and place of a task that does not fit now."""
+    """Estimated earliest start of a task that does not fit now, and its place."""
 
     time: float
     anywhere: bool  # True if the task may use devices of any nodes, so that only their number matters
@@ -381,11 +381,11 @@ class Shadow(Protocol):
     def placement(self) -> Placement | None: ...
 
     def survives(self, task: Task, placement: Placement) -> bool:
-        """Return True if starting `task` at `placement` cannot delay the shadow's task."""
+        """Return True if starting `task` at `placement` cannot delay the waiting task."""
 
 
 class Never:
-    """The `Shadow` of a task that can never start, as far as is known."""
+    """The `Shadow` of a task that cannot start at any time, as far as is known."""
 
     time = math.inf
     anywhere = False
@@ -399,7 +399,7 @@ NEVER: Shadow = Never()
 
 
 class LaunchSeen(Protocol):
-    """State of a task's launch; None, empty or inf if the task does not run."""
+    """A task's launch as policies see it; None, empty or inf if the task does not run."""
 
     @property
     def placement(self) -> Placement | None: ...
@@ -414,10 +414,10 @@ class LaunchSeen(Protocol):
 
     @property
     def finish(self) -> float:
-        """Estimated end at present rates, given the launches before it.
+        """Estimated end at present rates, after the launches that are served before it.
 
-        A request to a language model: the time at which it leaves its replica if no others arrive, with the estimated
-        answer length.
+        For a request to a language model: the time at which it leaves its replica if no other requests arrive, with the
+        estimated answer length.
         """
 
 
@@ -426,19 +426,19 @@ class Changes(Protocol):
 
     @property
     def releases(self) -> int:
-        """Counter of releases: what did not fit cannot fit before the next release."""
+        """Counter of capacity releases; what did not fit cannot fit before the next one."""
 
     @property
     def launches(self) -> int:
-        """Counter of launches; if `releases` is also equal, the same launches run."""
+        """Counter of launches; if it and `releases` are unchanged, the same launches run."""
 
     @property
     def steady(self) -> bool:
-        """True if every task so far has computed at nominal rate all the time."""
+        """True if all tasks have always computed at nominal rate so far."""
 
 
 class Imagined(Protocol):
-    """A possible future of a run, as its policy knows it (`View.fork`)."""
+    """A possible future of a run, computed from what its policy knows (`View.fork`)."""
 
     @property
     def now(self) -> float: ...
@@ -458,9 +458,9 @@ class View(Protocol):
     items: Sequence[Item]
     nodes: Any
     """Free capacity by node. `fitting(mode)`: indexes of the nodes on which a single-node mode fits now, ascending.  As
-    NumPy columns: `cores`, `memory`, `gpus[type name]`. `candidates(mode)` returns the same indexes as an array and
-    refreshes the columns (`refresh()` does only that). `accelerators` has every GPU separately: `share`, `room`, `kind`
-    by node and position, and `stamp` by node, which shows what changed."""
+    NumPy columns: `cores`, `memory`, `gpus[type name]`.  `candidates(mode)` returns the same indexes as an array and
+    updates the columns; `refresh()` only updates them.  `accelerators` has each GPU separately: `share`, `room`,
+    `kind` by node and position, and `stamp` by node, which differs after a change of the node."""
 
     @property
     def now(self) -> float:
@@ -473,7 +473,7 @@ class View(Protocol):
     # Where does it fit?
 
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
-        """Return a placement that fits now: fastest mode, first devices (or by `rule`)."""
+        """Return a placement that fits now: by `rule`, else the first in the fastest mode."""
 
     def first(
         self,
@@ -484,29 +484,29 @@ class View(Protocol):
         among: int | Mapping[int, int] | None = None,
         by: Preference = "node",
     ) -> Placement | None:
-        """Return the first devices on which a mode (and a task's data) fits now.
+        """Return the first devices on which a mode (and a task's data) fits now, or None.
 
-        node: on this node alone.  among: on these nodes; bit n is set for node n.  A mapping: a gang with exactly this
-        amount on each of its nodes: GPUs, thousandths of cores, or 1 for a part of a gang of equal parts.  by="load":
-        for a mode of one whole device, the fitting device with the fewest launches in flight, among equals one that has
-        the data.  by="tightest", "roomiest": on the node with the smallest or largest free share of such accelerators,
-        then free cores; for modes of whole accelerators or cores, data not considered.
+        node: only on this node.  among: only on some nodes: a bitmask (bit n is node n), or, for a gang, a mapping of
+        each node to the exact amount there: GPUs, thousandths of cores, or 1 for one of several equal parts.
+        by="load": for a mode of one whole device, the device with the fewest launches in flight; among equals, one that
+        has the data.  by="tightest", "roomiest": the node with the smallest or largest free share of accelerators of
+        this type, then of free cores; for modes of whole accelerators or cores, without regard to data.
         """
 
     def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
-        """Return every placement of a mode that fits now; for gangs, one per node.
+        """Return all placements of a mode that fit now; for gangs, one placement per node.
 
         The task's data must fit, too.  distinct: return only the first placement if the task would end at the same time
-        on all of them.
+        on all placements.
         """
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
-        """Return True if a mode (and tasks' data) fits anywhere, or at a placement, now."""
+        """Return True if a mode (and tasks' data) fits now, anywhere or at a placement."""
 
     def together(self, rows: Sequence[int]) -> tuple[Task, ...] | None:
-        """Return the tasks of these rows if they can start as one kernel now, else None.
+        """Return the tasks of these rows if they can start now as one kernel, else None.
 
-        Each task waits, or waits only for tasks before it in `rows`.
+        They can if each task is ready, or waits only for tasks before it in `rows`.
         """
 
     def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
@@ -527,23 +527,23 @@ class View(Protocol):
     # How long?
 
     def duration(self, task: Task, placement: Placement) -> float:
-        """Return the estimated seconds from a start now to the finish, with transfers."""
+        """Return the estimated seconds from a start now to the finish, transfers included."""
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
         """Return `duration` by stage: ready, write_back, upload, restore, compute, ..."""
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
-        """Return the slowdown on shared links if a job started at `placement` now.
+        """Return the effects of shared links if a job started at `placement` now.
 
-        The first number is its step time over that at the best placement; the second is the number of devices whose
-        work all other jobs would lose.
+        The first number is the job's step time divided by that at the best placement; the second is the number of
+        devices whose work all other jobs would lose.
         """
 
     def remaining(self, task: Task) -> float:
-        """Return the estimated compute seconds left; if waiting, in the fastest mode."""
+        """Return a task's estimated compute time left; if it waits, in its fastest mode."""
 
     def free_at(self, device: Device, engine: Literal["stream", "upload", "compute", "download"] = "stream") -> float:
-        """Return when an engine of a device is free; "stream": for one more launch."""
+        """Return when a device's engine is free; "stream": when one more launch can start."""
 
     # Running and waiting tasks
 
@@ -552,7 +552,7 @@ class View(Protocol):
     ) -> list[Task]:
         """Return running tasks, on one device or all, by expected finish or by start.
 
-        Each request to a language model is ordered by its own finish. own: without requests to language models, which
+        Each request to a language model has its own expected finish.  own: leave out requests to language models, which
         no policy starts, moves or stops.
         """
 
@@ -560,16 +560,19 @@ class View(Protocol):
         """Return `placement`, `stage`, `tasks` and estimated `finish` of a running task."""
 
     def waiting(self, count: int | None = None, own: bool = False) -> list[Task]:
-        """Return waiting tasks in the order in which they became ready, all or `count`.
+        """Return the first `count` waiting tasks, or all, in the order of becoming ready.
 
-        own: without requests to language models, which wait for a replica (`fit` returns None for them).
+        own: leave out requests to language models, which wait for a replica (`fit` returns None for them).
         """
 
     def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
-        """Return the number of waiting tasks, by type of the fastest mode and by class."""
+        """Return the number of waiting tasks, by type of the fastest mode and by class.
+
+        None: of all types, or of all classes.  own: leave out requests to language models.
+        """
 
     def queue_of(self, task: Task) -> RequestQueue | None:
-        """Return the queue of a request, present or future; None for any other task."""
+        """Return the queue that a request is in or will join; None for any other task."""
 
     # How much?
 
@@ -577,25 +580,28 @@ class View(Protocol):
         """Return the free cores ("cpu") or GPUs of a kind or type, on one node or all."""
 
     def load(self, device: Device) -> float:
-        """Return the shares in use on a device (of a CPU: the busy fraction)."""
+        """Return the share of a device in use (for a CPU: the fraction of busy cores)."""
 
     def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
-        """Return the estimated compute seconds of work, by type of the fastest mode."""
+        """Return the estimated compute seconds of waiting and running work.
+
+        kind, class_: only of tasks whose fastest mode is on this type of device, and of this class.
+        """
 
     def request_mix(self) -> Mapping[Shape, int]:
-        """Return the demands of all tasks of the run, and their counts."""
+        """Return the number of tasks in the whole run by demand (shape)."""
 
     def attained(self, of: Task | str) -> float:
-        """Return GPU-seconds (for CPU modes core-seconds) used so far by a task or user."""
+        """Return the GPU-seconds (CPU modes: core-seconds) used so far by a task or user."""
 
     def holders(self, item: int) -> list[Device | int]:
         """Return where valid copies of an item are: devices, and node indexes for hosts."""
 
     def room(self, device: Device) -> float:
-        """Return the free bytes of an accelerator, evictable items not counted; 0 if down."""
+        """Return an accelerator's free bytes without evicting items; 0 if it is down."""
 
     def slices(self, device: Device, idle: bool = False) -> Layout:
-        """Return the slices of a MIG GPU in its present layout, all or the idle ones."""
+        """Return the slices of a MIG GPU in its present layout: all, or only idle ones."""
 
     def in_use(self, item: int, device: Device) -> bool:
         """Return True if a launch or a copy in progress needs an item on this device."""
@@ -609,19 +615,19 @@ class View(Protocol):
         ratios: Sequence[float] = (),
         expected: Callable[[Tasks], np.ndarray] | None = None,
     ) -> Imagined:
-        """Return a copy of the run with what the policy knows, run by `scheduler`.
+        """Return a copy of the run with what the policy knows, to be run by `scheduler`.
 
         Tasks take their estimates, no other task arrives, nothing fails, random numbers come from `seed`; the run
         itself is not affected.
 
-        coming: arrivals that the policy imagines: pairs of a time and an earlier task that the new task equals; not for
-        task graphs, shared data and requests.
+        coming: arrivals that the policy imagines: pairs of a time and an earlier task, of which the new task is a copy;
+        not for task graphs, shared data and requests.
 
-        ratios: true time over estimate of tasks that have ended: each task takes its estimate times one of them, drawn
-        with `seed`; a running task gets a ratio that its elapsed time does not exclude.
+        ratios: true time divided by estimate, of tasks that have ended: each task takes its estimate times one of these
+        ratios, drawn with `seed`; a running task gets a ratio that is possible given its elapsed time.
 
         expected: function of the table of tasks as the policy knows it, which returns by row the expected fraction of
-        the estimate; `ratios` are then true times over expected times.
+        the estimate; `ratios` are then true times divided by expected times.
 
         A scheduler that is a field of the policy, and that the policy keeps informed, is copied with its state; any
         other scheduler is notified of the waiting tasks.  UsageError for language models and for schedulers that plan

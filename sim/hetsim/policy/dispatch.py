@@ -1,8 +1,8 @@
 """Dispatch of many similar services: calls only policies whose answer may change.
 
-The batching policy of a service that delays has answered for the device that was offered, in its state then.  While the
-offer is the same, and the service's own queue has not changed, the answer holds; so a batch costs one or two calls,
-however many services there are.
+If a batching policy delays, its answer is for the device that was offered, in the state of that device at that time.
+The answer remains valid while the offer is the same and the service's own queue has not changed; so a batch costs one
+or two calls of policies, however many services there are.
 """
 
 import math
@@ -17,9 +17,9 @@ from hetsim.policy.batching import Batching, Counter, ask
 from hetsim.policy.contract import Decision, Pause, View
 
 IDLE, FRESH, ANSWERED, ASKED, DELAYED = range(5)
-"""State of a service.  IDLE: no request waits; FRESH: its policy must be called for any offer; ANSWERED: its answer
-holds while the offer is `LikeServices.passed`; ASKED: it has answered since, for another offer, and is called again
-after a release; DELAYED: it waits for a time or for requests, whatever is offered."""
+"""State of a service.  IDLE: no request waits; FRESH: its policy must be called for any offer; ANSWERED: its answer is
+valid while the offer is `LikeServices.passed`; ASKED: it has answered for a later offer, and is called again after a
+release; DELAYED: it waits for a time or for requests, whatever device is offered."""
 
 
 EMPTY = (-1, 0)  # the offer of any device on which nothing runs: all of them are equivalent
@@ -30,7 +30,7 @@ QueuedService = tuple[Any, int, int]
 
 
 class LikeServices:
-    """Services whose batches have equal demand: they are offered the same device."""
+    """Services whose batches need the same resources: they get the same offers."""
 
     __slots__ = ("mode", "heaps", "asked", "passed", "released", "idle")
 
@@ -44,16 +44,15 @@ class LikeServices:
 
 
 class Index:
-    """An index of services that assigns devices by their oldest requests.
+    """An index that assigns devices to services in order of their oldest requests.
 
-    For services with one mode each, on whole devices, without data, with policies that leave the order to the
-    scheduler.
+    For services with one mode each, on whole devices, without data items, whose policies define no `urgency`.
 
     Cost: O(log services) a batch.
     """
 
     def __init__(self, order: Callable[[Task], Any] | None, counters: Sequence[Counter]):
-        """Create the index; `order`: sort key of requests; None sorts by arrival."""
+        """`order`: sort key of requests; None: order of arrival."""
         self.order = order
         self.counters = counters
         self.bell: dict[Any, bool] = counters[0].queue.bell
@@ -77,7 +76,7 @@ class Index:
 
     @staticmethod
     def serves(counters: Sequence[Counter], view: View) -> bool:
-        """Return True if an index can be used for these services."""
+        """Return True if all these services can be in an index."""
         offers = getattr(view, "offers", None)
         if offers is None or view.items:
             return False
@@ -160,7 +159,6 @@ class Index:
         self._stand(number, waiting)
 
     def _stand(self, number: int, waiting: int) -> None:
-        """Mark a service as due for a call if requests wait, else as idle."""
         if waiting:
             self._enter(number, FRESH)
             return
@@ -177,7 +175,7 @@ class Index:
         heappush(self._line[number].heaps[state], (key, number, self._version[number]))
 
     def _arm(self, line: LikeServices) -> None:
-        """Queue idle services that have a request; other idle services await an arrival."""
+        """Queue the idle services that have a request; await the arrival of the others."""
         idle, line.idle = line.idle, []
         for number in idle:
             if self._state[number] == IDLE:
@@ -211,7 +209,7 @@ class Index:
     # The next service -----------------------------------------------------------------------------------------
 
     def _next(self, line: LikeServices, offer: Any) -> QueuedService | None:
-        """Return the service to call about an offer; None if all have answered."""
+        """Return the service whose policy gets an offer next; None if all have answered."""
         fresh = self._head(line.heaps[FRESH])
         again = line.released and offer != line.passed
         answered = self._head(line.heaps[ANSWERED]) if again else None
@@ -227,7 +225,6 @@ class Index:
         return answered
 
     def _settled(self, line: LikeServices, number: int, offer: Any) -> bool:
-        """Set ANSWERED if the answer was for the last offer; return True if not ASKED."""
         if self._state[number] == ASKED and offer == line.passed:
             self._enter(number, ANSWERED)
         return self._state[number] != ASKED
@@ -245,13 +242,12 @@ class Index:
 class Dispatcher:
     """Assigns devices to services, for schedulers that order by oldest request.
 
-    A service that may start is offered the device of its fastest mode with the fewest launches in flight.
+    Each service that may start is offered the device of its fastest mode that has the fewest launches in flight.
 
-    Cost: O(services) a round, and O(devices) a batch if there are several; O(log) if an `Index` can be used.
+    Cost: O(services) a round, and O(devices) a batch if there are several services; O(log services) with an `Index`.
     """
 
     def __init__(self, order: Callable[[Task], Any], counters: Sequence[Counter], by_arrival: bool = False):
-        """Create the dispatcher; `by_arrival`: True if `order` is the order of arrival."""
         self.order = order
         self.counters = list(counters)
         self.by_arrival = by_arrival
@@ -309,13 +305,12 @@ class Dispatcher:
 
     @staticmethod
     def _full(counter: Counter, view: View) -> bool:
-        """Return True if there is certainly no room for the next request."""
         modes = counter.queue.service.shape.modes
         return len(modes) == 1 and view.first(modes[0], by="load") is None
 
     @staticmethod
     def place(counter: Counter, view: View) -> Placement | None:
-        """Return a placement of the fastest mode with room, on the least loaded device."""
+        """Return the least loaded placement in the fastest mode that fits now, or None."""
         modes = counter.queue.service.shape.modes
         data = view.items
         if len(modes) == 1 and not data:

@@ -43,7 +43,7 @@ class ExternalProgram:
 
     @classmethod
     def given(cls, command: str | Sequence[str] | None, folder: str | Path | None = None) -> "ExternalProgram | None":
-        """Return the program given by two options, or None; UsageError if not found."""
+        """Return the program that two options describe, or None; UsageError if not found."""
         try:
             words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(map(str, command or ()))
         except (TypeError, ValueError) as error:
@@ -58,7 +58,7 @@ class ExternalProgram:
     def inputs(self, unknown: str) -> dict[str, str]:
         """Return digests of the command and its files, or of the logs to replay.
 
-        unknown: prefix of the name of a reason why digests are incomplete.
+        unknown: prefix of the keys whose values say why a digest is incomplete.
         """
         first = shutil.which(self.command[0]) if self.command else None
         words = [first or "", *self.command[1:]] if self.command else [*Path(self.folder or "").glob("*.jsonl")]
@@ -74,7 +74,7 @@ class Exchange:
     """Exchange of lines with a scheduler's process, or its replay from a log."""
 
     def __init__(self, program: ExternalProgram, name: str, timeout: float, wrong: Callable[[str], Exception]):
-        """Start a process or open a log; `wrong` makes the error for a bad answer."""
+        """Start a process or open a log; `wrong` returns the exception for a bad answer."""
         self._timeout, self._wrong, self.in_order = timeout, wrong, False
         self._path = Path(program.folder or "") / f"{name}.jsonl"
         self._log: Any = None
@@ -144,7 +144,7 @@ class Exchange:
         return bytes(answer)
 
     def _request(self, line: bytes) -> bytes:
-        """Send a line by ZeroMQ; its answer may have several lines, which become one."""
+        """Send a line by ZeroMQ; return its answer, with several lines joined into one."""
         end = monotonic() + self._timeout
         self._zmq.send(line[:-1])
         while not self._zmq.poll(20):
@@ -160,7 +160,7 @@ class Exchange:
             raise self._wrong(f"did not answer within {self._timeout:g} s (`timeout`)")
 
     def close(self) -> None:
-        """End the process; the log keeps its name `.part` unless the run ended normally."""
+        """End the process; the log keeps the ending `.part` unless the run ended normally."""
         if self._process is not None:
             self._process.stdin.close()
             with suppress(subprocess.TimeoutExpired):

@@ -1,11 +1,11 @@
 """Continuous batching: policies of language models that batch step by step.
 
-A replica runs step by step.  At a boundary between steps the engine calls its batching policy in this order, and
-applies each answer before the next call: which sequence is preempted (while decoding sequences lack KV blocks for their
-next tokens), which request joins (while the first waiting request may join), and what the step does.  Decode-only steps
-are alike: the policy is not called again before a sequence ends, a request arrives that may join, or blocks run out,
-and one step after a preemption if the first waiting request may fit then.  It never sees the length of an answer.
-Between two boundaries a replica shows its state after the last complete step.
+At each boundary between two steps of a replica the engine calls its batching policy in this order, and applies each
+answer before the next call: which sequence is preempted (while decoding sequences lack KV blocks for their next
+tokens), which request joins (while the first waiting request may join), and what the step does.  Decode-only steps are
+alike, so the policy is not called again before a sequence ends, a request arrives that may join, blocks run out, or a
+step has passed since a preemption and the first waiting request may fit.  The policy never sees the length of an
+answer.  Between two boundaries a replica shows its state after the last complete step.
 """
 
 import math
@@ -24,20 +24,20 @@ class Generation(RoutedRequest, Protocol):
 
     @property
     def produced(self) -> int:
-        """Tokens generated so far."""
+        """Number of tokens generated so far."""
 
     @property
     def to_prefill(self) -> int:
-        """Tokens to prefill before decoding; after a preemption, all its tokens."""
+        """Number of tokens to prefill before decoding; after a preemption, all its tokens."""
 
 
 class Foreseen(NamedTuple):
-    """Estimated times at which a replica's requests join, have a token, and leave.
+    """Estimated times at which a replica's requests join, get a token, and leave.
 
-    By row, from estimates, if no other requests arrive.  A request leaves with its last token or, on a prefill replica,
-    when its prompt is prefilled.  An answer has the estimated length, or ends with the next token if it is already
-    longer; steps, joins and preemptions are those of the batching policy.  Times that have passed, or that cannot be
-    estimated, are left out.
+    All times are by row of the request, and assume that no other requests arrive.  A request leaves with its last token
+    or, on a prefill replica, when its prompt is prefilled.  An answer has the estimated length, or ends with the next
+    token if it is already longer; steps, joins and preemptions are those of the batching policy.  Times that have
+    passed, or that cannot be estimated, are left out.
     """
 
     starts: Mapping[int, float]
@@ -63,7 +63,7 @@ class Replica(RoutedReplica, Protocol):
 
     @property
     def size(self) -> int:
-        """Number of members, and of requests whose KV cache is being transferred."""
+        """Number of joined requests, and of requests whose KV cache is being transferred."""
 
     @property
     def members(self) -> Sequence[Any]:
@@ -71,15 +71,15 @@ class Replica(RoutedReplica, Protocol):
 
     @property
     def prefilling(self) -> Sequence[Any]:
-        """Members that still have tokens to prefill, in the order of joining."""
+        """Joined requests that still have tokens to prefill, in the order of joining."""
 
     @property
     def decoding(self) -> int:
-        """Number of members that generate a token in every step."""
+        """Number of requests that generate a token in every step."""
 
     @property
     def heads(self) -> Mapping[str, Any]:
-        """The first waiting request of each client that has any (`by_client` only)."""
+        """The first waiting request of each client that has one (only with `by_client`)."""
 
     @property
     def steps(self) -> int:
@@ -90,22 +90,22 @@ class Replica(RoutedReplica, Protocol):
         """Number of free KV blocks."""
 
     def blocks_for(self, request: Any) -> int:
-        """Return the free KV blocks that a waiting request would use, with idle prefixes."""
+        """Return the number of free KV blocks that a waiting request needs to join."""
 
     def cached(self, request: Any) -> int:
         """Return how many leading tokens of the request's prompt are in the prefix cache."""
 
     def foresee(self, request: Any = None) -> Foreseen:
-        """Forecast the replica's requests (and `request`), if no others arrive.
+        """Forecast the replica's requests (and `request`, if given), if no others arrive.
 
-        For routers, not for batching policies at a boundary of the same replica, which the forecast itself calls.
+        For routers, but not for batching policies at a boundary of the same replica: the forecast itself calls these.
 
         Cost: linear in the requests of the replica; cached until the replica changes.
         """
 
 
 class BatchStep(NamedTuple):
-    """A step: tokens to prefill for each member, and whether the others decode."""
+    """A step: tokens to prefill for some requests, and whether all others decode."""
 
     prefill: Iterable[tuple[Any, int]] = ()
     decode: bool = True
@@ -119,7 +119,7 @@ class IterationPolicy:
 
     reserves: bool = False
     """True if it admits by the longest answers that requests announce.  A service with requests that announce no length
-    is then refused, and a request that never fits is rejected."""
+    is then refused, and a request that can never fit is rejected."""
 
     by_client: bool = False  # True if requests wait in one queue per client, and `turn` names the next client
 
@@ -132,36 +132,37 @@ class IterationPolicy:
         return request.arrival
 
     def turn(self, replica: Replica) -> str:
-        """Return the client, one of `heads`, whose request joins next."""
+        """Return the client (a key of `heads`) whose request joins next."""
         raise NotImplementedError
 
     def queued(self, replica: Replica, request: Generation) -> None:
-        """Hook: a request will wait; called before it is in `heads` (`by_client` only)."""
+        """Hook: a request will wait; called before it is in `heads` (with `by_client`)."""
 
     def joined(self, replica: Replica, request: Generation) -> None:
-        """Hook: a request joins the replica, or its data are being transferred."""
+        """Hook: a request joins the replica, or its KV transfer to the replica begins."""
 
     def decodes(self, replica: Replica, request: Generation) -> None:
-        """Hook: a request will decode in every decoding step until it leaves."""
+        """Hook: from now on a request decodes in each decoding step, until it leaves."""
 
     def request_left(self, replica: Replica, request: Generation, over: bool) -> None:
-        """Hook: a joined request leaves (`follows` only)."""
+        """Hook: a joined request leaves (only with `follows`); over: True if it has ended."""
 
     def admits(self, replica: Replica, request: Generation) -> bool:
-        """Return True if the first waiting request, which fits, may join."""
+        """Return True if the first waiting request may join; enough KV blocks are free."""
         return True
 
     def steady(self, replica: Replica, request: Generation, steps: int) -> int:
-        """Return the number of decode-only steps before the next call (`changes` only).
+        """Return the number of decode-only steps until the next call (with `changes`).
 
-        request: the first waiting request, which may not join now.  At least 1; too small a number costs only time.
+        request: the first waiting request, which may not join now.  The number is at least 1; too small a number only
+        costs time.
         """
         return steps
 
     def step(self, replica: Replica) -> BatchStep:
-        """Return the next step; at least one member prefills or decodes."""
+        """Return the next step, in which at least one request prefills or decodes."""
         raise NotImplementedError
 
     def victim(self, replica: Replica) -> Generation:
-        """Return the member to preempt when blocks run out."""
+        """Return the joined request to preempt when KV blocks run out."""
         raise NotImplementedError

@@ -41,7 +41,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def queueing(model: str) -> Callable[[F], F]:
-    """Decorator: sets `queueing` of an order or placement function."""
+    """Decorator: declares the queueing model of an order or placement function."""
 
     def declared(function: F) -> F:
         function.queueing = model  # type: ignore[attr-defined]
@@ -54,9 +54,9 @@ def queueing(model: str) -> Callable[[F], F]:
 def arrival_order(task: Task) -> float:
     """First come, first served: the order of arrival.
 
-    Reference: the yardstick of all queueing theory; e.g. Kleinrock, Queueing Systems I (1975).  No task starves, and
-    among orders that ignore sizes its response times vary least.  Weakness: short tasks wait behind long ones (its mean
-    wait grows with the square of the sizes' variation), and a wide head leaves devices empty.
+    Reference: the standard order of queueing theory; e.g. Kleinrock, Queueing Systems I (1975).  No task starves, and
+    among orders that ignore sizes its response times vary least.  Weakness: short tasks wait behind long ones (the mean
+    wait grows with the square of the sizes' coefficient of variation), and a wide head leaves devices empty.
     """
     return task.arrival
 
@@ -74,9 +74,9 @@ class ListScheduler(Scheduler):
     arrives; "keep_backfill": like keep, but tasks that are expected to end before the head could start, as estimated
     when it was chosen, may pass it in the order of arrival.
 
-    With "block" there is one queue, or one for each partition, merged at their heads.  With "skip" tasks with equal
-    demands share a shape and a queue, merged likewise; a shape that does not fit is dropped for the round, so no demand
-    is tried twice.
+    With "block" there is one queue, or one for each partition; the head with the lowest key goes first.  With "skip"
+    tasks with equal demands share a shape and a queue; a shape that does not fit is skipped for the rest of the round,
+    so no demand is tried twice.
 
     Cost: O(log n) a task and, with "skip", O(shapes) a round; with "block" O(partitions) a start.
     """
@@ -126,7 +126,6 @@ class ListScheduler(Scheduler):
         queue.push(key, task)
 
     def _line(self, task: Task) -> TaskQueue:
-        """Return the queue in which a task waits, with disciplines other than "skip"."""
         if (partition := partition_of(task)) is None:
             return self.queue
         if (line := self.of_partition.get(partition)) is None:
@@ -174,11 +173,7 @@ class ListScheduler(Scheduler):
             yield WAIT_FOR_RELEASE if hopeless else self._until_something_fits(view)
 
     def _until_something_fits(self, view: View) -> Pause:
-        """Return the Pause after a round in which no more tasks could start.
-
-        Only tasks that fit can start.  A placement rule may change its answer over time, and a subclass may do more
-        than start tasks that fit; both are called at any change.
-        """
+        # A rule may change its answer over time, and a subclass may also start tasks that do not fit: at any change.
         if self._pause is None:
             plain = self.placement is None and not self.drop_expired and not view.items
             kind = type(self)
@@ -189,9 +184,10 @@ class ListScheduler(Scheduler):
     def start_in_order(self, view: View, closed: int = 0) -> Generator[Decision, None, Task | None]:
         """Start tasks in order; return the first that does not fit, or None.
 
-        closed: what blocked heads wait for (`claims_of`); tasks that compete for any of that are skipped.  So
-        partitions that do not compete each have a head, and calls until None return all heads.  A task that is held
-        back by a limit of its partition does not block the tasks behind it, and is tried again after the next release.
+        closed: bitmask of the resources that blocked heads wait for (`claims_of`); tasks that compete for any of these
+        are skipped.  So partitions that do not compete each have a head, and calls until None return all heads.  A task
+        that is held back by a limit of its partition does not block the tasks behind it, and is tried again after the
+        next release.
         """
         if self._aside:
             self._bring_back(view)
@@ -204,10 +200,7 @@ class ListScheduler(Scheduler):
         return None
 
     def _next_in_order(self, view: View, closed: int) -> Start | Reject | Annotate | Task | None:
-        """Return a decision on the first head outside `closed`, else that head, or None.
-
-        Not a generator: a nested generator is resumed twice for each decision.
-        """
+        """Return a decision on the first head outside `closed`, else that head, or None."""
         queue = self._first_open(closed) if self.of_partition else self.queue
         if (task := queue.head()) is None:
             return None
@@ -222,7 +215,7 @@ class ListScheduler(Scheduler):
         return self.set_aside(task, view) if view.over_limit(task) else task
 
     def _first_open(self, closed: int) -> TaskQueue:
-        """Return the queue outside `closed` whose head goes first, or an empty queue."""
+        """Return the queue outside `closed` whose head goes first; it may be empty."""
         best, first = _EMPTY, None
         if not closed:
             best, first = self.queue, self.queue.head_entry()
@@ -234,14 +227,13 @@ class ListScheduler(Scheduler):
         return best
 
     def set_aside(self, task: Task, view: View) -> Annotate:
-        """Remove a task that is held back by its partition's limit from its queue."""
+        """Remove a task that its partition's limit holds back; return its annotation."""
         self.queue.remove(task)
         self._aside_since = view.changes.releases
         self._aside[task.index] = task
         return Annotate(task, "quota")
 
     def _bring_back(self, view: View) -> None:
-        """Return tasks held back by limits to their queues, after a release."""
         if view.changes.releases != self._aside_since:
             for kept in self._aside.values():
                 if kept.state == WAITING:
@@ -249,7 +241,7 @@ class ListScheduler(Scheduler):
             self._aside.clear()
 
     def behind(self, head: Task, depth: int | None = None) -> list[Task]:
-        """Return at most `depth` tasks behind a head, in order (with "block")."""
+        """Return the first `depth` tasks (None: all) behind a head in order, for "block"."""
         lines = [list(line) if depth is None else line.first(depth + 1) for line in self.queues()]
         tasks = [task for line in lines for task in line if task is not head]
         if self.of_partition:
@@ -257,7 +249,6 @@ class ListScheduler(Scheduler):
         return tasks[:depth]
 
     def _keeping(self, view: View) -> Iterator[Decision]:
-        """Start in order with "keep" or "keep_backfill": a blocked head remains the head."""
         self._bring_back(view)
         every: list[Partition | None] = [None, *self.of_partition]
         lines = dict(zip(every, self.queues(), strict=True))
@@ -279,7 +270,7 @@ class ListScheduler(Scheduler):
             yield WAIT_FOR_CHANGE
 
     def _next_line(self, lines: dict[Partition | None, TaskQueue], closed: int) -> tuple[Partition | None] | None:
-        """Return the partition whose head goes next (kept heads first), or None."""
+        """Return (partition,) of the head that goes next, chosen heads first; or None."""
         best, first = None, None
         for partition, queue in lines.items():
             if (EVERYWHERE if partition is None else partition.claims) & closed:
@@ -318,7 +309,7 @@ class ListScheduler(Scheduler):
                 return task
 
     def _behind_kept(self, view: View) -> Iterator[Decision]:
-        """Start tasks by arrival that end before the kept heads start."""
+        """Start tasks by arrival that are expected to end before the blocked heads start."""
         waiting = sorted((task for line in self.queues() for task in line), key=lambda task: (task.arrival, task.index))
         for task in waiting:
             nodes = claims_of(task)
@@ -367,10 +358,7 @@ class ListScheduler(Scheduler):
         yield self._until_something_fits(view)
 
     def _others(self, queue: TaskQueue, declined: Task, view: View) -> Iterator[Decision]:
-        """Start other tasks of a shape after the rule declined one that would fit.
-
-        Only the next few are tried, so that a long queue is not walked through in every round.
-        """
+        """Start some of the tasks behind a head that the placement rule declined."""
         for task in queue.first(DECLINED_DEPTH):
             if task is not declined and (placement := self.place(task, view)) is not None:
                 yield Start(task, placement)

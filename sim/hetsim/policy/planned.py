@@ -20,14 +20,14 @@ class PlannedScheduler(Scheduler):
     """Base of static policies: `plan` once before the run, then follow the plan.
 
     A task starts when it is first in the queues of all its devices, the devices are free and its predecessors have
-    completed. Frequencies in the plan are set in the first round, before any start.  Items that the plan copies to
-    accelerators, or drops, are copied in the round of the moment that it names, after the start that belongs to that
-    moment.  Steps of one launch (`Step.launch`) start as one kernel, as soon as each of their tasks waits, or waits
-    only for tasks before it in the launch; tasks that will never run are left out of it.
+    completed.  Frequencies in the plan are set in the first round, before any start.  Items of the plan are copied to
+    accelerators, or dropped, in the round in which the task that the plan names becomes ready, has started or has
+    ended.  Steps of one launch (`Step.launch`) start as one kernel, as soon as each of their tasks waits, or waits only
+    for tasks before it in the launch; tasks that will never run are left out of the launch.
 
     A plan that is impossible (`Plan.problems`: cycles, unknown devices, ...) is refused before the run.  Cost:
-    O(devices of the step) a task; a head behind a running step is checked again when that step has ended, one that does
-    not fit for another reason (host memory, a device that is down, ...) in every round.
+    O(devices of the step) a task; a head behind a running step is checked again when that step has ended; a head that
+    does not fit for another reason (host memory, a device that is down, ...) in every round.
     """
 
     spreads = frozenset()
@@ -180,7 +180,7 @@ class PlannedScheduler(Scheduler):
             self._copying += self._copies.pop((task, moment), ())
 
     def _copied(self, view: View) -> Iterator[Decision]:
-        """Yield prefetches and drops that are due and possible; keep the others for later."""
+        """Yield the due prefetches and drops; prefetches that do not fit yet remain due."""
         waiting = []
         for copy in self._copying:
             device, holders = self._devices[copy.device], view.holders(copy.item)
@@ -202,13 +202,12 @@ class PlannedScheduler(Scheduler):
             heappush(self._due, number)
 
     def _leave(self, number: int) -> None:
-        """Retry the steps that waited for a device of an ended step."""
+        """Retry the steps that waited for the devices of a step that has ended."""
         for device in self._steps[number].devices:
             if (head := self._taken.pop(device, None)) is not None:
                 heappush(self._due, head)
 
     def _remove(self, number: int) -> None:
-        """Remove a step from its device queues, and try the next step of each queue."""
         for device in self._steps[number].devices:
             queue = self._queues[device]
             queue.remove(number)
@@ -217,7 +216,6 @@ class PlannedScheduler(Scheduler):
 
 
 def _fills(placement: Placement) -> bool:
-    """Return True if a launch leaves no room on its devices."""
     mode, kind = placement.mode, placement.mode.type
     if mode.on_cpu:
         return placement.cores is not None
@@ -236,7 +234,7 @@ class Following(PlannedScheduler):
 
 
 def placement_of(step: Step, tasks: Tasks, cluster: Cluster) -> Placement:
-    """Return the placement of a step; CPU lanes become cores of their node."""
+    """Return a step's placement; core lanes (`n0/cpu3`) become cores of their node."""
     mode = tasks.shapes[tasks.shape[step.task]].modes[step.mode]
     if not mode.on_cpu:
         return Placement(mode, tuple(cluster.by_name[name] for name in step.devices))

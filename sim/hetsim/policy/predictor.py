@@ -25,7 +25,7 @@ class Predictor:
 
     @property
     def own(self) -> bool:
-        """True if it forecasts by its own method, not by its fallback."""
+        """True if it forecasts with its own method, False if it still uses its fallback."""
         return self.seen > 0
 
     def observe(self, time: float, value: float) -> None:
@@ -43,17 +43,20 @@ class Predictor:
         self._learn(time, float(value))
 
     def forecast(self, horizon: float) -> float:
-        """Return the value expected `horizon` seconds after the last observation, or 0."""
+        """Return the value expected `horizon` seconds after the last observation.
+
+        Without an observation the forecast is 0.
+        """
         if not horizon >= 0 or horizon == math.inf:
             raise UsageError(f"horizon must be at least 0 s; got {horizon} s")
         return self._expect(horizon) if self.seen else 0.0
 
     def ceiling(self) -> float:
-        """Return an upper bound of forecasts while zeros are observed; inf if unknown."""
+        """Return an upper bound of its forecasts while zeros are observed; inf if unknown."""
         return math.inf
 
     def skip(self, count: int, time: float) -> None:
-        """Observe `count` zeros at equal intervals in one call, if `ceiling` is about 0."""
+        """Observe `count` zeros at equal intervals up to `time`, if `ceiling` is about 0."""
         self.gap = (time - self.time) / count
         self._pass_over(count, time)
         self.time, self.last = time, 0.0
@@ -66,5 +69,4 @@ class Predictor:
         """Process an observation, after `time`, `gap`, `last` and `seen` were updated."""
 
     def _expect(self, horizon: float) -> float:
-        """Return the forecast; at least one value was observed."""
         raise NotImplementedError

@@ -16,15 +16,15 @@ EVERYWHERE = -1  # bitmask of all nodes and limits for which tasks compete
 
 
 def partition_of(task: Task) -> Partition | None:
-    """Return the partition of a task; None if it may run anywhere."""
+    """Return the partition of a task; None if the task has no partition."""
     return task.shape.modes[0].partition
 
 
 def claims_of(task: Task) -> int:
     """Return the resources that a task competes for, as a bitmask.
 
-    Tasks without a common bit do not compete.  Bits are nodes of its partition, or parts of their devices
-    (`Cluster.claims`); EVERYWHERE for a task without partition.
+    Tasks without a common bit do not compete.  The bits stand for nodes of its partition, or for one type of
+    accelerators on a node (`Cluster.claims`); EVERYWHERE for a task without a partition.
     """
     partition = task.shape.modes[0].partition
     return EVERYWHERE if partition is None else partition.claims
@@ -33,10 +33,10 @@ def claims_of(task: Task) -> int:
 class TaskQueue:
     """A priority queue of tasks; equal keys in the order of arrival.
 
-    Tasks whose keys arrive in ascending order (every first-come order) are appended to a deque in O(1); the others go
+    Tasks whose keys arrive in ascending order (every first-come order) are appended to a deque in O(1); all others go
     to a heap.  An entry is void once its task no longer waits or was pushed again, to this queue or another:
-    `Task.ticket` identifies the valid entry, so removing is O(1) without a search.  Void entries are removed when they
-    may be half of all.
+    `Task.ticket` identifies the valid entry, so a removal is O(1) without a search.  Void entries are deleted when they
+    may be half of all entries.
     """
 
     __slots__ = ("_run", "_heap", "_limit")
@@ -94,7 +94,7 @@ class TaskQueue:
         return self._run[0]
 
     def pop(self) -> Task:
-        """Remove and return the head, which `head` has just returned."""
+        """Remove and return the head; `head` must have been called just before."""
         run, heap = self._run, self._heap
         if heap and (not run or heap[0] < run[0]):
             return heappop(heap)[4]
@@ -105,7 +105,7 @@ class TaskQueue:
         task.ticket += 1
 
     def __iter__(self) -> Iterator[Task]:
-        """Iterate over all waiting tasks in order; linear, with a sort."""
+        """Iterate over all waiting tasks in order; sorts them."""
         entries = sorted(chain(self._run, self._heap)) if self._heap else list(self._run)
         return (entry[4] for entry in entries if _live(entry))
 
@@ -117,7 +117,7 @@ class TaskQueue:
         return [entry[4] for entry in nsmallest(count, live)]
 
     def __len__(self) -> int:
-        """Return the number of waiting tasks; linear (`head()` shows if there is any)."""
+        """Return the number of waiting tasks; linear (use `head()` to test for any)."""
         return sum(1 for _ in self)
 
 

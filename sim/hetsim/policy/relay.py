@@ -1,4 +1,4 @@
-"""A scheduler around another: the base of policies that observe or control one."""
+"""A scheduler that wraps another: base of policies that observe or control one."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,8 @@
-"""The remainder of a run as a planning problem: tasks not started yet.
+"""The remainder of a run as a planning problem: the tasks that have not started.
 
 A policy that plans again in mid-run has a `Progress`, forwards its own hooks to it, and calls `rest`.  Only estimates
-are used: the expected finish of running tasks, the estimated time of others.  A plan can be tried in a fork of the run
-(`PlanProblem.simulate`).
+are used: the expected finish of running tasks, the estimated time of all other tasks.  A plan can be tried in a fork of
+the run (`PlanProblem.simulate`).
 """
 
 import math
@@ -24,7 +24,7 @@ from hetsim.policy.planned import PlannedScheduler
 
 @dataclass(frozen=True)
 class RemainingProblem:
-    """A plan problem of some tasks, and their rows in the whole problem."""
+    """A plan problem of some tasks, and the rows of these tasks in the whole problem."""
 
     problem: PlanProblem
     rows: list[int]
@@ -36,7 +36,7 @@ class RemainingProblem:
 
 
 class Progress:
-    """The progress of the tasks of a problem so far.
+    """The progress of the tasks of a problem in the run so far.
 
     Cost: O(1) a hook; `rest` is linear in the tasks that have not ended and the items that they read.
     """
@@ -52,7 +52,7 @@ class Progress:
         self._tasks[task.index] = task
 
     def ended(self, task: Task) -> None:
-        """Record an ended task; serves as `finished` and `gone`."""
+        """Record that a task ended; called by the hooks `finished` and `gone`."""
         self._tasks.pop(task.index, None)
         self._left.pop(task.index, None)
 
@@ -80,14 +80,15 @@ class Progress:
     ) -> RemainingProblem:
         """Return the tasks that have not started as a plan problem.
 
-        Running tasks occupy their lanes until they end, at which time the tasks that wait for them arrive; stopped
-        tasks have their remaining work.
+        Running tasks occupy their devices until they end; tasks that wait for them arrive at that time.  Stopped tasks
+        have their remaining work.
 
-        foresight: include the tasks that arrive later.
+        foresight: True to include the tasks that arrive later.
 
-        finish: function of a running task that returns its end; None: the estimate of the view.
+        finish: function that returns the end of a running task; None: the estimate of the view.
 
-        wanted: function of a row, True if the planner can plan it; rows that wait for other rows are left out.
+        wanted: function of a row that returns True if the planner can plan it; other rows are left out, and also the
+        rows that wait for them.
         """
         now = view.now
         arrival = self.problem.tasks.arrival
@@ -160,7 +161,7 @@ class Progress:
             free_at.update(zip(names, times, strict=False))
 
     def _table(self, rows: list[int], since: Sequence[float]) -> Tasks:
-        """Return a table of the rows with their remaining work and resume costs."""
+        """Return a table of these rows with their remaining work and bytes to upload."""
         tasks = self.problem.tasks
         chosen = np.array(rows, dtype=np.int64)
         time = np.array(tasks.time[chosen], dtype=float)
@@ -182,7 +183,7 @@ class Progress:
                        bytes_in=size if size.any() else None)  # fmt: skip
 
     def _data(self, rows: list[int], running: dict[int, Task], view: View) -> dict[int, Sequence[Device | int]]:
-        """Return where the items still to be read will be after running tasks end."""
+        """Return where the items that these rows read will be when the running tasks end."""
         if (reads := self.problem.tasks.reads) is None:
             return {}
         places: dict[int, Sequence[Device | int]] = {}
@@ -204,7 +205,7 @@ def in_mid_run(
     data: Mapping[int, Sequence[Device | int]] | None = None,
     simulate: Callable[[Plan], float] | None = None,
 ) -> PlanProblem:
-    """Return a plan problem of these tasks on the same cluster, starting in mid-run."""
+    """Return a plan problem of these tasks on the same cluster that begins at `now`."""
     return replace(
         problem, tasks=tasks, now=now, free_at=free_at or {}, data=data or {}, in_mid_run=True,
         simulate=simulate or _not_in_mid_run, rehearse=_not_rehearsed,
@@ -243,7 +244,7 @@ class Trials:
         self._rows = list(rows)
 
     def simulate(self, plan: Plan) -> float:
-        """Return the estimated makespan of a plan, counted from now; inf if not all end."""
+        """Return a plan's estimated makespan from now on; inf if not all of its tasks end."""
         full = self._whole(plan)
         record = self._view.fork(Resumed(full, self._problem.tasks, self._problem.cluster)).run()
         planned = [step.task for step in full.steps]

@@ -14,7 +14,8 @@ from hetsim.model.tasks import BatchTimes
 class Requests:
     """Some waiting requests of a service: the oldest `count`, or those in `tasks`.
 
-    Made by the queue (`first`, `chosen`).  `size` is the launched batch size: more than `count` if the batch is padded.
+    Created by the queue (`first`, `chosen`).  `size` is the launched batch size: more than `count` if the batch is
+    padded.
     """
 
     queue: Any
@@ -40,7 +41,7 @@ class RequestQueue(Protocol):
 
     @property
     def over(self) -> bool:
-        """True if the last request of the stream has arrived."""
+        """True if no further request will arrive."""
 
     @property
     def arrived(self) -> int:
@@ -50,7 +51,7 @@ class RequestQueue(Protocol):
         """Return the arrival time of the request at a position."""
 
     def deadline(self, position: int) -> float:
-        """Return the latest end of a batch that meets the request's deadline, or inf."""
+        """Return when a batch must end to meet the deadline of the request; or inf."""
 
     def recent(self, seconds: float) -> int:
         """Return the number of requests that joined in the last `seconds`."""
@@ -65,15 +66,15 @@ class RequestQueue(Protocol):
         """Return the requests as task objects, created on first use; linear."""
 
     def chosen(self, tasks: Sequence[Task], size: int | None = None) -> Requests:
-        """Return the requests of these tasks, which are some of `tasks()`."""
+        """Return these tasks (some of `tasks()`) as requests, to be launched as one batch."""
 
     @property
     def head(self) -> Task:
-        """The oldest request, by which services are ordered."""
+        """The oldest waiting request; schedulers order services by it."""
 
     @property
     def oldest(self) -> float:
-        """Arrival time of the oldest request at the front end."""
+        """Time at which the oldest waiting request arrived at the front end."""
 
     def want(self, count: int) -> None:
-        """Call the policy when `count` (not 0) requests wait, or when the stream ends."""
+        """Call the policy when `count` requests wait or arrivals end; 0: never."""

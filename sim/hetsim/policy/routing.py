@@ -42,7 +42,7 @@ class RoutedReplica(Protocol):
 
 
 class WantedReplica(NamedTuple):
-    """A missing replica: at the start, after a failure or stop, or for load."""
+    """A missing replica: at the start, after a failure or stop, or because load grows."""
 
     service: LanguageService
     modes: tuple[Mode, ...]
@@ -53,7 +53,7 @@ class WantedReplica(NamedTuple):
 
 
 class OpenReplicas(Sequence[Any]):
-    """Replicas that accept requests, in start order, with their loads."""
+    """Replicas that accept requests, in the order of their starts, with their loads."""
 
     __slots__ = ("replicas", "members", "loads")
 
@@ -72,7 +72,7 @@ class OpenReplicas(Sequence[Any]):
         return isinstance(replica, Hashable) and replica in self.members
 
     def least_loaded(self) -> Any:
-        """The replica with the smallest load; of equals, the first."""
+        """The replica with the smallest load; the first of several equal ones."""
         return self.replicas[int(self.loads.argmin())]
 
 
@@ -87,10 +87,10 @@ class Routing:
     # say.  Without `refresh` only the queue can be delayed, and forecasts have no age.
     signals: tuple[str, ...] = ()
     queueing: ClassVar[str] = ""
-    """Name in `hetsim.queueing` of the model of the replicas under this policy, or empty if there is none."""
+    """Name of a model in `hetsim.queueing` for the replicas under this policy; empty: there is no such model."""
 
     def choose(self, request: Any, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
-        """Choose the replica for a request at its arrival, and between prefill and decode.
+        """Choose a replica for a request at its arrival, and between prefill and decode.
 
         request: a `RoutedRequest`; for language models a `Generation`.
         """

@@ -1,6 +1,6 @@
 """Scaling: how many replicas a service should have, decided from its counters.
 
-The engine starts and drains replicas, and keeps the number from `min` to `max` of the service.
+The engine starts and drains replicas, and keeps their number between `min` and `max` of the service.
 """
 
 import math
@@ -16,8 +16,8 @@ class RoleSignals:
     """Counters of the replicas of one role: `replicas`, or `prefill` and `decode`.
 
     `replicas`: number of replicas that serve, load, or are missing after a failure.  `ready`: number of replicas that
-    take requests.  Both exclude draining replicas.  `outstanding`: unfinished requests of the role.  `waiting`: its
-    requests that are not in steps of a replica yet.  All counters are computed when read.
+    accept requests.  Draining replicas are in neither.  `outstanding`: number of unfinished requests of the role.
+    `waiting`: number of these that do not take part in steps of a replica yet.  All counters are computed when read.
     """
 
     def __init__(self, replicas: Any, prefills: bool):
@@ -53,28 +53,28 @@ class RoleSignals:
 
     @property
     def by_type(self) -> Mapping[str, int]:
-        """Replicas that serve or load, by type of device."""
+        """Number of replicas that serve or load, by type of device."""
         return Counter([replica.kind.mode.type.name for replica in self._all if not replica.draining])
 
     @property
     def kv_used(self) -> float:
-        """Share of the KV blocks of ready replicas in use; 0 without any, NaN of batches."""
+        """Share of ready replicas' KV blocks in use; 0 without replicas, NaN for batches."""
         ready = self._ready
         return sum([replica.kv_used for replica in ready]) / max(1, len(ready))
 
     @property
     def idle_since(self) -> list[float]:
-        """Times since which idle ready replicas have been idle, sorted."""
+        """Times at which the ready replicas that are idle became idle, sorted."""
         return sorted([replica.idle_since for replica in self._ready if replica.idle])
 
 
 @dataclass
 class ServiceSignals:
-    """Counters of a service, by role and of the last window: `every`, or 60 s.
+    """Counters of a service, by role and for a window of the last `every` (or 60) s.
 
-    `ttft`: mean time to first token in the window; `tpot`: mean time per further token of answers that ended in it; NaN
-    without any.  `arrival_rate`: requests per second.  `changed_at`: time at which replicas were last started or
-    drained, or -inf.
+    `ttft`: mean time to first token in the window; `tpot`: mean time per further token of the answers that ended in the
+    window; NaN if there are none.  `arrival_rate`: requests per second.  `changed_at`: time at which replicas were last
+    started or drained, or -inf.
     """
 
     roles: Mapping[str, RoleSignals]
@@ -110,6 +110,6 @@ class Scaling:
     def wanted(self, service: LanguageService | Service, signals: ServiceSignals, now: float) -> Mapping[str, int]:
         """Return the wanted numbers of replicas by role, or by type of device.
 
-        Roles or types that are not named keep their number.
+        Roles or types that are not in the answer keep their number.
         """
         raise NotImplementedError

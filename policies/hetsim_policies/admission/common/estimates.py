@@ -2,8 +2,8 @@
 
 Nothing is read from the scenario.  At each arrival every sum is multiplied by the same factor, so that the weight of an
 observation falls to 1/e after `memory` arrivals: the estimates adapt at the time scale of the arrivals.
-The mean service time is busy server-seconds over completions: it needs no estimates, and counts the share of a batch
-that each request costs its device.
+The mean service time is the busy server-seconds divided by the number of completions: it needs no estimates, and the
+time of a batch is divided among its requests.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ Memory = Annotated[int, Field(ge=MIN_SEEN)]  # arrivals after which the weight o
 
 @dataclass(eq=False, slots=True)
 class RecentArrivals:
-    """Estimated arrivals per second; None before a few arrivals.  Cost: O(1)."""
+    """Estimated arrivals per second (O(1)); `value` is None before MIN_SEEN arrivals."""
 
     memory: int
     seen: int = 0
@@ -62,18 +62,18 @@ class ClassFlow:
 
     @property
     def rate(self) -> float | None:
-        """Arrivals per second, of admitted and refused tasks."""
+        """Arrivals per second, admitted or refused; None before `MIN_SEEN` arrivals."""
         return self.arrivals.value
 
     @property
     def service_time(self) -> float | None:
-        """Mean seconds that a task occupies a server."""
+        """Mean seconds that a task occupies a server; None before `MIN_SEEN` completions."""
         return self.busy / self.done if self.completed >= MIN_SEEN and self.busy > 0 else None
 
 
 @dataclass(eq=False, slots=True)
 class DeviceStation:
-    """All devices of a type, as a station with servers shared by admitted tasks."""
+    """All devices of a type, as a queueing station whose servers admitted tasks share."""
 
     capacity: float  # number of devices (of a CPU: of cores)
     memory: int
@@ -150,7 +150,7 @@ class Stations:
         station.joins(flow, width)
 
     def leaves(self, task: Task, completed: bool) -> None:
-        """Record the end of a task; a refused task was never counted."""
+        """Record the end of an admitted task; other tasks are ignored."""
         if (place := self._there.pop(task.index, None)) is not None:
             station, flow, width = place
             station.settle(self.view.now)
@@ -182,7 +182,7 @@ def capacity(cluster: Cluster, mode: Mode) -> float:
 
 
 def servers(cluster: Cluster, mode: Mode) -> int:
-    """Number of concurrent launches in a mode on the empty cluster, at least one."""
+    """Return how many launches in a mode fit on the empty cluster, at least 1."""
     return max(1, int(capacity(cluster, mode) / mode.width + 1e-9)) if mode.width > 0 else 1
 
 

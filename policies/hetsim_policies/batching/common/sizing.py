@@ -10,7 +10,7 @@ MIN_SEEN = 8  # minimum number of arrivals for an estimated rate
 
 
 def limit(placement: Placement, most: int | None = None) -> int:
-    """Return the largest allowed batch: the mode's limit, and the policy's."""
+    """Return the largest allowed batch: the mode's limit, or `most` if it is lower."""
     own = placement.mode.batch_limit
     return own if most is None else min(own, most)
 
@@ -18,8 +18,8 @@ def limit(placement: Placement, most: int | None = None) -> int:
 def occupied(queue: RequestQueue, placement: Placement, view: View) -> bool:
     """Return True if a policy that serves batch by batch must wait for the device.
 
-    On a device divided in space or in time, only the service's own batch counts; else every launch in flight.  An idle
-    MIG slice counts as a separate device.
+    On a device divided in space or in time, only the service's own batch occupies it; on other devices, every launch in
+    flight does.  An idle MIG slice counts as a separate device.
     """
     device, mode = placement.devices[0], placement.mode
     if view.load(device) <= 0 or mode.type.sharing.kind == "mig":
@@ -47,7 +47,7 @@ def largest(most: int, holds: Callable[[int], bool]) -> int:
 
 
 class Outlook(NamedTuple):
-    """Times when a device's engines are free, from which a batch's end follows.
+    """Times when a device's engines become free, to predict the end of a batch.
 
     Exact if estimates are exact and nothing else starts on the device or shares its links.  `loading`: additional
     seconds of the upload, because the device lacks the model.
@@ -87,9 +87,9 @@ def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
 
 
 class ArrivalRate:
-    """Requests per second over the last `window` seconds; longer if requests are few.
+    """Requests per second over the last `window` seconds, or more if requests are few.
 
-    None until a few requests have arrived.  Cost: O(log n) for n requests, times the doublings of the window.
+    None until a few requests have arrived.  Cost: O(log n) for n requests, for each doubling of the window.
     """
 
     def __init__(self, window: float):

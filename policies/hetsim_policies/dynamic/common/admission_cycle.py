@@ -35,7 +35,7 @@ class Rules(BaseModel):
     strategy: under strict_fifo the head blocks the workloads behind it.  within_cluster_queue, reclaim_within_cohort:
         the workloads that the queue may preempt among its own, and among borrowing workloads of other queues.
     borrow_within_cohort: it may borrow while it preempts workloads of lower priority, up to max_priority_threshold.
-    when_can_borrow, when_can_preempt: use a flavor that needs borrowing (preemption), or try the next.
+    when_can_borrow, when_can_preempt: use a flavor that needs borrowing (preemption), or try the next flavor first.
     preference: which of these flavors is better if each needs borrowing or preemption.
     """
 
@@ -151,7 +151,7 @@ Candidate = tuple[int, Workload, Cohort, str]
 class Entry:
     """A head in a cycle, and its outcome.
 
-    flavors: by pod set and resource.  keys: flavor and resource pairs that need preemption.
+    flavors: assigned flavors by pod set and resource.  keys: flavor and resource pairs that need preemption.
     """
 
     workload: Workload
@@ -176,7 +176,7 @@ def satisfies(policy: Policy, preemptor: Workload, candidate: Workload) -> bool:
 def preference(queue: Queue, one: Workload) -> tuple[bool, bool, float, float, str]:
     """Sort key of the order in which workloads are preempted.
 
-    Evicted workloads are first, then those of other queues, of low priority, and admitted late.
+    The order is: evicted workloads, workloads of other queues, lower priority, later admission.
     """
     return not one.evicted, one.queue is queue, one.priority, -one.since, one.order
 

@@ -62,7 +62,7 @@ class Cohort:
     def available(self, key: Key, empty: bool = False) -> int:
         """Return the amount still available, borrowing included; below 0 in debt.
 
-        empty: as if nothing were in use.
+        empty: True to assume that nothing is in use.
         """
         has, usage = self.subtree.get(key, 0), 0 if empty else self.usage.get(key, 0)
         if self.parent is None:
@@ -103,7 +103,7 @@ class Cohort:
         return node.height, node.parent is not None
 
     def share(self) -> Share:
-        """Return the largest share of a cohort's resource that is borrowed, by weight."""
+        """Return the largest borrowed fraction of a cohort's resource, divided by weight."""
         over = {key: used - self.subtree[key] for key, used in self.usage.items() if used > self.subtree.get(key, used)}
         if self.parent is None or not over:
             return (0, 0.0), ()

@@ -1,8 +1,8 @@
 """Linear programs over time fractions: shares of time of each job in each mode.
 
 A job's fractions sum to at most 1, and on every device type the widths (GPUs or cores) times the fractions sum to at
-most the devices that are up.  Progress of a job, in jobs per second, is the sum of its fractions over the times that
-the whole job would take in these modes.
+most the devices that are up.  Progress of a job, in jobs per second, is the sum over its modes of fraction / time of
+the whole job in the mode.
 Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
 Deep Learning Workloads (Gavel, OSDI 2020), where all policies are programs of this form.
 Weakness: devices of a type are one pool here; the code that realizes the fractions must fit gangs on one node, and
@@ -367,10 +367,7 @@ def _solve(
 
 @dataclass(frozen=True)
 class Ties:
-    """Constraints on columns of fractions, and on sums by label.
-
-    They are `equal` · x = 0 and `upper` · x ≤ `limits`.
-    """
+    """Constraints on time fractions x: `equal` · x = 0 and `upper` · x ≤ `limits`."""
 
     equal: csr_array
     upper: csr_array
@@ -392,7 +389,6 @@ class Ties:
         )  # fmt: skip
 
     def _widened(self, rows: csr_array, between: int) -> csr_array:
-        """Insert zeros into rows for program columns that are not fractions."""
         return hstack([rows[:, : self.fractions], csr_array((rows.shape[0], between)), rows[:, self.fractions :]])
 
 

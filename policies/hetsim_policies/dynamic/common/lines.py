@@ -1,8 +1,8 @@
 """Base of schedulers that choose a place once, when a task becomes ready.
 
-A *line* is the queue before one accelerator, before the cores of a node, or before all devices of a type.  It has the
-estimated time at which each of its lanes (cores, GPUs, or twelfths of a GPU where there are fractions) will have served
-its assigned tasks.  A gang is in the lines of all its devices and starts when it is at the head of each.
+A *line* is the queue of one accelerator, of the cores of a node, or of all devices of a type.  It has the estimated
+time at which each of its lanes (cores, GPUs, or twelfths of a GPU where there are fractions) will have served its
+assigned tasks.  A gang is in the lines of all its devices and starts when it is at the head of each.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -211,7 +211,6 @@ class AssigningScheduler(Scheduler):
                     self._give_up(line)
 
     def _give_up(self, line: DeviceLine) -> None:
-        """Release the waiting tasks of a device queue, to be assigned again."""
         for _, _, job in sorted(line.queue, key=lambda entry: entry[:2]):
             if not job.over:
                 self._unassign(job)

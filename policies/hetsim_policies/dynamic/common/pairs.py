@@ -1,7 +1,7 @@
 """Two jobs on one accelerator: possible pairs and modes (`sharing`, `gandiva`).
 
-Either both occupy fractions of the accelerator, or it has `streams: 2` and shares by time slices: then each job may run
-as if it were alone, and their mutual slowdown is measured (`pairs` of its sharing) or left to the slices.
+Either both jobs occupy fractions of the accelerator, or the accelerator has `streams: 2` and time slices.  With time
+slices each job may use all of it; the slowdown of both is measured (`pairs` of its sharing) or follows from the slices.
 """
 
 import math
@@ -35,13 +35,13 @@ def is_shared(mode: Mode) -> bool:
 
 
 def alone_modes(task: Task) -> Sequence[Mode]:
-    """Return modes that leave no room on their devices, fastest first; else all modes."""
+    """Return modes without GPU fractions, fastest first; all modes if there are none."""
     modes = task.fastest_modes()
     return [mode for mode in modes if not is_fraction(mode)] or modes
 
 
 def place_alone(task: Task, view: View) -> Placement | None:
-    """Return the task's fastest placement on devices that it does not share, or None."""
+    """Return the task's fastest placement on unshared devices; None if none fits."""
     for mode in task.fastest_modes():
         if is_shared(mode):
             placement = _on_empty(task, mode, view)
@@ -99,8 +99,6 @@ def pairs(task: Task, view: View) -> Iterator[Pair]:
 
 
 def _smaller(partner: Task, newcomer: Mode, view: View) -> Placement | None:
-    """Return the partner's fastest fraction that leaves room for the new task."""
-
     def leaves_room(mode: Mode, now: Mode, memory: float, free: float) -> bool:
         fits = is_fraction(mode) and mode.share + newcomer.share <= WHOLE and mode.gpu_memory <= now.gpu_memory
         on_host = mode.millicores <= now.millicores and newcomer.millicores <= free - mode.millicores
@@ -110,7 +108,7 @@ def _smaller(partner: Task, newcomer: Mode, view: View) -> Placement | None:
 
 
 def _in_another_mode(task: Task, view: View, suits: Callable[[Mode, Mode, float, float], bool]) -> Placement | None:
-    """Return a task's placement on its accelerator in the fastest suitable mode.
+    """Return a task's placement on its GPU in the fastest suitable mode, if any.
 
     suits: function of a mode, the present mode, the accelerator's bytes, and the host's free cores (thousandths)
         without the task.
@@ -127,7 +125,7 @@ def _in_another_mode(task: Task, view: View, suits: Callable[[Mode, Mode, float,
 
 
 def back_to(task: Task, view: View) -> Placement | None:
-    """Return a task's fastest mode on the whole accelerator that it has alone."""
+    """Return a whole-GPU placement for a task alone on a fraction; None if impossible."""
     placement = view.launch_of(task).placement
     if placement is None or not is_fraction(placement.mode):
         return None

@@ -2,8 +2,8 @@
 
 It is computed from the cluster, the running tasks until their expected ends, and the reservations made so far.
 Reference: the profile of conservative backfilling in Mu'alem and Feitelson (2001), here one per node.
-Cost: a reservation takes the minimum of the nodes' first times, and visits the spans of the nodes with reservations
-among those that have room earlier.
+Cost: nodes are visited by the first time with room next to running tasks, until one has room; on nodes with
+reservations a visit takes a pass over the spans.
 """
 
 import math
@@ -30,7 +30,7 @@ class Reservation(NamedTuple):
     nodes: tuple[tuple[int, int], ...]
 
     def placement(self, task: Task, view: View) -> Placement | None:
-        """Return the placement of a due reservation, on free devices of its nodes."""
+        """Return a due reservation's placement on its nodes; None if it does not fit now."""
         if len(self.nodes) > 1:
             return view.first(self.mode, among=dict(self.nodes))
         return view.first(self.mode, task, node=self.nodes[0][0])
@@ -82,8 +82,8 @@ class FreeProfile:
     def could_start(self, task: Task) -> bool:
         """Return True if a reservation for the task could begin now.
 
-        Exact except for stages other than compute, and for gangs across nodes or partition limits.  Cost: a pass over
-        the nodes with room now, once per mode after a change.
+        Exact except for tasks with transfers, gangs across nodes and partition limits.  Cost: a pass over the nodes
+        with room now, once per mode after a change.
         """
         return any(
             self._view.now + task.estimates[position] * (1.0 - task.done) <= self.open_until(task.modes[position])
@@ -105,7 +105,7 @@ class FreeProfile:
         return max(ends.values(), default=-math.inf)
 
     def find(self, task: Task, view: View) -> Reservation | None:
-        """Return the earliest start of a task, in the fastest mode that can start then."""
+        """Return a task's earliest reservation in any mode, or None if it never fits."""
         best, chosen, now, steady, only = math.inf, None, view.now, view.changes.steady, _only_mode(task.shape)
         if only is not None and steady and not task.done:  # most jobs
             seconds = _stages(only, task.estimates[0], 1.0)
@@ -183,7 +183,6 @@ class FreeProfile:
     def _within_limit(
         self, timeline: Timeline, pool: LimitedPool, mode: Mode, duration: float, now: float, before: float
     ) -> float | None:
-        """First time at which a node has room and the partition's limit allows it."""
         start = timeline.earliest(mode, duration, now, before)
         while start is not None:
             if (allowed := pool.earliest(mode, duration, start)) == start:
@@ -192,7 +191,6 @@ class FreeProfile:
         return start
 
     def _across(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
-        """Reserve a gang over several nodes, as many devices on each as fit."""
         timelines = self._timelines()
         pool = None if mode.partition is None else self.pools.get(mode.partition)
         if mode.node_count > 1 and pool is None:
@@ -224,7 +222,7 @@ class FreeProfile:
         return None
 
     def _filling(self, mode: Mode, timelines: list[Timeline], start: float, duration: float) -> Reservation | None:
-        """Reserve the gang at `start` on nodes that stay free long enough, or None."""
+        """Reserve the gang at `start` on nodes that stay free long enough, if possible."""
         chosen, rest = [], amount_of(mode)
         for number, timeline in enumerate(timelines):
             if here := min(rest, timeline.max_amount(mode, start, start + duration)):
@@ -237,11 +235,7 @@ class FreeProfile:
     def _on_nodes(
         self, mode: Mode, timelines: list[Timeline], duration: float, now: float, before: float
     ) -> Reservation | None:
-        """Reserve a gang of equal parts, one per node, when enough nodes are free.
-
-        It visits the free windows of the nodes by begin; a heap drops windows that end too early.
-        Cost: O(windows × log windows).
-        """
+        """Reserve a gang of equal parts, one per node, when enough nodes are free."""
         assert mode.unit is not None
         begins = []
         for position, timeline in enumerate(timelines):
@@ -278,10 +272,7 @@ def _stages(mode: Mode, own: float, left: float) -> float:
 
 
 def _seconds_there(task: Task, reservation: Reservation, view: View) -> float:
-    """Estimated seconds of all stages at the place of a reservation.
-
-    A later start is assumed to find idle devices; a MIG GPU then has other slices.
-    """
+    """Estimated seconds of all stages at a reservation's place, later on idle devices."""
     mode, placement = reservation.mode, reservation.placement(task, view) if reservation.time <= view.now else None
     if placement is not None:
         return view.duration(task, placement)

@@ -6,9 +6,9 @@ are stopped with their work kept.
 With `ratio` the most urgent pair has the largest time due / time received, as in Narayanan et al.,
 Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI 2020); both are summed over
 the job's life, so that no history is lost when fractions change.  With `deficit` it has the largest difference.
-Bounds: for jobs of equal width on one type, with `deficit`, no job ever lags by more than 1 + ln n rounds behind
-its fractions (Adler, Berenbrink, Friedetzky, Goldberg, Goldberg, Paterson, A Proportionate Fair Scheduling Rule with
-Good Worst-case Performance, SPAA 2003, show ln n up to a constant).  No such bound is known for gangs, for several
+Bounds: for jobs of equal width on one type, with `deficit`, none of n jobs ever lags by more than 1 + ln n rounds
+behind its fractions (Adler, Berenbrink, Friedetzky, Goldberg, Goldberg, Paterson, A Proportionate Fair Scheduling Rule
+with Good Worst-case Performance, SPAA 2003, show ln n up to a constant).  No such bound is known for gangs, for several
 types (no job runs on two types at a time), and for `ratio`.
 Within a round free devices are given to waiting jobs in the same order, in any of their modes that fits, unless the
 policy keeps devices idle.  With `mid_round: false`, as in the simulators of Gavel and Shockwave, free devices are idle
@@ -162,7 +162,6 @@ class RoundScheduler(Scheduler):
     # Fractions --------------------------------------------------------------------------------------------------
 
     def _account(self, view: View) -> None:
-        """Add the time due and the time received since the last round began."""
         now, counted = view.now, self._counted
         seconds = now - counted
         for job in self.jobs.values():
@@ -189,7 +188,7 @@ class RoundScheduler(Scheduler):
         self._stale = False
 
     def offers(self, jobs: list[RoundJob], cluster: Cluster) -> tuple[ModeOffers, list[int]]:
-        """Return the modes of these jobs on devices that are up, and their positions."""
+        """Return the jobs' modes on devices that are up as offers, and their positions."""
         if not self._kinds:
             self._kinds = {name: number for number, name in enumerate(cluster.types)}
         capacity = self._capacity(cluster)
@@ -215,7 +214,6 @@ class RoundScheduler(Scheduler):
         return job.rows
 
     def _held_by_replicas(self, view: View) -> dict[int, None]:
-        """Indexes of accelerators that replicas of language models occupy permanently."""
         own = {
             device.index for job in self.jobs.values() if job.mode >= 0 and job.placement is not None
             for device in job.placement.devices
@@ -294,7 +292,6 @@ class RoundScheduler(Scheduler):
         return computed >= part * TURN * self.round_length * task.modes[job.mode].width * (1 - 1e-9)
 
     def _choose(self, free: dict[str, float], kept: Collection[int]) -> list[tuple[RoundJob, int]]:
-        """Choose (job, mode) pairs by urgency while devices suffice, each job once."""
         wanted = [
             (self.urgency(job, position), job, position)
             for job in self.jobs.values()
@@ -320,7 +317,6 @@ class RoundScheduler(Scheduler):
         return sorted(running, key=lambda job: self.urgency(job, job.way), reverse=True)
 
     def _fill(self, view: View) -> Iterator[Decision]:
-        """Start waiting jobs on idle devices, the most urgent first."""
         if self._tried == view.changes.releases:
             return
         blocked: dict[Mode, None] = {}
@@ -342,7 +338,7 @@ class RoundScheduler(Scheduler):
         self._tried = view.changes.releases
 
     def first(self, mode: Mode, view: View) -> Placement | None:
-        """Return a placement where a waiting job may start within a round, or None."""
+        """Return where a waiting job may start within a round; None if it does not fit."""
         return view.first(mode)
 
     def _start(self, job: RoundJob, placement: Placement, view: View) -> Start:
@@ -384,7 +380,7 @@ class RoundRoom:
                 self.expected[device.node] = self.expected.get(device.node, 0.0) + 1
 
     def place(self, mode: Mode) -> Placement | None:
-        """Return devices for a mode: on the node where fewest jobs move, or across nodes."""
+        """Return devices where fewest jobs move, or across nodes; None if too few remain."""
         best: tuple[tuple[float, int], list[Device]] | None = None
         nodes = self._with(mode) if mode.node_count == 1 else []
         free, expected, on_cpu, min_devices = self._free, self.expected, mode.on_cpu, max(1, mode.gpus)

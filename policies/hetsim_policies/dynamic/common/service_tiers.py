@@ -21,9 +21,9 @@ class Tier(BaseModel):
     """One tier of service: its priority and limits.
 
     priority: its priority factor, from 0 to 1.  max_jobs, max_gpus: limits on running jobs and their GPUs in total;
-        `_per_user`: per user.  preempts: tiers whose running jobs it may preempt.  preempt_mode: a preempted job of
-        this tier begins again (requeue), or keeps its work (suspend).  exempt: seconds that a job of this tier runs
-        before it can be preempted.
+        with `_per_user`, those of each user.  preempts: tiers whose running jobs it may preempt.  preempt_mode: a
+        preempted job of this tier begins again (requeue), or keeps its work (suspend).  exempt: seconds that a job of
+        this tier runs before it can be preempted.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -3,7 +3,7 @@
 This adds to `rounds` what Gavel calls space sharing.  A job may run in a mode alone, or next to a partner at the speed
 measured for their classes (`sharing: pairs` of the device type, as read from `gavel_gpus`); equally wide gangs count as
 pairs of jobs do.  The program chooses among both.  A pair counts once against the devices, each job runs for at most
-all the time, alone or not, and two jobs that cannot share have no fraction.  A job's time is counted separately for
+the whole time, alone or not, and two jobs that cannot share have no fraction.  A job's time is counted separately for
 running alone and next to each label, as its speed depends on the partner; so no history is lost when partners change.
 In a round the most urgent way (mode and partner label) is served first; if it has a partner label, the partner is the
 most urgent job of that label whose own way has this job's label as partner, and both are placed together.  A job whose
@@ -11,14 +11,14 @@ partner ends within a round continues alone; waiting jobs start within a round o
 Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI
 2020), section 3.1.  Gavel has one fraction per pair of jobs; here the same optimum has fewer columns: see `ties`.
 Bounds: if every job is always alone or always next to one other job, on one type with equal widths, a pair takes turns
-as one job does, and with `deficit` no job lags by more than 1 + ln n rounds (see `rounds`).  Otherwise there is no
-bound: the program ignores some constraints on meetings (see `ties`), and ways are chosen greedily.  Of eight jobs on
-two types, with all their time in pairs, each made at least 0.8 of its promised progress, in half of the samples more
-than 0.97; a job without a present partner runs alone.
-Weakness: as no progress is certain, neither is an equal share.  The program ignores that two jobs need host memory and
-cores simultaneously: if these do not suffice, one of the pair runs.  Only whole devices by time slices (`streams: 2`)
-are shared.  Cost: programs of jobs × labels columns (128 jobs of 26 classes on three types: 7,000; 0.02 s if jobs of a
-class are equal, 0.2 s if all differ), and a sort of all ways with a fraction, per round.
+as one job does, and with `deficit` none of n jobs lags by more than 1 + ln n rounds (see `rounds`).  Otherwise there is
+no bound: the program ignores some constraints on pairs (see `ties`), and ways are chosen greedily.  In samples of eight
+jobs on two types that always run in pairs, each job made at least 0.8 of its promised progress, in half of the samples
+more than 0.97; a job without a present partner runs alone.
+Weakness: progress is not guaranteed, so an equal share is not guaranteed either.  The program ignores that two jobs
+need host memory and cores simultaneously: if these do not suffice, one of the pair runs.  Only whole devices by time
+slices (`streams: 2`) are shared.  Cost: programs of jobs × labels columns (128 jobs of 26 classes on three types:
+7,000; 0.02 s if jobs of a class are equal, 0.2 s if all differ), and a sort of all ways with a fraction, per round.
 """
 
 import math
@@ -159,7 +159,7 @@ class PairRoom(RoundRoom):
         return None
 
     def join(self, placement: Placement) -> bool:
-        """Occupy host resources for a job next to its partner; return False if too few."""
+        """Occupy the host for a job next to its partner; return False if room is lacking."""
         mode, parts = placement.mode, self.parts(placement)
         if not all(self.host_holds(node, mode, part) for node, part in parts.items()):
             return False
@@ -205,7 +205,6 @@ class SideBySideScheduler(RoundScheduler):
         super().finished(task)
 
     def _part(self, task: Task) -> None:
-        """Record that a job no longer runs: its partner continues alone."""
         job = self.jobs.get(task.index)
         if isinstance(job, PairedJob) and job.partner is not None:
             partner, job.partner = job.partner, None
@@ -229,7 +228,6 @@ class SideBySideScheduler(RoundScheduler):
         job.way, job.since = way, view.now
 
     def _meet(self, one: PairedJob, other: PairedJob, view: View) -> None:
-        """Record that two jobs now run on the same devices."""
         for job, partner in ((one, other), (other, one)):
             job.partner = partner
             self._turn(job, job.way_of(job.mode, partner.labels[partner.mode]), view)
@@ -298,10 +296,7 @@ class SideBySideScheduler(RoundScheduler):
         self._settle_parted(view)
 
     def _choose_ways(self, free: dict[str, float], stays: dict[int, PairedJob]) -> list[tuple[SeatedJob, ...]]:
-        """Choose the jobs of a round, alone or in pairs, by urgency; each job once.
-
-        A job that may not be stopped, and stays where it runs, needs no further devices, alone or with a partner.
-        """
+        """Choose the jobs of a round, alone or in pairs, by urgency; each job once."""
         wanted = [
             (self.urgency(job, way), SeatedJob(job, job.ways[way][0]), job.ways[way][1])
             for job in map(paired, self.jobs.values())
@@ -326,7 +321,6 @@ class SideBySideScheduler(RoundScheduler):
         return chosen
 
     def _has_to_go(self, job: PairedJob, room: PairRoom, view: View) -> bool:
-        """Return True if the job will run elsewhere, or other jobs get its devices."""
         index, partner = job.task.index, job.partner
         if index in room.places:
             return True
@@ -341,7 +335,7 @@ class SideBySideScheduler(RoundScheduler):
 
 
 def first_apart(mode: Mode, view: View) -> Placement | None:
-    """Return the first devices where a mode fits without a partner."""
+    """Return the first devices where a mode fits without a partner, if any."""
     if mode.on_cpu or not takes_pairs(mode.type):
         return view.first(mode)
     for node in view.nodes.fitting(mode):

@@ -15,7 +15,7 @@ from hetsim.model.tasks import Mode
 
 
 def amount_of(mode: Mode) -> int:
-    """Amount of a launch: number of nodes, thousandths of cores, or accelerators."""
+    """Amount of a launch in its unit: nodes, thousandths of cores, or accelerators."""
     if mode.node_count > 1:
         return mode.node_count
     return mode.gpus if mode.unit is None else mode.millicores
@@ -231,7 +231,8 @@ class Timeline:
     def first_time(self, mode: Mode, now: float) -> float:
         """Time at which the mode first has room; inf if never.
 
-        This assumes that free capacity only grows from now on. A mode with a part of a GPU is found without it.
+        This assumes that free capacity only grows from now on.  For a mode that needs part of a GPU all windows are
+        searched, without this assumption.
         """
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:
@@ -243,9 +244,10 @@ class Timeline:
         return times[place] if place < len(times) else math.inf
 
     def first_gap(self, mode: Mode, duration: float, since: float, until: float, low: float = 0) -> tuple[float, float]:
-        """Times at which a mode first has room, and first has room during `duration`.
+        """Return when a mode first has room, and when it first has room for `duration`.
 
-        The second time is in [since, until], or inf; the first may be in the past.  low: no room before this time.
+        The second time is in [since, until], or inf; the first may be in the past.  low: a time before which there is
+        no room.
         """
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:
@@ -285,7 +287,7 @@ class Timeline:
         return math.inf
 
     def earliest(self, mode: Mode, duration: float, since: float, before: float) -> float | None:
-        """First time in [since, before) at which the mode has room for `duration`."""
+        """First time in [since, before) at which a mode has room for `duration`, or None."""
         for begin, end in self.windows(mode):
             if end <= since:
                 continue

@@ -23,7 +23,7 @@ class TwoEnded:
             heappush(heap, (key, task.ticket, task))
 
     def head(self, end: int) -> tuple[Key, int, Task] | None:
-        """Return key, ticket and task of the first entry at one end, or None."""
+        """Return key, ticket and task of the first entry at one end; None if it is empty."""
         heap = self._heaps[end]
         while heap:
             _, ticket, task = heap[0]

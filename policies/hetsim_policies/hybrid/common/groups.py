@@ -56,7 +56,7 @@ class TaskKind:
             self.queued[position] = self.queued[position] + sign * seconds if self.waiting else 0.0
 
     def expected(self, position: int, coming: float) -> float:
-        """Seconds of work in a mode: waiting tasks, and `coming` expected tasks."""
+        """Seconds of work in a mode: the kind's waiting tasks, and `coming` new ones."""
         return max(0.0, self.queued[position]) + coming * self.total[position] / max(1, self.seen)
 
 
@@ -198,7 +198,7 @@ def lanes_of(device: Device, node: Node) -> int:
 
 
 def make_groups(cluster: Cluster, grouping: Grouping) -> list[DeviceGroup]:
-    """Create numbered groups; raise ScenarioError if the cluster has no such parts."""
+    """Create numbered groups; raise ScenarioError for racks if no node has a rack."""
     if grouping == "type":
         present = [kind for kind in cluster.types.values() if cluster.count(kind.name)]
         having = {kind: [node for node in cluster.nodes if kind in _types([node])] for kind in present}
@@ -336,7 +336,7 @@ def loads(share: np.ndarray, work: np.ndarray, lanes: np.ndarray) -> np.ndarray:
 
 
 def apportion(count: int, share: Sequence[float]) -> list[int]:
-    """Round `count` × shares that sum to 1 to whole numbers, by largest remainders."""
+    """Round `count` × `share` to whole numbers of sum `count`, by largest remainders."""
     exact = [count * part for part in share]
     counts = [int(value) for value in exact]
     behind = sorted(range(len(share)), key=lambda i: (counts[i] - exact[i], i))
@@ -346,10 +346,10 @@ def apportion(count: int, share: Sequence[float]) -> list[int]:
 
 
 class Turns:
-    """Assigns tasks to groups so that shares hold at every moment (Tijdeman 1980).
+    """Assigns tasks to groups so that shares are met at every moment (Tijdeman 1980).
 
-    Of the groups that may get another task (less than one ahead of their share), the group with the earliest due
-    task gets it; among equals the group number `first` or the next after it.
+    A group may get a task while it is less than one task ahead of its share.  Of these groups, the one whose next task
+    is due first gets it; at ties, the group number `first` or the next after it.
     """
 
     def __init__(self, share: dict[int, float], first: int = 0):

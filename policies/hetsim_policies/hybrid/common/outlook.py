@@ -37,9 +37,9 @@ def check_objective(objective: Objective, problem: PlanProblem) -> None:
 def mean_of(record: Record, objective: Objective, now: float) -> float:
     """Mean of an objective over tasks unfinished at the fork (at least one).
 
-    response: seconds from arrival to the end.  slowdown: mean of response over shortest estimated time.
-    deadline_misses: the share of tasks with a deadline that miss it.  energy: joules above idle.  cost: price × time of
-        the occupied devices.
+    Objectives: response (seconds from arrival to the end), slowdown (response / shortest estimated time),
+    deadline_misses (share of tasks with a deadline that miss it), energy (joules above idle), cost (price × time of the
+    occupied devices).
     """
     tasks, end = record.input.tasks, record.end
     # What ends at this very instant counts: the tasks have to be the same in all forks that are compared.
@@ -78,7 +78,6 @@ def shortest(tasks: Tasks, rows: np.ndarray) -> np.ndarray:
 
 
 def _in_cheapest_mode(tasks: Tasks, rows: np.ndarray, weight: Callable[[Mode], float]) -> np.ndarray:
-    """Minimum over modes of weight × estimated seconds, for each task."""
     best = np.empty(len(rows))
     shape = tasks.shape[rows]
     for number in np.unique(shape).tolist():
@@ -100,7 +99,7 @@ def _misses(record: Record, rows: np.ndarray, finish: np.ndarray) -> float:
 
 
 def _taken(record: Record, rows: np.ndarray, rate: Callable[[Mode], float]) -> float:
-    """Rate × estimated seconds, in the last mode of a task or else its cheapest."""
+    """Rate × estimated seconds of each task, in its last mode or else its cheapest."""
     tasks = record.input.tasks
     values = _in_cheapest_mode(tasks, rows, rate)
     for place, row in enumerate(rows.tolist()):

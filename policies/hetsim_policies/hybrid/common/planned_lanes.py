@@ -41,7 +41,7 @@ class PlannedLane:
         return next(iter(self.queue.values()), None)
 
     def placed(self, mode: Mode) -> Placement | None:
-        """Return the placement of a sequential mode on this core or GPU, or None."""
+        """Return a mode's placement on this core or GPU; None if the mode cannot run here."""
         if mode.type is not self.device.type or not can_host(self.node, mode):
             return None
         if not mode.on_cpu:
@@ -125,7 +125,6 @@ class Board:
     """The remaining plan by lane (core or GPU): the base of `plan_and_repair`.
 
     Results are cached by lane until something changes there, so that the cost of an event hardly grows with the lanes.
-
     Cost: O(lanes of a step) to add, start and remove it; a forecast is one pass over the steps and their predecessors.
     """
 
@@ -195,7 +194,6 @@ class Board:
     # Changes --------------------------------------------------------------------------------------------------
 
     def _touch(self, lane: PlannedLane) -> None:
-        """Mark a core or GPU as changed: its queue, or its running task."""
         self.due[lane.number] = lane
         self._touched[lane.number] = lane
         self._refused.pop(lane.number, None)
@@ -214,7 +212,6 @@ class Board:
             self._touch(lane)
 
     def _load(self, lane: PlannedLane, more: int) -> None:
-        """Add `more` to the number of waiting tasks of a core or GPU."""
         lane.arrived += more
         if lane.arrived:
             self.loaded[lane.number] = lane
@@ -339,7 +336,7 @@ class Board:
     def at(
         self, task: Task, lane: PlannedLane, view: View, seconds: Callable[[Task, Placement, View], float]
     ) -> PlannedJob | None:
-        """Return the step of a task on one core or GPU in its fastest mode, or None."""
+        """Return a step with the task's fastest mode on this lane; None if no mode fits."""
         best: PlannedJob | None = None
         for position, mode in enumerate(task.modes):
             placement = lane.placed(mode)
@@ -359,7 +356,7 @@ class Board:
         return self._experience.ratio(spent if spent >= before else before)
 
     def finish(self, task: Task, view: View) -> float:
-        """Expected end of a running task; for a late one from the lateness of ended tasks."""
+        """Expected end of a running task; if it is late, by the lateness of ended tasks."""
         now, row = view.now, task.index
         job, since = self.running.get(row, (None, 0.0))
         if job is None:
@@ -469,7 +466,7 @@ class Board:
         return [self.running[row] for row in self._overdue]
 
     def next_look(self, now: float) -> float:
-        """Return when to check next: a running task is due, or half its time late."""
+        """Return when to check again: when a task is due, or is late by half its time."""
         looks: Iterable[float] = (
             since + job.seconds
             if now - since < job.seconds * (1 - LATE)
@@ -488,8 +485,8 @@ class Board:
     def restartable(self, kind: DeviceType, view: View, rounding: float) -> list[tuple[float, PlannedJob]]:
         """Return running tasks that might end sooner on this type, with their ends.
 
-        A task on time has less left than its whole time, and a restart on another lane (core or GPU) takes at least its
-        compute time there, so few tasks remain.  Tasks with too little time left are not checked until they are late.
+        A restart takes at least the task's compute time on the type, so only tasks with more time left are returned.
+        The other tasks are not checked again until they are late.
         """
         now, jobs = view.now, []
         there, away = self.faster.get(kind, {}), self._hopeless.setdefault(kind, [])
@@ -523,8 +520,9 @@ class Board:
 class Movable:
     """Waiting steps that could end sooner on an idle core or GPU of a type.
 
-    It is valid only in a steady run: the end of a step on the idle lane grows with time, and its end on its own lane is
-    constant while that lane is unchanged, so a dropped step returns only after a change there.
+    It is valid only in a steady run.  There the end of a step on the idle lane grows with time, and the end on its own
+    lane is constant while that lane is unchanged.  So a step that is dropped returns only after its own lane has
+    changed.
     """
 
     def __init__(self, kind: DeviceType, loaded: dict[int, PlannedLane]):
@@ -534,7 +532,7 @@ class Movable:
         self.changed: dict[int, PlannedLane] = dict(loaded)
 
     def towards(self, seen: LaneForecast, now: float) -> list[tuple[PlannedLane, list[PlannedJob]]]:
-        """Return steps that could end sooner on an idle device, by device in queue order."""
+        """Return (lane, its waiting steps that could end sooner on an idle device) pairs."""
         for number, lane in self.changed.items():
             self.steps.pop(number, None)
             end = seen.lane.get(number, 0.0)

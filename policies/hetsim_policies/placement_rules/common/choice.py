@@ -42,7 +42,7 @@ def equally_fast(task: Task) -> Iterator[list[Mode]]:
 
 
 def best_node(task: Task, view: View, keys: Keys, pick: Pick | None = None) -> Placement | None:
-    """Return the fastest mode that fits, on the node with the lowest key, or None.
+    """Place the fastest mode that fits, on the node of lowest key; None if none fits.
 
     At ties the first node is chosen.  A gang that fits on no node is placed across nodes if it may span them.
     """
@@ -81,12 +81,12 @@ def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode
 
 
 def on_node(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-    """Return a node's first devices (for a fraction, the fullest) with room for data."""
+    """Return a node's first (for a fraction, fullest) devices with room; None if none."""
     return view.first(mode, task, node=node)
 
 
 def first_across(task: Task, modes: Sequence[Mode], view: View) -> Placement | None:
-    """Return a gang that may span nodes, on the first free devices, or None."""
+    """Place a gang that may span nodes on the first free devices; None if none fits."""
     for mode in modes:
         if mode.span_any and (placement := view.first(mode)) is not None and view.holds(task, placement):
             return placement
@@ -108,7 +108,7 @@ def taking(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
 
 
 def on_gpu(task: Task, mode: Mode, node: int, view: View, order: np.ndarray | None = None) -> Placement | None:
-    """Place a one-GPU mode on the first GPU of a node, in `order`, that has room."""
+    """Place a one-GPU mode on the first GPU of a node, in `order`, with room, if any."""
     accelerators = view.cluster.nodes[node].accelerators
     positions = range(len(accelerators)) if order is None else order.tolist()
     for position in positions:
@@ -120,14 +120,14 @@ def on_gpu(task: Task, mode: Mode, node: int, view: View, order: np.ndarray | No
 
 
 def on_fullest(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-    """Return a node's first devices; for a fraction the fullest GPU with room."""
+    """Return a node's first devices, for a fraction the fullest GPU with room, if any."""
     if not mode.gpus or mode.whole_devices:
         return view.first(mode, task, node=node)
     return on_gpu(task, mode, node, view=view, order=np.argsort(view.nodes.accelerators.share[node], kind="stable"))
 
 
 def by_room(task: Task, modes: Sequence[Mode], view: View, tightest: bool) -> Placement | None:
-    """Choose the node with the fewest (or most) free GPUs, then cores.
+    """Choose the node with fewest (or most) free GPUs, then cores; None if none fits.
 
     A fraction is placed on the fullest (or emptiest) GPU.
     """
@@ -147,7 +147,7 @@ def by_room(task: Task, modes: Sequence[Mode], view: View, tightest: bool) -> Pl
 
 
 def _gpu_by_room(task: Task, modes: Sequence[Mode], view: View, sign: float) -> Placement | None:
-    """Place a fraction on the GPU with the least (sign 1) or most free share."""
+    """Place a fraction on the GPU with the least (sign 1) or most free share, if any."""
     if any(mode.type.streams > 1 or mode.type.sharing.kind == "mig" for mode in modes):
         options = [option for mode in modes for option in view.options(task, mode)]
         return min(options, key=lambda option: -sign * view.load(option.devices[0]), default=None)
@@ -217,7 +217,7 @@ class PlacedTasks:
 
 
 class Totals:
-    """Total resources of nodes, as columns; unlimited memory counts as none."""
+    """Total resources of nodes, as columns; unlimited memory counts as 0."""
 
     def __init__(self, cluster: Cluster):
         self.cores = np.array([node.cpus for node in cluster.nodes], dtype=float)

@@ -1,10 +1,10 @@
 """The expected fragmentation of a node's GPUs, and its increase by a task.
 
 F_n = Σ_m p_m F_n(m) for request types m of probability p_m: F_n(m) is all of node n's free GPU share if request m does
-not fit there or needs no GPU, else the share on GPUs with less free than m needs of one.  This is the definition in the
-paper; the metric `fragmentation` of results differs in one point: a request without GPU that fits loses nothing there.
-A task with the same demand on several accelerator types can use any of them.  A task with other modes counts with the
-modes like its first accelerator mode; a task without accelerator modes counts with its first mode.
+not fit there or needs no GPU, else the free share on GPUs that have less free than m needs of one GPU.  This is the
+definition in the paper; the metric `fragmentation` of results differs in one point: for a request without GPU that
+fits, F_n(m) is 0.  A task counts with its first accelerator mode and the modes of other accelerator types with the same
+demand, any of which it can use; a task without accelerator modes counts with its first mode.
 """
 
 import math
@@ -39,7 +39,7 @@ class NodeStates:
     """Distinct states of nodes so far; `number[node]` is the number of a node's state.
 
     A state is a node's free resources (`NodeClass`); nodes with equal free resources share a state.
-    memory: free host memory is part of a state; if not, host memory counts as unlimited.
+    memory: True if free host memory is part of a state; if False, host memory counts as unlimited.
     """
 
     def __init__(self, view: View, memory: bool = True):
@@ -77,7 +77,7 @@ class Mix:
     """A mix of requests with frequencies, against which fragmentation is measured.
 
     typical: use only the most frequent requests that together make this share of all.
-    memory: requests include host memory.
+    memory: True if requests include host memory.
     """
 
     def __init__(self, count: Mapping[Shape, int], typical: float = 1.0, memory: bool = True):
@@ -101,7 +101,7 @@ class Mix:
         return float(lost[0] / WHOLE)
 
     def rises(self, state: NodeClass, mode: Mode) -> dict[int, float]:
-        """Increase of fragmentation by a mode in a state, by free share of the GPU used."""
+        """Increase of fragmentation if a mode starts, for each free share of the GPU used."""
         rows, after = self._after([state], mode)
         gpus = [gpu for _, gpu in rows] if mode.gpus and not mode.whole_devices else []
         before = self.fragmentation(state)
@@ -164,7 +164,7 @@ class MinRises:
         self._known: dict[Mode, np.ndarray] = {}  # by mode and state: the minimum increase, NaN if not computed yet
 
     def by_share(self, mode: Mode, node: int) -> dict[int, float]:
-        """Increase of fragmentation of a node, by the free share of the GPU used."""
+        """Increase of fragmentation of a node, for each free share of the GPU used."""
         return self._mix.rises(self._states.states[int(self._states.number[node])], mode)
 
     def __call__(self, mode: Mode, states: np.ndarray) -> np.ndarray:

@@ -67,7 +67,7 @@ class Scored:
         raise NotImplementedError
 
     def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-        """Choose one of the node's GPUs for a fraction."""
+        """Choose one of the node's GPUs for a fraction; None if none fits."""
         return on_fullest(task, mode, node, view)
 
     def _place(self, task: Task, modes: Sequence[Mode], view: View) -> Placement | None:
@@ -103,7 +103,7 @@ class ScoredRule:
         return self.exact(task, view) if self._published is None else self._published(task, view)
 
     def exact(self, task: Task, view: View) -> Placement | None:
-        """Place a task by exact values of the rule, and at ties by remaining room."""
+        """Place a task by exact values, ties by remaining room; None if nothing fits."""
         raise NotImplementedError
 
 
@@ -133,7 +133,7 @@ class _Weighing(Scored):
 
 
 class PublishedDotProduct(_Weighing):
-    """Minimum mean of demand × free room over cores and GPUs; score 100 (1 - mean)."""
+    """Minimum of demand × free share, mean of cores and GPUs; score 100 (1 - mean)."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         cores, gpus = self.free(nodes, view)
@@ -204,8 +204,8 @@ class PublishedGpuClustering(Scored):
 class PublishedFgd(Scored):
     """Minimum increase of fragmentation; integer score 100 / (1 + exp(increase)).
 
-    The typical mix has the most frequent requests of the whole workload, known beforehand as in the paper, which make
-    95 % of the tasks; host memory is ignored.
+    The mix is that of the whole workload, known beforehand as in the paper, without its rarest requests: the most
+    frequent requests that together make 95 % of the tasks.  Host memory is ignored.
     """
 
     def begin(self, view: View) -> None:
@@ -230,10 +230,7 @@ class PublishedFgd(Scored):
 
 
 def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes on which a mode fits, and for each node the index of that mode.
-
-    The modes differ only in type.  For whole GPUs and fractions the columns answer for all types together.
-    """
+    """Return the nodes on which one of these modes fits, and the mode's index by node."""
     first = modes[0]
     if not all(mode.gpus and mode.type.streams == 1 and mode.type.sharing.kind != "mig" and mode.nodes is None
                for mode in modes):  # fmt: skip
@@ -262,12 +259,11 @@ def whole_score(score: np.ndarray) -> np.ndarray:
 
 
 def _points(rise: np.ndarray) -> np.ndarray:
-    """Score of an increase of fragmentation (in GPUs)."""
     return whole_score(TOP / (1 + np.exp(rise)))
 
 
 def _kind(mode: Mode) -> int | None:
-    """Return 0 for a fraction of a GPU, else the number of GPUs; None without any."""
+    """Return the number of whole GPUs, 0 for a fraction of a GPU, None without GPUs."""
     if not mode.gpus:
         return None
     return mode.gpus if mode.whole_devices else 0

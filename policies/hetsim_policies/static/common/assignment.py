@@ -9,10 +9,10 @@ number of lanes of the site:
                          start[j] ≥ arrival[j],  start[i] + Σ_s t[i, s] x[i, s] ≤ start[j]  for i before j,
                          start[j] + Σ_s t[j, s] x[j, s] ≤ T      (with a graph, arrivals or sites of several lanes)
 
-Every schedule satisfies these rows with T its makespan, so the minimum T is a lower bound on all schedules; that of the
-relaxation (0 ≤ x ≤ 1) is computed from its dual prices and so is valid whatever the solver's tolerances.  Additional
-constraints are linear too: `Together`, `Apart`, `Pin`, `Cap`, `Before`; `Fuse` is `Together` in the program, and an
-order in the list schedule made from it.  The program ignores transfers unless a `Cap` includes them.
+Every schedule satisfies these rows with T its makespan, so the minimum T is a lower bound on all schedules; the minimum
+of the relaxation (0 ≤ x ≤ 1) is computed from its dual prices, so it is a valid bound whatever the solver's tolerances.
+Additional constraints are linear too: `Together`, `Apart`, `Pin`, `Cap`, `Before`; `Fuse` is `Together` in the program,
+and an order in the list schedule made from it.  The program ignores transfers unless a `Cap` includes them.
 References: the program is that of Lenstra, Shmoys and Tardos, Approximation Algorithms for Scheduling Unrelated
 Parallel Machines (1990), with paths as in Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with Precedence Constraints
 on Hybrid Multi-core Machines (2015); the bound from approximate prices is that of Neumaier and Shcherbina, Safe Bounds
@@ -40,7 +40,7 @@ ROUNDING = 1e-6  # Tolerance of HiGHS: for a number that is nearly an integer, a
 class LaneSite:
     """A site: equal cores or GPUs (lanes) of one type.
 
-    `lanes`: numbers of the lanes within the type; `place`: the memory with their data, if all use the same memory.
+    `lanes`: numbers of the lanes within the type; `place`: the device whose memory all lanes use, or None.
     """
 
     kind: int
@@ -97,7 +97,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class Cap:
-    """Constraint: Σ weight × x[task, site] ≤ upper + per_makespan × T."""
+    """Constraint: Σ weight × x[task, site] ≤ upper + per_makespan × T (T: makespan)."""
 
     terms: tuple[tuple[int, int, float], ...]
     upper: float = 0.0
@@ -174,7 +174,7 @@ class Fractional:
 
 @dataclass(frozen=True)
 class Integral:
-    """The integer solution: each task's site (or None), and a lower bound on T."""
+    """The integer solution: each task's site (None: not found), a lower bound on T."""
 
     site_of: np.ndarray | None
     bound: float
@@ -183,9 +183,9 @@ class Integral:
 class AssignmentProgram:
     """The assignment program, with times in multiples of `unit`.
 
-    times[j, s]: inf if a task cannot run there.  Without constraints `unit` is the makespan of any schedule, which the
-    optimum does not exceed.
-    longest: add a row for each task that it is not longer than T; redundant with single-lane sites or start variables.
+    times[j, s]: inf if a task cannot run there.  Without constraints `unit` is the makespan of some schedule, so the
+    optimum is at most 1.
+    longest: add a row for each task, that its time is at most T; redundant with single-lane sites or start variables.
     frugal: weight of the mean work of a lane (core or GPU) in the objective, so that among equal makespans the least
         work is preferred; with 0 (as for bounds) any of the optima may be returned.
     """
@@ -227,7 +227,7 @@ class AssignmentProgram:
             self.cost[: self.span] = frugal * self.time / self.counts.sum()
 
     def _in_a_row(self, times: np.ndarray, arrivals: np.ndarray | None, constraints: Sequence[Constraint]) -> float:
-        """Return a makespan that every assignment meets: all work and caps in sequence."""
+        """Upper bound of every assignment's makespan: all work and caps in sequence."""
         total = float(np.where(np.isfinite(times), times, 0.0).max(axis=1, initial=0.0).sum())
         total += 0.0 if arrivals is None else float(np.ptp(arrivals))
         for one in constraints:
@@ -286,7 +286,6 @@ class AssignmentProgram:
             self._row(columns, weights, one.upper / largest)
 
     def _matrices(self) -> tuple[Any, np.ndarray, Any, np.ndarray]:
-        """Return the rows `A v ≤ b` and `E v = e`."""
         from scipy.sparse import coo_array, vstack
 
         pairs = np.arange(self.span)
@@ -330,7 +329,7 @@ class AssignmentProgram:
     ) -> Integral:  # fmt: skip
         """Solve the integer program (to 1e-6); at a limit, return the best solution found.
 
-        fixed: pairs (j, s) to exclude; some optimum must not use them.
+        fixed: mask of pairs (j, s) to exclude; at least one optimum must use none of them.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 

@@ -44,9 +44,9 @@ def area_bound(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
 def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float = 1e-7) -> float:
     """Minimum T for which `relaxation` has a solution, rounded down.
 
-    Proof: in a schedule of length T no task runs where it alone takes longer than T, so the areas of a schedule of
-    length T satisfy the program without those pairs; hence if the program of T has no solution, T has no schedule, and
-    neither has any smaller T, which has fewer pairs and less area.
+    Proof: in a schedule of length T no task runs where it alone takes longer than T.  So the areas of such a schedule
+    satisfy the program of T, which excludes these pairs.  If the program of T has no solution, there is no schedule of
+    length T, and none of a smaller length, whose program has fewer pairs and less area.
     """
     low = longest_task(p, q, m, k)
     if np.isinf(low):
@@ -74,13 +74,14 @@ def longest_task(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
 
 
 def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.ndarray, evaluations: int = 64) -> float:
-    """Longest task and area bounds with release times r_j, counted from 0.
+    """A lower bound with release times r_j, counted from 0.
 
-    The maximum over j of r_j + min(p_j, q_j), and over r of r + area bound of the tasks released at r or later.
+    It is the maximum over j of r_j + min(p_j, q_j), and over r of r + the area bound of the tasks released at r or
+    later.
 
-    The area falls as r grows, so between two release times r + area is at most the later time + the area of the
-    earlier: intervals that cannot beat the best are skipped.  The number of areas is limited; fewer areas also give a
-    bound.
+    The area bound falls as r grows.  So between two release times r + area bound is at most the later time plus the
+    area bound of the earlier time, and intervals that cannot exceed the best value are skipped.  At most `evaluations`
+    area bounds are computed; with fewer the result is lower, but valid.
     """
     if not len(p):
         return 0.0
@@ -110,7 +111,7 @@ def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.nda
 
 @dataclass(frozen=True)
 class Relaxation:
-    """The solution of the linear program for a guess that it does not refute.
+    """The linear program's solution for a guess of the makespan, if it has one.
 
     `cpu` and `gpu` mark tasks that run there in every schedule of the guess's length; the others are `free`.  `cut`
     marks tasks that the relaxed optimum puts entirely on the GPUs.

@@ -44,7 +44,7 @@ class DescentLanes:
     def on_lanes(
         cls, time: np.ndarray, counts: Sequence[int], lane: np.ndarray, since: np.ndarray | None = None
     ) -> "DescentLanes":
-        """Build from the core or GPU of each task; they are numbered over all types."""
+        """Build from each task's core or GPU (`lane`), numbered over all types."""
         kind = np.repeat(np.arange(len(counts)), counts)
         load = np.zeros(len(kind)) if since is None else since.astype(float)
         np.add.at(load, lane, time[np.arange(len(lane)), kind[lane]])
@@ -85,7 +85,7 @@ def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.n
 
 
 def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: float) -> list[tuple[int, int]] | None:
-    """Return the moves (task, device) after which the changed devices end earliest."""
+    """Return moves (task, device) after which the changed lanes end earliest, if any."""
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows = np.arange(len(lane))
     order = []  # the least loaded lane of each type that has lanes
@@ -116,7 +116,7 @@ def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: floa
 def _cheaper_change(
     lanes: DescentLanes, prices: np.ndarray, goal: float, first: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """Return the change of one device that saves most priced work; the next device.
+    """Return the moves from one device that save most work, and the next device.
 
     Lanes are tried from `first` on; no lane may become too long.  The change does not shorten the longest lane, but
     makes room for changes that do.
@@ -150,7 +150,7 @@ def _cheaper_change(
 
 
 def _elsewhere(lanes: DescentLanes, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return for every task the best other core or GPU, and when that would end."""
+    """Return each task's end on the best other core or GPU, and this core or GPU."""
     candidates = []
     for kind in dict.fromkeys(lanes.kind.tolist()):  # two of each type, as one may be the task's own
         here = np.flatnonzero((lanes.kind == kind) & (np.arange(len(lanes.kind)) != longest))

@@ -2,10 +2,11 @@
 
 Johnson's rule (Optimal Two- and Three-Stage Production Schedules with Setup Times Included, 1954): jobs that are
 shorter on the first machine than on the second come first, by increasing time there, then the others by decreasing time
-on the second.  It is optimal for two machines, so without downloads, or without uploads, and with enough streams; for
-three, with upload + compute as the first time and compute + download as the second, it is optimal if the compute stage
-is never longer than every upload or every download.  With few streams, releases or a graph nothing is proven: the order
-is adopted only if the timetable of the lane (core or GPU) becomes shorter.
+on the second.  It is optimal for two machines, that is without downloads or without uploads, if there are enough
+streams; for three, with upload + compute as the first time and compute + download as the second, it is optimal if no
+compute stage is longer than the shortest upload, or none is longer than the shortest download.  With few streams,
+releases or a graph nothing is proven: the order is adopted only if the timetable of the lane (core or GPU) becomes
+shorter.
 Cost: O(k log k) for k tasks on a lane, and their timetable.
 """
 

@@ -39,7 +39,7 @@ class Paths:
         return float((self.heads + self.fastest + self.tails).max())
 
     def bound(self, cost: np.ndarray) -> float:
-        """Longest path, or a larger bound by all tasks that must start late or end early."""
+        """Longest path, or a larger bound from tasks that must start late or end early."""
         best = self.longest
         for release in (self.heads, self.tails):
             latest = np.argsort(-release, kind="stable")
@@ -52,8 +52,8 @@ def graph_bound(
 ) -> float:
     """A cheap bound on the makespan from the first arrival, by paths and areas.
 
-    For every r, tasks that cannot start before r, by the paths to them, need their area after r; and tasks that must
-    end r seconds before the end, by the paths from them, need their area before that time.
+    For every r, the tasks with a path of at least r seconds before them need their area after r; and the tasks with a
+    path of at least r seconds after them need their area before the last r seconds.
     """
     if not len(times):
         return 0.0

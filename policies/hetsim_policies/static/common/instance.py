@@ -203,14 +203,13 @@ def occupied(stages: np.ndarray, mode: Mode) -> np.ndarray:
 
 
 def slowest_way(problem: PlanProblem, kind: DeviceType) -> Way:
-    """Return the path to a type's host; if paths differ, the slowest of each part."""
+    """Return the path to a type's host, with the slowest latency and rates of all."""
     cluster = problem.cluster
     ways = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
     return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in ways), strict=True)))
 
 
 def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[DeviceType, list[Node]]) -> str:
-    """Explain why tasks of this shape cannot be planned, as a sentence."""
     fitting = [mode for mode in shape.modes if hosts.get(mode.type)]
     sequential = [mode for mode in fitting if _of_one_lane(mode)]
     if not sequential:

@@ -5,9 +5,9 @@ The planned makespan is that of the plan's timetable, with transfers that the pl
 without the engine (`timing`).  If that is not exact, because transfers share a link or the plan has prefetches,
 `finished` uses the times of a rehearsal of the plan on the estimates.
 A planner's bound is for tasks that occupy lanes for `Instance.time`; if stages overlap it proves nothing and is
-omitted.  Bounds that are always valid (`stage_bound`) are added if links or engines can limit.  The note `timetable`
-is `exact` if each start and finish is that of the run, else `idle links`.  The note `covers` has a word each for
-transfers, memory and releases, and for keys that no proof considers:
+omitted.  Bounds that are always valid (`stage_bound`) are added if links or engines can limit the makespan.  The note
+`timetable` is `exact` if each start and finish is that of the run, else `idle links`.  The note `covers` has one word
+for each of transfers, memory, releases, and keys that no proof considers:
     absent    there are none, or they can delay nothing
     covered   the bound counts them
     partly    the bound counts part of them
@@ -68,7 +68,7 @@ def plan_of(
     frequencies: Mapping[str, float] = NOMINAL, descent: bool = False, draft: bool = False,
     others: Sequence[Schedule] = (),
 ) -> Plan:  # fmt: skip
-    """Return a schedule as a plan, in order of starts, tasks of length 0 first.
+    """Return a schedule as a plan in order of starts; at ties, length 0 first.
 
     bound: a lower bound on the makespan of all schedules, from the first arrival, that the planner proves.
     guaranteed: the algorithm's ratio of makespan and optimum for independent tasks present at the start, on lanes
@@ -142,10 +142,7 @@ def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
 
 
 def _proven(instance: Instance, bound: float | None, late: bool) -> float | None:
-    """Return the largest valid bound or None.
-
-    late: True if tasks arrive at different times.
-    """
+    """Return the largest valid bound or None; `late`: tasks arrive at different times."""
     problem, tasks = instance.problem, instance.problem.tasks
     proven = [] if bound is None or instance.pipelined else [bound]
     if proven and late:
@@ -161,7 +158,7 @@ def _proven(instance: Instance, bound: float | None, late: bool) -> float | None
 
 
 def counted(times: np.ndarray, counts: Sequence[int]) -> float:
-    """Minimum makespan of equal tasks, by counting per device; 0 for unequal tasks."""
+    """Return the minimum makespan of equal tasks; 0 if the tasks are not equal."""
     size, each = len(times), times[0]
     if (times != each).any():
         return 0.0
@@ -186,7 +183,7 @@ def notes_of(
 
 
 def together(instance: Instance) -> bool:
-    """Return True for tasks without graph or arrivals on devices without overlap."""
+    """Return True if tasks have no graph, arrive together and cannot overlap stages."""
     tasks = instance.problem.tasks
     alike = not instance.size or float(np.ptp(tasks.arrival)) == 0
     return alike and not any(tasks.predecessors or ()) and not instance.pipelined and instance.alike

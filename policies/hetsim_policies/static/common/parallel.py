@@ -47,7 +47,8 @@ class WideTasks:
     """Parallel tasks and their options.
 
     Option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes (cores or GPUs) of type `kind[o]` for `seconds[o]`,
-    in equal parts in `parts[o]` of `pools_of[o]`.  Options are grouped by task, those of task j from `first[j]` on.
+    in equal parts in `parts[o]` of the pools `pools_of[o]`.  Options are grouped by task, those of task j from
+    `first[j]` on.
     """
 
     problem: PlanProblem
@@ -91,7 +92,7 @@ class WideTasks:
                    for kind, width, parts, homes in options)  # fmt: skip
 
     def min_areas(self, longest: float = np.inf) -> np.ndarray:
-        """Minimum area of each task by type, of options up to `longest`; inf if none."""
+        """Minimum area of each task by type, of options up to `longest` s; inf if none."""
         areas = np.full((self.size, len(self.types)), np.inf)
         some = np.flatnonzero(self.seconds <= longest)
         np.minimum.at(areas, (self.task[some], self.kind[some]), self.area[some])
@@ -187,10 +188,7 @@ def _options(
 
 
 def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, mode: Mode) -> tuple[int, ...]:
-    """Return the pools with enough devices for a mode, or for its part of each node.
-
-    The result is empty if the mode uses parts of cores or GPUs, or its parts do not fit next to each other.
-    """
+    """Return the pools that can run a mode, or its part on each node; () if none can."""
     nodes, count = problem.cluster.nodes, mode.node_count
     part = mode.unit if count > 1 and mode.unit is not None else mode
     homes = tuple(
@@ -212,7 +210,6 @@ def _spreads(problem: PlanProblem, mode: Mode, width: int) -> bool:
 
 
 def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
-    """Return types in cluster order, cores first, and usable cores and GPUs by node."""
     cluster = problem.cluster
     used = {problem.tasks.shapes[number] for number in dict.fromkeys(problem.tasks.shape.tolist())}
     gangs = [mode for shape in used for mode in shape.modes if _width(mode) > 1]
@@ -266,14 +263,14 @@ class PoolLanes:
         return self.earliest(instance.pools_of[option], int(instance.width[option]), ready, parts)
 
     def after_those(self, homes: Iterable[int], width: int, parts: int) -> float:
-        """Time when `width` more cores or GPUs are free; inf if there are too few."""
+        """Time when `width` devices are free after another `width`; inf if too few exist."""
         each = width // parts
         ends = [lanes[count * each - 1][0] for lanes in (self.free[home] for home in homes) for count in (1, 2)
                 if count * each <= len(lanes)]  # fmt: skip
         return sorted(ends)[2 * parts - 1] if len(ends) >= 2 * parts else np.inf
 
     def put(self, option: int, pools: Sequence[int], start: float) -> float:
-        """Place an option on devices freed last before its start; return its finish."""
+        """Place an option on the devices freed last before its start; return its finish."""
         instance, names = self.instance, list[str]()
         each, finish = int(instance.width[option]) // len(pools), start + float(instance.seconds[option])
         for pool in pools:
@@ -338,7 +335,6 @@ def wide_plan(
 
 
 def _timetable(instance: WideTasks, placed: Sequence[LanePlacing]) -> tuple[list[Step], np.ndarray]:
-    """Return placed options as steps in the order of starts, with starts and ends."""
     problem, tasks = instance.problem, instance.problem.tasks
     order = sorted(range(len(placed)), key=lambda number: (placed[number].start, placed[number].finish, number))
     arrival = np.maximum(tasks.arrival, problem.now) if problem.in_mid_run else tasks.arrival
@@ -507,7 +503,6 @@ def wide_graham(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) 
 
 
 def _begin(instance: WideTasks, lanes: PoolLanes, options: Sequence[int], now: float) -> float | None:
-    """Start the option of earliest end; return its end, or None if no option fits."""
     for option in sorted(options, key=lambda one: float(instance.seconds[one])):
         start, pools = lanes.of_option(option, now)
         if start <= now:

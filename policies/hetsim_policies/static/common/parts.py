@@ -201,7 +201,6 @@ def apart(plan: Plan) -> Plan:
 
 
 def _joined(plan: Plan, groups: Sequence[tuple[int, ...]], last: bool) -> Plan:
-    """Combine each group into one launch, at the position of its last (or first) task."""
     place = {step.task: number for number, step in enumerate(plan.steps)}
     number = max([step.launch for step in plan.steps if step.launch is not None], default=-1) + 1
     rank = {task: (float(at), 0) for task, at in place.items()}

@@ -21,9 +21,9 @@ from hetsim_policies.task_graphs import Graph, Ways, successors, topological, up
 
 @dataclass(frozen=True)
 class Needs:
-    """Seconds of each task on a device of each place, without reads (inf: impossible).
+    """Seconds of each task on a device of each place, without moving what it reads.
 
-    If no data moves, each device type is one place.
+    A time is inf if the task cannot run there.  If no data moves, each device type is one place.
     """
 
     seconds: np.ndarray
@@ -118,7 +118,7 @@ class Traffic:
 
 
 def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
-    """Return transfer costs of the tasks' data on the cluster's links, or None."""
+    """Return costs of moving the tasks' data over the links; None if no data moves."""
     cluster, tasks = instance.problem.cluster, instance.problem.tasks
     if not (instance.up + instance.down).any() and tasks.reads is None and tasks.writes is None:
         return None

@@ -69,9 +69,9 @@ class Seed:
 
 
 def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
-    """Return schedules of all cheap planners that can plan such tasks.
+    """Return schedules of all fast planners that can plan the instance's tasks.
 
-    Their bound is for schedules that start at 0 with only the tasks' private transfers.
+    The bound is for schedules that start at 0 with only the tasks' private transfers.
     """
     tasks, times, counts = instance.problem.tasks, instance.time, instance.counts
     before: Graph = tasks.predecessors or [()] * len(tasks)
@@ -163,7 +163,7 @@ class Landscape(ABC):
 
 
 class Loads(Landscape):
-    """Landscape of independent tasks: a device ends after the sum of its tasks."""
+    """Landscape of independent tasks: a device ends after the sum of its tasks' times."""
 
     uses_keys = False
 
@@ -184,7 +184,7 @@ class Loads(Landscape):
         return self.start + loads if self.together else self._after_arrivals(number, needs, loads)
 
     def _after_arrivals(self, number: np.ndarray, needs: np.ndarray, loads: np.ndarray) -> np.ndarray:
-        """End of each core or GPU: maximum over its tasks of arrival plus all later work."""
+        """End of each device: maximum over its tasks of arrival + work from that task on."""
         number, needs = number[:, self.by_arrival].ravel(), needs[:, self.by_arrival].ravel()
         there = np.tile(self.arrival[self.by_arrival], len(loads))
         order = np.argsort(number, kind="stable")

@@ -2,8 +2,9 @@
 
 A lane (core or GPU) starts its tasks in the order of the plan; a task starts when a stream of the lane is free, it has
 arrived and its predecessors are done.  An accelerator has an upload, a compute and a download engine, each for one task
-at a time, in the order of starts.  Items are located where they were read, written or passed by, and a task transfers
-missing items, source by source and hop by hop; results that no later task uses are downloaded to the host.
+at a time, in the order of starts.  Copies of items are where the items were read or written, or passed during a
+transfer; a task transfers missing items, source by source and hop by hop; results that no later task uses are
+downloaded to the host.
 Links are idle: if two transfers would share a link, or memory, host cores or sharing rules could delay a task,
 the timetable is not `exact`.  Otherwise each start is that of the run, if estimates are right.
 Cost: O(n + edges) if lanes are serial and nothing is shared, else O((n + edges + reads) log n), in Python.
@@ -185,13 +186,11 @@ class Pipeline:
         return Timing(start, finish, exact)
 
     def _there(self, task: int, touched: dict[int, TimedLane]) -> None:
-        """Record that the task has arrived, or that a predecessor is done."""
         self.missing[task] -= 1
         if not self.missing[task]:
             touched[id(self.lane_of[task])] = self.lane_of[task]
 
     def _serve(self, touched: dict[int, TimedLane], now: float) -> None:
-        """Start tasks that can start, and give free engines to their first waiters."""
         for lane in list(touched.values()):
             while lane.head < len(lane.queue) and lane.flying < lane.streams and now >= lane.since:
                 task = lane.queue[lane.head]
@@ -280,7 +279,6 @@ class Pipeline:
         return [(name if link.duplex == "half" else f"{name}:{way}", link.latency) for name, link, way in finite]
 
     def _use(self, pipes: list[tuple[str, float]], since: float, until: float) -> None:
-        """Occupy links for a transfer, and record contention."""
         for name, _ in pipes:
             if self.busy.get(name, -np.inf) > since * (1 + 1e-12):
                 self.contended = True
@@ -309,7 +307,6 @@ class Pipeline:
         return own + (self.items.final_bytes(task) if self.items is not None else 0.0)
 
     def _served(self, task: int, engine: int, now: float, touched: dict[int, TimedLane]) -> None:
-        """Move a task that an engine has served to its next stage, or end it."""
         lane = self.lane_of[task]
         lane.holder[engine] = -1
         touched[id(lane)] = lane
@@ -365,7 +362,6 @@ class Copies:
         return sources
 
     def _source(self, item: int, device: Device) -> int | None:
-        """Return a place to copy an item from (host, accelerator or other node), or None."""
         best, best_rank = None, 4
         for place in self.where[item]:
             node = -1 - place if place < 0 else self.cluster.devices[place].node

@@ -40,8 +40,8 @@ def allowed_times(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
 def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> Split:
     """Solve the program; each task must be able to run on a type with devices.
 
-    Pairs with infinite time are excluded, and pairs that take longer than the sum of all tasks' minimum times, which no
-    optimal schedule has: times may differ by more than the solver's range.
+    Pairs with infinite time are excluded, and pairs that take longer than the sum of all tasks' minimum times: no
+    optimal schedule has them, and the solver cannot handle times that differ too much.
     divisible: the rows are work that any number of cores or GPUs can share, so that no pair is too long.
     """
     from scipy.optimize import linprog  # takes as long to import as a small plan takes

@@ -39,7 +39,7 @@ class Arrivals:
         self._whole: Any = self.completion.whole
 
     def admit(self, task: Task) -> None:
-        """Query the admission policy, then let the task wait for predecessors or a device."""
+        """Query the admission policy; a task that it accepts then waits until it can run."""
         state = self.state
         if self._refused and task.index in self._refused:
             self.completion.end_task(task, REJECTED, self._refused[task.index])
@@ -66,7 +66,7 @@ class Arrivals:
         self._admitted(task)
 
     def _follow(self, task: Task) -> None:
-        """Give a later task of a request the admission decision of its first task."""
+        """Apply the admission decision on a request's first task to a later task."""
         if (deferred := self._whole.deferred.get(self._whole.first[task.index])) is not None:
             task.state = FUTURE
             self.state.deferred += 1
@@ -96,10 +96,7 @@ class Arrivals:
         self.waiting.make_ready(task)
 
     def _defer(self, task: Task, until: float) -> None:
-        """Defer a task to a later time.
-
-        It does not count as progress, so that deadlocks are detected.
-        """
+        """Defer a task; this does not count as progress, so that deadlocks are detected."""
         if not self.state.clock._now < until < math.inf:
             what = f"must defer {task} to a later, finite time; got t = {until:g} s"
             raise illegal(self.state, what)
@@ -134,7 +131,7 @@ class Arrivals:
         task.allowed = positions  # `Starts` refuses any other mode from now on
 
     def expect_expiry(self) -> None:
-        """Register the ends of patience of requests whose arrival times are known."""
+        """Register when the patience of requests with known arrival times ends."""
         tasks, deadlines = self.state.tasks, self.state.patience
         ends = [(one.service.rows, one.column.times) for one in self.state.queues if one.column is not None]
         if ends and deadlines is not None and tasks.expires is not None:

@@ -1,8 +1,8 @@
 """Replicas of services that form batches, each with a queue and a batching policy.
 
-Each has devices of its own.  A request stands in the queue of its service, of which all parts of the engine ask, and
-in that of the replica to which it is routed.  A replica asks its policy when all else of an instant has happened, and
-starts batches itself, next to each other on what it keeps: no scheduler sees them.
+Each replica has its own devices.  A request is in two queues: that of its service, which all parts of the engine query,
+and that of the replica to which it is routed.  A replica calls its policy after all other events of an instant, and
+starts batches itself, concurrently on its own devices: the scheduler is not involved.
 """
 
 import math
@@ -29,7 +29,7 @@ from hetsim.policy.dispatch import Dispatcher
 
 
 class BatchReplica(Holder):
-    """A queue, and a batching policy, on devices of its own."""
+    """A replica with its own devices, queue and batching policy."""
 
     fleet: "BatchFleet"
     kv_used = math.nan  # no request leaves anything in its memory
@@ -55,24 +55,24 @@ class BatchReplica(Holder):
         self.wake()
 
     def enqueue(self, request: Task) -> None:
-        """Take a request in: a new one, or one of a stopped batch."""
+        """Add a request to the queue: a new one, or one of a stopped batch."""
         self.fleet.where[request.index] = self
         (self.queue.join if request._history is None else self.queue.push)(request)
         self.add(1)
         self.queue.came()
 
     def in_flight(self, device: Device) -> float:
-        """Batches in flight on one of its devices, all of which it has taken."""
+        """Return the number of batches in flight on one of the replica's devices."""
         return -self.of[device.index].free / WHOLE
 
     def first(self, mode: Mode, *_: Any, **by: Any) -> Placement | None:
-        """The placement of one more batch, if it fits next to those in flight."""
+        """Return the placement of one more batch; None if it does not fit now."""
         states, share = [self.of[one.index] for one in self.inside.devices], mode.share - self.kind.mode.share
         fits = all(one.up and one.free >= share and one.room >= mode.gpu_memory for one in states)
         return self.inside if fits and mode is self.inside.mode else None
 
     def wake(self) -> None:
-        """Ask the policy when all else of this instant has happened."""
+        """Schedule a call of the batching policy after all other events of this instant."""
         if self.loaded:
             self.clock.again(self.clock._now, LAST, self.launch)
 
@@ -90,7 +90,7 @@ class BatchReplica(Holder):
         return self.queue.look()
 
     def defects(self) -> list[str]:
-        """Everything that is inconsistent (for --check)."""
+        """Return descriptions of all inconsistencies (for --check)."""
         counted = sum(one.count for one in self.fleet.state.lent.values() if one.within is self) + len(self.queue)
         right = counted == self.outstanding and all(map(self.fleet.queue.waits, self.queue.waiting_rows()))
         return [] if right else [f"{self!r}: {self.outstanding} requests are outstanding, {counted} are there"]
@@ -122,7 +122,7 @@ class BatchFleet(Owner):
         self.replicas = ReplicaSet(self, self.state, rounds, signals=signals, devices_free=self.devices_free)
 
     def arrived(self, task: Task) -> None:
-        """Route a request that has come to the node."""
+        """Route a request that has arrived at the node."""
         self.requests[task.index] = task
         if self.replicas.missing:
             self.replicas.refill()
@@ -130,7 +130,7 @@ class BatchFleet(Owner):
         self.replicas.scale()
 
     def again(self, task: Task) -> None:
-        """Let a request of a stopped batch wait where it was, or for a replica."""
+        """Requeue a request of a stopped batch; if its replica is lost, await another one."""
         replica = self.where[task.index]
         replica.add(-1)
         up = all(self.state.capacity.of[one.index].up for one in replica.placement.devices)
@@ -140,7 +140,7 @@ class BatchFleet(Owner):
             self.replicas.lobby[task.index] = task  # its replica is about to be lost, which sends it on
 
     def gone(self, row: int) -> None:
-        """Note the end of a request that waited."""
+        """Remove a waiting request that has ended."""
         del self.requests[row]
         if self.replicas.lobby.pop(row, None) is None:
             replica = self.where[row]
@@ -149,7 +149,7 @@ class BatchFleet(Owner):
             self._ended(replica, 1)
 
     def served(self, launch: Launch) -> None:
-        """Note the end of a batch."""
+        """Remove the requests of a batch that has ended."""
         for row in launch.terms.rows:  # type: ignore[union-attr]
             del self.requests[row]
         self._ended(launch.within, launch.count)
@@ -161,5 +161,5 @@ class BatchFleet(Owner):
 
 
 def next_batch(steps: Iterator[Decision]) -> Decision | None:
-    """The next decision of a replica at this instant."""
+    """Return a replica's next decision at this instant; None if there is none."""
     return next(steps, None)

@@ -1,6 +1,6 @@
 """Invariants of `--check`: recounts the engine's state after every round (slow).
 
-Each invariant is an assertion whose message says what does not hold.
+Each invariant is an assertion whose message describes the violation.
 """
 
 import math
@@ -19,7 +19,7 @@ from hetsim.model.task import RUNNING, WAITING
 
 @dataclass(eq=False)
 class Checker:
-    """Recounts the state that the engine updates incrementally, and compares the two."""
+    """Recounts the state that the engine updates incrementally, and compares both."""
 
     state: RunState
     serving: Serving
@@ -79,7 +79,7 @@ class Checker:
             assert somewhere, "a task is neither here nor there"
 
     def _requests(self, running: set[int]) -> None:
-        """Check that each request is counted once: waiting, in a batch, or yet to arrive."""
+        """Check that each request is counted once: waiting, in a batch, or to arrive."""
         state = self.state
         counted = sum(launch.count for launch in self._launches() if launch.terms is not None)
         for queue in state.queues:
@@ -196,7 +196,7 @@ class Checker:
             assert len(parts) <= owners, f"a copy engine of {gpu.device} serves a ghost"
 
     def _items(self, now: float) -> None:
-        """Check GPU memory: occupied + pinned + free is the capacity, and all items fit."""
+        """Check that occupied, pinned and free GPU memory add up, and that all items fit."""
         state = self.state
         places = state.places
         if not places.items:

@@ -1,9 +1,9 @@
-"""Clients: they time out, give up, retry their calls, or hedge them.
+"""Clients that time out, give up, retry their calls, or hedge them.
 
 A client sends a call as one attempt; after a failure it may retry, and while it waits it may send hedges (duplicate
 attempts).  The first answer completes the call; when all attempts of a try have failed, the client retries or gives up.
 In a chain of services the server of an attempt is itself a client: after its own work it calls the next stage, and it
-answers when that call is answered.  Time-outs and planned hedges are in the run's heap of deadlines, with patience.
+answers when that call is answered.  Time-outs, planned hedges and ends of patience are in one heap of deadlines.
 """
 
 import math
@@ -24,13 +24,13 @@ from hetsim.model.task import ENDED, FUTURE, WAITING, Task
 
 @dataclass(eq=False)
 class Clients:
-    """The clients of all entries: which attempts they await, and what they do next.
+    """The clients of all workload entries, with the attempts that they await.
 
     `awaited`: attempts for which a client waits, by row; `left`: time at which the client stopped waiting for an
-    attempt, or the call that the attempt made failed; `end`: time at which a call was answered or given up, by its
-    first row; `tokens`: retries and hedges that each retry budget allows now; `rivals`: attempts of the current try
+    attempt, or at which the call that the attempt made failed; `end`: time at which a call was answered or given up, by
+    its first row; `tokens`: retries and hedges that each retry budget allows now; `rivals`: attempts of the current try
     that are awaited or being sent, by the first row of their call (only calls that may be hedged); `hedges`: row of the
-    next hedge, by the same key; `silent`: True in a fork, in which clients do nothing.
+    next hedge, by the first row of the call; `silent`: True in a fork, in which clients do nothing.
     """
 
     state: RunState
@@ -60,7 +60,7 @@ class Clients:
         return clients.timeout if drawn is None else drawn.item(row)
 
     def deliver(self, task: Task) -> None:
-        """Pass a task to its service; for an attempt, its client starts to wait."""
+        """Send a task to its service; if it is an attempt, its client starts to wait."""
         row, calls = task.index, self.calls
         whose = self._whose(row)
         if whose >= 0:
@@ -125,7 +125,7 @@ class Clients:
         return bool(self.hedges) and self.hedges.get(self.calls.attempt_of.item(row)) == row
 
     def due(self, row: int) -> None:
-        """Handle an expired deadline: the end of patience, a hedge, or a time-out."""
+        """Handle an expired deadline: end of patience, planned hedge, or time-out."""
         whose = self._whose(row)
         if whose < 0:
             self.arrivals.expire(row)
@@ -150,12 +150,10 @@ class Clients:
                 self._send(row)
 
     def _leave(self, row: int, reason: str) -> Task:
-        """Stop waiting for an attempt, and record the time and reason."""
         self.left[row], self.state.recorder.reasons[row] = self.clock._now, reason
         return self.awaited.pop(row)
 
     def _cancel(self, task: Task, reason: str) -> None:
-        """Make the server stop an attempt if it can be stopped."""
         launch, fleet, state = task._launch, self.fleets.get(task.shape), task.state
         if state == FUTURE or (state == WAITING and fleet is None):
             self.state.deferred -= state == FUTURE
@@ -168,7 +166,7 @@ class Clients:
             self.signals.kill(launch, reason, ABORTED)  # a batched or non-preemptible attempt continues
 
     def _abandon(self, row: int, reason: str) -> None:
-        """Give up the call made by an attempt whose own client has stopped waiting."""
+        """Give up the call that an attempt made, since its own client no longer waits."""
         calls = self.calls
         one = -1 if calls.child is None else calls.child.item(row)
         if one < 0 or not math.isnan(self.end[one]):
@@ -202,7 +200,7 @@ class Clients:
             self._lost(row, "failed" if status == FAILED else "rejected")
 
     def _lost(self, row: int, cause: Cause) -> None:
-        """Handle a failed attempt: wait for its hedges, retry, or close the call."""
+        """Handle a failed attempt: wait for its hedges, retry, or give up the call."""
         calls, first, following = self.calls, self.calls.attempt_of.item(row), row
         clients = calls.clients[self._whose(row)]
         if clients.hedge is not None:
@@ -237,7 +235,7 @@ class Clients:
         state.sources.send(row, self.clock._now)
 
     def _close(self, row: int, answered: bool) -> None:
-        """Close a call that this attempt answered, or that is given up after it failed."""
+        """Close a call after its last attempt: as answered, or as given up."""
         state, calls, first = self.state, self.calls, self.calls.attempt_of.item(row)
         self.end[first] = self.clock._now
         if first in self.rivals:
@@ -257,7 +255,6 @@ class Clients:
             state.sources.answered(first)
 
     def _leave_rivals(self, row: int, first: int) -> None:
-        """Stop waiting for the other attempts of an answered call, and cancel them."""
         self.hedges.pop(first, None)
         cancel = self.calls.clients[self._whose(row)].at_timeout != "leave" and not self.silent
         for rival in self.rivals.pop(first):
@@ -267,7 +264,7 @@ class Clients:
                     self.clock.at(self.clock._now, ARRIVAL, Later(self._cancel, task, reason))
 
     def write(self, record: Record) -> None:
-        """Mark work for clients that had stopped waiting as aborted in the record."""
+        """Mark attempts that clients no longer awaited as aborted in the record."""
         left_at, status, calls = np.array(self.left), record.status, self.calls
         in_vain = ~np.isnan(left_at)
         if record.first_token is not None:

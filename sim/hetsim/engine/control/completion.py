@@ -1,4 +1,4 @@
-"""Ends of launches, by completion or by a policy, a fault or a time limit."""
+"""Ends of launches: by completion, a policy, a fault or a time limit."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ class Completion:
     # Launches -----------------------------------------------------------------------------------------------
 
     def finish_quick(self, launch: Launch) -> None:
-        """Complete a compute-only launch."""
+        """Complete a launch that only computes."""
         (task,) = launch._tasks  # type: ignore[misc]
         row, placement, cores = task.index, launch.placement, launch.cores
         self._finishes[row] = self.clock._now
@@ -88,7 +88,7 @@ class Completion:
         self.completed(task)
 
     def launch_completed(self, launch: Launch, times: tuple[float, ...]) -> None:
-        """Complete a launch that has a timetable."""
+        """Complete a launch that has stages; `times`: begins and ends of its stages."""
         terms = launch.terms
         # before any hook, which must not see it as running
         del (self.state.running if launch.within is None else self.state.lent)[launch.number]
@@ -138,10 +138,7 @@ class Completion:
             self._answered(requests.count, tasks)
 
     def _answered(self, count: int, tasks: tuple[Task, ...]) -> None:
-        """End the requests of a batch whose answers have arrived.
-
-        `tasks` has the requests that are task objects.  The columns of the others are written at the end of the run.
-        """
+        """End `count` requests of a batch; `tasks`: those of them that are task objects."""
         self.state.requests_left -= count
         self._served(count, tasks)
 
@@ -165,7 +162,7 @@ class Completion:
     # Tasks --------------------------------------------------------------------------------------------------
 
     def completed(self, task: Task, more: bool = False) -> None:
-        """Complete a task; `more`: other tasks of its launch complete at the same instant."""
+        """Complete a task; `more`: True if other tasks of its launch complete now, too."""
         state = self.state
         task.state = ENDED
         task._launch = None
@@ -183,7 +180,7 @@ class Completion:
             self.rounds.look_whether_drained()
 
     def _after(self, task: Task) -> None:
-        """Release what waited for a task's end: data items, successors, clients."""
+        """Release what waited for the end of a task: data items, successors, clients."""
         state = self.state
         if state.places.items:
             state.places.ended(task)
@@ -195,7 +192,7 @@ class Completion:
             state.sources.answered(task.index)
 
     def end_task(self, task: Task, status: int, reason: str) -> None:
-        """End a task as rejected, expired, failed or aborted, and fail its successors."""
+        """End a task as rejected, expired, failed or aborted; its successors fail."""
         state = self.state
         # Each task is ended before those that wait for it, which find it so; and each only once, as it leaves
         # `blocked`.
@@ -242,7 +239,7 @@ class Completion:
     # Before their time ----------------------------------------------------------------------------------------
 
     def lose(self, launches: Iterable[Launch]) -> None:
-        """Stop launches that lost a device or input; tasks resume from checkpoints."""
+        """Stop launches that lost a device or input; their tasks resume from checkpoints."""
         for launch in launches:
             self._stop(launch, keep=True, fault=True)
         self.stops.follow()  # after all have stopped: no lost launch gets the turn of another
@@ -260,10 +257,7 @@ class Completion:
         self.rounds.changed("release")
 
     def kill(self, launch: Launch, reason: str, status: int = FAILED) -> None:
-        """End a launch and its tasks with a status (failed by default), losing the work.
-
-        The policy is notified of a stop and, at the same instant, of the end of a waiting task.
-        """
+        """End a launch and its tasks with a status (default: failed); its work is lost."""
         tasks = launch.tasks
         self.end_early(launch, keep=False, killed=True)
         fused = launch.fusion is not None
@@ -277,7 +271,7 @@ class Completion:
         self.rounds.changed("release")
 
     def end_early(self, launch: Launch, keep: bool, fault: bool = False, **how: Any) -> None:
-        """Stop a launch and detach its tasks, so that stale events do not keep them alive."""
+        """Stop a launch and detach its tasks, so that no old event keeps them in memory."""
         note_start(self.state, launch, self.stops.stop(launch, keep, fault=fault, **how))
         if self.limits is not None:
             self.limits.over(launch, keep and not fault)
@@ -289,7 +283,7 @@ class Completion:
 
 
 class WholeRequests:
-    """Admission of requests of several tasks: the decision on the first task is final."""
+    """Admission hooks of requests with several tasks: called once for each request."""
 
     def __init__(self, state: RunState, staged: StagedRequests):
         self.state = state
@@ -303,7 +297,7 @@ class WholeRequests:
         self.on_gone: Any = None  # the policy's hooks that are called; None where it has none
 
     def begun(self, task: Task) -> None:
-        """Store the first task of a request, which is passed to the hooks at its end."""
+        """Store the first task of a request; the hooks receive it when the request ends."""
         if self.on_finished is not None or self.on_gone is not None:
             self.heads[task.index] = task
 
@@ -328,7 +322,7 @@ class WholeRequests:
 
 
 def inert(policy: Any, hook: str) -> bool:
-    """Return True if the policy does not override the hook of `Admission`."""
+    """Return True if an admission policy does not override this hook."""
     return getattr(type(policy), hook, None) in (None, getattr(Admission, hook))
 
 
@@ -344,7 +338,7 @@ def _report(launch: Launch, times: tuple[float, ...], now: float) -> BatchReport
 
 
 def note_start(state: RunState, launch: Launch, start: float) -> None:
-    """Record the first start of each task of a launch, unless it started before."""
+    """Record the start of each task of a launch that has not started before."""
     starts = state.recorder.start
     if start == start:
         for task in launch.tasks:

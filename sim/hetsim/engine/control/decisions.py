@@ -49,7 +49,7 @@ class Decisions:
     start: Callable[[Start], None] = field(init=False)
 
     def hooks(self) -> None:
-        """Set up admission queries before starts, if the policy overrides `leaving`."""
+        """Query admission before each start, if the policy overrides `leaving`."""
         asked = self.state.input.admission
         self.asks = asked is not None and not inert(asked, "leaving")
         self.start = self._start_asked if self.asks else self.starts.start
@@ -71,7 +71,7 @@ class Decisions:
             self.rounds.look_for_loop()
 
     def _start_asked(self, decision: Start) -> None:
-        """Start the tasks of a decision, except tasks that admission drops."""
+        """Start those tasks of a decision that admission does not drop."""
         tasks, placement = decision.tasks, decision.placement
         if isinstance(tasks, Requests) and tasks.tasks is None:
             queue, count = tasks.queue, 0
@@ -89,7 +89,7 @@ class Decisions:
             self.starts.start(Start(kept[0] if isinstance(tasks, Task) else kept, placement))
 
     def dropped(self, task: Task) -> bool:
-        """Query admission about a task that is about to start; end it if it is dropped."""
+        """Return True, and end the task, if admission drops a task that is about to start."""
         answer = None
         if task.state == WAITING:
             answer = call(self.state, self.state.input.admission.leaving, task, self.view)

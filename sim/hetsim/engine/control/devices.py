@@ -81,7 +81,6 @@ class Devices:
                 self._set_pace(device, float(wanted), state.slowdown)
 
     def _set_asleep(self, device: Device, asleep: bool) -> None:
-        """Close a sleeping device to launches, or open it again, and notify the policy."""
         run, state = self.run, self.state(device)
         state.sleeping = asleep
         self._close(state, 0)
@@ -93,7 +92,7 @@ class Devices:
         self.rounds.changed("release")
 
     def partition(self, device: Device, layout: Any) -> None:
-        """Set the MIG layout of a GPU; after None, later starts choose the layout."""
+        """Set the MIG layout of a GPU; None: starts choose the layout from now on."""
         run, state = self.run, self.state(device)
         if (slices := state.slices) is None:
             raise illegal(run, f"partitions {device}, which is not a MIG GPU (sharing: mig)")
@@ -148,14 +147,14 @@ class Devices:
         self.rounds.changed("change" if closed else "release")
 
     def _close(self, state: Any, more: int) -> None:
-        """Add `more` to the count of maintenances of a device; update whether it is open."""
+        """Add `more` to a device's number of maintenances; close or open it accordingly."""
         state.closed += more
         state.asleep = state.sleeping or state.closed > 0
         state.normal = False
         self.run.capacity.changed(state)
 
     def set_up(self, device: Device, up: bool) -> None:
-        """Mark a device as failed (launches fall back to checkpoints) or as repaired.
+        """Mark a device as up or failed; launches on a failed one resume from checkpoints.
 
         A failed CPU device means that its node failed: the accelerators of the node cannot be used either.
         """
@@ -191,11 +190,7 @@ class Devices:
         self.rounds.changed("release" if up else "change")
 
     def _lose_data(self, device: Device) -> None:
-        """Drop the data copies on a failed device; fail tasks whose input is lost.
-
-        A launch that is already uploading a lost item is stopped, and its task fails; other tasks fail when they arrive
-        or wait.
-        """
+        """Drop the data copies on a failed device; fail tasks whose input is lost."""
         run = self.run
         if device.type.kind == "cpu":
             return

@@ -1,9 +1,8 @@
 """Faults in a run: devices fail, are repaired, slow down, or undergo maintenance.
 
 At one instant, faults come after completions and before arrivals.  Each device and link has a list of reasons for which
-it is down or slow.  It is up if no reason is a failure, and the slowdowns of its reasons multiply.  Faults do not
-prolong a run or its makespan: the run ends when no task waits, runs or is to arrive, even if faults are still
-scheduled.
+it is down or slow.  It is up if no reason is a failure; the slowdown factors of all reasons are multiplied.  Faults do
+not prolong a run or its makespan: the run ends when no task waits, runs or is to arrive, even if faults are scheduled.
 """
 
 import math
@@ -123,7 +122,6 @@ class FaultInjector:
     # Single events --------------------------------------------------------------------------------------------
 
     def _event(self, event: FaultEvent) -> None:
-        """Apply a fault from a file: a failure, a repair or a speed."""
         down = event.source, math.inf
         if event.what == "slow":
             slower = [one for one in self._reasons.get(event.device, ()) if one[0] == event.source and one != down]
@@ -150,7 +148,6 @@ class FaultInjector:
     # What is in effect ----------------------------------------------------------------------------------------
 
     def _change(self, index: int, ended: list[Reason], begun: list[Reason]) -> None:
-        """Replace fault reasons of a device or link, and apply the resulting state."""
         reasons = self._reasons.setdefault(index, [])
         was_up, before = _in_effect(reasons)  # read before the list, which is the same object, changes
         for reason in ended:

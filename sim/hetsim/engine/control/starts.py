@@ -48,11 +48,7 @@ class Starts:
         self._generated = {service.shape: service for service in run.language}
 
     def start(self, decision: Start) -> None:
-        """Start tasks: validate the placement, occupy the devices, create the launch.
-
-        The usual case (one task on one device or node in its normal state) is validated and started directly.  All
-        other cases, errors included, go to `start_fully`.
-        """
+        """Start tasks; the usual case is handled here, all other ones in `start_fully`."""
         task, placement = decision.tasks, decision.placement
         mode = placement.mode
         quick = self._simple.get(mode)
@@ -186,7 +182,7 @@ class Starts:
         self._begin(launch)
 
     def _seat(self, launch: Launch, what: Any, verb: str = "started") -> None:
-        """Check and occupy the placement of a launch, and assign its number."""
+        """Check and occupy the placement of a launch, and give the launch its number."""
         placement, cores = launch.placement, -1
         if (holder := launch.within) is not None and holder.first(placement.mode) is not placement:
             raise illegal(self.state, f"{verb} {what} on {placement}, but {holder} has no room there")
@@ -232,7 +228,6 @@ class Starts:
             self.signals.materialized(launch)
 
     def _begin(self, launch: Launch) -> None:
-        """Start the stages of a launch, after checking that its data items fit."""
         transfers, items = self.launches.transfers, self.state.places.items
         # Its own memory is taken by now (`_seat`): 0 bytes more.
         if items and (refusal := transfers.items_refusal(launch.tasks, launch.placement, 0)) is not None:
@@ -252,7 +247,7 @@ class Starts:
 
 
 def compute_only(tasks: Tasks) -> frozenset[Mode]:
-    """Return the modes without transfers on devices that serve one launch at a time."""
+    """Return the modes without transfers whose devices serve one launch at a time."""
     if not tasks.plain or tasks.items:
         return frozenset()
     ready_modes = set()
@@ -269,7 +264,7 @@ def compute_only(tasks: Tasks) -> frozenset[Mode]:
 
 
 def all_steady(tasks: Tasks, quick: frozenset[Mode]) -> bool:
-    """Return True if every launch computes at its nominal rate until a device changes."""
+    """Return True if every launch computes at nominal rate while no device changes."""
     free = all(shape.stopping == Stopping() for shape in tasks.shapes)  # nothing is saved or restored
     return free and all(mode in quick for mode in tasks.modes)
 

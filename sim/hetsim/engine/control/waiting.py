@@ -1,4 +1,4 @@
-"""Waiting tasks: for a device, in the queue of a service, or in transit to a node."""
+"""Tasks that wait: for a device, in a service's queue, or in transit to a node."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from hetsim.policy.contract import Scheduler
 
 @dataclass(eq=False)
 class Waiting:
-    """Handles a task from the time it is ready until it no longer waits."""
+    """Handles tasks from the time they are ready until they no longer wait."""
 
     state: RunState
     signals: Signals
@@ -50,7 +50,7 @@ class Waiting:
         self._on_ready = None if type(scheduler).ready is Scheduler.ready else scheduler.ready
 
     def make_ready(self, task: Task, killed: bool = False) -> None:
-        """Make a task wait for a device; if it is `killed`, no result cache may answer it."""
+        """Make a task wait for a device; a `killed` one is not answered by a result cache."""
         state = self.state
         task.state = WAITING
         queue = None
@@ -99,7 +99,7 @@ class Waiting:
         self.clock.round_due = True
 
     def ready_inside(self, task: Task) -> None:
-        """Record the ready time of a task that waited only for tasks of its own launch."""
+        """Record the ready time of a task that waits only for tasks of its own launch."""
         ready = self._ready
         if ready is None or ready[task.index] == ready[task.index]:
             return
@@ -110,7 +110,7 @@ class Waiting:
         ready[task.index] = task.ready = last
 
     def wait_again(self, tasks: Sequence[Task]) -> None:
-        """Return the tasks of a stopped fused launch to waiting for each other."""
+        """Make the tasks of a stopped fused launch wait for each other again."""
         graph = self.state.graph
         for task in tasks:
             if graph.missing.get(task.index, 0) > 0:
@@ -123,7 +123,7 @@ class Waiting:
     # Requests -----------------------------------------------------------------------------------------------
 
     def travel(self, task: Task, seconds: float, then: Callable[..., None], *arguments: Any) -> None:
-        """Delay a request by its transfer time from the front end to the node."""
+        """Call `then` after a request's transfer from the front end to the node."""
         task.state = FUTURE  # neither waiting nor running while in transit
         self.state.deferred += 1
         self.clock.at(self.clock._now + seconds, ARRIVAL, Later(self._there, then, arguments))
@@ -134,7 +134,6 @@ class Waiting:
             then(*arguments)
 
     def _at_replicas(self, task: Task, fleet: Fleet) -> None:
-        """Pass a request that has arrived at the node to its replicas, unless it expired."""
         task.state = WAITING
         if task.expires <= self.clock._now:
             self.signals.task_ended(task, EXPIRED, "patience ended")
@@ -142,7 +141,6 @@ class Waiting:
             fleet.arrived(task)
 
     def _arrive(self, task: Task, queue: Queue) -> None:
-        """Put a request that has arrived at the node into its queue, unless it expired."""
         task.state = WAITING
         if self.state.patience is not None and task.expires <= self.clock._now:
             self.signals.task_ended(task, EXPIRED, "patience ended")
@@ -154,7 +152,7 @@ class Waiting:
         queue.came()
 
     def _answer(self, task: Task, queue: Queue, again: bool) -> None:
-        """Answer a request from the cache of its service, without a device."""
+        """Answer a request from the result cache of its service, without a device."""
         assert queue.service.cache is not None
         if again:
             self.state.requests_left -= 1

@@ -6,7 +6,7 @@ from hetsim.model.record import DecisionTime
 
 
 class Pacing:
-    """The scheduler as a server of one decision cycle at a time; forks copy it."""
+    """A scheduler that runs one decision cycle at a time; forks copy its state."""
 
     def __init__(self, time: DecisionTime):
         self.time = time
@@ -20,11 +20,7 @@ class Pacing:
         self.cycles: list[tuple[float, float]] = []  # request time and decision time of each cycle, where they differ
 
     def next_time(self, now: float, waiting: int) -> float:
-        """Return the time of the scheduler's next step; `now` if it decides now.
-
-        A step is the begin of a decision cycle, or the decision at its end.  This is called whenever a round is due.
-        Rounds in which no task waits take no time and do not count as cycles.
-        """
+        """Return when the scheduler's cycle begins or ends next; `now` if it decides now."""
         if not waiting and self.decides_at < 0:  # a cycle in progress ends even if no task waits any more
             self.starts_left = math.inf
             return now

@@ -22,7 +22,7 @@ STATES = {
 
 
 def call(run: RunState, hook: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a policy's hook; turn an exception into an error that names the hook."""
+    """Return the result of a policy's hook; raise an error that names it if it raises."""
     try:
         return hook(*arguments)
     except HetsimError:  # it says already what is wrong, and where
@@ -45,7 +45,7 @@ def raised(run: RunState, error: Exception, where: str) -> PolicyError:
 
 
 def position_in(run: RunState, task: Task, mode: Mode, verb: str) -> int:
-    """Return the position of a mode in a task; raise PolicyError if the task lacks it."""
+    """Return the position of a mode among a task's modes; PolicyError if missing."""
     position = task.shape.position.get(mode)
     if position is None or (task.allowed is not None and position not in task.allowed):
         may_not = "lacks" if position is None else "may not use"
@@ -54,9 +54,9 @@ def position_in(run: RunState, task: Task, mode: Mode, verb: str) -> int:
 
 
 def deadlock(run: RunState) -> RunError:
-    """Return the error for tasks that can never start, with the reason for each.
+    """Return the error for tasks that can never start, with the reason for each task.
 
-    It is a PolicyError, unless all of the tasks wait for devices that replicas of services occupy.
+    It is a PolicyError, unless all of these tasks wait for devices that replicas of services occupy.
     """
     if not run.waiting and not any(len(queue) for queue in run.queues):
         return PolicyError(
@@ -98,7 +98,7 @@ def deadlock(run: RunState) -> RunError:
 
 
 def _lack_of_memory(run: RunState, task: Task, mode: Mode) -> str | None:
-    """Describe how the data of a task exceed a GPU's memory; None if they fit."""
+    """Describe how a task's data exceed a GPU's memory; None if they fit."""
     items = [run.tasks.items[item] for item in dict.fromkeys((*task.reads, *task.writes))]
     memory, size = mode.type.memory, sum(item.size for item in items)
     if not items or not mode.gpus or memory is None or size + mode.gpu_memory <= memory:
@@ -125,7 +125,7 @@ def _kept_by_replicas(run: RunState, modes: Iterable[Mode]) -> set[Mode]:
 
 
 def _held_by_replicas(run: RunState, modes: set[Mode]) -> str:
-    """Describe the replicas on devices that these modes need, with device counts."""
+    """Describe the replicas that occupy devices of these modes, with device counts."""
     parts = []
     for kind in dict.fromkeys(device.type for device in run.input.cluster.devices):
         holders: Counter[str] = Counter()
@@ -137,7 +137,7 @@ def _held_by_replicas(run: RunState, modes: set[Mode]) -> str:
 
 
 class Questions:
-    """Detects a policy that queries the view endlessly without deciding."""
+    """Detects a policy that queries the view without end and decides nothing."""
 
     def __init__(self, run: RunState):
         self._run = run
@@ -155,9 +155,10 @@ class Questions:
 
 
 def malformed(run: RunState, decision: Any) -> str | None:
-    """Return what is wrong with a decision's form (not its legality), or None.
+    """Return what is wrong with the form of a decision, or None.
 
-    Called only after applying the decision raised, to tell an error of the policy from a defect of the engine.
+    Called only after an error while a decision was applied, to distinguish a policy's error from a defect of the
+    engine.
     """
     if isinstance(decision, Start | Move):
         if not isinstance(decision.placement, Placement):

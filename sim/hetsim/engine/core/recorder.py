@@ -1,6 +1,6 @@
-"""The record of a run: columns that are written as the run proceeds.
+"""The record of a run: columns that are written while the run proceeds.
 
-A task that only computes, in one launch, costs five array stores; all other launches are written as rows by `launch`.
+A task with one launch that only computes costs five array stores; all other launches are written as rows (`launch`).
 """
 
 import math
@@ -44,7 +44,7 @@ def step_columns(rows: bytearray) -> dict[str, np.ndarray]:
 
 
 def per_mode(tasks: Tasks, rows: np.ndarray, mode: np.ndarray, value: Callable[[Mode], float]) -> np.ndarray:
-    """Return `value(mode)` for each row, with the mode of the row."""
+    """Return, for each of these rows, `value` of the mode of the row."""
     max_modes = max(len(shape.modes) for shape in tasks.shapes)
     table = np.zeros((len(tasks.shapes), max_modes))
     for shape in tasks.shapes:
@@ -54,17 +54,17 @@ def per_mode(tasks: Tasks, rows: np.ndarray, mode: np.ndarray, value: Callable[[
 
 
 def width(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
-    """Return the number of devices (GPUs or cores) busy in the mode of each row."""
+    """Return the number of devices (GPUs or cores) that each row's mode uses."""
     return per_mode(tasks, rows, mode, lambda m: m.width)
 
 
 def watts(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
-    """Return the power above idle of one device of each row's mode, in watts."""
+    """Return the power above idle (W) of one device of each row's mode."""
     return per_mode(tasks, rows, mode, lambda m: m.type.power.busy - m.type.power.idle)
 
 
 def rows_of(kind: str, nothing: int | float, count: int) -> Any:
-    """Create a column with one row per task, which is fast to write row by row."""
+    """Create a column of `count` equal values, which is fast to write one by one."""
     return memoryview(array(kind, [nothing]) * count)
 
 
@@ -72,7 +72,7 @@ KNOWN_GANGS = 20_000  # maximum number of gang placements whose code is cached b
 
 
 class PlacementCodes:
-    """Integer codes of placements: devices, then cores, then gangs as they occur."""
+    """Integer codes of placements: single devices, then cores, then gangs."""
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
@@ -84,7 +84,7 @@ class PlacementCodes:
         self._known: dict[int, tuple[Placement, int]] = {}
 
     def code(self, placement: Placement, cores: int) -> int:
-        """Return the code of a placement; `cores`: bitmask of its cores, or 0 if unnamed."""
+        """Return the code of a placement; `cores`: bitmask of its cores, 0 if not named."""
         devices = placement.devices
         if len(devices) == 1:
             if not cores:
@@ -132,7 +132,7 @@ DETAILS = ("upload", "compute", "download", STOPS, MOVES, "cached_tokens", "firs
 
 
 class Recorder:
-    """Columns of one run; hot paths write `start`, `finish`, `mode`, ... directly."""
+    """Columns of one run; frequent code writes `start`, `finish`, ... directly."""
 
     def __init__(self, run: RunInput):
         self.run = run
@@ -171,7 +171,7 @@ class Recorder:
         self.place_code = self._places.code
 
     def longer(self, count: int) -> dict[int, Any]:
-        """Return copies of the columns, extended by `count` rows for imagined tasks."""
+        """Return copies of the columns with `count` more rows, for imagined tasks."""
         columns: list[tuple[Any, Any]] = [
             (self.start, NAN), (self.finish, NAN), (self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED),
             (self.ready, NAN), *((column, EMPTY.get(name, 0)) for name, column in self._detail.items()),
@@ -192,11 +192,11 @@ class Recorder:
         return column
 
     def staged(self, row: int) -> bool:
-        """Return True if a launch of this task had stages, or was stopped."""
+        """Return True if a launch of this task was not compute-only, or was stopped."""
         return "batch" in self._detail and self._detail["batch"][row] >= 0
 
     def computed(self) -> Iterator[tuple[int, float]]:
-        """Yield the row of each task in written launches, with its device-seconds."""
+        """Yield (row, device-seconds) for each task of the launches written so far."""
         for number, row in enumerate(_AS_ROW.iter_unpack(self._rows)):
             for member in self._groups.get(number, (int(row[1]),)):
                 yield member, row[BUSY] / row[2]  # members of a launch share its device-seconds equally
@@ -209,7 +209,7 @@ class Recorder:
                 yield member, row[BUSY] / count
 
     def lose(self, rows: list[int]) -> None:
-        """Mark the work of these launches as lost."""
+        """Mark the work of these rows of launches as lost."""
         for row in rows:
             first = row * _AS_ROW.size
             (busy,) = _NUMBER.unpack_from(self._rows, first + BUSY * _NUMBER.size)
@@ -221,7 +221,8 @@ class Recorder:
     ) -> int:  # fmt: skip
         """Write a row for a launch that had stages or was stopped; return its number.
 
-        `times`: its start, the bounds of upload and compute, and the download's start; NaN where a stage did not occur.
+        `times`: start, begin and end of the upload, begin and end of computing, begin of the download; NaN for missing
+        stages.
         """
         tasks = launch.tasks
         self._rows += _AS_ROW.pack(
@@ -237,7 +238,7 @@ class Recorder:
         return number
 
     def completed(self, launch: Any, times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
-        """Write a row for a complete launch of one task, and the task's columns."""
+        """Write a row for a completed launch of one task, and the columns of the task."""
         (task,) = launch._tasks
         row, number, position = task.index, launch.number, launch.position
         devices = launch.placement.devices
@@ -265,7 +266,7 @@ class Recorder:
     def batch(
         self, launch: Any, outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float
     ) -> None:
-        """Write a row for a completed batch; the rows of its requests are derived later."""
+        """Write a row for a completed batch; rows of its requests are derived at the end."""
         terms = launch.terms
         requests = terms.requests
         place = self.place_code(launch.placement, launch.cores)
@@ -295,11 +296,11 @@ class Recorder:
         return len(self._replicas) - 1
 
     def token_gap(self, time: float, before: float) -> None:
-        """Record a token whose gap differs from the gaps of the other sequences."""
+        """Record a gap between two tokens that does not follow from the rows of steps."""
         self._gaps.extend((time, time - before))
 
     def _write_batches(self) -> None:
-        """Write the columns of launches, and of requests that were served in batches."""
+        """Derive the columns of launches, and of requests that were served in batches."""
         services = self.run.services
         for queue, first, count, status, time, reason in self.discarded:
             rows = services[queue].rows[first : first + count]
@@ -401,7 +402,7 @@ class Recorder:
         )  # fmt: skip
 
     def _merged_launches(self, batch: np.ndarray, end: float) -> dict[str, np.ndarray]:
-        """Return the written launch rows, plus one row per unwritten compute-only launch."""
+        """Return the rows of launches, and a row for each compute-only launch without one."""
         rows, tasks = self._launches, self.run.tasks
         start, finish = np.asarray(self.start), np.asarray(self.finish)
         mode, place, status = np.asarray(self.mode), np.asarray(self.place), np.asarray(self.status)

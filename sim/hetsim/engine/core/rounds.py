@@ -13,7 +13,7 @@ LOOP_LIMIT = 10_000  # rounds or decisions at one instant without a task's end; 
 
 
 class Rounds:
-    """Decision rounds: which events make one due, and whether a policy loops."""
+    """Decision rounds: which events cause one, and whether a policy loops."""
 
     def __init__(self, state: RunState, signals: Signals):
         self.state = state
@@ -24,10 +24,7 @@ class Rounds:
         self._idle_wakes = 0
 
     def advance(self) -> bool:
-        """Advance to the next round, in which the policy is called; False at the end.
-
-        The policy is called after every change until it says otherwise (`Wait`).
-        """
+        """Advance to the next round, in which the policy is called; False at the end."""
         state, clock = self.state, self.clock
         if not clock.advance():
             return False
@@ -47,14 +44,13 @@ class Rounds:
         return True
 
     def _cycled(self, _: Timer) -> None:
-        """Request a round, since a decision cycle of the scheduler begins or ends."""
         self.clock.round_due = True
 
     def _waiting(self) -> int:
         return len(self.state.waiting) + sum(len(queue) for queue in self.state.queues if queue.fleet is None)
 
     def changed(self, cause: str) -> None:
-        """Record an event that may make a round due; cause: change, release or ready."""
+        """Record an event that may cause a round; cause: "change", "release" or "ready"."""
         wake_on = self.state.wake_on
         if wake_on == "change" or wake_on == "fit" or cause == wake_on or cause == "change":
             self.clock.round_due = True
@@ -79,7 +75,7 @@ class Rounds:
             self.clock.again(until, TIMER, self._wake)
 
     def wake(self, _: Timer | None = None) -> None:
-        """Call the policy again; raise if only its own timers remain and nothing runs."""
+        """Call the policy again; raise an error if only timers of the policy remain."""
         state = self.state
         self.clock.round_due = True
         waits = state.waiting or any(len(queue) for queue in state.queues)
@@ -92,7 +88,7 @@ class Rounds:
             raise deadlock(state)
 
     def look_for_loop(self) -> None:
-        """Raise PolicyError if a policy makes many decisions at one instant in vain."""
+        """Raise PolicyError if a policy decides many times at one instant without effect."""
         state = self.state
         before, state.settled_at = state.settled_at, (self.clock._now, state.ended)
         if before != state.settled_at:
@@ -103,12 +99,9 @@ class Rounds:
             raise illegal(state, f"made {made:,} decisions at one instant, and no task ended: it loops")
 
     def look_whether_drained(self) -> None:
-        """End the run at this instant if the system is empty and no task is to arrive.
-
-        A run with a horizon lasts until the horizon: devices still idle, sleep, fail and draw power.
-        """
+        """End a run without a horizon as soon as no task waits, runs or is to arrive."""
         state = self.state
-        if state.input.horizon < math.inf:
+        if state.input.horizon < math.inf:  # until then devices still idle, sleep, fail and draw power
             return
         if not (self._here() or state.sources.to_come):
             self.clock.end = math.nextafter(self.clock._now, math.inf)  # what is due at this very instant still happens

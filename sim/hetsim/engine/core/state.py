@@ -85,14 +85,14 @@ class RunState:
 def launches_on(state: RunState, device: Device) -> list[Launch]:
     """Return the launches on a device: replicas first, then the others in start order.
 
-    Linear in the number of launches in flight; for rare events only.
+    Cost: linear in the number of launches in flight; for rare events only.
     """
     everything: list[Launch] = [*state.residents.values(), *state.lent.values(), *state.running.values()]
     return [launch for launch in everything if device in launch.placement.devices]
 
 
 def launches_since(state: RunState, number: int) -> list[Launch]:
-    """Return launches in flight that started after launch `number`, the latest first."""
+    """Return the launches in flight that started after launch `number`, latest first."""
     launches = []
     for launch in reversed(state.running.values()):  # in start order: stop at the first known launch
         if launch.number <= number:
@@ -102,7 +102,7 @@ def launches_since(state: RunState, number: int) -> list[Launch]:
 
 
 def lost_input(state: RunState, task: Task) -> str | None:
-    """Return the name of an input item of the task that has no copy left, or None."""
+    """Return the name of an input item that has no copy left; None if all have one."""
     places = state.places
     for item in task.reads:
         # A lost item may have been written again since.
@@ -112,7 +112,7 @@ def lost_input(state: RunState, task: Task) -> str | None:
 
 
 class Signals:
-    """Callbacks by which lower parts of the engine call upper parts."""
+    """Callbacks through which lower parts of the engine call upper parts."""
 
     # a launch with a timetable has completed, with these stage times
     launch_completed: Callable[[Launch, tuple[float, ...]], None]

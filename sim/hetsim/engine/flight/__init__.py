@@ -1,1 +1,1 @@
-"""Launches in flight: timetables, transfers, rates, and locations of their data."""
+"""Launches in flight: stage times, transfers, rates, and locations of their data."""

@@ -1,9 +1,9 @@
 """Links that jobs on several nodes share: load, slowdown and bytes of each job.
 
-A job occupies the links that its training step crosses (`hetsim.model.exchange`) while it computes.  When the set of
-jobs on a link changes, the jobs on that link and on the other links of those jobs get new step times from closed forms
-(`hetsim.engine.flight.link_delays`).  One capacity for both directions of a link is an approximation.  Steps are not
-events.
+While a job computes, it uses the links that its training step crosses (`hetsim.model.exchange`).  When the set of jobs
+on a link changes, new step times are computed in closed form (`hetsim.engine.flight.link_delays`) for the jobs on that
+link and on the other links of those jobs.  One capacity for both directions of a link is an approximation.  Steps are
+not events.
 """
 
 import math
@@ -25,13 +25,13 @@ JOB = (
     "launch", "task", "seconds", "contention", "communication", "bubble", "steps", "bytes", "across", "nominal", "here",
     "peak",
 )  # fmt: skip
-"""Columns of a row for one stay of a launch on the network.  `seconds`: length of the stay, of which `contention` is
-delay by other jobs, `communication` the time on idle links, and `bubble` the pipeline bubble; `bytes`: sent to other
-nodes, `across`: of these, across racks; `nominal`, `here`, `peak`: seconds of the same steps at the best placement, on
-this placement with idle links, and at the GPUs' peak rate."""
+"""Columns of a row for one stay of a launch on the network.  `seconds`: length of the stay; three parts of it are
+`contention` (delay by other jobs), `communication` (the time on idle links) and `bubble` (the pipeline bubble).
+`bytes`: bytes sent to other nodes; `across`: those of them that cross racks.  `nominal`, `here`, `peak`: seconds of
+the same steps at the best placement, on this placement with idle links, and at the GPUs' peak rate."""
 LINK = ("time", "link", "busy", "jobs")
-"""Columns of a row for one period of a link.  From `time` to the next row of the same link, `jobs` jobs are on it and
-use the fraction `busy` of its rate on average."""
+"""Columns of a row for one period of a link.  From `time` to the next row of the same link, `jobs` jobs use the link,
+on average the fraction `busy` of its rate."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,10 +75,7 @@ class SharedNetwork:
         self.links = array("d")
 
     def join(self, member: Member, complex_: bool) -> None:
-        """Add a computing launch.
-
-        `complex_`: True if it also downloads, has items or shares GPUs.
-        """
+        """Add a computing launch; `complex_`: it also downloads, has items or shares GPUs."""
         now = self.clock._now
         mode = member.launch.placement.mode
         alone = mode.type.streams == 1 and mode.type.sharing.kind == "exclusive" and mode.share in (0, WHOLE)
@@ -96,7 +93,7 @@ class SharedNetwork:
         self._rerate([stake.group for stake in member.stakes], [member])
 
     def leave(self, member: Member, end: float = math.nan) -> None:
-        """Remove a launch that stops computing; `end`: time if the run has ended, or NaN."""
+        """Remove a launch that stops computing; `end`: time if the run is over, else NaN."""
         if not member.here:
             return
         over = end == end
@@ -163,14 +160,13 @@ class SharedNetwork:
         return group
 
     def _weigh(self, member: Member) -> None:
-        """Compute a job's use of each of its links at their present speeds."""
         communication, bubble, spent = member.profile.step(self.slow)
         member.alone = alone = member.profile.compute + communication + bubble
         there = spent.items() if alone < INF else ()  # A job that waits for a link that is down delays no other job.
         member.stakes = [Stake(member, self._group(link), phases) for link, phases in there]
 
     def _rerate(self, groups: list[ContendingJobs], fresh: list[Member]) -> None:
-        """Set the step times of all jobs that a change on these links affects."""
+        """Update the step times of all jobs that a change on these links affects."""
         now = self.clock._now
         ratios = {member.launch.number: (member, 1.0) for member in fresh}
         ratios.update((member.launch.number, (member, ratio)) for member, ratio in delay_ratios(groups))
@@ -195,7 +191,7 @@ class SharedNetwork:
                     self.clock.again(end, FINISH, launch)
 
     def _settle(self, member: Member, now: float) -> None:
-        """Update a job's step count and its delays up to now."""
+        """Update the number of steps and the delays of a job up to now."""
         if (elapsed := now - member.since) > 0.0:
             own = elapsed / member.ratio
             member.contention += elapsed - own
@@ -206,7 +202,7 @@ class SharedNetwork:
             member.since = now
 
     def _close(self, group: ContendingJobs, now: float) -> None:
-        """Complete the present row of a link with its average use."""
+        """Complete the present row of a link with the link's average use."""
         for member in group.members:
             if member.since != now:
                 self._settle(member, now)
@@ -235,7 +231,7 @@ class SharedNetwork:
         ))  # fmt: skip
 
     def columns(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return the rows of launches and of links as columns of the record."""
+        """Return the rows of jobs and of links as columns of the record."""
         tables = []
         for names, rows in ((JOB, self.jobs), (LINK, self.links)):
             table = np.frombuffer(rows).reshape(-1, len(names)).T if len(rows) else np.empty((len(names), 0))

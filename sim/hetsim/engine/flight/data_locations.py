@@ -1,9 +1,9 @@
 """Locations of copies of data items; what a start must copy, reserve and evict.
 
-A location is a device index (accelerator memory) or `host(node)`.  Copies in host memory are not limited.  Copies in
-accelerator memory are limited, and are evicted least recently used first when a launch needs the space.  An evicted
-item without another copy is written back to its host before the first stage of the new launch.  An item that was
-written during the run is dropped everywhere after its last reader.
+A location is a device index (accelerator memory) or `host(node)`.  Host memory for copies is unlimited.  Accelerator
+memory is limited: when a launch needs space, the least recently used copies are evicted.  If an evicted copy is the
+only one, it is written back to its host before the first stage of the new launch.  An item that was written during the
+run is dropped everywhere after its last reader.
 """
 
 from collections import defaultdict
@@ -22,13 +22,13 @@ Way = tuple[Sequence[Pipe], float]
 
 
 def host(node: int) -> int:
-    """Return the number that stands for a node's host memory among locations."""
+    """Return the location number of a node's host memory."""
     return -1 - node
 
 
 @dataclass(slots=True, eq=False)
 class Eviction:
-    """The write-back of an item's last copy to the host; it occupies GPU memory."""
+    """The write-back of an item's only copy to the host; meanwhile it uses GPU memory."""
 
     gpu: GpuState
     item: int
@@ -42,7 +42,7 @@ class GpuItems:
     """Items on one accelerator.
 
     `resident`: items in order of use (least recent first); `pins`: number of launches in flight that use an item;
-    `leaving`: evictions that are being written back.
+    `leaving`: evicted items that are being written back.
     """
 
     resident: dict[int, None] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Places:
     # Questions ----------------------------------------------------------------------------------------------
 
     def present(self, item: int, device: Device) -> bool:
-        """Return True if a launch on this device has a valid local copy of the item."""
+        """Return True if a device has a valid copy of the item (a CPU: its host memory)."""
         location = host(device.node) if device.type.kind == "cpu" else device.index
         return location in self.where[item]
 
@@ -93,12 +93,12 @@ class Places:
         return [item for item in items if not self.present(item, device)]
 
     def claim(self, items: Iterable[int], device: Device) -> int:
-        """Return the bytes that pinning these items would add on an accelerator."""
+        """Return how many more bytes are pinned if an accelerator pins these items."""
         pins = self.on(device).pins
         return sum(self.items[item].size for item in items if item not in pins)
 
     def source(self, item: int, device: Device) -> int | None:
-        """Return the location to copy an item from; None if no copy exists.
+        """Return the location from which to copy an item; None if no copy exists.
 
         Order of preference: this node's host, an accelerator of this node, another node's host, another node's
         accelerator.
@@ -113,7 +113,7 @@ class Places:
         return best
 
     def hops(self, source: int, device: Device) -> list[tuple[Way, int]]:
-        """Return the route from a location to a device as hops: (path, location reached)."""
+        """Return the route from a location to a device, as (path, next location) pairs."""
         hops: list[tuple[Way, int]] = []
         if source < 0:
             node = -1 - source
@@ -145,7 +145,7 @@ class Places:
             here.resident[item] = None  # most recently used
 
     def unpin(self, items: Iterable[int], gpu: GpuState) -> None:
-        """Unpin the items of a launch that is over; valid copies remain, evictable."""
+        """Unpin the items of a launch that has ended; valid copies can now be evicted."""
         here = self.on(gpu.device)
         for item in items:
             here.pins[item] -= 1
@@ -171,10 +171,7 @@ class Places:
         return chosen
 
     def evict(self, gpu: GpuState) -> list[int]:
-        """Evict least recently used items until the reserved memory is free.
-
-        Return the items that must first be written back because this was their only copy.
-        """
+        """Evict items until reserved memory is free; return those to write back first."""
         here = self.on(gpu.device)
         back: list[int] = []
         for item in self.evictable(here, here.unpinned - gpu.room):
@@ -187,7 +184,7 @@ class Places:
         return back
 
     def written_back(self, item: int, gpu: GpuState, version: int) -> None:
-        """Record that an evicted copy is at the host, unless the item was rewritten."""
+        """Record that an item is at the host, unless it was written again meanwhile."""
         copies = self.where[item]
         if version != self.version[item] or gpu.device.index not in copies:
             return
@@ -208,7 +205,7 @@ class Places:
         self.where[item] = dict.fromkeys(locations)  # in this order: `source` takes the first of equals
 
     def final(self, item: int, by: Sequence[Task]) -> bool:
-        """Return True if no task except these, which end now, still uses the item."""
+        """Return True if no task except these, which are ending, still uses the item."""
         own_reads = sum(item in task.reads for task in by)
         own_writes = sum(item in task.writes for task in by)
         # The tasks of this launch still count as readers and writers.
@@ -225,7 +222,7 @@ class Places:
                 self.keep_only(item)
 
     def lose(self, device: Device) -> list[int]:
-        """Drop the copies on a failed device; return items to be read that have no copy."""
+        """Drop the copies on a failed device; return needed items that have no copy left."""
         lost = []
         here = self.on(device)
         for item, copies in enumerate(self.where):
@@ -238,7 +235,7 @@ class Places:
         return lost
 
     def drop(self, item: int, device: Device) -> str | None:
-        """Carry out a policy's Drop; return the reason if it is refused, else None."""
+        """Carry out a policy's Drop; return the reason if it is illegal, else None."""
         if not 0 <= item < len(self.items):
             return "the item does not exist"
         copies = self.where[item]

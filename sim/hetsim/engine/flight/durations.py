@@ -1,4 +1,4 @@
-"""Compute time of a launch: the true time, and the estimate known to policies."""
+"""Compute time of a launch: the true time, and the estimate that policies know."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from hetsim.model.tasks import Mode
 
 
 def work(launch: Launch) -> float:
-    """Return the remaining compute seconds of a launch at rate 1 (true time)."""
+    """Return the true remaining compute seconds of a launch at rate 1."""
     mode, tasks = launch.placement.mode, launch._tasks
     # A fast path of `_seconds` for most launches.
     if launch.terms is None and tasks and len(tasks) == 1 and mode.curve is None and launch.fusion is None:
@@ -23,7 +23,7 @@ def work(launch: Launch) -> float:
 
 
 def planned(launch: Launch) -> float:
-    """Return the compute seconds of a launch as estimated when it started."""
+    """Return the compute seconds of a launch as estimated at its start."""
     table: Timetable | None = launch.table
     if table is None:
         return _seconds(launch, True)
@@ -70,7 +70,7 @@ def reached(launch: Launch, seconds: float, estimated: bool) -> float:
 
 
 def restore_seconds(task: Task, history: History, placement: Placement) -> float:
-    """Return the seconds to restore a task's saved state before it computes."""
+    """Return the seconds to restore a task's saved state before it can compute."""
     if not history.state_saved:
         return 0.0
     seconds, devices = task.shape.stopping.restore, placement.devices

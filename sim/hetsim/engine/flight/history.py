@@ -29,14 +29,14 @@ class History:
     _parts: tuple[Placement, dict[Device, list[tuple[int, float]]]] | None = None
 
     def save(self, devices: Sequence[Device], stopping: Stopping, now: float, fault: bool = False) -> None:
-        """Record what a launch saved: at a stop that retains its work, or in checkpoints."""
+        """Record what a launch saved when it was stopped, or at its checkpoints."""
         self.devices, self.intact, self.left_at, self._parts = devices, not fault, now, None
         # Draining and flushing save no state: the remaining blocks start from the input.
         self.state_saved = fault or devices[0].type.preemption.kind == "context_switch"
         self.input_saved = self.state_saved and not fault and stopping.input_saved
 
     def lose(self, all_work: bool) -> None:
-        """Record a failure or lossy stop; if `all_work`, discard earlier saved work too."""
+        """Record a failure or lossy stop; `all_work`: discard work saved earlier, too."""
         self.intact = self.input_saved = False  # data in device memory are lost with the launch
         self.state_saved = self.state_saved and not all_work  # with all work gone there is no state either
 
@@ -48,14 +48,15 @@ class History:
 
     @property
     def in_memory(self) -> bool:
-        """True if each device has its part of the output or state in memory."""
+        """True if the output or state is in device memory, each device with its part."""
         saves = self.state_saved and self.devices[0].type.preemption.rate is not None
         return self.intact and (self.checkpoint == 1.0 or saves)
 
     def parts(self, placement: Placement) -> dict[Device, list[tuple[int, float]]]:
-        """Return the parts of the data that each device lacks, as (location, fraction).
+        """Return where each device gets the data that it lacks: (location, fraction).
 
-        A device retains its part of the new layout; the rest is sent to other devices, of the same node first.
+        A device keeps what belongs to its part of the new layout; it sends the rest to other devices, first to those of
+        the same node.
         """
         if self._parts is None or self._parts[0] is not placement:
             old, new = self.devices, placement.devices
@@ -73,7 +74,7 @@ class History:
         return self._parts[1]
 
     def gives(self, device: Device, placement: Placement) -> bool:
-        """Return True if this device's memory has data that a placement lacks."""
+        """Return True if a device's memory has data that a new placement still lacks."""
         return self.in_memory and any(device.index == at for some in self.parts(placement).values() for at, _ in some)
 
     def is_near(self, device: Device) -> bool:
@@ -81,7 +82,7 @@ class History:
         return any(one.node == device.node for one in self.devices)
 
     def source(self, placement: Placement, device: Device) -> int:
-        """Return the host from which a device gets the state: its own if possible."""
+        """Return the host from which a device copies the state: its own host if possible."""
         devices = self.devices
         if self.is_near(device):
             return host(device.node)

@@ -1,4 +1,4 @@
-"""Launches and timetables, as data; `hetsim.engine.launching` acts on them.
+"""Launches and their stage times, as data; `hetsim.engine.launching` acts on them.
 
 Every launch has one pending entry in the clock.  A launch that only computes, at nominal rate, on devices that serve
 one launch at a time needs nothing else; any other launch has a `Timetable`.
@@ -23,8 +23,8 @@ STAGE_NAMES = ("preparing", "upload", "restore", "queued for compute", "compute"
 
 END, READY, TURN, JOIN, COMPUTED = range(5)
 """Purpose of the pending clock entry of a launch.  END: it ends; READY: its devices are ready; TURN: it gets a copy
-engine, and the transfer needs events; JOIN: it begins to share a compute engine; COMPUTED: it has computed, and other
-launches depend on that."""
+engine, and its transfer is simulated with events; JOIN: it begins to share a compute engine; COMPUTED: it has
+computed, and other launches depend on that."""
 
 
 Moves = tuple[float, float, float, float]  # bytes and seconds of an upload, then of a download
@@ -32,10 +32,11 @@ Moves = tuple[float, float, float, float]  # bytes and seconds of an upload, the
 Sketch = tuple[
     "Lane", float, tuple[float, float, float], tuple[float, ...], float, Moves, Flow | None, Flow | None
 ]  # fmt: skip
-"""The stages of a launch on one accelerator in compact form, without a `Timetable`.  Its lane (the accelerator's
-engines), compute seconds, rates, times (as `Timetable.all_times`), end, transfer sizes, and flows over shared paths
-(`hetsim.engine.launching.sketches`). Most launches with transfers end as planned and are not accessed before. An access
-to `Launch.table`, or a change of what is in flight there, expands the sketch first."""
+"""The stages of a launch on one accelerator in compact form, without a `Timetable`.  Its fields: the accelerator
+(`Lane`), compute seconds, rates, times (as `Timetable.all_times`), end, transfer sizes, and flows over shared paths
+(`hetsim.engine.launching.sketches`).  Most launches with transfers end as planned, and nothing accesses their times
+before.  An access to `Launch.table`, or a change of the launches on the accelerator, first converts it to a
+`Timetable`."""
 
 
 class Launch(Timer):
@@ -66,7 +67,7 @@ class Launch(Timer):
 
     @property
     def table(self) -> Any:
-        """The `Timetable` (a sketch is expanded first); None if compute-only."""
+        """The `Timetable` (a compact form is converted first); None if compute-only."""
         if self.sketch is not None:
             self.sketch[0].write_out()
         return self.own_table
@@ -97,7 +98,7 @@ class Launch(Timer):
 
 
 class LentLaunch(Launch):
-    """A batch on devices that a replica keeps."""
+    """A batch on devices that a replica occupies."""
 
     __slots__ = ("within",)
 
@@ -117,8 +118,8 @@ class FusedLaunch(Launch):
 class Terms:
     """Properties of a batch that its requests do not have: padding and noise.
 
-    A padded batch moves `extra` requests and computes `padding` seconds in addition.  The true time of each stage is
-    its nominal time × a factor (`up`, `compute`, `down`).
+    Padding adds the transfers of `extra` requests and `padding` compute seconds.  The true time of each stage is its
+    nominal time × a factor (`up`, `compute`, `down`).
     """
 
     __slots__ = ("requests", "extra", "padding", "up", "compute", "down", "first", "own_rows", "fresh", "oldest")
@@ -142,7 +143,7 @@ class Terms:
 
 
 def _written_out(launch: Launch, sketch: Sketch) -> "Timetable":
-    """Convert a sketch to a timetable; its transfers enter the copy engines' queues."""
+    """Convert a compact launch to a timetable; queue its transfers at copy engines."""
     lane, seconds_left, rates, times, end, moves, up_flow, down_flow = sketch
     up_bytes, up_seconds, down_bytes, down_seconds = moves
     device, begin = launch.placement.devices[0], launch.decided
@@ -178,10 +179,10 @@ def _written_out(launch: Launch, sketch: Sketch) -> "Timetable":
 
 
 class Timetable:
-    """Begin and end of each stage: inf if unknown, NaN if the stage does not exist.
+    """Begin and end of each stage of a launch; inf: unknown, NaN: there is no stage.
 
-    Times up to now have happened; later times are predictions that any change revises.  `left` is the compute time
-    remaining at rate 1, valid at `updated`; `total` is its initial value.  For a launch that shares its accelerator
+    Times up to now have happened; later times are predictions that any change revises.  `left` is the compute time that
+    remained at rate 1 at the time `updated`; `total` is its initial value.  If the launch shares its accelerator
     (`group`), `compute_end` is inf until it happens, and `finish_at` is the prediction at the present rates.
     """
 
@@ -239,7 +240,7 @@ class Timetable:
         return min([part.at for part in self.down], default=NAN)
 
     def times(self, now: float) -> tuple[float, ...]:
-        """Return begin and end times of its stages up to `now`; NaN for later ones."""
+        """Return begin and end times of the stages up to `now`; NaN for later times."""
         up = self.upload_start
         up = up if up <= now else NAN
         uploaded = self.uploaded if up == up and self.uploaded <= now else NAN
@@ -266,7 +267,7 @@ class Timetable:
         return begun, start, uploaded, began, self.compute_end, last
 
     def settle(self, now: float) -> None:
-        """Update remaining work, busy time and energy of a computing launch to `now`."""
+        """Update remaining work, busy time and energy of a computing launch up to `now`."""
         if (elapsed := now - self.updated) > 0:
             done = self.rate * elapsed  # at the rate since `updated`: a change of rate settles first
             seconds_left = self.left - done
@@ -291,7 +292,7 @@ class Timetable:
 
 
 class ShareGroup(Timer):
-    """Launches that slow each other on an accelerator; they share one pending event."""
+    """Launches that slow each other on one accelerator; they share one pending event."""
 
     __slots__ = ("members", "share")
 
@@ -326,9 +327,9 @@ class Lane:
         self.alone = (self,)  # the lanes of a launch that is on no other
 
     def write_out(self, end: float = 0.0) -> None:
-        """Convert all sketches of the accelerator to timetables.
+        """Convert all compact launches of the accelerator to timetables.
 
-        Booked flows are sent now.  `end`: end of the run, if it is over; flows that ended before it are not sent.
+        Booked transfers are sent now.  `end`: end of the run, if it is over; transfers that ended before are not sent.
         """
         for launch in self.flights:
             if (drawn := launch.sketch) is not None:
@@ -344,7 +345,7 @@ class Lane:
                 launch.sketch = None
 
     def idle(self, now: float) -> bool:
-        """Return True if the lane has no launch or transfer; then mark the engines free."""
+        """Return True if there is no launch or transfer here; mark the engines free then."""
         if self.flights or self.uploads or self.downloads:
             return False
         self.upload = self.compute = self.download = now
@@ -355,9 +356,10 @@ class Lane:
 class Resident(Launch):
     """A launch without a planned end, such as a replica of a language model.
 
-    It occupies its devices until it is released or a device fails; its clock entry is the next step boundary.  It is in
-    `RunState.residents`, and changes of its devices affect it like any launch; `holder` decides how it reacts.  Its
-    number is negative, and each of its busy periods (not the launch itself) is a row of the table of launches.
+    It occupies its devices until they are released or one of them fails; its clock entry is the next step boundary.  It
+    is in `RunState.residents`, and changes of its devices affect it like any launch; `holder` (the replica) decides how
+    it reacts.  Its number is negative; not the launch itself but each of its busy periods is a row of the table of
+    launches.
     """
 
     __slots__ = ("holder",)
@@ -371,5 +373,5 @@ class Resident(Launch):
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Requests that the replica has admitted to its batch."""
+        """Requests in the replica's present batch."""
         return tuple(request.task for request in self.holder.taken_in)

@@ -1,11 +1,11 @@
 """Delays of jobs that share links, computed from each job's use of each link.
 
 A `Stake` is a job's use of one link.  The delay of a job on one link follows `hetsim.formulas.contention`.  A job that
-sends over several links at once has the longest of its delays, and uses less of a link when another link limits it.
-Two passes solve this: each link by itself, then with the first pass's delays on the other links of its jobs.  A change
-on a link affects the jobs on it and those on the other links of its jobs, no others.
+sends over several links at once has the longest of the links' delays, and uses less of a link when another link limits
+it.  Two passes solve this: first each link by itself, then each link with the first pass's delays on the other links of
+its jobs.  A change on a link affects only the jobs on it and the jobs on the other links of those jobs.
 
-Up to `JOINT` jobs that are connected by links are instead solved jointly (`hetsim.formulas.contention`), and a change
+Up to `JOINT` jobs that are connected by links are instead solved jointly (`hetsim.formulas.contention`); a change then
 affects all of them.
 """
 
@@ -73,7 +73,7 @@ class ContendingJobs:
 
     @property
     def second(self) -> LinkDelays:
-        """Delays of the jobs, given their first-pass delays on other links."""
+        """Delays of the jobs on this link (second pass: with their delays on other links)."""
         first, second = self.first, self.kept
         if second is None:
             elsewhere = [[one for one in _slow(stake.member) if one is not stake] for stake in self.stakes]
@@ -105,7 +105,7 @@ class FirstPass:
 
 
 def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:
-    """Return all links on which delays may change if jobs on these links change."""
+    """Return all links on which delays may change if the jobs on these links change."""
     groups_of = {group.link: group for group in groups}
     near = dict(groups_of)  # only links that share a job with these are affected
     for group in groups_of.values():
@@ -117,7 +117,6 @@ def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:
 
 
 def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
-    """Return the links connected with a link; if `joint`, only links solved jointly."""
     reached_groups, rest = {start.link: start}, [start]
     jobs: set[int] = set()
     while rest and (joint or len(jobs) <= JOINT):  # with more than JOINT jobs they are not solved jointly
@@ -134,7 +133,7 @@ def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
 
 
 def _connected(start: ContendingJobs) -> list[Any] | None:
-    """Return the jobs connected with a link through links; None if more than `JOINT`."""
+    """Return the jobs connected with a link by shared links; None if above `JOINT`."""
     if start.rule != "random" or len(start.stakes) > JOINT:
         return None
     members = {id(stake.member): stake.member for group in _walk(start, joint=False) for stake in group.stakes}
@@ -142,7 +141,7 @@ def _connected(start: ContendingJobs) -> list[Any] | None:
 
 
 def delay_ratios(groups: Iterable[ContendingJobs]) -> list[tuple[Any, float]]:
-    """Return the slowdown of each affected job's step against uncontended links."""
+    """Return (job, slowdown of its step by other jobs) for each affected job."""
     links = reached(groups)
     for group in links:
         group.kept, group.joint = None, False  # set again by what follows, if it still holds
@@ -200,7 +199,7 @@ def _longest(stakes: list[Stake], second: bool) -> float:
 
 
 def _together(stake: Stake, other: Stake) -> float:
-    """Return the correlation of the sender counts of two links, without this job."""
+    """Return the correlation of the numbers of senders on two links, without this job."""
     first, second, there = stake.group.first, other.group.first, other.group.first.rows
     mine, theirs = first.deviation[first.rows[stake.member]], second.deviation[there[stake.member]]
     both = sum([first.deviation[row] * second.deviation[there[job]] for job, row in first.rows.items() if job in there])
@@ -209,9 +208,10 @@ def _together(stake: Stake, other: Stake) -> float:
 
 
 def _caps(here: FirstPass, elsewhere: list[list[Stake]]) -> np.ndarray:
-    """Return the share of a link that each job can use, as limited by its other links.
+    """Return the share of a link that each job can use given its other links.
 
-    Jobs on both links are assumed to send at the same fraction as all jobs here; other jobs send at their average rate.
+    Row: job; column: number of other senders here.  Jobs that also use the other link are assumed to send there at the
+    same fraction as all jobs here; all other jobs there send at their average rate.
     """
     others = np.arange(len(here.rows))
     caps: np.ndarray = np.repeat(here.share[:, None], len(others), axis=1)

@@ -1,8 +1,8 @@
 """Bytes on links: fluid transfers share every link they cross, max-min fairly.
 
-A transfer waits for its latency, then flows over its pipes at one rate.  Transfers that are coupled by shared pipes
-form a group; a group has one pending event, its next completion.  A transfer alone on its pipes may be booked
-(`Links.book`): its end is known and needs no event until another transfer uses one of its pipes.
+A transfer waits for its latency, then its bytes flow over its pipes (link directions) at one rate.  Transfers that are
+coupled by shared pipes form a group; a group has one pending event, its next completion.  A transfer alone on its pipes
+may be booked (`Links.book`): its end is known and needs no event until another transfer uses one of its pipes.
 """
 
 import math
@@ -18,7 +18,7 @@ from hetsim.model.tasks import Mode
 
 @dataclass(slots=True, eq=False)
 class Pipe:
-    """One direction of a link (both if half duplex): bytes per second, shared fairly."""
+    """One direction of a link (half duplex: both), whose bytes/s are shared fairly."""
 
     name: str
     rate: float
@@ -56,12 +56,12 @@ class Flow(Timer):
         self.bookable = False  # True if it may be booked once it is alone
 
     def there(self, now: float, called: float) -> bool:
-        """Return True if a booked flow still occupies its pipes when another flow begins."""
+        """Return True if a booked transfer still uses its pipes when another one begins."""
         return self.until > now or (self.until == now and called < self.since and self.owner is not None)
 
 
 class FlowGroup(Timer):
-    """Coupled flows and their one pending event."""
+    """Transfers coupled by shared pipes, and their one pending event."""
 
     __slots__ = ("flows", "updated", "next")
 
@@ -182,14 +182,14 @@ class Links:
         return (up, up) if link.duplex == "half" else (up, Pipe(f"{name}:down", link.download))
 
     def up(self, device: Device) -> tuple[Sequence[Pipe], float]:
-        """Return pipes and latency from host memory to a device."""
+        """Return pipes and latency of the path from host memory to a device."""
         return self._up[device.index]
 
     def down(self, device: Device) -> tuple[Sequence[Pipe], float]:
         return self._down[device.index]
 
     def between(self, source: int, target: int) -> tuple[Sequence[Pipe], float]:
-        """Return pipes and latency from a node (or store) to the memory of a node."""
+        """Return pipes and latency of the path from a node or store to a node's memory."""
         pipes = [pipe for pipe in (self._out[source], self._in[target]) if pipe.rate < math.inf]
         return pipes, self._network_latency[source] + self._network_latency[target]
 
@@ -207,9 +207,10 @@ class Links:
         self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None],
         owner: Any = None, called: float = math.inf,
     ) -> Flow:  # fmt: skip
-        """Send `size` bytes along a path, and a load that takes `seconds` on an idle path.
+        """Send bytes along a path; `done` is called when the last one has arrived.
 
-        The latency is included once; `called`: when it was decided that the transfer begins now.
+        `size`: bytes; `seconds`: duration of a load on the idle path, sent as additional bytes.  The latency is
+        included once; `called`: time at which it was decided that the transfer begins now.  Return the transfer.
         """
         pipes, latency = way
         self.moved += size
@@ -236,12 +237,12 @@ class Links:
         self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None], owner: Any,
         called: float,
     ) -> Flow:  # fmt: skip
-        """Send like `send`, but without an event if the path is idle, as the end is known.
+        """Send like `send`, but on an idle path without an event, since the end is known.
 
-        The end is `Flow.until`, and `done` is not called.  If another flow uses one of its pipes before that
-        (`unsure`), it continues as if it had been sent; once it is alone again, it is booked (`sure`).  `called`: when
-        it was decided that the transfer begins now.  A flow that ends now but began after that time still counts as
-        present.
+        The end is `Flow.until`, and `done` is not called.  If another transfer uses one of the pipes before that,
+        `unsure` is called, and this one continues as if it had been sent; once it is alone again, it is booked and
+        `sure` is called.  `called`: time at which it was decided that the transfer begins now.  A transfer that ends
+        now but began after that time still counts as present.
         """
         pipes, latency = way
         now = self.clock._now
@@ -268,7 +269,7 @@ class Links:
         return flow
 
     def unbook(self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False) -> None:
-        """Convert a booked flow to a flow with events, since another flow now joins it."""
+        """Convert a booked transfer to one with events, since another transfer joins it."""
         for pipe in flow.pipes:
             if pipe.booked is flow:
                 pipe.booked = None
@@ -342,7 +343,6 @@ class Links:
         return group
 
     def _free(self, group: FlowGroup, gone: list[Flow]) -> None:
-        """Remove flows from their group, and release the pipes that only they use."""
         if len(group.flows) == len(gone):
             group.flows = []
             for flow in gone:

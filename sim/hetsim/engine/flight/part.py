@@ -11,11 +11,11 @@ INF = math.inf
 
 
 class Part:
-    """One accelerator's part of a transfer stage, with its turn at a copy engine.
+    """One accelerator's part of an upload or download, with its turn at a copy engine.
 
-    `ask`: time at which it requests the engine; `at`: when it gets the engine; `until`: when it is done; inf: not known
-    yet. A transfer on a private path (`alone`) takes `delay` + `span` seconds.  Any other transfer begins with an event
-    and moves its `legs` one by one; its end is not known in advance.
+    `ask`: time at which it requests the engine; `at`: time at which it gets the engine; `until`: time at which it is
+    done; inf: not known yet.  A transfer on a private path (`alone`) takes `delay` + `span` seconds.  Any other
+    transfer begins with an event and moves its `legs` (links of its route) one by one; its end is not known in advance.
     """
 
     # Defaults stand in the class: most parts need few of them (measured: a third of what setting all costs).
@@ -37,7 +37,7 @@ class Part:
         self, owner: Any, lane: Any | None, device: Device, line: LinkPath | None = None, size: float = 0.0,
         seconds: float = 0.0,
     ):  # fmt: skip
-        """Create a part with a path (`line`), or with a path that its legs (hops) define."""
+        """Create a part on the path `line`; if None, its route (`legs`) follows later."""
         self.owner = owner
         self.lane = lane
         self.device = device
@@ -59,7 +59,7 @@ class Part:
         self.delay = delay  # separate from `span`, so that `serve` adds them in its order
 
     def sent(self, flow: Flow) -> None:
-        """Store the flow of a part on a shared path, unless it has ended already."""
+        """Store the transfer over a shared path that moves this part, unless it has ended."""
         self.begun = True
         if flow.until == INF and not flow.ended:  # else it is over
             flow.bookable = False
@@ -68,12 +68,12 @@ class Part:
 
     @property
     def number(self) -> int:
-        """The number of its launch or prefetch, in start order."""
+        """Number of its launch or prefetch; numbers are in start order."""
         return self.owner.number
 
 
 def insert_part(parts: list[Part], part: Part) -> None:
-    """Insert a part in start order."""
+    """Insert a part in the start order of launches."""
     if parts and parts[-1].number > part.number:
         parts.append(part)
         parts.sort(key=lambda one: one.number)  # an earlier launch may come late: after evictions, or expanded

@@ -13,9 +13,9 @@ from hetsim.model.cluster import Device
 
 
 def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Callable[[], None]) -> str | None:
-    """Copy an item to an accelerator, queueing for its upload engine.
+    """Copy an item to an accelerator; the copy queues for the upload engine.
 
-    `number` orders it among launches.  Return the reason if the fetch is impossible, else None.
+    `number` orders it among launches; `then` is called at its end.  Return why it is impossible, or None.
     """
     if not 0 <= item < len(transfers.places.items):
         return "the item does not exist"
@@ -35,7 +35,7 @@ def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Ca
 
 
 class Fetching(Timer):
-    """A prefetch: reserves the item's memory, then stores an evictable copy there."""
+    """A prefetch: reserves memory for an item, then stores a copy that can be evicted."""
 
     __slots__ = ("transfers", "item", "gpu", "number", "done", "hops", "version", "waiting", "part", "armed")
 

@@ -1,9 +1,9 @@
 """The rates at which launches compute.
 
-A launch's rate is set only here: the minimum over its devices of frequency / slowdown × sharing.  A gang's rate is also
+A launch's rate is set only here: the minimum over its devices of frequency / slowdown × share.  A gang's rate is also
 multiplied by `Mode.span_rate` (the factor for its island, switch, node, rack, cluster, or links between its nodes) and
-by its slowdown on shared links (`hetsim.engine.flight.contention`).  A change of rate moves the launch's one event; a
-change with an equal rate does nothing.  Launches that share an accelerator have one common event, their next finish.
+by its slowdown on shared links (`hetsim.engine.flight.contention`).  A change of rate moves the launch's one event; if
+the new rate is equal, nothing happens.  Launches that share an accelerator have one common event, their next finish.
 """
 
 from collections.abc import Iterable
@@ -27,17 +27,16 @@ class Speeds:
         self.clock = clock
         self.capacity = capacity
         self.nominal: dict[Mode, Rates] = {}  # rates of modes on devices in their normal state, cached by `nominal_of`
+        # cached, by mode, sum of shares, whether several launches compute there, frequency and slowdown of the device
         self._shared: dict[tuple[Mode, int, bool, float, float], Rates] = {}
-        """Cached rates of modes on one shared accelerator.  By mode, sum of shares, whether several launches compute
-        there, frequency and slowdown of the accelerator."""
 
     def plan(self, launch: Launch) -> None:
-        """Set the rates of a launch for the present state of its devices."""
+        """Set the rates of a launch from the present state of its devices."""
         table: Timetable = launch.own_table
         table.rate, table.busy_rate, table.watts = self.rates_of(launch, table)
 
     def nominal_of(self, launch: Launch) -> Rates:
-        """Return the rates of a launch on devices in their normal state, unshared."""
+        """Return the rates of a launch on unshared devices in their normal state."""
         mode = launch.placement.mode
         if launch.placement.parts is not None:
             return self._reckon(launch)  # cores of several nodes: each placement has its own rates
@@ -52,7 +51,6 @@ class Speeds:
         return self._reckon(launch)
 
     def _beside(self, launch: Launch) -> Rates:
-        """Return the rates of a launch on an accelerator that it shares with others."""
         placement = launch.placement
         mode = placement.mode
         if mode.type.sharing.pairs:  # speeds are measured by pairs of classes: each launch has its own
@@ -133,7 +131,7 @@ class Speeds:
     # Sharing --------------------------------------------------------------------------------------------------
 
     def join(self, launch: Launch) -> list[Launch]:
-        """Start computing on shared accelerators; return gangs whose end has moved."""
+        """Start computing on shared accelerators; return the gangs whose ends have moved."""
         table: Timetable = launch.own_table
         groups = [lane.group for lane in table.lanes if lane.group is not None]
         for group in groups:
@@ -145,7 +143,7 @@ class Speeds:
         return self.regroup(groups)
 
     def leave(self, launch: Launch) -> list[Launch]:
-        """Remove a launch from its groups; return the gangs whose end has moved."""
+        """Remove a launch from its groups; return the gangs whose ends have moved."""
         table: Timetable = launch.own_table
         groups = [lane.group for lane in table.lanes if lane.group is not None]
         for group in groups:
@@ -154,7 +152,7 @@ class Speeds:
         return self.regroup(groups)
 
     def regroup(self, groups: Iterable[ShareGroup]) -> list[Launch]:
-        """Update rates and the next event of each group; return gangs whose end moved."""
+        """Update rates and next events of groups; return the gangs whose ends have moved."""
         moved = []
         for group in groups:
             soonest = INF
@@ -175,7 +173,7 @@ class Speeds:
         return moved
 
     def retime(self, state: DeviceState, launches: Iterable[Launch]) -> list[Launch]:
-        """Update rates after a frequency or speed change; return gangs whose end moved."""
+        """Update rates after a device's speed change; return gangs whose ends have moved."""
         now = self.clock._now
         for launch in launches:
             table: Timetable = launch.own_table
@@ -187,7 +185,7 @@ class Speeds:
 
 
 def _measured(launch: Launch, members: list[Launch], sharing: Sharing) -> float:
-    """Return the measured speed next to the other launches; 0 if unknown."""
+    """Return the measured speed next to the other launches; 0 if not all are measured."""
     speed = 1.0
     for other in members:
         if other is not launch:

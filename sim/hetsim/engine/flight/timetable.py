@@ -1,7 +1,7 @@
 """Times of stages: computed from the engines and launches of accelerators.
 
 An accelerator has an upload, a compute and a download engine.  A copy engine serves one transfer at a time: of the
-waiting ones, that of the launch that started first.  The compute engine serves launches in start order, concurrently
+waiting transfers, the one whose launch started first.  The compute engine serves launches in start order, concurrently
 while their shares fit.  Unknown times (the end of a transfer on a shared link, or of a launch that shares its
 accelerator) are inf, which propagates through `max` and `+` to everything that waits for them.
 
@@ -21,8 +21,8 @@ Rate = Callable[[Launch], None]  # sets the rate at which a launch will compute
 def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
     """Set the known times of a new launch where all launches compute concurrently.
 
-    The end of its computation remains unknown.  Return False if the shares do not all fit, or a transfer requests the
-    upload engine later: then use `again`, since an earlier request goes first.
+    The end of its computation remains unknown.  Return False, so that the caller uses `again`, if the shares do not all
+    fit, or if an earlier launch will request the upload engine only later: the new launch must then be served first.
     """
     if not all_compute(lane):
         return False
@@ -44,10 +44,7 @@ def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
 
 
 def download_over(lane: Lane, now: float) -> list[Launch]:
-    """Serve the next download when a lane's engine is free and nothing else changed.
-
-    Return the launches that waited for the engine, with new times.
-    """
+    """Serve the next downloads of an accelerator; return the launches with new ends."""
     lane.download = serve(lane.downloads, now)
     waited = []
     for part in lane.downloads:
@@ -57,7 +54,7 @@ def download_over(lane: Lane, now: float) -> list[Launch]:
 
 
 def all_compute(lane: Lane) -> bool:
-    """Return True if all launches in flight may compute concurrently."""
+    """Return True if all launches of the accelerator may compute concurrently."""
     if lane.sliced:
         return True
     share = 0
@@ -67,7 +64,10 @@ def all_compute(lane: Lane) -> bool:
 
 
 def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
-    """Recompute the stages not yet begun on these lanes and on those linked by gangs."""
+    """Recompute stages not begun on these accelerators and on those tied by gangs.
+
+    Return all these accelerators, and their launches.
+    """
     lanes, flights = together(lanes)
     for lane in lanes:
         lane.upload = serve(lane.uploads, now)  # uploads, computing, downloads: each follows from the one before
@@ -107,7 +107,7 @@ def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
 
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
-    """Return all lanes linked to these by gangs, and their launches in start order."""
+    """Return all lanes (accelerators) that gangs tie to these, and their launches."""
     if len(lanes) == 1:
         flights = lanes[0].flights
         for launch in flights:
@@ -214,7 +214,7 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
 def _admit(
     asking: list[tuple[Launch, Timetable]], used: dict[Lane, int], time: float
 ) -> tuple[list[tuple[Launch, Timetable]], list[tuple[Launch, Timetable]]]:
-    """Split launches ready to compute into those that must wait and those that start."""
+    """Return the launches that must wait to compute, and those that can start now."""
     waiting, begun = [], []
     closed: dict[Lane, None] = {}
     for launch, table in asking:

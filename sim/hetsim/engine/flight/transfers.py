@@ -33,9 +33,9 @@ Transfer = tuple[int, list[tuple[Way, int]], float, float, list[tuple[int, int]]
 class Transfers:
     """The upload and download stages of launches.
 
-    Callbacks: `arrived(part)` when the last byte of a part on a shared path has arrived; `cleared(owner)` when an
-    eviction that a launch or prefetch waited for is done; `asked(lanes)` when a prefetch requests or releases the
-    upload engine.
+    Callbacks: `arrived(part)` when the last byte of an accelerator's part on a shared path has arrived;
+    `cleared(owner)` when an eviction that a launch or prefetch waited for is done; `asked(lanes)` when a prefetch
+    requests or releases the upload engine of an accelerator.
     """
 
     clock: Clock
@@ -51,7 +51,7 @@ class Transfers:
         self.read_columns()
 
     def read_columns(self) -> None:
-        """Read the transfer sizes of all tasks; repeat after tasks were added."""
+        """Read the transfer sizes of all tasks; called again after tasks were added."""
         self.bytes_in = self.places.tasks.bytes_in
         self.bytes_out = self.places.tasks.bytes_out
         # Python numbers at hand: one of an array takes a quarter of the time of one of a NumPy column.
@@ -61,7 +61,7 @@ class Transfers:
     # Memory of items ------------------------------------------------------------------------------------------
 
     def items_refusal(self, tasks: Sequence[Task], placement: Placement, private: int) -> str | None:
-        """Return why items of tasks do not fit next to `private` bytes; None if they do."""
+        """Return why the tasks' items do not fit next to `private` bytes; None if they do."""
         if placement.mode.on_cpu:
             return None
         if not (items := self.needed_items(tasks, placement.mode)):
@@ -73,7 +73,7 @@ class Transfers:
         return None
 
     def fusion(self, tasks: Sequence[Task]) -> Fusion:
-        """Return the data of a launch of these tasks as one kernel, as of now."""
+        """Return the data of a fused launch of these tasks if it started now."""
         rows = [task.index for task in tasks]
         return fusion_of(self.places.tasks, rows, self.places.readers, self.places.writers)
 
@@ -81,10 +81,7 @@ class Transfers:
         return self.fusion(tasks).held_items if mode.parts else items_of(tasks)
 
     def make_room(self, gpu: GpuState, owner: Any) -> int:
-        """Evict items for a launch; return how many `cleared(owner)` calls will follow.
-
-        An item without another copy is written back first; a write-back cannot be canceled.
-        """
+        """Evict items for a launch; return how many write-backs must end before it begins."""
         here = self.places.on(gpu.device)
         for item in self.places.evict(gpu):
             eviction = Eviction(gpu, item, self.places.items[item].size, self.places.version[item])
@@ -106,7 +103,7 @@ class Transfers:
     # Upload -----------------------------------------------------------------------------------------------
 
     def plan(self, launch: Launch, table: Timetable) -> None:
-        """Plan the uploads of a launch, and its downloads if they are known already."""
+        """Plan the uploads of a launch, and its downloads if these are known already."""
         terms, tasks = launch.terms, launch._tasks
         if terms is not None:
             fresh = terms.fresh
@@ -136,7 +133,7 @@ class Transfers:
             self.final(launch, table)
 
     def private(self, launch: Launch) -> Moves:
-        """Return private bytes and seconds of a launch's upload and download."""
+        """Return bytes and seconds of a launch's upload and download, without items."""
         mode, terms = launch.placement.mode, launch.terms
         if terms is None:
             tasks = launch._tasks
@@ -155,7 +152,7 @@ class Transfers:
         return up_bytes, up_seconds, down_bytes, down_seconds
 
     def seconds_of_one(self, mode: Mode) -> tuple[float, float]:
-        """Return fixed upload and download seconds of a one-task launch, without bytes."""
+        """Return the fixed seconds of upload and download of a one-task launch."""
         seconds = self.of_one[mode] = mode.upload.seconds_for(1), mode.download.seconds_for(1)
         return seconds
 
@@ -172,10 +169,10 @@ class Transfers:
     ) -> list[Transfer]:  # fmt: skip
         """Return the transfers that a launch still needs on one device.
 
-        Private data are included.  A task that was stopped needs its saved state from where the state was saved, and
-        its input. If the input was saved too, it is free on the node of the state, and copied from there otherwise.  A
-        task that had computed everything needs, on another device, only its output.  `histories`: what the tasks
-        retained, if different from now.
+        Private data are included.  A task that was stopped needs its saved state, and its input.  If its input was
+        saved, too, it is free on the node of the state, and elsewhere it is copied from there.  A task that has
+        computed everything needs only its output if it continues on another device.  `histories`: what the tasks have
+        saved, if not the present state.
         """
         places, mode = self.places, placement.mode
         size, seconds = 0.0, 0.0
@@ -215,10 +212,7 @@ class Transfers:
         return [transfer for transfer in transfers if transfer[1]]
 
     def _saved(self, task: Task, history: History, placement: Placement, device: Device) -> list[tuple[int, float]]:
-        """Return the saved bytes, by location, that one device of a resumed task needs.
-
-        These are its output if it has computed everything, else its state; they are in device memory or on the hosts.
-        """
+        """Return (location, bytes) of state or output that a resumed task's device needs."""
         saved: float = task.shape.stopping.state if history.state_saved else 0
         if history.checkpoint == 1.0:
             saved = task.bytes_out + sum(self.places.items[item].size for item in task.writes)
@@ -227,7 +221,6 @@ class Transfers:
         return [(history.source(placement, device), saved / len(placement.devices))] if saved else []
 
     def _alone(self, transfers: list[Transfer]) -> float:
-        """Return the total seconds of transfers on idle links, one after the other."""
         total = 0.0
         for _, hops, size, seconds, _ in transfers:
             total += seconds
@@ -239,7 +232,7 @@ class Transfers:
         self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None,
         histories: Sequence[History | None] | None = None,
     ) -> float:  # fmt: skip
-        """Return the seconds of the upload stage on idle links and engines."""
+        """Return the estimated seconds of an upload stage on idle links and engines."""
         return max(
             self._alone(self.missing(tasks, placement, device, terms, true=False, histories=histories))
             for device in placement.devices
@@ -250,8 +243,8 @@ class Transfers:
     def turn(self, part: Part, way: Callable[[Device], Way]) -> None:
         """Begin a transfer whose turn at the copy engine has come.
 
-        What an upload must move is determined only now.  `way`: returns the path between an accelerator and its host,
-        in this direction.
+        Only now it is determined what an upload must move.  `way`: function that returns the path between an
+        accelerator and its host, in the direction of the transfer.
         """
         launch: Launch = part.owner
         part.begun = True
@@ -287,7 +280,7 @@ class Transfers:
         self._go_on(part)  # the next leg begins where this one ended
 
     def _share(self, device: Device) -> None:
-        """Open an accelerator's private paths to transfers of other devices."""
+        """Allow transfers of other devices on the private paths of an accelerator."""
         lane: Lane = self.capacity.of[device.index].lane
         if not lane.down.private or lane.down.rate == INF:
             return
@@ -316,7 +309,7 @@ class Transfers:
     # Download ---------------------------------------------------------------------------------------------
 
     def final(self, launch: Launch, table: Timetable) -> None:
-        """Plan the download stage of a launch: what it copies to its host at the end."""
+        """Plan the download stage of a launch, which copies data to its host at its end."""
         mode = launch.placement.mode
         if mode.on_cpu:
             return
@@ -328,7 +321,7 @@ class Transfers:
         self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True,
         fusion: Fusion | None = None,
     ) -> tuple[float, float]:  # fmt: skip
-        """Return the bytes copied to the host at a launch's end, and fixed seconds."""
+        """Return the bytes copied to the host at a launch's end, and the fixed seconds."""
         size = 0.0
         for task in tasks:
             size += task.bytes_out
@@ -342,7 +335,7 @@ class Transfers:
         return size, mode.download.seconds_for(len(tasks) + terms.extra) * (terms.down if true else 1.0)
 
     def download_seconds(self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None) -> float:
-        """Return the seconds of the download stage on idle links and engines."""
+        """Return the estimated seconds of a download stage on idle links and engines."""
         if placement.mode.on_cpu:
             return 0.0
         size, seconds = self.final_bytes(tasks, placement.mode, terms, False)
@@ -350,7 +343,7 @@ class Transfers:
         return seconds + max(Links.alone(self.links.down(device), size) for device in placement.devices)
 
     def brought(self, flow: Any) -> None:
-        """Handle the end of a part's transfer over one shared path."""
+        """Handle the end of an accelerator's part of a transfer over one shared path."""
         part = flow.owner
         part.flow = None
         part.until = self.clock._now
@@ -385,7 +378,6 @@ def _add(sources: Sources, source: int, size: float, *items: tuple[int, int]) ->
 
 
 def _parts(launch: Launch, lanes: Sequence[Lane], up: bool, size: float, seconds: float) -> tuple[Part, ...]:
-    """Split a launch's upload or download equally over its accelerators."""
     devices = launch.placement.devices
     size /= len(devices)
     return tuple([

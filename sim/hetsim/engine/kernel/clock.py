@@ -1,10 +1,10 @@
 """The clock: a heap of timers in SimPy's order (time, priority, insertion).
 
 A `Timer` is fired by calling `timer.then(timer)`, at half the cost of a SimPy Timeout.  SimPy's events, processes and
-resources can use the same heap (`hetsim.engine.kernel.environment`).  Order at one instant is the heap's second key:
-READING (of routers' signals) < FINISH < FAULT < ARRIVAL < TIMER, where TIMER is SimPy's NORMAL, < LAST, when replicas
-form batches; a decision round comes when the next entry is strictly later.  Two times are one instant if they are equal
-floats.
+resources can use the same heap (`hetsim.engine.kernel.environment`).  Events of one instant are in the order of their
+priority: READING (of routers' signals) < FINISH < FAULT < ARRIVAL < TIMER (SimPy's NORMAL) < LAST (replicas form
+batches).  A decision round takes place when the next event is strictly later.  Two times are one instant if they are
+equal floats.
 """
 
 import math
@@ -46,7 +46,7 @@ def _call(later: Later) -> None:
 
 
 class Clock:
-    """The time, the pending events, and whether the next round is due."""
+    """The time, the pending events, and whether a decision round is due."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -61,12 +61,12 @@ class Clock:
         self.environment: Any = None  # SimPy's, once a caller has asked for it
 
     def number(self) -> int:
-        """Return a new entry's number, which orders entries of equal time and rank."""
+        """Return the number of a new entry; it orders entries of equal time and priority."""
         self._entries = entry = self._entries + 1
         return entry
 
     def at(self, time: float, order: int, timer: Timer) -> None:
-        """Set a timer to fire at an absolute time."""
+        """Set a timer to fire at an absolute time; `order`: priority within the instant."""
         # The number orders what is equal in time and rank by insertion; an entry that is not its timer's last one is
         # stale.
         timer.entry = self._entries = entry = self._entries + 1
@@ -86,7 +86,7 @@ class Clock:
         self.at(time, order, timer)
 
     def again_all(self, times: Sequence[float], order: int, timers: Sequence[Timer]) -> None:
-        """Set many timers again, in this order; linear in the size of the heap."""
+        """Set many timers again, in this order; cost: linear in the size of the heap."""
         if not timers:
             return
         for time, timer in zip(times, timers, strict=True):
@@ -95,18 +95,18 @@ class Clock:
         self._compact()
 
     def _compact(self) -> None:
-        """Remove stale entries, in place since `advance` has a reference to the list."""
+        """Remove stale entries in place, because `advance` has a reference to the list."""
         self._heap[:] = [item for item in self._heap if item[3].entry == item[2]]
         heapify(self._heap)  # keys are unique, so the order of events does not change
         self._stale = 0
 
     @property
     def pending(self) -> int:
-        """Number of valid entries in the heap, plus one if the feed has an arrival."""
+        """Number of valid entries in the heap, plus one if an arrival is pending."""
         return len(self._heap) - self._stale + (self.feed_time < INF)
 
     def only(self, order: int) -> bool:
-        """Return True if all pending events have this order; linear in their number."""
+        """Return True if all pending events have this priority; linear in their number."""
         if self.feed_time < INF:
             return False
         return all(item[1] == order for item in self._heap if item[3].entry == item[2])
@@ -114,8 +114,8 @@ class Clock:
     def advance(self) -> bool:
         """Fire events until a round is due (True), or none is left before `end` (False).
 
-        Arrivals are merged with the heap instead of pushed to it: an arrival is usually the next event, the most
-        expensive to push and to pop (measured: 8 % of a run with 1,000 busy devices).
+        Arrivals are merged with the heap instead of pushed to it: an arrival is usually the next event, and the most
+        expensive one to push and to pop (measured: 8 % of a run with 1,000 busy devices).
         """
         heap, now = self._heap, self._now
         while True:
@@ -146,7 +146,7 @@ class Clock:
 
 @dataclass(slots=True, eq=False)
 class Draws:
-    """A random sequence: a call returns the next number; `draw` refills a block."""
+    """A random sequence: each call returns the next number; `draw` creates a block."""
 
     draw: Callable[[np.random.Generator, int], np.ndarray]
     random: np.random.Generator

@@ -1,10 +1,11 @@
 """SimPy next to the engine: a user's processes and resources in the clock's heap.
 
-    environment = environment_of(simulation.state.clock) environment.process(maintenance(environment))
+    environment = environment_of(simulation.state.clock)
+    environment.process(maintenance(environment))
 
 Processes run in SimPy's order (time, priority, insertion), as in a separate environment.  At one instant, the engine's
-finishes, faults and arrivals come before them; its timers are ordered by insertion.  A run with processes cannot be
-forked, since a running generator cannot be copied.
+finishes, faults and arrivals come first; its timers and the processes are in the order of insertion.  A run with
+processes cannot be forked, since a running generator cannot be copied.
 """
 
 from typing import Any
@@ -39,7 +40,7 @@ class SharedEnvironment(simpy.Environment):
 
     @_now.setter
     def _now(self, _: SimTime) -> None:
-        """Ignore the time that SimPy sets at the beginning."""
+        """Ignore the assignment that SimPy makes when the environment is created."""
 
     def schedule(self, event: Event, priority: EventPriority = NORMAL, delay: SimTime = 0) -> None:
         clock = self._clock

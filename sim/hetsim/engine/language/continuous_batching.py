@@ -5,9 +5,11 @@ sequence), so the time of many steps has a closed form.  The engine jumps to the
 blocks run out.  If a request arrives before and may join, or if a device changes its speed, the jump ends with the
 current step; a change of speed also stretches that step.  Simulating each step gives the same times up to rounding; a
 test checks this.
+
 A replica fails with any of its devices.  Its keys, values and prefixes are then lost, and its requests begin again on
 other replicas, which prefill the prompt and the tokens that were already generated.
-Cost: O(log members) a request and jump, O(block) where memory is tight.
+
+Cost: O(log joined requests) a request and jump, O(block) where memory is tight.
 """
 
 import math
@@ -36,7 +38,7 @@ class Replica(Holder):
     """One copy of the model, on devices that it occupies until it is stopped.
 
     Its parts: `memory` for keys and values, the `sequences` that decode, its `requests` (waiting and joined), the
-    current steps (`stage`), and its busy `periods`.  This class decides what happens between two steps, and has the
+    current steps (`stage`), and its busy `periods`.  This class decides at each boundary between two steps, and has the
     attributes that policies see (`hetsim.policy.iterating.Replica`).
     """
 
@@ -166,7 +168,7 @@ class Replica(Holder):
             stage.cut()
 
     def wake(self) -> None:
-        """Schedule a step boundary; if a jump is under way, end it with the current step."""
+        """Schedule a step boundary; an event of several steps then ends after this step."""
         self.foreseen = None
         if self.stage.under_way:
             if self.stage.count > 1:
@@ -190,7 +192,6 @@ class Replica(Holder):
                 raise InvariantError(f"t = {self.clock._now:g} s: {defect}")
 
     def _decide(self) -> None:
-        """Decide which requests are preempted or join, and what the next step computes."""
         requests, sequences, stage = self.requests, self.sequences, self.stage
         lag = 0.0
         gave_way = False
@@ -231,14 +232,11 @@ class Replica(Holder):
         stage.begin(1, self.times.seconds_for(stage.reading, decoding, context, *attended_to), lag)
 
     def _jump(self, gave_way: bool, lag: float) -> None:
-        """Decode until a sequence ends, blocks run out, or a waiting request may join.
-
-        gave_way: a sequence was preempted at this boundary, so the policy was not asked whether a request may join.
-        """
+        """Decode until a sequence ends, blocks run out, or a waiting request may join."""
         sequences, requests = self.sequences, self.requests
         count = 1 if lag else sequences.until_full(sequences.until_end())  # a row of several steps has no copying
         if count > 1 and self.outstanding > len(requests.inside):
-            if gave_way:
+            if gave_way:  # a sequence was preempted, so the policy was not asked whether a request may join
                 count = 1 if self.changes or requests.may_fit() else count
             elif self.changes and requests.head is not None:
                 steps: int = call(self.fleet.state, self.policy.steady, self, requests.head, count)
@@ -249,7 +247,7 @@ class Replica(Holder):
         self.stage.begin(count, self.times.decoding(count, sequences.count, sequences.context), lag)
 
     def _checked(self) -> int:
-        """Check the step that the policy chose; return its number of prompt tokens."""
+        """Check the step that the policy chose, and return its number of prompt tokens."""
         total = 0
         seen: dict[int, None] = {}
         for request, tokens in self.prefill:
@@ -269,7 +267,7 @@ class Replica(Holder):
         return total
 
     def _settle(self) -> None:
-        """Complete the current steps: count their tokens and end complete requests."""
+        """Complete the current steps: count their tokens, and end the finished requests."""
         stage, sequences, requests = self.stage, self.sequences, self.requests
         part = stage.over() / (len(self.prefill) + (sequences.count if stage.decodes else 0))
         self._row(self.clock._now)
@@ -288,7 +286,7 @@ class Replica(Holder):
         stage.reading = 0  # after `_row`, which writes it
 
     def split(self) -> None:
-        """Count the finished steps of a jump; the current step becomes a single step."""
+        """Split an event of several steps: count the finished ones, keep the current one."""
         stage = self.stage
         if not stage.under_way or stage.count < 2:
             return
@@ -302,13 +300,12 @@ class Replica(Holder):
         stage.count = 1
 
     def evict(self) -> None:
-        """Evict idle prefixes from blocks that a jump's finished steps have filled."""
+        """Evict idle prefixes whose blocks the steps finished so far have filled."""
         cache = self.memory.cache
         if cache is not None and cache.idle:
             cache.fit(self.free_blocks)
 
     def _row(self, end: float) -> None:
-        """Write a row for the steps that end at `end`, with their tokens and KV blocks."""
         stage, sequences, requests = self.stage, self.sequences, self.requests
         decoding = growth = fresh = 0
         if stage.decodes:
@@ -357,7 +354,7 @@ class Replica(Holder):
         self.periods.end(outcome, end)
 
     def seconds_of(self, request: Generation) -> float:
-        """Return the seconds computed here for a request, including the current steps."""
+        """Return this replica's compute seconds for a request, current steps included."""
         stage, sequences = self.stage, self.sequences
         seconds = sequences.part_of(request)
         decodes = stage.decodes and request.state == DECODING
@@ -366,7 +363,7 @@ class Replica(Holder):
         return seconds
 
     def give_up(self, outcome: int) -> list[Generation]:
-        """Stop a failed or drained replica; return its requests, to be served elsewhere."""
+        """Stop a failed or drained replica; return its requests, which others must serve."""
         stage = self.stage
         self.split()
         self.close(self.clock._now, outcome)

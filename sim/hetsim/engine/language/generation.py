@@ -18,55 +18,37 @@ class Generation:
     task: Task
     prompt: int
     output: int
-    longest: int
-    """Maximum answer length in tokens that the request announces; 0: it announces none."""
+    longest: int  # maximum number of answer tokens that the request announces; 0: it announces none
     hashes: Sequence[Hashable]
     row: int = -1
     arrival: float = NAN
     priority: float = 0.0
     client: str = ""
     weight: float = 1.0
-    need: int = 0
-    """Maximum number of KV blocks that the request needs; only set if replicas differ in type."""
+    need: int = 0  # maximum number of KV blocks that it needs; only set if replicas differ in type
     state: int = QUEUED
-    replica: Any = None
-    """The `hetsim.engine.language.continuous_batching.Replica` that has the request."""
-    made: int = 0
-    """Number of tokens generated; not updated while the request decodes (see `produced`)."""
-    offset: int = 0
-    """While the request decodes: generated tokens minus decoding steps of its replica."""
-    end: int = -1
-    """While the request decodes: number of the replica's decoding step that generates the last token."""
+    replica: Any = None  # the `continuous_batching.Replica` that has the request
+    made: int = 0  # number of tokens generated; not updated while the request decodes (see `produced`)
+    offset: int = 0  # while the request decodes: generated tokens minus decoding steps of its replica
+    end: int = -1  # while it decodes: number of the replica's decoding step that generates the last token
     to_prefill: int = 0
-    cached: Sequence[Hashable] = ()
-    """Names of the prefix blocks that the request uses and shares with other requests."""
-    shared: int = 0
-    """Number of KV blocks that store these prefixes."""
-    source: Any = None
-    """The prefill replica that still stores the request's keys and values."""
+    cached: Sequence[Hashable] = ()  # names of the prefix blocks that it shares with other requests
+    shared: int = 0  # number of KV blocks that store these prefixes
+    source: Any = None  # the prefill replica that still stores the request's keys and values
     swapped: bool = False
     started: bool = False
-    paused: float = 0.0
-    """Seconds since the start without a step: preempted, without a replica, or in transfer."""
+    paused: float = 0.0  # seconds since the start without a step: preempted, without a replica, or in transfer
     paused_at: float = NAN
-    seconds: float = 0.0
-    """The request's share of the seconds that its replicas computed, weighted by power (1 at nominal frequency)."""
+    seconds: float = 0.0  # its share of the seconds that replicas computed, weighted by power (nominal: 1)
     seconds_from: float = 0.0
     period: int = -1
-    flows: list[Any] = field(default_factory=list)
-    """Current transfers of the request's keys and values to its replica's devices; None for each in a forecast."""
-    leaves: bool = False
-    """True if the client has aborted the request; it then leaves its replica after the current step."""
-    token_at: float = NAN
-    """Time of the request's last token; not updated while it decodes."""
-    kind: Any = None
-    """Type of the replica that it joined last (`hetsim.engine.language.service_calls.ReplicaType`)."""
-    joules: float = 0.0
-    """Energy above idle, in joules, on replica types before the present one."""
-    earlier: float = 0.0
-    """Device-seconds on replica types before the present one."""
-    expected: tuple[int, int] | None = None
-    """Position of a replica type, and the estimated answer length in tokens on that type."""
+    flows: list[Any] = field(default_factory=list)  # transfers of its keys and values; None in a forecast
+    leaves: bool = False  # True if the client has aborted it; it leaves its replica after the current step
+    token_at: float = NAN  # time of the request's last token; not updated while it decodes
+    kind: Any = None  # type of the replica that it joined last (`service_calls.ReplicaType`)
+    joules: float = 0.0  # energy above idle, in joules, on replica types before the present one
+    earlier: float = 0.0  # device-seconds on replica types before the present one
+    expected: tuple[int, int] | None = None  # position of a replica type, and the estimated answer tokens on it
 
     def __post_init__(self) -> None:
         task = self.task
@@ -74,15 +56,15 @@ class Generation:
         self.client, self.weight, self.to_prefill = task.user, task.weight, self.prompt
 
     def energy(self, seconds: float) -> float:
-        """Return joules above idle, with `seconds` computed on the present replica type."""
+        """Return the request's joules above idle; `seconds`: on the present replica type."""
         return self.joules + seconds * self.kind.width * self.kind.watts
 
     def received(self, seconds: float) -> float:
-        """Return device-seconds, with `seconds` computed on the present replica type."""
+        """Return the request's device-seconds; `seconds`: on the present replica type."""
         return self.earlier + seconds * self.kind.width
 
     def begin_anew(self, now: float) -> None:
-        """Reset a request whose state on a replica was lost: it needs prefill again."""
+        """Reset a request whose state on a replica was lost: it must be prefilled again."""
         self.state, self.replica, self.source = QUEUED, None, None
         self.to_prefill = self.prompt + self.made
         self.cached, self.shared, self.swapped, self.period = (), 0, False, -1
@@ -99,7 +81,7 @@ class Generation:
 
     @property
     def stored(self) -> int:
-        """Number of tokens with stored keys and values: all but the last generated one."""
+        """Number of tokens with stored keys and values: all except the last generated one."""
         return self.prompt + max(self.made - 1, 0)
 
     @property

@@ -8,9 +8,9 @@ from hetsim.engine.language.generation import PREFILLING, Generation
 class PrefixCache:
     """Cached keys and values of prompt prefixes, named by hash; evicts by LRU.
 
-    A name stands for `tokens` tokens and all tokens before them, so equal names mean equal prefixes.  Names that a
-    request uses occupy their blocks; idle names stay cached in free blocks until these are needed.  All counts are
-    numbers of names; each name needs `each` KV blocks.
+    A name stands for a block of `tokens` tokens and all tokens before it, so equal names mean equal prefixes.  Names
+    that a request uses occupy their KV blocks; idle names stay cached in free blocks until these blocks are needed.
+    All counts are numbers of names; each name needs `each` KV blocks.
     """
 
     __slots__ = ("tokens", "each", "users", "idle")
@@ -31,7 +31,7 @@ class PrefixCache:
         return count
 
     def hold(self, names: Sequence[Hashable]) -> int:
-        """Add a user to each of these cached names; return how many names were idle."""
+        """Add a user to each of these cached prefix names; return how many were idle."""
         woken = 0
         for name in names:
             if name in self.idle:
@@ -43,7 +43,7 @@ class PrefixCache:
         return woken
 
     def keep(self, names: Sequence[Hashable]) -> list[Hashable]:
-        """Add the names that no request uses, with one user each; return them."""
+        """Give each of these prefix names without a user one user; return those names."""
         new = [name for name in dict.fromkeys(names) if name not in self.users]
         for name in new:
             self.idle.pop(name, None)  # the same was left here in the meantime: one copy is enough
@@ -51,7 +51,7 @@ class PrefixCache:
         return new
 
     def release(self, names: Sequence[Hashable]) -> int:
-        """Remove a user from each name, the last name first; return how many became idle."""
+        """Remove a user from each prefix name, last first; return how many became idle."""
         freed = 0
         for name in reversed(names):  # a prefix is of use only with all before it: its end goes first
             self.users[name] -= 1
@@ -62,7 +62,7 @@ class PrefixCache:
         return freed
 
     def fit(self, free: int) -> None:
-        """Evict idle prefixes until their blocks fit into `free` KV blocks."""
+        """Evict idle prefixes until all idle ones fit into `free` KV blocks."""
         while len(self.idle) * self.each > free:
             del self.idle[next(iter(self.idle))]
 
@@ -85,7 +85,7 @@ class KVMemory:
     def blocks_for(self, request: Generation) -> int:
         """Return the number of free blocks that a request needs to join.
 
-        Cached prefixes that no request uses are in free blocks, so these blocks count too.
+        Cached prefixes without a user are in free blocks, so their blocks count, too.
         """
         blocks = -(-(request.prompt + request.made) // self.block)
         if self.cache is None or not request.to_prefill:

@@ -20,19 +20,19 @@ class KVTransfers:
     def fetch(self, request: Generation, target: Any) -> None:
         """Send a request's keys and values to a replica, one part per pair of devices.
 
-        When the last part arrives, the source frees the request's blocks and the target can decode the request.
+        When the last part arrives, the sender frees the request's blocks, and the receiver can decode the request.
         """
         ways, size = self._ways(request, target)
         for way in ways:
             request.flows.append(self.links.send(way, size, 0.0, done=self._part_fetched, owner=(request, target)))
 
     def alone(self, request: Generation, target: Any) -> float:
-        """Return the seconds that the transfer takes over idle links."""
+        """Return the seconds of a request's transfer to a replica on idle links."""
         ways, size = self._ways(request, target)
         return max(Links.alone(way, size) for way in ways)
 
     def _ways(self, request: Generation, target: Any) -> tuple[list[tuple[list[Pipe], float]], float]:
-        """Return the path of each part over the links, and the bytes per part."""
+        """Return the path of each part of a request's KV data, and the bytes per part."""
         source = request.source
         assert source is not None
         pairs = _pairs(source.placement.devices, target.placement.devices)
@@ -57,25 +57,19 @@ class KVTransfers:
             target.requests.fetched(request)
 
     def give_up(self, request: Generation) -> None:
-        """Cancel the transfers of a request whose keys and values are not needed anymore."""
+        """Cancel the transfers of a request whose keys and values are not needed any more."""
         for flow in request.flows:
             self.links.cancel(flow)
         request.flows = []
 
     def copying(self, placement: Placement, tokens: int, up: bool) -> float:
-        """Return the seconds to copy keys and values from the host (`up`) or to the host.
-
-        Idle links are assumed.
-        """
+        """Return the seconds to copy KV data from the host (`up`) or to it, on idle links."""
         size = tokens * self.token_bytes / len(placement.devices)
         links = self.links
         return max(Links.alone(links.up(device) if up else links.down(device), size) for device in placement.devices)
 
 
 def _pairs(senders: Sequence[Device], receivers: Sequence[Device]) -> list[tuple[Device, Device]]:
-    """Return pairs of devices that send equal parts.
-
-    The counts must be equal, or one a multiple of the other.
-    """
+    """Return the device pairs between which equal parts of the KV data are sent."""
     parts = max(len(senders), len(receivers))
     return [(senders[k * len(senders) // parts], receivers[k * len(receivers) // parts]) for k in range(parts)]

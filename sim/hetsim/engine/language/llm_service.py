@@ -54,8 +54,8 @@ class Fleet(ServiceCalls):
         details = (self.recorder.detail(name) for name in ("first_token", "batch", "compute", "energy"))
         self.first_tokens, self.batch, self.compute, self.energy = details
         several = state.input.calls is not None  # then results ask what each attempt took
+        # device-seconds of finished requests, by row
         self.received: Any = self.recorder.detail("received") if several else array("d", bytes(8 * len(state.tasks)))
-        """Device-seconds of finished requests, by row."""
         self.requests: dict[int, Generation] = {}
         self.answered: dict[int, Task] = {}  # requests with the last token on its way to the client
         self.coming = OneByOne(len(service.rows))  # requests that have come to the replicas, and those to come
@@ -181,10 +181,7 @@ class Fleet(ServiceCalls):
         self.signals.generated(task)
 
     def abort(self, task: Task) -> None:
-        """Abort a request that has reached the service and has no complete answer yet.
-
-        If the request takes part in steps, it leaves after the current step, otherwise immediately.
-        """
+        """Abort an unfinished request; if it takes part in a step, it leaves afterwards."""
         row = task.index
         request = self.requests.get(row)
         if request is None:
@@ -206,11 +203,11 @@ class Fleet(ServiceCalls):
         self.replicas.scale()
 
     def never(self) -> None:
-        """Count down the expected requests, since one of them will not arrive."""
+        """Reduce the number of expected requests by one that will not arrive."""
         self.coming.to_come -= 1
 
     def _unseen(self, row: int, end: float) -> None:
-        """Delete the time of a first token that reaches the client only after `end`."""
+        """Delete the time of a first token that does not reach the client before `end`."""
         if self.first_tokens[row] > end:
             self.first_tokens[row] = NAN
 
@@ -276,10 +273,7 @@ class Fleet(ServiceCalls):
         return self.signals.foresee(replica, newcomer)
 
     def in_steps(self, row: int) -> float:
-        """Return the seconds that a request took part in steps.
-
-        Return 0 before the request joins a replica, and after its end.
-        """
+        """Return the seconds that a request took part in steps; 0 if it has not joined."""
         request = self.requests.get(row)
         if request is None or not request.started:
             return 0.0
@@ -287,7 +281,7 @@ class Fleet(ServiceCalls):
         return max(0.0, until - self.recorder.start[row] - request.paused)
 
     def received_by(self, row: int) -> float:
-        """Return the device-seconds that a request received: its shares of the steps."""
+        """Return the device-seconds of a request: its shares of the steps so far."""
         request = self.requests.get(row)
         if request is None or not request.started:
             return self.received[row]
@@ -315,7 +309,7 @@ class Serving(Residents):
         return next((one.task for one in requests if one is not None and not one.started), None)
 
     def unanswered(self) -> RunError:
-        """Return the error for requests that wait for ever."""
+        """Return the error for requests that would wait for ever."""
         missing = sum(len(one.missing) for one in self.sets)
         lack = "of their replicas have failed or were not started, and no devices become free"
         why = f"; {missing} {lack}" if missing else ""
@@ -332,7 +326,7 @@ class Serving(Residents):
 
 
 def _largest(kinds: list[ReplicaType], service: LanguageService) -> int:
-    """Return the maximum number of KV blocks with which a request can be served."""
+    """Return the maximum number of KV blocks that a request may need to be served."""
     sides = [[kind.blocks for kind in kinds if kind.replicas or service.scaling is not None]]
     if service.prefillers:
         sides.append([kind.blocks for kind in kinds if kind.prefillers])

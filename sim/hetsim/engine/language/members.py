@@ -17,10 +17,10 @@ Entry = tuple[Any, int, Generation]
 
 
 class Lines:
-    """Waiting requests in one queue per client; one queue without `by_client`.
+    """Waiting requests of a replica: a queue per client, or one queue for all clients.
 
     The policy chooses the next client.  Requests that no longer wait are skipped when they reach the head of a queue.
-    Cost: O(log waiting) a request, and the policy's.
+    Cost: O(log waiting) a request, and that of the policy.
     """
 
     def __init__(self, replica: Any, by_client: bool):
@@ -51,13 +51,13 @@ class Lines:
         self._look(client)
 
     def gone(self, request: Generation) -> None:
-        """Update the queue's head if this request, which no longer waits, was the head."""
+        """Update the head of a queue if this request, which no longer waits, was the head."""
         client = request.client if self.by_client else ""
         if self.heads.get(client) is request:
             self._look(client)
 
     def _look(self, client: str) -> None:
-        """Find the first waiting request of a client's queue; remove stale entries."""
+        """Remove stale entries from a client's queue, and store its first waiting request."""
         replica, line = self.replica, self.of[client]
         while line:
             request = line[0][2]
@@ -117,11 +117,11 @@ class Members:
         self.held: dict[int, Generation] = {}  # prefilled here, not yet fetched by the replica that will decode them
         self.here: list[Generation] = []  # requests of `loading` of which the keys and values have arrived
         self.prefilling: list[Generation] = []
+        # if policies choose clients: arrivals during the current steps, queued after them
         self.coming: list[Generation] = []
-        """For policies by client: requests that arrived during the current steps, and are queued after them."""
         self.leaving: list[Generation] = []  # members that their clients have aborted in the step under way
+        # the first waiting request, if it may not join although there is a place for it
         self.head: Generation | None = None
-        """The first waiting request, if it may not join although fewer than `max_sequences` requests have joined."""
 
     @property
     def size(self) -> int:
@@ -129,12 +129,12 @@ class Members:
 
     @property
     def taken_in(self) -> list[Generation]:
-        """Joined requests, and requests whose keys and values are in transfer to here."""
+        """Joined requests, and those whose keys and values are in transfer to the replica."""
         return [*self.inside.values(), *self.loading.values()]
 
     @property
     def idle(self) -> bool:
-        """Return True if nothing is here and nothing is on its way."""
+        """Return True if the replica has no request, and none is in transfer to it."""
         return not (self.replica.outstanding or self.held or self.loading)
 
     # Waiting ------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Members:
         self.line.push(call(self.service.state, self.policy.key, request), request)
 
     def line_up(self) -> None:
-        """Queue the requests that arrived during past steps, in order of arrival."""
+        """Queue the requests that arrived during the last steps, in order of arrival."""
         coming, self.coming = self.coming, []
         for request in coming:
             if request.state == QUEUED and request.replica is self.replica:
@@ -179,7 +179,7 @@ class Members:
         return lag
 
     def may_fit(self) -> bool:
-        """Return False if the head cannot fit while all other requests decode."""
+        """Return False if the first waiting request cannot fit while all others decode."""
         head = self.line.head()
         return head is not None and self.memory.blocks_for(head) + self.sequences.growth(2) <= self.memory.free
 
@@ -215,18 +215,16 @@ class Members:
         self.periods.count(request)
 
     def _decode(self, request: Generation, token_at: float) -> None:
-        """Start decoding a request with the next step; token_at: time of its last token."""
         self.sequences.begin(request, token_at)
         if self.follows:
             call(self.service.state, self.policy.decodes, self.replica, request)
 
     def _out(self, request: Generation) -> None:
-        """Remove a request from those that take part in steps."""
         del self.inside[request.row]
         request.task._launch = None
 
     def _leave_steps(self, request: Generation) -> None:
-        """Stop decoding or prefilling a request; store its token count in `made`."""
+        """Stop decoding or prefilling a request, and store its token count in `made`."""
         if request.state == DECODING:
             self.sequences.leave(request)
         else:
@@ -287,7 +285,7 @@ class Members:
     # Leaving ------------------------------------------------------------------------------------------------
 
     def finish(self, request: Generation) -> None:
-        """End a request that has its last token or was aborted by its client."""
+        """End a request that has its last token or whose client has aborted it."""
         self._told_left(request, True)
         if not request.leaves:
             request.state = OVER
@@ -302,10 +300,7 @@ class Members:
             call(self.service.state, self.policy.request_left, self.replica, request, over)
 
     def abort(self, request: Generation) -> bool:
-        """Abort a request; return True if it leaves only after the current step.
-
-        Return False if the request takes part in no step: it has then left immediately.
-        """
+        """Abort a request; True: it leaves after the current step; False: it has left."""
         request.leaves = True
         if request.row in self.inside:
             self.leaving.append(request)
@@ -331,14 +326,14 @@ class Members:
         self.leaving = []
 
     def _stop_loading(self, request: Generation, over: bool) -> None:
-        """Cancel the transfer of a request's keys and values to here; free its blocks."""
+        """Cancel the transfer of a request's keys and values to the replica; free blocks."""
         self.replica.evict()
         self._told_left(request, over)
         self.service.transfers.give_up(request)
         self.memory.free += self.memory.blocks_of(request.stored)  # as `enter_with` took them
 
     def preempt(self) -> float:
-        """Preempt a request that the policy chooses; return the seconds of copying."""
+        """Preempt the request that the policy chooses; return the seconds of copying."""
         service = self.service
         request: Generation = call(service.state, self.policy.victim, self.replica)
         if request not in self.inside.values():
@@ -363,7 +358,7 @@ class Members:
         return lag
 
     def let_go(self, request: Generation) -> None:
-        """Free the blocks of a request prefilled here, which another replica has fetched."""
+        """Free the blocks of a request prefilled here, since another replica has its data."""
         del self.held[request.row]  # fetched, or not wanted any more
         self.memory.give_back(request)
         request.source = None
@@ -373,7 +368,7 @@ class Members:
     # Failures -----------------------------------------------------------------------------------------------
 
     def lose(self, kind: str) -> list[Generation]:
-        """Remove all requests of a lost replica and return them, to be served elsewhere.
+        """Remove and return all requests of a lost replica, which others must serve.
 
         Requests that had joined begin again.  kind: cause under which their preemption is counted.
         """
@@ -403,7 +398,7 @@ class Members:
         return [*inside, *waiting]
 
     def lose_source(self, request: Generation) -> None:
-        """Reset a request whose prefill replica was lost: this replica prefills it."""
+        """Reset a request whose prefill replica was lost; this replica prefills it."""
         loading = self.loading.pop(request.row, None)
         if loading is not None:
             self._stop_loading(request, False)

@@ -1,4 +1,4 @@
-"""Busy periods of a replica; each is a row of the launches table."""
+"""Busy periods of a replica; each one is a row of the table of launches."""
 
 import math
 from dataclasses import dataclass
@@ -12,23 +12,19 @@ from hetsim.model.record import LAUNCH_COMPLETED
 
 @dataclass(slots=True, eq=False)
 class Periods:
-    """Writes a row per busy period; it includes the idle time before the period."""
+    """Writes one row for each busy period, with the idle time before it."""
 
     service: ServiceCalls
     kind: ReplicaType
     placement: Placement
     steps: Steps
-    since: float
-    """Time from which the devices are occupied without a row that records it."""
-    load: tuple[float, float] | None = None
-    """Start and end of loading the model, if no row records them yet."""
+    since: float  # time from which the devices are occupied without a row that records it
+    load: tuple[float, float] | None = None  # start and end of loading the model, if no row records them yet
     number: int = 0
-    launch: int = -1
-    """Number of the current or last busy period in the launches table."""
+    launch: int = -1  # number of the current or last busy period in the launches table
     busy_from: float = NAN
     served: int = 0
-    leader: int = -1
-    """Row of the first request that took part in the period; -1 if none has."""
+    leader: int = -1  # row of the first request that took part in the period; -1 if none has
 
     @property
     def busy(self) -> bool:
@@ -47,7 +43,7 @@ class Periods:
                 self.leader = request.row
 
     def end(self, outcome: int, end: float) -> None:
-        """Write the row of a busy period, including the idle time before it."""
+        """Write the row of a busy period; it includes the idle time before it."""
         steps = self.steps
         busy = (end - self.busy_from - steps.copied) * steps.width
         load = self.load or (NAN, NAN)
@@ -59,7 +55,7 @@ class Periods:
         self.number += 1  # by which a request counts once in each period
 
     def rest(self, outcome: int, end: float) -> None:
-        """Write the row of a replica that is idle at its end, or that only loaded a model."""
+        """Write a row for the time since the last busy period of a replica that ends idle."""
         if end > self.since or self.load is not None:
             load = self.load or (NAN, NAN)
             times = (self.since, load[0], *load, NAN, NAN, NAN, end)

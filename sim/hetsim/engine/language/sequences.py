@@ -1,7 +1,7 @@
 """Decoding sequences of a replica: their tokens, KV blocks and next completion.
 
 Each decoding step generates one token per sequence, so progress is counted in steps of the replica: a sequence stores
-the step at which it ends, and its length determines in which steps it needs a new KV block.
+the number of the step at which it ends, and its length determines in which steps it needs a new KV block.
 """
 
 from heapq import heappop, heappush
@@ -12,28 +12,27 @@ from hetsim.engine.language.kv_memory import KVMemory
 
 
 class Sequences:
-    """The decoding requests of a replica; O(log sequences) per begin or end."""
+    """The decoding requests of a replica; cost: O(log sequences) per begin or end."""
 
     __slots__ = ("replica", "memory", "count", "context", "steps", "share", "ends", "residues", "decoded_at", "fresh")
 
     def __init__(self, replica: Any, memory: KVMemory):
-        """`replica`: the object that these requests have as their attribute `replica`."""
         self.replica = replica
         self.memory = memory
         self.count = 0
         self.context = 0  # tokens of all of them, those of the next step's input included
         self.steps = 0  # steps so far that have decoded
-        self.share = 0.0
-        """Seconds charged to a request that took part in all decoding steps so far; requests share each step evenly."""
+        self.share = 0.0  # seconds charged to a request that took part in all decoding steps so far
         self.ends: list[tuple[int, int, Generation]] = []
         self.residues = [0] * memory.block
-        """Number of sequences by (tokens - steps) modulo the block size: how many need a new block at which step."""
+        """Number of sequences by (tokens - steps) modulo the block size; it shows how many need a new block at each
+        step."""
+        # end of the last decoding step, in which all sequences except the `fresh` ones got a token
         self.decoded_at = NAN
-        """End of the last decoding step, at which all sequences except the `fresh` ones got their last token."""
         self.fresh: dict[int, float] = {}  # by row of a request that has begun since then: when its last token came
 
     def begin(self, request: Generation, token_at: float) -> None:
-        """Decode a request from the next step on; token_at: time of its last token."""
+        """Decode a request from the next step on; `token_at`: time of its last token."""
         if token_at != self.decoded_at:
             self.fresh[request.row] = token_at
         tokens = request.prompt + request.made
@@ -47,7 +46,7 @@ class Sequences:
         heappush(self.ends, (request.end, request.row, request))
 
     def leave(self, request: Generation) -> None:
-        """Remove a complete, preempted or aborted request from further steps."""
+        """Remove a complete, preempted or aborted request from the following steps."""
         request.made = self.steps + request.offset
         request.token_at = self.fresh.pop(request.row, self.decoded_at) if self.fresh else self.decoded_at
         tokens = request.prompt + request.made
@@ -67,7 +66,7 @@ class Sequences:
         return None
 
     def until_end(self) -> int:
-        """Return the number of steps until the first sequence ends; requires a sequence."""
+        """Return the number of steps until the first sequence ends; there must be one."""
         ends = self.ends
         while ends[0][2].end != ends[0][0] or ends[0][2].replica is not self.replica:
             heappop(ends)
@@ -91,7 +90,7 @@ class Sequences:
         return rounds * self.count + wrapped
 
     def until_full(self, most: int) -> int:
-        """Return how many steps fit into the free KV blocks, at most `most`."""
+        """Return how many steps (up to `most`) fit into the free KV blocks."""
         free, sequences, block = self.memory.free, self.count, self.memory.block
         if free >= sequences * (most // block + 1):
             return most
@@ -106,5 +105,5 @@ class Sequences:
         return min(steps, most)
 
     def part_of(self, request: Generation) -> float:
-        """Return the seconds computed for a request here in completed steps."""
+        """Return the seconds of completed steps that are charged to a request."""
         return request.seconds + (self.share - request.seconds_from if request.state == DECODING else 0.0)

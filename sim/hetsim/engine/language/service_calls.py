@@ -18,7 +18,7 @@ from hetsim.policy.iterating import Foreseen
 
 
 class ReplicaType(HolderType):
-    """A replica on one type of device: its speed, power and memory."""
+    """Replicas on one type of device: their speed, power and memory."""
 
     __slots__ = ("steps", "blocks")
 
@@ -29,7 +29,7 @@ class ReplicaType(HolderType):
         self.blocks = given.blocks
 
     def measure(self, service: LanguageService, prompt: np.ndarray, output: np.ndarray) -> None:
-        """Set the speed: tokens per second of full batches of these requests."""
+        """Set the speed: tokens per second in full batches of requests of these lengths."""
         decoding = float((output - 1.0).mean()) / service.max_sequences
         filled = float((prompt + output - 1.0).mean()) / (service.max_num_batched_tokens or math.inf)
         seconds = self.steps.demand(prompt, output, service.max_sequences)[2]
@@ -39,7 +39,7 @@ class ReplicaType(HolderType):
 
 
 class ServiceCalls(Owner):
-    """Calls that the replicas and clients of one service make to it."""
+    """Calls that the replicas and clients of a language model make to its service."""
 
     service: LanguageService
     batching: Any
@@ -47,8 +47,7 @@ class ServiceCalls(Owner):
     links: Links
     recorder: Recorder
     transfers: KVTransfers
-    checked: bool
-    """True if each step boundary is checked for inconsistencies (--check)."""
+    checked: bool  # True if each step boundary is checked for inconsistencies (--check)
 
     def foresee(self, replica: Any, newcomer: Generation | None) -> Foreseen:
         """Forecast a replica's requests from estimates, with `newcomer` added if given."""
@@ -57,11 +56,11 @@ class ServiceCalls(Owner):
     # Of a request
 
     def drops(self, request: Generation) -> bool:
-        """Return True if admission drops a request as it joins; forecasts drop none."""
+        """Return True if admission drops a request that is about to join a replica."""
         return False
 
     def joined(self, request: Generation, replica: Any) -> None:
-        """Record that a request joined a replica; the first join is its start."""
+        """Record that a request joined a replica; the first join is the request's start."""
 
     def looked_up(self, request: Generation, tokens: int) -> None:
         """Record how many prompt tokens of a request were cached when it joined."""
@@ -73,7 +72,7 @@ class ServiceCalls(Owner):
         """Route a prefilled request to another replica, which decodes it."""
 
     def gave_way(self, request: Generation, kind: str) -> None:
-        """Count a request's preemption or the loss of its replica; `kind`: the cause."""
+        """Count that a request was preempted or lost its replica; `kind`: the cause."""
 
     def finished(self, request: Generation, replica: Any) -> None:
         """Record a request that got its last token or was aborted."""
@@ -81,7 +80,7 @@ class ServiceCalls(Owner):
     # Of replicas
 
     def rested(self, replica: Any) -> None:
-        """Handle a replica that has become idle."""
+        """Handle a replica that has become idle: it may be stopped."""
 
     def number_launch(self) -> int:
         raise NotImplementedError
@@ -91,6 +90,6 @@ class ServiceCalls(Owner):
     ) -> None:
         """Write a row of the launches table for a busy or idle period of a replica.
 
-        If no request took part, the row names the service's first request.
-        busy: device-seconds computed.  powered: device-seconds at nominal power that use the same energy.
+        If no request took part, the row names the service's first request.  busy: device-seconds computed.  powered:
+        device-seconds at nominal power that use the same energy.
         """

@@ -1,4 +1,4 @@
-"""The current steps of a replica, and when they end unless they are cut or slowed.
+"""The current steps of a replica, and their end unless they are cut or slowed.
 
 While a replica only decodes, each step is longer than the one before by the same amount (the context grows by a token a
 sequence), so the time of many steps has a closed form: they are one event.
@@ -22,30 +22,22 @@ class Steps:
     timer: Timer
     times: StepTimes
     sequences: Sequences
-    width: float
-    """Number of devices that compute the steps."""
+    width: float  # number of devices that compute the steps
     under_way: bool = False
-    began: float = 0.0
-    """Start time of the steps; `lag` seconds of copying come before the first step."""
+    began: float = 0.0  # start time of the steps; `lag` seconds of copying come before the first step
     lag: float = 0.0
     count: int = 0
-    ends_at: float = NAN
-    """End time of the last of these steps."""
-    last: bool = False
-    """True if a speed change has moved `ends_at` of a single step, so that `cut` must not recompute it."""
+    ends_at: float = NAN  # end time of the last of these steps
+    last: bool = False  # True if a speed change has moved the end of a single step, which `cut` must not recompute
     rate: float = 1.0
     """Speed of the slowest device; `power`: mean power of the devices.  Both relative to nominal frequency."""
     power: float = 1.0
-    worked: float = 0.0
-    """Computed seconds up to `worked_until`, weighted by power; only updated when speeds change."""
+    worked: float = 0.0  # computed seconds up to `worked_until`, weighted by power; updated when speeds change
     worked_until: float = NAN
     decodes: bool = False
-    reading: int = 0
-    """Number of prompt tokens that the step prefills."""
-    surplus: float = 0.0
-    """The period's energy in device-seconds at nominal power, minus its computed device-seconds."""
-    copied: float = 0.0
-    """Seconds of the period in which keys and values were copied and nothing was computed."""
+    reading: int = 0  # number of prompt tokens that the step prefills
+    surplus: float = 0.0  # the period's energy in device-seconds at nominal power, minus its computed device-seconds
+    copied: float = 0.0  # seconds of the period in which keys and values were copied and nothing was computed
 
     def begin(self, count: int, seconds: float, lag: float) -> None:
         """Begin `count` steps of `seconds` in total, after `lag` seconds of copying."""
@@ -81,7 +73,7 @@ class Steps:
             steps += 1
 
     def run_at(self, rate: float, power: float) -> None:
-        """Change rate and power of the devices, and move the end of the current step."""
+        """Change speed and power of the devices, and move the end of the current step."""
         now = self.clock._now
         if self.under_way:
             begun = self.began + self.lag
@@ -93,7 +85,7 @@ class Steps:
         self.rate, self.power = rate, power  # after the work at the former ones has been counted
 
     def over(self) -> float:
-        """Complete the steps; return their computed seconds, weighted by power."""
+        """Complete the steps, and return their computed seconds, weighted by power."""
         self.under_way = False
         now = self.clock._now
         computed = now - self.began - self.lag
@@ -102,12 +94,12 @@ class Steps:
         return computed
 
     def in_part(self, end: float) -> float:
-        """Stop the steps at `end`; return their computed seconds, weighted by power."""
+        """Stop the steps at `end`, and return their computed seconds, weighted by power."""
         self.copied -= max(0.0, self.lag - (end - self.began))
         return self._powered(max(0.0, end - self.began - self.lag), end)
 
     def _powered(self, computed: float, end: float) -> float:
-        """Return computed seconds weighted by power; add the difference to `surplus`."""
+        """Return the computed seconds, weighted by power; add the difference to `surplus`."""
         powered = self._weighted(computed, end)
         self.surplus += (powered - computed) * self.width
         return powered
@@ -123,5 +115,5 @@ class Steps:
         return self._weighted(max(0.0, now - self.began - self.lag), now)
 
     def over_by(self, end: float) -> int:
-        """Return how many of several steps have ended by `end`, not counting the last."""
+        """Return how many of the current steps have ended by `end`, not counting the last."""
         return bisect_left(range(1, self.count), end, key=self.after)

@@ -1,4 +1,4 @@
-"""Attained service by task and user (device-seconds), for fair-share policies."""
+"""Device-seconds received by each task and user, for fair-share policies."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from hetsim.model.task import Task
 
 
 class AttainedService:
-    """Attained service: GPU shares × seconds, or cores × seconds.
+    """Service received so far: GPU shares × seconds, or cores × seconds.
 
-    Launches with stages and stopped launches are added when they end; plain launches follow from the columns.  Sums by
-    user are computed on the first query and updated from then on.
+    Launches that are not compute-only, or were stopped, are added when they end; all others follow from the columns.
+    Sums by user are computed on the first query and updated from then on.
     """
 
     def __init__(self, run: RunState):
@@ -26,7 +26,7 @@ class AttainedService:
             busy[row] += seconds
 
     def staged(self, task: Task, seconds: float) -> None:
-        """Add a launch with stages, or a stopped one, that has ended."""
+        """Add the device-seconds of a launch that is not compute-only, or was stopped."""
         if self.busy is None:
             return
         self.busy[task.index] += seconds  # its plain launches follow from columns
@@ -44,7 +44,7 @@ class AttainedService:
         return mode.width * (run.recorder.finish[row] - run.recorder.start[row])
 
     def task(self, task: Task) -> float:
-        """Return the device-seconds attained by a task up to now."""
+        """Return the device-seconds that a task has received up to now."""
         if self.busy is None:
             self._begin()
         row, launch = task.index, task._launch
@@ -64,7 +64,7 @@ class AttainedService:
         return table.busy_by(now) / launch.count  # members share it equally
 
     def user(self, user: str) -> float:
-        """Return the device-seconds attained by a user's tasks up to now."""
+        """Return the device-seconds that a user's tasks have received up to now."""
         run = self.run
         if self.busy is None:
             self._begin()

@@ -1,8 +1,8 @@
 """Actions at the boundaries between stages of launches, and their effects.
 
-A launch has one pending clock entry, for its next boundary: in most cases its end.  Every change of a rate, a link or a
-lane (the engines of an accelerator) calls this module to recompute the rest of the timetable.
-`hetsim.engine.flight.timetable` describes how the engines serve launches.
+A launch has one pending clock entry, for its next boundary: in most cases its end.  Every change of a rate, a link or
+an accelerator's engines calls this module to recompute the rest of the timetable.  `hetsim.engine.flight.timetable`
+describes how the engines serve launches.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ from hetsim.model.record import LAUNCH_COMPLETED
 
 
 class Boundaries:
-    """Runs launches to their end; calls `launch_completed` on completion."""
+    """Runs launches to their end, and then calls `launch_completed`."""
 
     def __init__(self, state: RunState, signals: Signals, received: AttainedService):
         clock, capacity, modes = state.clock, state.capacity, state.tasks.modes
@@ -100,7 +100,7 @@ class Boundaries:
                         part.owner.arm()
 
     def arm(self, launch: Launch) -> None:
-        """Set the launch's one clock entry to its next boundary."""
+        """Set the one clock entry of a launch to its next boundary."""
         table: Timetable = launch.own_table
         time, due = next_boundary(table) if table.stepwise else (table.end, END)
         if time == table.armed and due == table.due:  # equal floats: nothing moved, and the entry keeps its place
@@ -174,7 +174,7 @@ class Boundaries:
             self.follow(launch)
 
     def moved(self, gangs: Iterable[Launch]) -> None:
-        """Reschedule gangs on shared accelerators whose ends have moved."""
+        """Set the clock entries of gangs on shared accelerators whose ends have moved."""
         for gang in gangs:
             self.follow(gang)
 
@@ -185,7 +185,6 @@ class Boundaries:
             self._computed(launch)
 
     def _computed(self, launch: Launch) -> None:
-        """End the computation of a launch on which other launches depend."""
         table: Timetable = launch.own_table
         now = self.clock._now
         table.settle(now)
@@ -214,7 +213,7 @@ class Boundaries:
     # What it moves -------------------------------------------------------------------------------------
 
     def _cleared(self, owner: Any) -> None:
-        """Handle the end of an eviction that a launch or a prefetch waited for."""
+        """Handle an eviction that has ended: a launch or a prefetch waited for it."""
         if isinstance(owner, Fetching):
             owner.cleared()  # a prefetch, which has no timetable
             return
@@ -225,7 +224,7 @@ class Boundaries:
             self.follow(owner)
 
     def _take_turns(self, launch: Launch, table: Timetable) -> None:
-        """Plan the transfers of a launch, and queue them for the copy engines."""
+        """Plan the transfers of a launch, and queue them at the copy engines."""
         self.transfers.plan(launch, table)
         table.prepared = True  # from here on `next_boundary` need not come back to this
         for part in table.up:
@@ -257,7 +256,6 @@ class Boundaries:
         self._write(launch, (began, NAN, NAN, began, now, NAN), now, busy=busy * elapsed, energy=watts * elapsed)
 
     def _write(self, launch: Launch, times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
-        """Record and report a completed launch of one task or of a batch."""
         if launch.terms is not None:
             self.recorder.batch(launch, LAUNCH_COMPLETED, times, end=end, busy=busy, energy=energy)
         else:
@@ -334,7 +332,7 @@ class Boundaries:
                 downloads[row] += download
 
     def close(self, launch: Launch, end: float) -> tuple[float, ...]:
-        """Account for a launch that the end of the run cuts off."""
+        """Account for a launch in flight when the run ends; return its stage times."""
         table: Timetable = launch.table
         if table.traffic is not None:
             self.network.leave(table.traffic, end)
@@ -357,7 +355,7 @@ def written(launch: Launch) -> Iterable[int]:
 
 
 def next_boundary(table: Timetable) -> tuple[float, int]:
-    """Return time and kind of a launch's next boundary that needs an action."""
+    """Return time and kind of a launch's next boundary that requires an action."""
     if not table.prepared:
         return table.begin, READY  # what must be uploaded is known only then
     turn = _turn(table.up) if table.up else INF
@@ -377,5 +375,5 @@ def next_boundary(table: Timetable) -> tuple[float, int]:
 
 
 def _turn(parts: Sequence[Part]) -> float:
-    """Return the earliest begin of a transfer that needs an event."""
+    """Return the earliest begin of a transfer that is simulated with events."""
     return min([part.at for part in parts if not (part.alone or part.begun)], default=INF)

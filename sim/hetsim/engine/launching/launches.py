@@ -1,6 +1,6 @@
-"""Launches: their begin and changes in flight; `boundaries` runs them to the end.
+"""Launches: their begin, and changes in flight; `boundaries` runs them to the end.
 
-A launch occupies its devices, and its timetable is computed as far as it is known.
+A launch occupies its devices, and its stage times are computed as far as they are known.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ class Launches(Boundaries):
     # Start --------------------------------------------------------------------------------------------------
 
     def begin(self, launch: Launch) -> None:
-        """Compute the stage times of a new launch, which has occupied its devices."""
+        """Compute the stage times of a new launch, whose devices are already occupied."""
         now = begin = self.clock._now
         if self.pacing is not None and launch.within is None:
             begin = self.pacing.effective(now)  # when its start takes effect
@@ -57,11 +57,7 @@ class Launches(Boundaries):
             self.arm(launch)
 
     def _devices_ready(self, launch: Launch, table: Timetable, now: float, begin: float) -> float:
-        """Return when the first stage of a launch may begin, at or after `begin`.
-
-        Its devices may still be saving the state of an earlier launch, waking up or being partitioned.  Also set the
-        launch's lanes, and the seconds to restore its state.
-        """
+        """Return when a launch's first stage may begin; devices may not be ready yet."""
         states = self.capacity.of
         lanes: list[Lane] = []
         for device in launch.placement.devices:
@@ -81,10 +77,7 @@ class Launches(Boundaries):
         return begin
 
     def _claim_items(self, launch: Launch, table: Timetable) -> None:
-        """Pin the items of a launch on its devices, and evict others to make room.
-
-        The items to upload are determined only when the launch begins (`_take_turns`), after the evictions.
-        """
+        """Pin a launch's items on its devices; evict others, before uploads are planned."""
         table.items = items_of(launch.tasks) if launch.fusion is None else launch.fusion.held_items
         table.stepwise = True
         table.prepared = False
@@ -100,7 +93,7 @@ class Launches(Boundaries):
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
     def tabulate(self, launch: Launch) -> Timetable:
-        """Return a timetable for a compute-only launch, without entering it in lanes."""
+        """Return a timetable for a compute-only launch, without queueing it at engines."""
         table = launch.own_table = Timetable(launch.decided, work(launch))
         table.uploaded = table.ready = table.compute_start = table.updated = launch.decided
         table.end = table.armed = table.compute_end = table.finish_at = launch.decided + table.total
@@ -125,7 +118,7 @@ class Launches(Boundaries):
             signals.slowed(launch)
 
     def retime(self, state: Any, launches: list[Launch]) -> None:
-        """Reschedule launches on a device after a change of its speed."""
+        """Set the clock entries of launches on a device whose speed has changed."""
         timed = [launch for launch in launches if not launch.resident]
         moved = self.speeds.retime(state, timed)
         for launch in timed:

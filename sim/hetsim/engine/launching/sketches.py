@@ -1,9 +1,9 @@
-"""Sketches: launches in compact form, which only engines and links delay.
+"""Sketches: launches in compact form; only engines and links can delay them.
 
-A sketch (`hetsim.engine.flight.launch.Sketch`) is for a launch on one accelerator.  A transfer on a path that others
-use too begins in its turn; its end is known while it is alone on the path (`Links.book`).  Otherwise the times after it
-are inf until it has ended.  Any other event on an accelerator converts its sketches to timetables, and no transfer
-remains booked.
+A sketch (`hetsim.engine.flight.launch.Sketch`) is for a launch on one accelerator.  A transfer on a path that other
+launches use too begins in its turn; its end is known while it is alone on the path (`Links.book`), and else the times
+after it are inf until it has ended.  Any other event on an accelerator converts its sketches to timetables, and no
+transfer remains booked.
 """
 
 from collections.abc import Callable
@@ -39,10 +39,10 @@ class Sketches:
         self.links.sure, self.links.unsure = self._sure, self._unsure  # only sketches book
 
     def begin(self, launch: Launch) -> bool:
-        """Start a launch as a sketch; return False if it needs a full timetable.
+        """Start a launch in compact form; return False if it needs a full timetable.
 
-        In that case nothing has changed: the launch would overtake another, waits for an unknown time, or does not use
-        exactly one accelerator.
+        It returns False, and changes nothing, if the launch would overtake another one, waits for an unknown time, or
+        does not use exactly one accelerator.
         """
         placement, now = launch.placement, self.clock._now
         devices, mode = placement.devices, placement.mode
@@ -112,7 +112,7 @@ class Sketches:
         return True
 
     def _brings(self, launch: Launch, mode: Mode) -> tuple[Moves, float] | None:
-        """Return transfers and compute time of a launch; None if it cannot be a sketch."""
+        """Return transfer sizes and compute seconds; None if the launch needs a timetable."""
         tasks = launch._tasks
         if tasks is not None and (tasks[0]._history is not None or (launch.terms is None and len(tasks) > 1)):
             return None
@@ -126,9 +126,9 @@ class Sketches:
         return moves, mode.single + task._time[launch.position]
 
     def boundary(self, launch: Launch, called: float = -INF) -> None:
-        """Handle a launch's clock entry: the turn of its download, or its end.
+        """Handle a launch's clock entry: the begin of its download, or its end.
 
-        `called`: when the turn was decided, if the launch waited for it.
+        `called`: time at which it was decided that the download begins, if the launch waited for that.
         """
         if launch.sketch is None:
             self.due(launch)
@@ -198,7 +198,7 @@ class Sketches:
             self.transfers.brought(flow)
 
     def _sure(self, flow: Flow) -> None:
-        """Handle a transfer that is now alone on its path, so that its end is known."""
+        """Handle a transfer that is alone on its path from now on: its end becomes known."""
         launch = flow.owner
         lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
         if flow is down_flow:
@@ -233,7 +233,7 @@ class Sketches:
         return True
 
     def _unsure(self, flow: Flow) -> None:
-        """Handle a booked transfer whose end is no longer known."""
+        """Handle a booked transfer that now shares its path: its end is no longer known."""
         launch = flow.owner
         lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
         drawn: Sketch

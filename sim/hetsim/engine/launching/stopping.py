@@ -29,10 +29,10 @@ class Stops:
     def stop(
         self, launch: Launch, keep: bool, outcome: int = LAUNCH_STOPPED, fault: bool = False, killed: bool = False
     ) -> float:
-        """End a launch early; return when its first stage began, or NaN.
+        """End a launch early; return the time at which its first stage began, or NaN.
 
         Transfers in progress are lost.  Finished computation counts if `keep`; after a fault, only up to the last
-        checkpoint. `killed`: its tasks end too, which does not count as a preemption.  The caller calls `follow` after
+        checkpoint.  `killed`: its tasks end too, which does not count as a preemption.  The caller calls `follow` after
         all launches that a fault ends have stopped, so that freed engines do not serve a launch that is about to stop.
         """
         self.count += 1  # `Ends` compares it to detect launches that ended early
@@ -92,7 +92,7 @@ class Stops:
         return start
 
     def follow(self) -> None:
-        """Give turns to launches that waited behind the stopped ones."""
+        """Let the launches that waited for the engines of stopped launches continue."""
         # Gangs that the same fault ended need no new times.
         parts_left, moved = tuple(self._left), [gang for gang in self._moved if gang._tasks != ()]
         self._left, self._moved = {}, {}  # emptied first, so that no launch is handled twice
@@ -113,7 +113,7 @@ class Stops:
             state.normal = False
 
     def _keep(self, launch: Launch, table: Timetable, progress: float, keep: bool, fault: bool) -> float:
-        """Set each task's finished fraction; return the fraction of the work that counts."""
+        """Set each task's finished fraction; return the fraction of work that counts."""
         computed = table.total * progress
         planned = durations.planned(launch)  # before the finished fraction of its tasks changes
         # A fused launch keeps no work.
@@ -155,11 +155,7 @@ class Stops:
         return kept_seconds / computed if computed > 0 else float(progress == 1.0 and keep)
 
     def _to_the_end_of_the_block(self, launch: Launch, table: Timetable) -> float:
-        """Return the seconds until a stopped launch leaves the compute engine.
-
-        Devices that drain compute to the end of the block.  A flush of idempotent kernels takes no time and loses the
-        work of the current block.
-        """
+        """Return the seconds until a stopped launch leaves the engine (flush: at once)."""
         kind = launch.placement.devices[0].type.preemption.kind
         block = max(task.shape.stopping.block for task in launch.tasks)
         if kind == "context_switch" or not block or launch.placement.mode.on_cpu:
@@ -180,11 +176,7 @@ class Stops:
         return seconds
 
     def _save_seconds(self, launch: Launch, residual: float) -> float:
-        """Return the seconds until a stopped launch has left its devices.
-
-        Sum of the rest of its block, the fixed save time, and its state over the device's idle link or at the rate of
-        its context switch.  A launch that drains or is flushed saves nothing.
-        """
+        """Return the seconds until a stopped launch has left its devices (state saved)."""
         devices, kind = launch.placement.devices, launch.placement.mode.type
         if kind.preemption.kind != "context_switch":
             return residual
@@ -213,8 +205,9 @@ class TimeLimits:
     """Kills tasks that occupy devices for too long; tasks within limits cost no event.
 
     The time of a task counts while it occupies devices, transfers and restoring included.  After a stop that retains
-    work, a move or a change of mode it continues from its value; after a failure of a device, or a stop that loses the
-    work, the job is submitted again and starts from 0.  A task that ends at the very instant of its limit is completed.
+    work, a move or a change of mode, counting continues; after a failure of a device, or a stop that loses the work, it
+    begins at 0 again, since the job is submitted again.  A task that ends at the very instant of its limit is
+    completed.
     """
 
     state: RunState
@@ -227,7 +220,7 @@ class TimeLimits:
         self.signals.slowed = self.watch
 
     def watch(self, launch: Launch) -> None:
-        """Set the timer of a launch that may exceed its time limit."""
+        """Set a timer for a launch that may exceed its time limit."""
         limit = self.state.tasks.time_limit  # in a fork the table may have more rows than at the start
         assert limit is not None
         seconds_left = min(float(limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
@@ -242,7 +235,7 @@ class TimeLimits:
         clock.at(max(end, clock._now), TIMER, timer)  # after what finishes at that instant
 
     def over(self, launch: Launch, keep: bool = True) -> None:
-        """Remove the timer of an ended launch; if `keep`, store its tasks' used time."""
+        """Remove the timer of an ended launch; `keep`: store the used time of its tasks."""
         if (timer := self._timers.pop(launch.number, None)) is not None:
             self.state.clock.cancel(timer)
         for task in launch.tasks:

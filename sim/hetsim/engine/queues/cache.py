@@ -1,10 +1,10 @@
-"""Caches of results: an input served recently is answered without a device.
+"""Result caches: an input that was served recently is answered without a device.
 
 Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez, Stoica, Clipper: A Low-Latency Online Prediction Serving System
 (NSDI 2017) and LASER before it (Agarwal et al., WSDM 2014); Clipper evicts by CLOCK.
 
-An input is cached from the end of the batch that served it; concurrent requests for it are not merged.  Cost: O(1) a
-request (CLOCK amortized).
+An input is cached from the end of the batch that served it; concurrent requests for the same input are not merged.
+Cost: O(1) a request (CLOCK: amortized).
 """
 
 
@@ -64,4 +64,4 @@ class ClockCache:
 
 Cache = Lru | ClockCache
 """Cache of the results of `size` inputs.  `holds(key)`: True if the input's result is cached; a hit counts as a use.
-`add(key)`: store a computed result, evicting another if the cache is full."""
+`add(key)`: store a computed result, and evict another one if the cache is full."""

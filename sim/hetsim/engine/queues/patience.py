@@ -1,4 +1,4 @@
-"""Deadlines of tasks and requests that wait: one event for all of them."""
+"""Deadlines of waiting tasks and requests: one event for all of them."""
 
 import math
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Deadlines:
         self._at = 0
 
     def expect(self, rows: np.ndarray, times: np.ndarray) -> None:
-        """Register rows with known deadlines; only a few are in the heap at a time."""
+        """Register rows with known deadlines; only the earliest ones are in the heap."""
         order = np.lexsort((rows, times))
         order = order[times[order] < math.inf]
         self.rows, self.times = rows[order], times[order]
@@ -36,7 +36,7 @@ class Deadlines:
             self._arm()
 
     def _fill(self) -> bool:
-        """Load the earliest deadline to the heap; return False if no row is left."""
+        """Move the earliest known deadline to the heap; return False if none is left."""
         heap, at, waits = self.heap, self._at, self.waits
         while at < len(self.rows) and (not heap or self.times.item(at) <= heap[0][0]):
             self._at = at + BLOCK  # before the loop: rows of a block are taken in once

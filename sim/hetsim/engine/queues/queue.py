@@ -1,9 +1,10 @@
-"""The queue of a service: rows of requests, made objects only when accessed.
+"""The queue of a service: rows of requests; task objects exist only if accessed.
 
 If nothing is decided about a request before it waits, no event occurs at its arrival: the waiting requests are a slice
-of the sorted column of arrivals, from `head_at` to the number that have arrived, and a batch is a slice of it.  Other
-rows wait in a separate list: requests that return from a stopped batch, and all requests of a service that arrive one
-by one (admission decides on each, they wait for data or predecessors, a client sends them, or a cache may answer them).
+of the sorted column of arrivals, from `head_at` to the number that have arrived, and a batch is a slice of it.  All
+other rows wait in a separate list: requests that return from a stopped batch, and all requests of a service that arrive
+one by one (admission decides on each, they wait for data or predecessors, a client sends them, or a cache may answer
+them).
 """
 
 import math
@@ -32,7 +33,7 @@ MAX_GONE = 8192  # number of removed rows at the front of a list from which the 
 
 
 def sent_late(service: Service, run: RunInput) -> bool:
-    """Return True if clients send requests of the service during the run."""
+    """Return True if clients send requests of this service during the run."""
     again = run.calls is not None and bool((run.calls.whose[service.rows] >= 0).any())
     return again or any(np.isin(stream.rows, service.rows).any() for stream in run.closed)
 
@@ -66,7 +67,7 @@ class ArrivalColumn:
         return self.arrived - int(np.searchsorted(self.times, time, side="right"))
 
     def end_now(self) -> int:
-        """End the arrivals; return the number of requests that would have arrived."""
+        """End the arrivals; return the number of requests that will not arrive any more."""
         arrived = self.arrived
         requests_left, self.total = self.total - arrived, arrived
         self.times = self.times[:arrived]
@@ -94,13 +95,13 @@ class OneByOne:
         return len(self.joined) - bisect_right(self.joined, time)
 
     def end_now(self) -> int:
-        """End the arrivals; return 0, as none has a known arrival time."""
+        """End the arrivals; return 0, because no arrival time is known in advance."""
         self.to_come = 0
         return 0
 
 
 class StageNoise:
-    """Random noise factors for the stage times of a service's batches."""
+    """Random factors for the stage times of a service's batches."""
 
     def __init__(self, service: Service, random: RandomTree):
         self.noise = service.noise
@@ -117,7 +118,7 @@ class StageNoise:
         return self._noise()
 
     def forget(self) -> None:
-        """Discard the numbers drawn in advance."""
+        """Discard the random numbers that were drawn in advance."""
         self._factors = []
 
     def _noise(self) -> Sequence[float]:
@@ -168,7 +169,7 @@ class Queue:
         self.holder: Any = None  # the replica of which this is the queue
 
     def apart_for(self, holder: Any) -> "Queue":
-        """An empty queue of one of the replicas that serve these requests."""
+        """Return an empty queue for one of the replicas that serve these requests."""
         queue = copy(self)  # cache and noise are those of the service
         queue.holder, queue.fleet, queue.coming, queue.timer = holder, None, OneByOne(0), Timer(queue._enough)
         queue._apart, queue._first, queue._seen, queue._returned, queue.wanted = [], 0, {}, False, 1
@@ -178,7 +179,6 @@ class Queue:
 
     @property
     def _edge(self) -> int:
-        """Position after the last request in the column that has arrived."""
         return 0 if self.column is None else self.column.arrived
 
     def __len__(self) -> int:
@@ -191,7 +191,7 @@ class Queue:
 
     @property
     def uniform(self) -> bool:
-        """True if all waiting requests equal the oldest one in work and class."""
+        """True if all waiting requests have the same work and class as the oldest one."""
         if self._one_class is None:
             code, rows = self.table.class_code, self.service.rows
             self._one_class = code is None or bool((code[rows] == code[rows[0]]).all())
@@ -199,7 +199,7 @@ class Queue:
 
     @property
     def apart(self) -> bool:
-        """True if requests wait in the separate list."""
+        """True if requests wait in the separate list (those outside the arrival column)."""
         return bool(self._apart)
 
     @property
@@ -242,7 +242,7 @@ class Queue:
         return float(self.table.arrival[row]), row
 
     def _place(self, row: int) -> int:
-        """Return the index of a request in the separate list, or -1."""
+        """Return the index of a request in the separate list; -1 if it is not there."""
         order = self.order
         at = bisect_left(self._apart, row if order is None else order(row), self._first, key=order)  # type: ignore
         return at if at < len(self._apart) and self._apart[at] == row else -1
@@ -278,7 +278,7 @@ class Queue:
         return self.look(1)[0]
 
     def look(self, count: int | None = None) -> list[Task]:
-        """Return the oldest `count` requests, or all, as objects."""
+        """Return the oldest `count` requests, or all, as task objects."""
         return self._objects(self.waiting_rows(count))
 
     def tasks(self) -> Sequence[Task]:
@@ -316,7 +316,7 @@ class Queue:
     # The engine's side ----------------------------------------------------------------------------------------
 
     def ring(self, again: bool = False) -> None:
-        """Report that the policy should be called; `again`: in any case."""
+        """Report that the policy should be called; `again`: even if its answer is valid."""
         if self.holder is not None:
             self.holder.wake()
         elif self.fleet is None:
@@ -328,7 +328,7 @@ class Queue:
             self.clock.round_due = True
 
     def join(self, task: Task) -> None:
-        """Add a request on its first arrival, reported one by one."""
+        """Add a request that has just arrived, if arrivals are reported one by one."""
         coming: Any = self.coming
         coming.to_come -= 1
         coming.joined.append(self.clock._now)
@@ -340,7 +340,7 @@ class Queue:
             self._insert(task)
 
     def never(self) -> None:
-        """Record an expected request that was refused before it could wait."""
+        """Record that an expected request was refused before it could wait."""
         if isinstance(self.coming, OneByOne):
             self.coming.to_come -= 1
         self.came()
@@ -361,7 +361,7 @@ class Queue:
             self.ring()
 
     def remove(self, row: int) -> bool:
-        """Remove a request that starts alone or ends; return False if it did not wait."""
+        """Remove a request that starts alone or ends; return False if it does not wait."""
         if (at := self._place(row)) == self._first:
             self._leave(1)
         elif at >= 0:
@@ -386,8 +386,8 @@ class Queue:
     def take(self, count: int) -> tuple[int, list[int] | None, tuple[Task, ...] | None]:
         """Remove the oldest requests from the queue.
 
-        Return their position in `service.rows` and None if they are a slice of it, else -1 and their rows; and their
-        task objects, if any of them exists already.
+        Return their position in `service.rows` and None if they are a slice of it, else -1 and their rows; third, their
+        task objects, or None if none of these exists yet.
         """
         # The separate list is older than the head of the column, so the oldest are a slice only if it is empty.
         first, own_rows = self.head_at, None
@@ -427,7 +427,7 @@ class Queue:
             self._call()
 
     def want(self, count: int) -> None:
-        """Call the policy when `count` (not 0) requests wait, or when arrivals end."""
+        """Call the policy when `count` requests wait or arrivals end; 0: never."""
         self.wanted = count
         if self.column is None:
             return
@@ -441,13 +441,13 @@ class Queue:
                 self.clock.again(time, ARRIVAL, self.timer)
 
     def end_now(self) -> int:
-        """End the arrivals; return how many counted requests will not arrive."""
+        """End the arrivals; return how many requests of the column will not arrive."""
         self.noise.forget()
         self.clock.cancel(self.timer)
         return self.coming.end_now()
 
     def input_of(self, row: int) -> int:
-        """Return the key of a request in the result cache."""
+        """Return the key of a request's input in the result cache."""
         return int(self.table.extra["input"][row])
 
     def stages(self, size: int, placement: Placement) -> BatchTimes:
@@ -460,7 +460,7 @@ class Queue:
         )
 
     def seconds(self, position: int, terms: Terms, estimated: bool) -> float:
-        """Return the compute seconds of a batch in one mode, without its fixed cost."""
+        """Return a batch's compute seconds in one mode, without the mode's fixed seconds."""
         if self.service.alike:
             return terms.requests.count * self.service.per_item[position]
         column = self.table.estimate if estimated else self.table.time

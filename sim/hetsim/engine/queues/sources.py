@@ -18,7 +18,7 @@ THINK_BLOCK = 256  # number of think times drawn at once
 
 
 def with_own_columns(run: RunInput) -> RunInput:
-    """Return the run with its own copies of the columns that clients write to."""
+    """Return the run with copies of the columns that clients of the run will change."""
     if not run.closed and run.calls is None:
         return run
     columns = {name: getattr(run.tasks, name) for name in ("arrival", "deadline", "expires")}
@@ -29,8 +29,8 @@ def with_own_columns(run: RunInput) -> RunInput:
 class Sources(Timer):
     """Delivers tasks at their arrival times.
 
-    The open streams are one sequence of rows, of which only the next arrival is pending (it is the clock's feed);
-    pushing all of them to the heap would be four times slower.  Task objects are created from columns a block at a
+    The open streams are one sequence of rows; only its next arrival is pending, outside the heap of the clock, since it
+    would be four times slower to push all arrivals to the heap.  Task objects are created from columns, a block at a
     time.
     """
 
@@ -39,7 +39,7 @@ class Sources(Timer):
         progress: Callable[[float, int, int], None] | None, each_block: Callable[[], None],
         absent: Sequence[np.ndarray] = (),
     ):  # fmt: skip
-        """Create the sources; `absent`: rows that queues count and that are not delivered."""
+        """Create the sources; `absent`: rows that queues count, so they are not delivered."""
         super().__init__(self._arrive)
         self.run = run
         self.tasks = run.tasks
@@ -78,7 +78,7 @@ class Sources(Timer):
 
     @property
     def to_come(self) -> int:
-        """Number of tasks certain to arrive, including tasks of thinking clients."""
+        """Number of tasks that are certain to arrive, those of thinking clients included."""
         return self._last - self._base - self._at + self.thinking
 
     def end_now(self) -> None:
@@ -87,7 +87,7 @@ class Sources(Timer):
         self._sent = [len(stream.rows) for stream in self.run.closed]
 
     def begin_at(self, row: int) -> None:
-        """Continue with the table of `run`, from row `row` on."""
+        """Continue with the present table of `run`, from row `row` on."""
         self.note_arrived()
         self.tasks = self.run.tasks
         self._delivered, self._noted = None, row
@@ -111,10 +111,7 @@ class Sources(Timer):
             self.progress(self.clock._now, first, len(tasks))
 
     def note_arrived(self) -> None:
-        """Mark arrived, unended tasks of open streams as unfinished.
-
-        This is not done at each arrival, since only checks and the end of the run need this status.
-        """
+        """Mark arrived tasks as unfinished; only checks and the end of the run need this."""
         first, stop = self._noted, self._base + self._at
         rows: Any = slice(first, stop) if self._delivered is None else self._delivered[first:stop]
         status = np.frombuffer(self.status, dtype=self.status.format)
@@ -176,7 +173,7 @@ class Sources(Timer):
         self.send(row, time)
 
     def send(self, row: int, time: float) -> None:
-        """Send a task of a client that was thinking, or waited to retry."""
+        """Send a task of a client at `time`, after thinking or the wait before a retry."""
         tasks = self.tasks
         tasks.arrival[row] = time
         times = tuple(tasks.time[row].tolist())
@@ -187,7 +184,7 @@ class Sources(Timer):
 
 
 class Graph:
-    """Precedence among tasks: counts of unfinished predecessors, and successors."""
+    """Precedence among tasks: number of unfinished predecessors, and successors."""
 
     def __init__(self, predecessors: Sequence[tuple[int, ...]]):
         # unfinished predecessors by row of a task; -1: one of them did not finish
@@ -200,7 +197,7 @@ class Graph:
         self.blocked: dict[int, Task] = {}  # arrived tasks that wait for predecessors, by row
 
     def completed(self, row: int, now: float) -> list[Task]:
-        """Return the arrived tasks that become ready because this one completed."""
+        """Return the arrived tasks that become ready because the task `row` completed."""
         freed = []
         for successor in self.successors.get(row, ()):
             if self.missing[successor] > 0:
@@ -212,7 +209,7 @@ class Graph:
         return freed
 
     def failed(self, row: int) -> list[Task]:
-        """Return the waiting successors of a failed task; mark those not yet arrived."""
+        """Return the waiting successors of a failed task; mark those that arrive later."""
         doomed = []
         for successor in self.successors.get(row, ()):
             self.missing[successor] = -1  # final: its count is not used any more

@@ -1,4 +1,4 @@
-"""Base classes of a replica and its service, independent of what is served."""
+"""Base classes of a replica and its service, for all kinds of services."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from hetsim.policy.routing import OpenReplicas
 
 
 class HolderType:
-    """A replica on one type of device: its power and the bytes to load."""
+    """Replicas on one type of device: their power, and the bytes to load."""
 
     __slots__ = ("position", "mode", "weights", "replicas", "prefillers", "width", "watts", "speed")
 
@@ -33,7 +33,7 @@ class HolderType:
 
 
 class Owner:
-    """A service with replicas: the interface that its replicas and their set use."""
+    """A service with replicas: the interface for its replicas and the set of replicas."""
 
     state: RunState
     service: Any
@@ -51,21 +51,21 @@ class Owner:
         return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
 
     def able(self, request: Any, replicas: OpenReplicas) -> OpenReplicas:
-        """Those of several types of replica that can serve a request at all."""
+        """Return the replicas, among these, whose type can serve a request."""
         return replicas
 
     def lost(self, orphans: dict[int, Any], lost: Sequence[Any]) -> None:
-        """Reset requests that lost data; `orphans`: requests without a replica, by row."""
+        """Reset requests whose data were lost; `orphans`: those without a replica, by row."""
 
     def resume(self, request: Any) -> None:
-        """Route a request that had no replica, or has lost it."""
+        """Route a request that has no replica, or has lost its replica."""
         self.replicas.send(request, False)
 
 
 class Holder:
     """A replica, which occupies its devices until it is given up.
 
-    Its set needs `outstanding`, `idle`, `start`, `drain` and `give_up`, `enqueue` of a request and `run_at`.
+    The set of replicas uses `outstanding`, `idle`, `start`, `drain`, `give_up`, `enqueue` (of a request) and `run_at`.
     """
 
     outstanding = 0  # requests sent here that have not ended; `loads` follows it
@@ -95,7 +95,7 @@ class Holder:
 
     @property
     def taken_in(self) -> Sequence[Any]:
-        """Requests that it serves by itself, not in launches."""
+        """Requests that the replica serves in its own steps, not in launches."""
         return ()
 
     waiting = 0  # those of them that are not served yet
@@ -103,7 +103,7 @@ class Holder:
 
     @property
     def idle(self) -> bool:
-        """Return True if nothing is here, or on its way."""
+        """Return True if the replica has no unfinished request."""
         return not self.outstanding
 
     def add(self, change: int) -> None:
@@ -116,7 +116,7 @@ class Holder:
         self.loaded, self.draining = True, False
 
     def drain(self) -> None:
-        """Take no further requests."""
+        """Stop accepting requests."""
         self.draining = True
 
     def give_up(self, outcome: int) -> Sequence[Any]:
@@ -124,7 +124,7 @@ class Holder:
         raise NotImplementedError
 
     def run_at(self, rate: float, power: float) -> None:
-        """Continue at the rate of the slowest device and the mean power of all devices."""
+        """Continue at the speed of the slowest device, with the devices' mean power."""
 
     def _fired(self, timer: Timer) -> None:
         """Handle the replica's next step boundary."""

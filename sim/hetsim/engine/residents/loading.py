@@ -2,9 +2,9 @@
 
 A load sends the model in chunks over a chain of links, all of which are busy at the same time, at the rate that the
 slowest link allows; each device of a replica receives its own part.  The disk and host memory on the path keep a copy
-until a policy evicts it.  If another replica on the same node joins a load, it copies the model from host memory
-meanwhile; it is loaded when both the load and its copy are over.  If the first replica of a load is given up, or the
-replica from whose GPUs the load copies, the other replicas of the load begin again.
+until a policy evicts it.  If another replica on the same node joins a load, it copies the model from host memory at the
+same time; it is loaded when both the load and its copy are complete.  If the first replica of a load is given up, or
+the replica from whose GPUs the load copies, the other replicas of the load begin again.
 """
 
 import math
@@ -23,19 +23,16 @@ from hetsim.policy.routing import KeptModel
 
 @dataclass(eq=False)
 class Load:
-    """A load of a model to the replicas of a node: the first replica and joined ones.
-
-    `giver`: the replica from whose GPUs the model is copied, or None.
-    """
+    """A load of a model for a replica, and for replicas of the node that joined it."""
 
     source: str
-    giver: Holder | None
+    giver: Holder | None  # the replica from whose GPUs the model is copied, if any
     replicas: list[Holder] = field(default_factory=list)
     flows: list[Flow] = field(default_factory=list)
 
 
 class Loading:
-    """The current loads, and the models that disks and host memory keep."""
+    """The loads in progress, and the models that disks and host memory keep."""
 
     def __init__(self, state: Any):
         self.state = state
@@ -50,7 +47,7 @@ class Loading:
         self._pipes: dict[tuple[str, int], Pipe] = {}
 
     def begin(self, replica: Holder) -> None:
-        """Begin to load a replica: its fixed start time, then the transfer of its weights."""
+        """Begin to load a replica: first its fixed start time, then its weights."""
         start, clock = replica.fleet.service.start, self.state.clock
         warm = (replica.fleet.service.name, replica.node) in self._warm
         self._count(replica, "starts_warm" if warm else "starts_cold")
@@ -63,7 +60,7 @@ class Loading:
     def there(self, replica: Holder, source: str) -> None:
         """Record that a replica's weights came from `source`.
 
-        The disk and host memory of its node that come before `source` in the service's list keep a copy.
+        The disk and host memory of the node keep a copy if they come before `source` in the service's list of sources.
         """
         service, node = replica.fleet.service, replica.node
         self._warm.add((service.name, node))
@@ -93,7 +90,7 @@ class Loading:
         owner.flows += [send(way, size, 0.0, done=self._arrived, owner=owner) for way in ways]
 
     def _arrived(self, flow: Flow) -> None:
-        """Handle the end of a part of a load, or of the copy by a replica that joined it."""
+        """Handle the end of one transfer of a load, or of the copy for a joined replica."""
         owner = flow.owner
         owner.flows.remove(flow)
         if owner.flows:
@@ -160,7 +157,7 @@ class Loading:
         return place == service.start.sources[-1] or service.name in self.kept.get((place, replica.node), ())
 
     def _giver(self, replica: Holder) -> Holder | None:
-        """Return the first loaded replica that NVLink connects with this one, or None."""
+        """Return a loaded replica that NVLink connects with this one; or None."""
         if self.state.input.cluster.nodes[replica.node].spec.nvlink.upload == math.inf:
             return None
         island = {device.island for device in replica.placement.devices}
@@ -169,7 +166,7 @@ class Loading:
         return next((one for one in near if {device.island for device in one.placement.devices} == island), None)
 
     def _keep(self, place: str, name: str, node: int, size: int) -> None:
-        """Keep a model at a place of a node; evict models that the policy chooses."""
+        """Store a model on a node's disk or host memory; evict as the policy chooses."""
         state, now = self.state, self.state.clock._now
         room, models = state.input.cluster.nodes[node].spec.room(place), self.kept.setdefault((place, node), {})
         if name in models or size > room:
@@ -182,7 +179,7 @@ class Loading:
         models[name] = KeptModel(name, size, loaded=now, used=now)
 
     def lose_host(self, node: int) -> None:
-        """Remove the models from the host memory of a node that fails."""
+        """Delete the models in the host memory of a node that fails."""
         self.kept.pop(("host", node), None)
         self._warm = {one for one in self._warm if one[1] != node}
 

@@ -1,9 +1,9 @@
 """The replicas of one service: number, devices, routing, scaling and failures.
 
-A replica takes its devices at the start of the run, or when load calls for it, and keeps them until it is given up,
-one of them fails or the policy stops it.  In its place another starts and loads the model, as soon as devices are free:
-they are looked for when one fails, when a device comes up or is released, and when a request arrives.
-Requests that find no replica wait in the lobby.
+A replica occupies its devices from its start (with the run, or later because of load) until it is given up, one of them
+fails or the policy stops it.  Another replica then replaces it, and loads the model as soon as devices are free.  Free
+devices are sought when one fails, when a device comes up or is released, and when a request arrives.  Requests without
+a replica wait in the lobby.
 """
 
 import math
@@ -68,7 +68,7 @@ class ReplicaSet:
         return self._open[apart]
 
     def send(self, request: Any, prefilled: bool) -> None:
-        """Send a request to a replica, or store it in the lobby until a replica is open."""
+        """Send a request to a replica; if none accepts requests, it waits for one."""
         open_, fleet, sight = self.open_to(prefilled), self.fleet, self.sight
         if sight is not None:
             sight.look(open_)
@@ -143,7 +143,7 @@ class ReplicaSet:
         return replica
 
     def _start(self, prefills_only: bool, only: HolderType | None = None) -> bool:
-        """Add a replica: reopen a draining one, or load the model on new devices."""
+        """Reopen a draining replica, or load the model on new devices; False if none fit."""
         for replica in self.prefillers if prefills_only else self.replicas:
             if replica.draining and only in (None, replica.kind):
                 replica.start(math.nan)
@@ -176,7 +176,7 @@ class ReplicaSet:
         self._note_lack()
 
     def offered(self) -> None:
-        """Try to start missing replicas, as devices may have become free."""
+        """Try to start missing replicas, since devices may have become free."""
         if self.missing:
             self.refill()
         if any(self.unmet.values()) and self.scaler is not None:
@@ -214,7 +214,7 @@ class ReplicaSet:
     def lose(self, lost: list[Holder], outcome: int) -> None:
         """Remove failed or stopped replicas; replace failed ones if devices are free.
 
-        The devices of one that is stopped are its policy's first; replicas get them in later rounds.
+        The scheduler may first use the devices of a stopped replica; replicas get them in later rounds.
         """
         lost = [replica for replica in self.all if replica in lost]  # the order of services, not of devices
         if not lost:
@@ -243,7 +243,7 @@ class ReplicaSet:
             self.scaler.changed()
 
     def bring(self, name: str, prefills: bool, wanted: int, only: HolderType | None) -> bool | None:
-        """Start or drain replicas up to `wanted`; True if any changed, None if equal."""
+        """Start or drain replicas to reach `wanted`; True if any changed, None if no need."""
         missing = self.missing.count(prefills) if only in (None, self.kinds[0]) else 0
         kept = self.prefillers if prefills else self.replicas
         if only is not None:
@@ -265,11 +265,7 @@ class ReplicaSet:
         return any(changed)
 
     def _drain(self, kept: list[Holder], wanted: int) -> bool:
-        """Drain the replica with the fewest requests; of equals, the newest or most idle.
-
-        It releases its devices when it is idle.  False, with no change, if no other has loaded its model and any is
-        wanted.
-        """
+        """Drain the replica with the fewest requests; False if none can be drained."""
         loaded = [replica for replica in kept if replica.loaded and not replica.draining]
         if len(loaded) < (2 if wanted else 1):
             return False
@@ -281,7 +277,7 @@ class ReplicaSet:
         return True
 
     def rested(self, replica: Holder) -> None:
-        """Handle an idle replica: release its devices if it drains, else try to scale."""
+        """Handle an idle replica: release its devices if it drains, else query the policy."""
         if self.scaler is not None and not replica.draining and replica.idle:
             replica.idle_since = self.clock._now
             self.scaler.changed(idle=True)
@@ -303,23 +299,23 @@ class Residents:
         self._offered = -1  # releases of devices when these were offered last
 
     def begin(self) -> None:
-        """Start the initial replicas of each service in turn."""
+        """Start the initial replicas of all services, one service after the other."""
         for one in self.sets:
             one.begin()
 
     def lose(self, launches: list[Resident], outcome: int = LAUNCH_LOST) -> None:
-        """Remove failed or stopped replicas; replacements start service by service."""
+        """Remove failed or stopped replicas, and start replacements, service by service."""
         for one in self.sets:
             one.lose([launch.holder for launch in launches if launch.holder.fleet is one.fleet], outcome)
 
     def refill(self) -> None:
-        """Start missing replicas of each service, as devices may be free or up again."""
+        """Start missing replicas of each service, since devices may be free or up again."""
         for one in self.sets:
             one.offered()
         self._offered = self.state.capacity.releases
 
     def offer(self) -> None:
-        """Start missing replicas at the begin of a round if devices were released."""
+        """At the begin of a round, start missing replicas if devices were released."""
         if self.state.capacity.releases != self._offered:
             self.refill()
 

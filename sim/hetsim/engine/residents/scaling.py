@@ -1,4 +1,4 @@
-"""Queries of a service's scaling policy, and the signals that the policy sees."""
+"""Queries of a service's scaling policy, and the counters that the policy sees."""
 
 import math
 from array import array
@@ -15,7 +15,7 @@ WINDOW = 60.0  # seconds of the counters' window where a policy is not asked at 
 
 
 class Noted:
-    """Values with their times, and the mean of the values since a time."""
+    """Values with their times; computes the mean of the values since a time."""
 
     def __init__(self) -> None:
         self.times, self.sums = array("d"), array("d", [0.0])
@@ -48,7 +48,7 @@ class Scaler:
         self.timer, self.tick = Later(self.ask), Later(self._ticked)
 
     def await_tick(self) -> None:
-        """Schedule the next query if the policy is queried at equal intervals."""
+        """Schedule the next query, if the policy is queried at equal intervals."""
         if self.bounds.every < math.inf:
             self.ticks += 1
             self.state.ticking += 1
@@ -62,12 +62,12 @@ class Scaler:
             self.await_tick()
 
     def changed(self, idle: bool = False) -> None:
-        """Query the policy after a request's arrival or end, or when a replica is idle."""
+        """Query the policy because a request arrived or ended, or a replica became idle."""
         if self.bounds.every == math.inf and (not idle or self.policy.follows_idle):
             self.ask()
 
     def ask(self) -> None:
-        """Query the policy now, and change the numbers of replicas as it wants."""
+        """Query the policy now, and start or drain replicas as it wants."""
         policy, now, bounds = self.policy, self.clock._now, self.bounds
         policy.again = math.inf
         wanted = call(self.state, policy.wanted, self.replicas.service, self.signals, now)
@@ -85,13 +85,12 @@ class Scaler:
             self.clock.again(policy.again, TIMER, self.timer)
 
     def rates(self) -> tuple[float, float, float]:
-        """Return the window's request rate and mean times to first and per further token."""
+        """Return the window's request rate, and mean times to first and per further token."""
         window = self.bounds.every if self.bounds.every < math.inf else WINDOW
         since = self.clock._now - window
         return self.fleet.coming.since(since) / window, self.first.mean(since), self.further.mean(since)
 
     def _check(self, wanted: Any) -> None:
-        """Raise PolicyError for an answer that cannot be carried out."""
         kinds = 0
         for name, number in wanted.items() if isinstance(wanted, Mapping) else [("", wanted)]:
             if type(number) is not int or number < 0 or (name not in self.roles and name not in self.kinds):

@@ -1,9 +1,9 @@
 """Replicas as the router of a service sees them if its signals are delayed.
 
 With `refresh` all signals are read at multiples of `refresh`, before any other event at that instant; the router sees
-these values until the next reading.  With `delay` it sees each reading that number of seconds later; without `refresh`
-a replica is read whenever its number of requests changes.  A new replica looks idle until its first reading becomes
-visible.  Readings stop once they find all replicas idle.
+these values until the next reading.  With `delay` it sees the values of each reading that many seconds later; without
+`refresh` a replica is read whenever its number of requests changes.  A new replica looks idle until its first reading
+becomes visible.  Readings stop once they find all replicas idle.
 """
 
 import math
@@ -24,7 +24,7 @@ class SeenReplica:
         self.outstanding, self.waiting, self.kv_used, self.prefixes = 0, 0, 0.0, frozenset[Any]()
 
     def cached(self, request: Any) -> int:
-        """Return the number of leading prompt tokens that were cached at that time."""
+        """Return the number of leading prompt tokens that were cached at the reading."""
         size = self.replica.service.prefix_block
         names = request.hashes[: request.prompt // size] if size else ()
         return size * next((count for count, name in enumerate(names) if name not in self.prefixes), len(names))
@@ -50,7 +50,7 @@ class Sight:
         self._read([replica])
 
     def look(self, replicas: OpenReplicas) -> None:
-        """Update the seen signals of these replicas with readings that are visible by now."""
+        """Update the signals of these replicas with the readings that are visible by now."""
         while self.coming and self.coming[0][0] <= self.clock._now:
             _, seen, values = self.coming.popleft()
             seen.outstanding, seen.waiting, seen.kv_used, seen.prefixes = values

@@ -15,7 +15,7 @@ from hetsim.model.tasks import Mode
 
 
 class Capacity(PlacementIndex):
-    """Free capacity of each device, and checks of placements against it."""
+    """Free capacity of each device, and checks of placements against this capacity."""
 
     def __init__(self, cluster: Cluster, clock: Clock | None = None):
         super().__init__(cluster)
@@ -26,7 +26,7 @@ class Capacity(PlacementIndex):
         self.undisturbed = True  # True if every device has been in service since the start
 
     def refusal(self, placement: Placement) -> str | None:
-        """Return why a placement is impossible now, to end a sentence; None if it fits."""
+        """Return why a placement is impossible now (end of a sentence); None if it fits."""
         mode, devices = placement.mode, placement.devices
         wanted = mode.gpus or (len(devices) if mode.unit is not None and mode.node_count == 1 else mode.node_count)
         if len(set(devices)) != len(devices) or len(devices) != max(1, wanted):
@@ -84,8 +84,8 @@ class Capacity(PlacementIndex):
         """Check and occupy a placement: the fast path for devices in their normal state.
 
         For a launch on one device, or on whole accelerators of one node; only for modes without data items and MIG.
-        Return the bitmask of cores taken (0 on an accelerator), or -1, with nothing changed, if anything is unusual:
-        then `refusal` and `take` decide.
+        Return the bitmask of the cores occupied (0 on an accelerator).  If anything is unusual, change nothing and
+        return -1; the caller then uses `refusal` and `take`.
         """
         if placement is self.offered:  # one whole accelerator: only check that it is still free
             state = self.of[placement.devices[0].index]
@@ -224,7 +224,7 @@ class Capacity(PlacementIndex):
             self.log.append(node.index)
 
     def _note(self, node: NodeState) -> None:
-        """Update the open-node masks and the log after a change of a node."""
+        """Update the masks of nodes with free devices, and the log, after a node's change."""
         for kind, available in enumerate(node.open):
             if available and node.up:
                 self.with_open[kind] |= node.bit
@@ -234,7 +234,7 @@ class Capacity(PlacementIndex):
             self.log.append(node.index)
 
     def peak_memory(self) -> int:
-        """Return the maximum number of bytes in use at one time on any accelerator."""
+        """Return the maximum bytes that were in use at one time on any accelerator."""
         gpus = [state for state in self.of if isinstance(state, GpuState)]
         full = [UNLIMITED if gpu.device.type.memory is None else gpu.device.type.memory for gpu in gpus]
         return max((room - gpu.least_room for room, gpu in zip(full, gpus, strict=True)), default=0)
@@ -297,7 +297,7 @@ class Capacity(PlacementIndex):
 
     @staticmethod
     def _take_cores(node: NodeState, placement: Placement, millicores: int) -> int:
-        """Occupy whole cores by number (for pictures and plans)."""
+        """Occupy whole cores by number, so that plans can name them; return their bitmask."""
         taken = 0
         if placement.cores is not None:
             for core in placement.cores:
@@ -312,7 +312,7 @@ class Capacity(PlacementIndex):
         return taken
 
     def changed(self, state: GpuState | NodeState) -> None:
-        """Update the index after a device's state changed other than by a launch."""
+        """Update the index after a change of a device's state that no launch caused."""
         self.releases += 1
         # Never True again: counts of open devices rely on it.
         self.undisturbed = self.undisturbed and state.up and not state.asleep

@@ -17,8 +17,9 @@ UNLIMITED = 1 << 62
 def available_at(state: "DeviceState", now: float, free: int) -> float:
     """Return when a launch can begin on a device that may be saving earlier state.
 
-    `free`: capacity that the launch leaves.  Capacity counts as free while the previous launch is still saving its
-    state; a new launch waits only if it needs that part.  `state.saving` lists (until, amount).  Not for MIG.
+    `free`: capacity that remains free when the launch has started.  Capacity already counts as free while the previous
+    launch is saving its state; a new launch waits only if it needs that part.  `state.saving` lists (until, amount).
+    Not for MIG.
     """
     time = state.ready_at
     if state.saving:
@@ -67,7 +68,7 @@ class DeviceState:
 class GpuState(DeviceState):
     """The changing state of one accelerator.
 
-    `free` is the share still available, at first `streams` × a whole GPU.  `room` is the memory that launches may
+    `free` is the share still available; it begins at `streams` × a whole GPU.  `room` is the memory that launches may
     claim: capacity minus the memory of launches and of pinned items; unpinned items can be evicted and do not count.
     """
 
@@ -85,12 +86,12 @@ class GpuState(DeviceState):
         self.lane: Any = None  # launches in flight there (`hetsim.engine.flight.launch.Lane`)
 
     def note_memory(self, unpinned: int = 0) -> None:
-        """Update the minimum of free memory, which is reported as peak memory."""
+        """Update the minimum of free memory, from which the peak memory is reported."""
         if self.room - unpinned < self.least_room:
             self.least_room = self.room - unpinned
 
     def takes(self, mode: Mode) -> bool:
-        """Return True if there is enough share and memory for a launch in this mode."""
+        """Return True if share and memory are enough for one more launch in this mode."""
         if not self.up or self.asleep or mode.gpu_memory > self.room:
             return False
         if self.slices is not None and self.slices.cut_for(mode) is None:
@@ -99,17 +100,17 @@ class GpuState(DeviceState):
 
     @property
     def free_amount(self) -> int:
-        """Capacity still free: a share of the GPU; on a node, thousandths of cores."""
+        """Capacity still free: share of the GPU in millionths."""
         return self.free
 
     @property
     def open(self) -> bool:
-        """True if a whole-GPU launch could start here, apart from memory."""
+        """True if a whole-GPU launch could start here, without regard to memory."""
         return self.up and not self.asleep and self.free >= WHOLE
 
 
 class NodeState(DeviceState):
-    """Changing state of a node; `open[t]`: bitmask of open accelerators of a type."""
+    """Changing state of a node; `open[t]`: bitmask of its free accelerators of type t."""
 
     __slots__ = ("node", "index", "bit", "cpu_free", "mem_free", "cores", "gpus", "open", "gangs")
 
@@ -137,7 +138,7 @@ class NodeState(DeviceState):
         return [gpu for gpu in self.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
 
     def fits(self, mode: Mode) -> bool:
-        """Return True if the mode fits on this node alone, apart from partition limits."""
+        """Return True if the mode fits on this node alone; partition limits are ignored."""
         if mode.millicores > self.cpu_free or mode.memory > self.mem_free or not self.up:
             return False
         if mode.nodes is not None and not mode.nodes & self.bit:
@@ -156,10 +157,10 @@ class NodeState(DeviceState):
 
 
 class Sketch(NodeState):
-    """A what-if copy of a node, changed without changing the original.
+    """A what-if copy of a node; changes of it do not change the node.
 
-    An accelerator is copied when it first changes on the sketch, so until then it must not change on the node.  A
-    sketch that is used longer is made `lasting`: all accelerators are copied at once.
+    An accelerator is copied when it first changes in the copy, so until then it must not change on the node.  A copy
+    that is used longer is made `lasting`: all accelerators are copied at once.
     """
 
     __slots__ = ("_own",)
@@ -172,11 +173,11 @@ class Sketch(NodeState):
         self._own = -1 if lasting else 0  # bitmask of the accelerators that are copies; the others are the node's
 
     def release(self, placement: Placement, launch: Any) -> None:
-        """Release what a launch occupies on this node."""
+        """Release in the copy what a launch occupies on this node."""
         self._change(placement, 1, launch)
 
     def occupy(self, placement: Placement) -> None:
-        """Occupy what a launch would occupy on this node."""
+        """Occupy in the copy what a launch at this placement would occupy on this node."""
         self._change(placement, -1, None)
 
     def _change(self, placement: Placement, sign: int, launch: Any) -> None:
@@ -211,7 +212,7 @@ class Sketch(NodeState):
 
 
 def _copy(gpu: GpuState) -> GpuState:
-    """Return a copy of an accelerator with the fields that `GpuState.takes` reads."""
+    """Copy those fields of an accelerator that `GpuState.takes` reads."""
     kind: Any = GpuState
     copy: GpuState = kind.__new__(kind)
     copy.device, copy.bit = gpu.device, gpu.bit

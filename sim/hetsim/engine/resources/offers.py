@@ -1,4 +1,4 @@
-"""The emptiest accelerator for a service's next batch, cached between queries."""
+"""The accelerator with most free capacity for a service's next batch, cached."""
 
 from heapq import heapify, heappop, heappush
 
@@ -13,7 +13,7 @@ Offer = tuple[int, int]  # a device, and its number of changes: equal offers are
 
 
 class Offers:
-    """Accelerators of each type by free capacity: O(log n) a change, O(1) a query."""
+    """Accelerators by type and free capacity; cost: O(log n) a change, O(1) a query."""
 
     def __init__(self, capacity: Capacity):
         self.capacity = capacity
@@ -32,11 +32,11 @@ class Offers:
 
     @staticmethod
     def serves(mode: Mode) -> bool:
-        """Return True if a mode is one whole accelerator (not MIG), as the heaps require."""
+        """Return True if a mode is one whole accelerator, without MIG."""
         return mode.gpus == 1 and mode.whole_devices and mode.type.sharing.kind != "mig"
 
     def offer_of(self, mode: Mode) -> tuple[Placement, Offer] | None:
-        """Return the emptiest accelerator with room for the mode, or the first of equals."""
+        """Return the emptiest accelerator with room for a mode (first of equals), or None."""
         if self._moved:
             self._note()
         states, heap = self.capacity.of, self._heap_of.get(mode)
@@ -75,7 +75,7 @@ class Offers:
         self._moved.clear()
 
     def by_looking(self, mode: Mode) -> tuple[Placement, Offer] | None:
-        """Return the same as `offer_of` by a linear search, for any mode."""
+        """Return the same as `offer_of`, by a linear search, for any mode."""
         best, max_free = None, 0
         for number in self.capacity.nodes_in(self.capacity.mask(mode)):
             gpu = self.capacity.best_gpu(mode, self.capacity.nodes[number])

@@ -1,4 +1,4 @@
-"""Partition limits: resources that jobs of a partition use, and their maxima."""
+"""Partition limits: resources that the jobs of a partition use, and their maximum."""
 
 from collections.abc import Iterable
 
@@ -21,7 +21,7 @@ class Budget:
         self.mask = 0  # bitmask of the nodes in use
 
     def copy(self) -> "Budget":
-        """Return a copy for trying out starts and ends."""
+        """Return a copy, in which starts and ends can be tried."""
         other = Budget(self.partition)
         # With its own dictionary, so that changes of the copy do not affect the original.
         other.gpus, other.cpus, other.on, other.mask = self.gpus, self.cpus, dict(self.on), self.mask
@@ -51,17 +51,17 @@ class Budget:
         return self.max_gpus is None or self.gpus + mode.gpus * mode.share <= self.max_gpus
 
     def new_nodes(self) -> int:
-        """Return how many further nodes the limit allows."""
+        """Return how many nodes more the partition's jobs may use."""
         return 1 << 30 if self.max_nodes is None else max(0, self.max_nodes - len(self.on))
 
     def narrowed(self, mode: Mode, mask: int) -> int:
-        """Return the nodes of `mask` on which the partition limits allow the mode."""
+        """Return the nodes of the bitmask on which the partition limits allow the mode."""
         if not self.enough(mode):
             return 0
         return mask if self.new_nodes() else mask & self.mask  # no further node allowed: only the nodes in use
 
     def refusal(self, mode: Mode, devices: Iterable[Device]) -> str | None:
-        """Return why the limits forbid a launch, to end a sentence; None if they allow it."""
+        """Return why the limits forbid a launch (end of a sentence); None if they do not."""
         if not self.enough(mode):
             limits = ((self.max_gpus, self.gpus, mode.gpus * mode.share, WHOLE, "GPUs"),
                       (self.max_cpus, self.cpus, mode.millicores, MILLI, "cores"))  # fmt: skip

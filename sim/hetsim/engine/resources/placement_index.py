@@ -1,9 +1,10 @@
 """Index of the nodes on which a mode fits.
 
-For one whole accelerator of a type there is a bitmask of the nodes that have one free, updated with every change.  For
-every other mode that was queried there is a Python integer, a bitmask of the nodes on which the mode fits.  Changed
-nodes are appended to one log; a query updates the mask of its mode by checking only the nodes logged since.  So the
-cost of a decision grows with the number of changes, not of devices, and first fit is the lowest set bit.
+For one whole accelerator of a type there is a bitmask of the nodes with a free one, updated with every change.  For
+every other mode that was queried there is a bitmask (a Python integer) of the nodes on which the mode fits.  Changed
+nodes are appended to one log; a query updates the mask of its mode by checking only the nodes logged since its last
+update.  So the cost of a decision grows with the number of changes, not of devices, and first fit is the lowest set
+bit.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ KEPT_GANGS = 256  # maximum number of cached gang placements of a node (nodes of
 
 @dataclass(slots=True, eq=False)
 class ModeIndex:
-    """Nodes on which a mode fits: `mask` is valid for the log up to `seen`."""
+    """Nodes on which a mode fits: `mask` is valid up to position `seen` of the log."""
 
     kind: int
     counted: bool  # mode of whole GPUs without GPU memory: it fits where enough GPUs are open
@@ -32,7 +33,7 @@ class ModeIndex:
 
 
 class PlacementIndex:
-    """The state of all nodes, and the index of where modes fit."""
+    """The state of all nodes, and the index of the nodes on which modes fit."""
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
@@ -80,7 +81,7 @@ class PlacementIndex:
         return self.budget(mode).narrowed(mode, mask) if mode.limited else mask
 
     def room(self, mode: Mode) -> int:
-        """Return the bitmask of nodes with room for the mode, apart from partition limits."""
+        """Return the bitmask of nodes with room for a mode; partition limits are ignored."""
         index = self.indexes.get(mode) or self.index_of(mode)
         if index.bare:
             return self.with_open[index.kind]
@@ -89,14 +90,14 @@ class PlacementIndex:
         return index.mask
 
     def has_room(self, modes: Iterable[Mode]) -> bool:
-        """Return True if a mode has room, apart from partition limits and data."""
+        """Return True if any of the modes has room; partition limits and data are ignored."""
         for mode in modes:  # noqa: SIM110 (a third of the time: this is asked with most arrivals)
             if self.room(mode) or (mode.span_any and self.first(mode) is not None):
                 return True
         return False
 
     def budget(self, mode: Mode) -> Budget:
-        """Return the usage of the partition of a limited mode."""
+        """Return the present usage of the partition of a mode; the partition has limits."""
         partition = mode.partition
         assert partition is not None
         if (budget := self.budgets.get(partition)) is None:
@@ -104,7 +105,6 @@ class PlacementIndex:
         return budget
 
     def _refresh(self, mode: Mode, index: ModeIndex) -> None:
-        """Update a mode's mask with the nodes logged since its last update."""
         log, nodes = self.log, self.nodes
         seen, mask = index.seen, index.mask
         # Invariant: `mask` is correct for all nodes that are not in the log from `seen` on.
@@ -151,7 +151,7 @@ class PlacementIndex:
             other.seen = 0 if other.seen == length else -1
 
     def first(self, mode: Mode) -> Placement | None:
-        """Return the mode's placement on the first node where it fits."""
+        """Return the mode's placement on the first node where it fits, or None."""
         index = self.indexes.get(mode) or self.index_of(mode)
         if index.bare:
             if not (mask := self.with_open[index.kind]) or not index.simple:
@@ -187,7 +187,7 @@ class PlacementIndex:
         return mask if mode.nodes is None else mask & mode.nodes
 
     def free_for(self, mode: Mode) -> int:
-        """Return the free capacity for a gang on any nodes, in units of `amount_of`."""
+        """Return the capacity free for a gang on all nodes together (unit: `amount_of`)."""
         numbers = self.having_room(mode)
         if mode.node_count > 1:
             return numbers.bit_count()
@@ -233,10 +233,10 @@ class PlacementIndex:
         return placement
 
     def best_gpu(self, mode: Mode, node: NodeState) -> GpuState | None:
-        """Return the best accelerator of a node for one launch.
+        """Return the best accelerator of a node for one launch; None if it fits on none.
 
-        Among those where it fits: the fullest for a fraction (so that others remain whole), the emptiest where whole
-        launches overlap or share by time slices, else the first.
+        Among those where it fits: for a fraction the fullest (so that others remain whole), for whole launches that
+        overlap or share by time slices the emptiest, else the first.
         """
         index = self.indexes.get(mode)
         if index is not None and index.counted and not index.simple:
@@ -261,10 +261,7 @@ class PlacementIndex:
         self, mode: Mode, nodes: Iterable[NodeState], budget: Budget | None = None,
         amounts: Mapping[int, int] | None = None,
     ) -> Placement | None:  # fmt: skip
-        """Return a gang's placement over several nodes, filling nodes in order.
-
-        `budget`: usage of its partition to assume; None: the present usage.  `amounts`: maximum amount by node.
-        """
+        """Return a gang's placement over nodes in this order, or None; `budget`: usage."""
         new = 1 << 30
         if mode.limited:
             budget = budget or self.budget(mode)
@@ -287,13 +284,13 @@ class PlacementIndex:
         return None
 
     def countable(self, mode: Mode) -> bool:
-        """Return True if counts of free cores or GPUs show whether a mode fits a node."""
+        """Return True if numbers of free cores or GPUs show whether a mode fits on a node."""
         if mode.span_any:
             return False
         return mode.gpus == 0 or (self.indexes.get(mode) or self.index_of(mode)).simple
 
     def nodes_in(self, mask: int) -> Iterator[int]:
-        """Yield the indexes of the set bits, ascending."""
+        """Yield the indexes of the nodes in a bitmask, ascending."""
         while mask:
             lowest = mask & -mask
             yield lowest.bit_length() - 1
@@ -306,7 +303,7 @@ def amount_of(mode: Mode) -> int:
 
 
 def share_of(mode: Mode, node: NodeState, left: int) -> int:
-    """Return the part of a gang's remaining size (`amount_of`) that a node can host."""
+    """Return how much of a gang fits on a node, at most `left` (unit: `amount_of`)."""
     if mode.unit is not None:
         if not node.fits(mode.unit):
             return 0
@@ -328,7 +325,6 @@ def share_of(mode: Mode, node: NodeState, left: int) -> int:
 
 
 def _gang_on(mode: Mode, chosen: list[tuple[NodeState, int]]) -> Placement:
-    """Return a gang's placement on the first devices of nodes, by amount per node."""
     if not mode.gpus:
         devices = tuple(node.device for node, _ in chosen)
         if mode.node_count > 1:

@@ -16,8 +16,9 @@ def best_cut(
 ) -> tuple[Layout, Slice] | None:
     """Return layout and slice for a launch next to the busy slices; None if none fits.
 
-    Choose the layout whose smallest fitting slice is smallest, then the one that leaves most of the GPU free, then the
-    present one, then the one that leaves the largest slices, then most memory.
+    Of the layouts with a fitting slice, choose the one whose smallest fitting slice is smallest; of equals, the one
+    that leaves most of the GPU free, then the present one, then the one with the largest remaining slices, then with
+    most memory.
     """
     admitted, ranked = kind.slices_for(share, memory, profile), []
     others = () if fixed or (busy and kind.sharing.recut != "idle") else kind.sharing.cuts
@@ -61,7 +62,7 @@ class GpuSlices:
         return self.known[key]
 
     def recut(self, layout: Layout, now: float) -> None:
-        """Change to a layout that contains the busy slices, and keep common idle slices."""
+        """Change to a layout that contains the busy slices; common idle slices remain."""
         new, kept, begin = Counter(layout) - Counter(self.taken), [], now
         for one, ready in sorted(self.idle, key=lambda entry: entry[1]):
             if new[one]:
@@ -73,9 +74,9 @@ class GpuSlices:
         self.layout = layout
 
     def take(self, mode: Mode, launch: Any, now: float) -> float:
-        """Assign a launch its slice; return the time from which it is usable.
+        """Assign a slice to a launch; return the time from which the slice is usable.
 
-        On a what-if copy that slice may be busy for another launch; then nothing changes.
+        On a what-if copy the slice may be busy with another launch; then nothing changes.
         """
         cut = self.real.cut_for(mode)
         # Trial launches on the copy may not fit that layout.
@@ -98,7 +99,7 @@ class GpuSlices:
             self.taken = tuple(sorted(one for one, _ in self.busy.values()))
 
     def named(self, layout: list[Any]) -> Layout | None:
-        """Return the possible layout described by a policy, or None."""
+        """Return the layout that a policy's list describes; None if it is not possible."""
         wanted, busy = sorted(str(x * 1.0 if isinstance(x, int) else x) for x in layout), Counter(self.taken)
         for one in (self.layout, *self.kind.sharing.cuts):
             same = wanted in (sorted(map(str, one)), sorted(str(part.profile or part.share) for part in one))

@@ -1,8 +1,9 @@
 """Estimated seconds of waiting and running work, by device type and class.
 
-Waiting work is a sum for each key (type and class) of the tasks' fastest modes.  Compute-only launches end as
-estimated, so their work is a sum of ends minus the time; a heap removes launches that have exceeded their estimate.
-Launches with stages are queried one by one.  Cost: O(log n) a start, O(keys + launches with stages) a query.
+For each type and class there is a sum over the waiting tasks, in their fastest modes.  Compute-only launches end as
+estimated, so their remaining work is the sum of their ends minus the time; a heap removes launches that have exceeded
+their estimate.  All other launches are queried one by one.  Cost: O(log n) a start; a query is linear in the pairs of
+type and class, and in these other launches.
 """
 
 import math
@@ -23,7 +24,7 @@ Key = tuple[str, str, str]  # kind and name of the device type, and the class; d
 class Watched(dict[int, Any]):
     """A dictionary of tasks or launches that reports each insertion and removal.
 
-    It replaces the engine's own dictionary from the first query on, so that runs without such queries pay nothing.
+    It replaces the engine's own dictionary at the first query, so that runs without such queries have no cost.
     """
 
     def __init__(self, items: dict[int, Any], joins: Callable[[Any], None], leaves: Callable[[Any], None]):
@@ -48,7 +49,7 @@ class Watched(dict[int, Any]):
 
 
 class Running:
-    """Sum of expected ends of one key's compute-only launches that are not overdue."""
+    """Sum of expected ends of the compute-only launches of one device type and class."""
 
     __slots__ = ("ends", "total", "heap")
 
@@ -77,7 +78,6 @@ class Backlog:
     """Waiting and running work, by key (device type and class)."""
 
     def __init__(self, state: RunState, remaining: Callable[[Launch], float]):
-        """Start counting; `remaining`: returns the estimated seconds left to a launch."""
         self.state = state
         self.remaining = remaining
         self.waiting: dict[Key, list[Any]] = {}  # seconds and number of the tasks that wait
@@ -165,7 +165,7 @@ def best_mode(task: Task) -> Mode:
 
 
 def wanted(task: Task, kind: str | None, class_: str | None) -> bool:
-    """Return True if a task's fastest device type and its class are requested."""
+    """Return True if a task's fastest device type and its class are the given ones."""
     return bool(matching([key_of(best_mode(task).type, task.class_)], kind, class_))
 
 

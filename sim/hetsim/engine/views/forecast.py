@@ -21,7 +21,7 @@ Engine = Literal["stream", "upload", "compute", "download"]
 
 
 class StageEstimate(NamedTuple):
-    """Seconds of each stage of a launch that has not begun."""
+    """Estimated seconds of each stage of a launch that has not begun."""
 
     ready: float  # seconds until its devices are ready (saving of state, waking, reconfiguration)
     write_back: float
@@ -107,7 +107,7 @@ class Forecast:
         )
 
     def _left(self, task: Task) -> float:
-        """Return the estimated fraction of a task's work that is left."""
+        """Return the estimated remaining fraction of a task's work."""
         launch = task._launch
         if task.shape in self._fleets:
             full_time = task.shortest_estimate
@@ -124,7 +124,7 @@ class Forecast:
         return self.remaining_of(launch) / full_time if full_time > 0 else 0.0
 
     def _kept(self, task: Task) -> History | None:
-        """Return the saved work of a task; if it runs, as if it was stopped now."""
+        """Return the saved work of a task, or None; a running task counts as stopped now."""
         launch = task._launch
         if task.state != RUNNING or launch is None or launch.fusion is not None:
             return task._history
@@ -138,7 +138,7 @@ class Forecast:
         return history
 
     def _write_back(self, tasks: Sequence[Task], placement: Placement) -> float:
-        """Return the seconds to write back the last copies that a start would evict."""
+        """Return the seconds to write back items that a start would evict from GPU memory."""
         longest, places = 0.0, self.state.places
         for device in placement.devices:
             state = self._capacity.of[device.index]
@@ -176,7 +176,7 @@ class Forecast:
         return max(0.0, expected - done)
 
     def finish_of(self, launch: Launch) -> float:
-        """Return the estimated end of a launch at present rates, after earlier launches."""
+        """Return a launch's estimated end at present rates, after the launches before it."""
         if launch.resident:
             return math.inf
         if launch.table is None:
@@ -185,11 +185,7 @@ class Forecast:
         return self._pipeline(launch).end
 
     def _pipeline(self, launch: Launch) -> EngineTimes:
-        """Return the times at which a launch will have passed each of its engines.
-
-        The launches before it on its first accelerator are followed through upload, compute and download in start
-        order, in which the engines serve them.
-        """
+        """Return when a launch will have passed its engines, after all launches before it."""
         table: Timetable = launch.table
         before = table.lanes[0].flights if table.lanes else [launch]
         times = EngineTimes(self.now, self.now, self.now, self.now)
@@ -200,7 +196,7 @@ class Forecast:
         return times
 
     def _follow(self, launch: Launch, free: EngineTimes) -> EngineTimes:
-        """Return the engines' next free times after they have served this launch."""
+        """Return when the engines are free after they have also served this launch."""
         table: Timetable = launch.table
         now = self.now
         up, down = self.transfers.estimate(launch)
@@ -237,8 +233,8 @@ class Forecast:
     def free_at(self, device: Device, engine: Engine = "stream", lent: bool = False) -> float:
         """Return when an engine of a device will have served all launches in flight.
 
-        "stream": when one more whole launch may start there (CPU: when a core is free).  `lent`: the replica that keeps
-        the device asks.
+        "stream": when one more whole launch may start there (CPU: when a core is free).  `lent`: True if the replica
+        that occupies the device asks.
         """
         now = self.now
         state = self._capacity.of[device.index]

@@ -1,8 +1,8 @@
 """Views of requests to language models, which wait for replicas and run in them.
 
-A request waits while no replica has admitted it: before its first step, after a preemption or the loss of its replica,
-and, with separate prefill replicas, until a decode replica has room for it.  No list of waiting requests exists: they
-are all requests minus those in replicas, computed when a policy queries them.
+A request waits while it is in no replica's batch: before its first step, after a preemption or the loss of its replica,
+and, with separate prefill replicas, until a decode replica has room for it.  There is no list of waiting requests: they
+are all requests minus those in batches, computed when a policy queries them.
 """
 
 import math
@@ -22,7 +22,7 @@ from hetsim.model.tasks import Shape
 
 
 class Generated:
-    """Requests to all language models of a run; task objects are made on demand."""
+    """Requests to all language models of a run; task objects are created when queried."""
 
     def __init__(self, state: RunState, serving: Serving):
         self.state = state
@@ -36,7 +36,7 @@ class Generated:
         return sorted((task for queue in self.queues.values() for task in queue.tasks()), key=by_readiness)
 
     def with_replicas(self, launches: list[Launch], device: Device | None) -> list[Launch]:
-        """Return launches and replicas by start time, all or those on a device."""
+        """Return launches and replicas by start time: all, or those on a device."""
         residents = self.state.residents.values()
         here = list(residents) if device is None else [one for one in launches_on(self.state, device) if one.resident]
         return sorted([*here, *launches], key=lambda launch: launch.decided)
@@ -62,7 +62,7 @@ class Generated:
         return sum(wanted(task, kind, class_) for task in self.waiting())
 
     def seconds(self, kind: str | None, class_: str | None) -> float:
-        """Return the remaining seconds of all requests, as if each was alone."""
+        """Return the estimated remaining seconds of all requests, each alone on a replica."""
         waiting = [self.remaining(task) for task in self.waiting() if wanted(task, kind, class_)]
         return math.fsum(waiting) + math.fsum(
             self.remaining(task) for launch in self.state.residents.values() for task in launch.tasks
@@ -70,7 +70,7 @@ class Generated:
         )  # fmt: skip
 
     def remaining(self, task: Task) -> float:
-        """Return the estimated time alone on a replica minus the time in steps so far."""
+        """Return a request's estimated time alone on a replica, minus its time in steps."""
         launch = task._launch
         estimate = task.shortest_estimate if launch is None else task.estimates[launch.holder.kind.position]
         # A request that has exceeded its estimate has 0 s left.
@@ -80,7 +80,7 @@ class Generated:
         return self.fleets[task.shape].received_by(task.index)
 
     def attained_by(self, user: str) -> float:
-        """Return the device-seconds attained by a user's requests; linear in all requests."""
+        """Return the device-seconds of a user's requests; cost: linear in all requests."""
         tasks = self.state.tasks
         if not self.fleets or user not in tasks.users:
             return 0.0
@@ -100,7 +100,7 @@ def end_in_replica(launch: Any, task: Task) -> float:
 class WaitingRequests:
     """A read-only `RequestQueue` of the requests that wait for replicas.
 
-    Cost: linear in the requests present; `len`: O(replicas).
+    Cost: linear in the unfinished requests; `len`: O(replicas).
     """
 
     def __init__(self, fleet: Fleet):

@@ -16,11 +16,11 @@ MANY = 64  # length of a node's list of launches from which each new one removes
 
 
 class Bounds:
-    """Earliest time at which a mode fits, by node; a lower bound for `stale` nodes.
+    """Earliest time at which a mode fits, by node; for `stale` nodes a lower bound.
 
-    A launch that starts on a node cannot make the mode fit there earlier, and one that ends at its expected time was
-    accounted for already.  So a time remains a valid lower bound, and is computed again only when it is the minimum of
-    all.  A launch that ends before its expected time makes the bound of its node void: `forget`.
+    A launch that starts on a node cannot make the mode fit there earlier, and the end of a launch at its expected time
+    is already included.  So a time remains a valid lower bound, and is computed again only when it is the minimum of
+    all nodes.  A launch that ends before its expected time makes the bound of its node invalid: `forget`.
     """
 
     __slots__ = ("kind", "times", "heap", "stale", "generation", "position")
@@ -34,7 +34,7 @@ class Bounds:
         self.position = 0  # up to where the log of changes has been read
 
     def note(self, log: list[int], generation: int) -> None:
-        """Mark the nodes that changed as stale."""
+        """Mark the nodes as stale that have changed since the last call."""
         if self.generation != generation:
             self.stale.update(range(len(self.times)))
         elif self.position != len(log):
@@ -55,7 +55,7 @@ class Bounds:
             heapify(self.heap)
 
     def first_end(self) -> tuple[float, int]:
-        """Return the smallest of the nodes' times, and the first node with that time."""
+        """Return the earliest time of all nodes, and the first node with that time."""
         heap = self.heap
         while heap[0][0] != self.times[heap[0][1]]:  # equal floats: an entry is a copy of its time
             heappop(heap)
@@ -63,10 +63,10 @@ class Bounds:
 
 
 class Ends:
-    """Time at which each node will have room for a mode, by expected launch ends.
+    """Times at which nodes will have room for a mode, from expected ends of launches.
 
-    For runs in which every launch computes steadily from its start: then its expected end does not change.  Cost:
-    O(starts and ends since the last query), and the nodes that might be the first to have room.
+    For runs in which every launch computes at nominal rate from its start, so that its expected end does not change.
+    Cost: O(starts and ends since the last query), and the nodes that might be the first to have room.
     """
 
     def __init__(self, state: RunState, forecast: Forecast, stops: Stops):
@@ -91,14 +91,11 @@ class Ends:
         self._stops = 0  # launches stopped before the last look
 
     def as_known(self) -> bool:
-        """Do what `refresh` does, unless no launch can have ended early or late.
-
-        In that case launches need not be read before a time is queried.  For checks of earlier answers.
-        """
+        """Return True if all launches certainly ended as expected; if not, call `refresh`."""
         return self._exact and self._stops == self.stops.count or self.refresh()
 
     def refresh(self) -> bool:
-        """Read new starts and ends; return False if a launch cannot be counted."""
+        """Read new starts and ends; return False if a launch's end cannot be foreseen."""
         fresh, crowded = launches_since(self.state, self._last), []
         self._last = self.state.last_launch  # read together with `fresh`
         stopped, self._stops = self._stops != self.stops.count, self.stops.count
@@ -127,7 +124,6 @@ class Ends:
         return self._countable
 
     def _look_at_changed(self) -> None:
-        """Void the bounds of nodes on which a launch has ended earlier than expected."""
         running, now = self.state.running, self.forecast.now
         changed: Iterable[int] = set(self.capacity.log[self._position :])
         if self._generation != self.capacity.log_generation:
@@ -142,13 +138,13 @@ class Ends:
                     bounds.forget(node)  # -inf is below any time: it is looked at before all others
 
     def stamp(self) -> tuple[int, int, int]:
-        """Return a mark, taken after `as_known`, to detect later changes."""
+        """Return a mark of the present state (call `as_known` before), for `unchanged`."""
         return self._voids, self.capacity.log_generation, len(self.capacity.log)
 
     def unchanged(self, node: int, stamp: tuple[int, int, int]) -> bool:
-        """Return True if a node has not changed since `stamp`, and no launch ended early.
+        """Return True if a node is unchanged since a `stamp`, and no launch ended early.
 
-        So if it was the first node to have room for a mode, at a time still to come, it still is.
+        If the node was the first to have room for a mode, at a time still to come, this is then still true.
         """
         voids, generation, position = stamp
         # A release may have made another node the first.
@@ -157,14 +153,14 @@ class Ends:
         return node not in self.capacity.log[position:]
 
     def launches(self, number: int) -> list[tuple[float, int, Launch]]:
-        """Return the known launches on a node, by end."""
+        """Return the known launches on a node, in the order of their ends."""
         here, running = self.on[number], self.state.running
         if self._exact:
             here = here[bisect_left(here, (self.forecast.now,)) :]  # what was to end earlier has
         return [entry for entry in here if entry[1] in running]
 
     def due(self, number: int, time: float) -> list[tuple[float, int, Launch]]:
-        """Return the launches on a node that end by a time computed by `earliest`."""
+        """Return the launches on a node that end by `time`, a result of `earliest`."""
         here = self.on[number]
         return here[: bisect_right(here, (time, math.inf))]
 

@@ -24,12 +24,12 @@ CORES = 36  # bits for thousandths of cores below the accelerators' share, so th
 class RoomIndex:
     """Nodes by the free share of their accelerators of one type, then by free cores.
 
-    Nodes with equal amounts share one bitmask.  A query updates the index with the nodes that changed since.  Cost:
-    O(log n) a change; a query skips amounts only if the mode does not fit for another reason (memory, a partition).
+    Nodes with equal amounts share one bitmask.  A query updates the index with the nodes that changed since the last
+    query.  Cost: O(log n) a change; a query skips nodes only if the mode does not fit for another reason (memory, a
+    partition).
     """
 
     def __init__(self, capacity: Capacity, kind: int, whole: bool):
-        """Create an index for a device type; `whole`: True for modes of whole devices."""
         self._capacity, self._kind, self._whole = capacity, kind, whole
         self._generation = self._position = -1
         self._amount: dict[int, int] = {}  # node -> what was free there at the last look
@@ -38,9 +38,9 @@ class RoomIndex:
         capacity.noting = True
 
     def node(self, mode: Mode, among: int, tightest: bool) -> int:
-        """Return the first of the nodes with the least (or the most) free capacity.
+        """Return the node with the least (`tightest`) or most free capacity; ties: first.
 
-        The mode fits on all nodes of `among`.
+        `among`: bitmask of nodes, on all of which the mode fits.
         """
         self._refresh()
         nodes, amounts = self._nodes, self._amounts
@@ -110,13 +110,14 @@ class NodeColumns:
         self.cores = np.zeros(len(nodes))
         self.memory = np.zeros(len(nodes))
         self.gpus = {kind.name: np.zeros(len(nodes)) for kind in self._capacity.types if kind.kind != "cpu"}
+        self._kinds = [number for number, kind in enumerate(capacity.types) if kind.kind != "cpu"]
         self._accelerators: AcceleratorColumns | None = None
         self._generation = -1
         self._position = 0
 
     @property
     def accelerators(self) -> AcceleratorColumns:
-        """Every accelerator separately, as of the last refresh."""
+        """Each accelerator separately, with its state at the last refresh."""
         if self._accelerators is None:
             nodes = self._capacity.nodes
             size = len(nodes), max((len(node.gpus) for node in nodes), default=0)
@@ -145,24 +146,25 @@ class NodeColumns:
             node = self._capacity.nodes[number]
             self.cores[number] = node.cpu_free / 1000 if node.up else 0.0
             self.memory[number] = float(node.mem_free)
-            sums = dict.fromkeys(self.gpus, 0)
+            sums = [0] * len(self._capacity.types)
             for gpu in node.gpus:
-                free = min(WHOLE, max(0, gpu.free)) if gpu.up and not gpu.asleep else 0
-                sums[gpu.device.type.name] += free
+                free = gpu.free if gpu.up and not gpu.asleep else 0
+                if free > 0:
+                    sums[gpu.kind] += free if free < WHOLE else WHOLE
                 if single is not None:
-                    single.share[number, gpu.device.local] = free if node.up else 0
+                    single.share[number, gpu.device.local] = min(WHOLE, max(0, free)) if node.up else 0
                     single.room[number, gpu.device.local] = gpu.room
             if single is not None:
                 single.stamp[number] = single.look
-            for name, total in sums.items():
-                self.gpus[name][number] = total / WHOLE
+            for kind, column in zip(self._kinds, self.gpus.values(), strict=True):
+                column[number] = sums[kind] / WHOLE
 
     def fitting(self, mode: Mode) -> list[int]:
-        """Return the nodes on which the mode fits, ascending, without updating columns."""
+        """Return the nodes on which a mode fits, ascending; columns are not updated."""
         return list(self._capacity.nodes_in(self._capacity.mask(mode)))
 
     def candidates(self, mode: Mode) -> np.ndarray:
-        """Return the nodes on which the mode fits, ascending, after updating columns."""
+        """Return the nodes on which a mode fits, ascending, and update the columns."""
         mask = self._capacity.mask(mode)
         self.refresh()
         bits = np.frombuffer(mask.to_bytes((len(self._capacity.nodes) + 7) // 8, "little"), dtype=np.uint8)
@@ -173,7 +175,6 @@ class Placing:
     """Finds placements; nothing here changes the state of the run."""
 
     def __init__(self, state: RunState, transfers: Transfers, fleets: Mapping[Shape, Any]):
-        """Create the finder; `fleets`: services with replicas, by shape of their requests."""
         self._fleets = fleets
         self._capacity = state.capacity
         self._places = state.places
@@ -189,13 +190,13 @@ class Placing:
 
     @property
     def offers(self) -> Offers:
-        """Index of the emptiest accelerators, for services (used by the dispatcher)."""
+        """Index of the accelerators with most free capacity, for services."""
         if self._offers is None:
             self._offers = Offers(self._capacity)
         return self._offers
 
     def fit(self, task: Task) -> Placement | None:
-        """Return the placement of a task in its fastest mode that fits somewhere."""
+        """Return a task's placement in its fastest mode that fits now; None if none fits."""
         modes, first, items = task.shape.modes, self._capacity.first, self._with_items
         for position in () if task.shape in self._fleets else task.modes_by_speed():
             placement = self._first_with_items(modes[position], task) if items else first(modes[position])
@@ -275,7 +276,7 @@ class Placing:
         return sum(self._places.items[item].size for item in self._places.missing(task.reads, device))
 
     def _only_place(self, mode: Mode) -> tuple[Any, ...]:
-        """Return the mode's only possible placement, with its GPU and node, or ()."""
+        """Return the only possible placement of a mode, with its GPU and node; else ()."""
         if mode.on_cpu or mode.gpus != 1 or mode.type.sharing.kind == "mig" or self.cluster.count(mode.type.name) != 1:
             return ()
         device = next(device for device in self.cluster.devices if device.type is mode.type)
@@ -311,7 +312,7 @@ class Placing:
         return placements
 
     def _alike(self, task: Task, mode: Mode) -> bool:
-        """Return True if all present placements of the mode give the same end time."""
+        """Return True if the task would end at the same time on all placements of a mode."""
         kind = mode.type
         if task.reads or not (mode.on_cpu or mode.whole_devices):
             return False
@@ -358,7 +359,7 @@ class Placing:
 
 
 def together(state: RunState, rows: Sequence[int]) -> tuple[Task, ...] | None:
-    """Return tasks, in this order, as one launch; None if one must wait for another."""
+    """Return these rows' tasks if they can start as one launch now, else None."""
     members: list[Task] = []
     before: dict[int, None] = {}
     graph = state.graph

@@ -28,9 +28,9 @@ SLACK = 64  # maximum number of ended launches in the list beyond the number of 
 class PoolEnds:
     """Expected ends of launches, in order, in steady runs (`Changes.steady`).
 
-    For gangs that may use any whole accelerators of a type and need nothing of a host: such a gang fits as soon as that
-    number is free on any nodes.  Cost: a step for each end up to the shadow time, and one for each launch since the
-    last query.
+    For gangs that may use any whole accelerators of a type and need nothing of a host: such a gang fits as soon as its
+    number of accelerators is free on any nodes.  Cost: a step for each end up to the start of the gang, and one for
+    each launch since the last query.
     """
 
     def __init__(self, state: RunState, forecast: Forecast):
@@ -43,7 +43,7 @@ class PoolEnds:
         self._countable = True
 
     def counts(self, mode: Mode) -> bool:
-        """Return True if counting free GPUs is enough for this mode and all launches."""
+        """Return True if it is enough to count free GPUs, for this mode and all launches."""
         if not (mode.span_any and self.capacity.undisturbed and mode.nodes is None and not mode.limited):
             return False
         if mode.millicores or mode.memory or not self.capacity.index_of(mode).simple:
@@ -51,7 +51,7 @@ class PoolEnds:
         return self._known()
 
     def _known(self) -> bool:
-        """Read new launches; return False if any of them uses fractions of GPUs."""
+        """Read new launches; return False if any of them is a batch or uses part of a GPU."""
         fresh, self._last = launches_since(self.state, self._last), self.state.last_launch
         capacity, running = self.capacity, self.state.running
         for launch in fresh:
@@ -68,7 +68,7 @@ class PoolEnds:
         return self._countable
 
     def earliest(self, mode: Mode) -> tuple[float, int]:
-        """Return when a mode fits (inf if it never does), and the accelerators free then."""
+        """Return when a mode fits (inf: never), and how many accelerators are free then."""
         capacity, kind, needed = self.capacity, self.capacity.types[mode.type], mode.gpus
         free = sum(capacity.nodes[n].open[kind].bit_count() for n in capacity.nodes_in(capacity.with_open[kind]))
         time = -math.inf if free >= needed else math.inf  # it fits now, or an end must come first
@@ -88,7 +88,7 @@ MAX_KEPT = 64  # maximum number of cached shadows
 
 @dataclass(eq=False)
 class Shadows:
-    """Cached shadow times (earliest estimated starts), reused while valid."""
+    """Cached earliest starts of waiting tasks, used again while they are valid."""
 
     state: RunState
     forecast: Forecast
@@ -102,14 +102,14 @@ class Shadows:
 
     @property
     def ends(self) -> Ends:
-        """Times at which nodes will have room; only in a steady run."""
+        """Times at which nodes will have room; valid only in a steady run."""
         if self._ends is None:
             self._ends = Ends(self.state, self.forecast, self.stops)
         return self._ends
 
     @property
     def pool(self) -> PoolEnds:
-        """Times at which accelerators on any nodes are free; only in a steady run."""
+        """Times at which accelerators on any nodes are free; valid only in a steady run."""
         if self._pool is None:
             self._pool = PoolEnds(self.state, self.forecast)
         return self._pool
@@ -130,9 +130,9 @@ class EarliestFit:
     """Time and place of a task's start if running tasks end as estimated.
 
     In steady runs where counting free devices is enough, the time is the minimum over the nodes (`Ends`), updated only
-    for nodes that changed; `PoolEnds` serves gangs that may use whole accelerators anywhere.  Otherwise the running
-    launches are released in order of expected finish on sketches (what-if copies) of their nodes until a mode of the
-    task fits; cost: one sort of the running launches.
+    for nodes that changed; `PoolEnds` is used for gangs that may use whole accelerators anywhere.  Otherwise the
+    running launches are released in order of expected finish on what-if copies of their nodes, until a mode of the task
+    fits; cost: one sort of the running launches.
     """
 
     def __init__(self, shadows: Shadows, task: Task, mode: Mode | None = None):
@@ -162,7 +162,7 @@ class EarliestFit:
         """Return True if the computed start is certainly still valid.
 
         That is known only if it comes from `Ends`, its time is still to come, and its node has not changed: a task that
-        started elsewhere cannot have made any node fit earlier.
+        started on another node cannot have made any node fit earlier.
         """
         if self._at is None or self._accepted:
             return False
@@ -207,10 +207,7 @@ class EarliestFit:
             self._walk(modes)
 
     def _walk(self, modes: list[Mode]) -> None:
-        """Release launches on sketches of nodes, by expected finish, until a mode fits.
-
-        If a partition's limit may delay the task (`_budgets`), an end anywhere in the partition counts.
-        """
+        """Release launches on copies of nodes, by expected finish, until a mode fits."""
         limited = self._budgets
         free = {mode: self._capacity.free_for(mode) for mode in modes if mode.span_any and not limited}
         # Sorted by end, stable: launches that end together are released in start order.
@@ -248,7 +245,6 @@ class EarliestFit:
         return None
 
     def _within_limits(self, modes: list[Mode]) -> Placement | None:
-        """Return the first mode's placement within sketched nodes and limits."""
         capacity, sketches = self._capacity, self._sketches
         for mode in modes:
             budget = self._budgets[mode.partition] if mode.limited else None
@@ -267,7 +263,6 @@ class EarliestFit:
         return None
 
     def _across(self, mode: Mode) -> Placement | None:
-        """Return a gang's placement on the first nodes that have room at the shadow time."""
         numbers = self._capacity.having_room(mode)
         for number in self._sketches:
             numbers |= 1 << number
@@ -278,7 +273,7 @@ class EarliestFit:
 
     @property
     def placement(self) -> Placement | None:
-        """The placement at which it would start; None if it never will."""
+        """The placement at which the task would start; None if it can never start."""
         if self._placement is None:
             if self._at is not None:
                 self._placement = self._sketch(self._at[0]).place(self._at[1])
@@ -289,7 +284,6 @@ class EarliestFit:
         return self._placement
 
     def _sketch(self, number: int) -> Sketch:
-        """Return a what-if copy of the node as of the shadow time."""
         if (sketch := self._sketches.get(number)) is None:
             sketch = self._sketches[number] = Sketch(self._capacity.nodes[number], lasting=True)
             over = [launch for launch in launches_since(self.state, self._last)
@@ -304,7 +298,7 @@ class EarliestFit:
     # Launches that go on beyond it --------------------------------------------------------------------------
 
     def survives(self, task: Task, placement: Placement) -> bool:
-        """Return True if `task` may start at `placement` without delaying this task."""
+        """Return True if starting `task` at `placement` cannot delay the waiting task."""
         forecast = self.forecast
         # An end at the same time is early enough: ends come before the round.
         if self.time == math.inf or forecast.now + forecast.duration(task, placement) <= self.time:
@@ -325,7 +319,7 @@ class EarliestFit:
         return True
 
     def _spares(self, placement: Placement) -> bool:
-        """Return True if a longer launch does not use the devices reserved for this task."""
+        """Return True if a longer launch does not use the devices reserved for the task."""
         if self._at is not None:
             head, mode, _ = self._at
             if not placement.mode.span_any and placement.devices[0].node != head:
@@ -354,7 +348,7 @@ class EarliestFit:
         return True
 
     def _spares_gang(self, placement: Placement, gang: Mode) -> bool:
-        """Return True if a longer launch leaves enough devices for a gang."""
+        """Return True if a longer launch leaves enough devices for the waiting gang."""
         amount_left = self._free
         if self.anywhere:  # its nodes do not matter: a count will do
             if placement.mode.type is gang.type:

@@ -84,7 +84,7 @@ class LaunchSeen:
 
 @dataclass(eq=False)
 class RequestSeen(LaunchSeen):
-    """A request in a replica's batch, which ends before the replica's launch."""
+    """A request in a replica's batch; it ends before the replica's launch does."""
 
     _task: Task
 
@@ -108,8 +108,8 @@ class Victims:
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
         """Return a placement for a task and the victims to stop; None if impossible.
 
-        Victims are added in the order given until the task fits on a node; then those not needed are spared, first ones
-        first.
+        Victims are added in the given order until the task fits on a node; then those not needed are removed again, the
+        first ones first.
         """
         if self._fleets:
             if task.shape in self._fleets:
@@ -158,10 +158,7 @@ class Victims:
         return None
 
     def _sparing(self, number: int, mode: Mode, needed: list[Task], sketch: Sketch) -> tuple[Placement, list[Task]]:
-        """Return the placement on a node, and the victims that must stop for it.
-
-        Earlier victims are spared first.  `sketch`: the node without all of these victims.
-        """
+        """Return a placement on a node, and the victims needed for it (first ones spared)."""
         for spared in needed[:-1]:  # the last one is needed in any case
             fewer = [victim for victim in needed if victim is not spared]
             without = self._released(number, fewer)
@@ -172,7 +169,6 @@ class Victims:
         return placement, needed
 
     def _allows(self, mode: Mode, number: int, victims: list[Task]) -> bool:
-        """Return True if partition limits let a mode start without these victims."""
         if not mode.limited:
             return True
         budget = self._capacity.budget(mode).copy()
@@ -236,7 +232,7 @@ class EngineView:
 
     @property
     def offers(self) -> Offers:
-        """Index of the emptiest accelerators, for the dispatcher."""
+        """Index of the accelerators with most free capacity, for services."""
         return self._placing.offers
 
     # Where does it fit? -------------------------------------------------------------------------------------

@@ -19,11 +19,12 @@ Better = Mapping[str, Literal["more", "less"]]  # Metric -> better direction, fo
 
 
 def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = None) -> pd.DataFrame:
-    """The policies (rows of a sweep) that no other policy (row) beats in both metrics.
+    """Return two metrics of each policy (row of a sweep), and if it is on the front.
 
-    For a sweep, x or y may also be a key with numbers, such as the number of nodes; less of it is better by default.
-    Columns label, policy, the two metrics, METRIC_half (of their 95 % intervals, or NaN), and `front`.  The front uses
-    the means: a policy whose interval reaches the front may belong to it.  Rows without a value are omitted.
+    A policy is on the Pareto front (column `front`) if no other policy is better in one metric and at least as good in
+    the other.  For a sweep, x or y may also be a key with numbers, such as the number of nodes; less of a key is better
+    by default.  Columns: label, policy, the two metrics, METRIC_half (half-width of the 95 % interval, or NaN),
+    `front`. The front uses means: a policy whose interval reaches it may be on it.  Rows without a value are omitted.
     """
     if x == y:
         raise UsageError(f"a front needs two different metrics; got {x} twice")
@@ -45,7 +46,10 @@ def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = Non
 
 
 def regrets(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> pd.DataFrame:
-    """Distance of each policy from the best policy of its row, as a share of the best."""
+    """Return |value - best| / |best|: the distance of each policy from the best one.
+
+    A row per point of a sweep (or replication of a comparison), a column per policy.
+    """
     more = more_is_better(metric)
     wide = _by_row(found, metric)
     if wide.shape[1] < 2:
@@ -123,8 +127,9 @@ NOUNS = {"cluster.nodes.count": ("nodes", "node"), "cluster.nodes.gpus.count": (
 def knees(sweep: Sweep) -> list[str]:
     """Sentences that name the knee of each policy's curve over one numeric key.
 
-    The knee is the smallest value after which every step gains less than 5 % of the metric there, and before which one
-    gained more on average.  With replications, a gain after the knee is the upper end of its paired 95 % interval.
+    The knee is the smallest value of the key from which every further step improves the metric by less than 5 %, if
+    some earlier step improved it by more on average.  With replications, a gain after the knee is the upper end of its
+    paired 95 % interval.
     """
     metric = next((name for name in sweep.shown_metrics if has_direction(name)), None)
     if metric is None or len(sweep.keys) != 1 or sweep.table[sweep.keys[0]].dtype.kind not in "if":

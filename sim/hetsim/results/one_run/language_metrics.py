@@ -26,7 +26,7 @@ declare_statistics(
 
 @metric(unit="1/s", better="more", of="run", sets=("tokens",))
 def output_rate(run: Measured) -> float:
-    """Output tokens per second of the window, of requests that complete in it."""
+    """Output tokens of the requests that complete in the window, per second of it."""
     frame = run.result.tasks
     if "output_tokens" not in frame or run.duration <= 0:
         return math.nan
@@ -73,7 +73,7 @@ for _label in STATISTICS:
 
 @metric(unit="share", better="neither", of="run", sets=("tokens",), title="KV blocks used")
 def kv_used_mean(run: Measured) -> float:
-    """Mean share of a replica's KV blocks in use, over its computing time."""
+    """Mean share of a replica's KV blocks in use, while the replica computes."""
     rows = run.result.steps
     if not len(rows):
         return math.nan

@@ -1,8 +1,8 @@
 """Devices in a time window: busy, allocated, up, asleep, energy; the timeline.
 
-A launch *allocates* its devices from the decision to its end and makes them *busy* while it computes, both times its
-share.  Cores used by a GPU mode are allocated, not busy.  A device is *up* unless it has failed or sleeps (a waking
-device counts as up: it draws idle power).
+A launch *allocates* its devices from the decision to its end and makes them *busy* while it computes, both multiplied
+by its share of each device.  Cores used by a GPU mode are allocated, not busy.  A device is *up* unless it has failed
+or sleeps (a waking device counts as up: it draws idle power).
 """
 
 from dataclasses import dataclass
@@ -209,7 +209,7 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
     """Return the system's state as steps: each row is valid until the next `time`.
 
     `waiting` tasks are ready and not in a launch, `running` tasks have begun the first stage of their launch.  `busy_*`
-    counts computing devices and `allocated_gpus` occupied ones, times their shares; if launches transfer data,
+    counts computing devices and `allocated_gpus` occupied ones, both weighted by share; if launches transfer data,
     `uploading` and `downloading` count transfers.  `by="type"` or `"node"` adds columns `busy.NAME` and
     `allocated.NAME` (GPUs; cores for a CPU type or a node without GPUs).
     """
@@ -269,7 +269,7 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
 def _groups(
     record: Record, table: ModeTable, launches: LaunchColumns, places: PlaceColumns, amount: np.ndarray, by: str
 ) -> list[tuple[str, np.ndarray]]:
-    """Weight of each launch by device type or node, divided if it spans nodes."""
+    """Return by device type or node the weight of each launch there, for a timeline."""
     if by == "type":
         names = list(dict.fromkeys(mode.type.name for mode in table.modes))
         number = table.column(lambda mode: names.index(mode.type.name), np.int64)[launches.mode]

@@ -164,7 +164,7 @@ def migrations(run: Measured) -> float:
 
 @metric(unit="share", better="neither", of="run")
 def cache_hit_fraction(run: Measured) -> float:
-    """Share of completed requests that a cache answered, of services with a cache."""
+    """Share of completed requests to services with a cache that a cache answered."""
     services = run.result.record.input.services
     names = [service.name for service in services if getattr(service, "cache", None) is not None]
     if not names or not run.count(COMPLETED):
@@ -178,7 +178,7 @@ def cache_hit_fraction(run: Measured) -> float:
 def littles_law(result: Run) -> tuple[float, float]:
     """Return L and λW: mean number in system, arrival rate × mean time in system.
 
-    Equal, up to rounding, for a drained run without warmup in which every task completed.
+    They are equal, up to rounding, for a drained run without warmup in which every task completed.
     """
     run = result.measured
     return jobs_in_system_mean(run), len(run.status) / run.duration * run.mean("response")

@@ -12,7 +12,7 @@ PLACE_NAMES = {"host": "host memory of a node", "disk": "the disk of a node"}
 
 
 def place_problems(streams: Sequence[TaskStream], context: Context) -> list[Problem]:
-    """Return problems of services' model sources; warn of models that do not all fit."""
+    """Return problems of the sources of models; warn if models exceed their space."""
     problems: list[Problem] = []
     totals: dict[str, float] = {}
     for stream in (one for one in streams if one.replica_modes):
