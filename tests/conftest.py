@@ -28,7 +28,6 @@ if "PYTHONPATH" in os.environ:  # of a test that starts a process in a folder of
 import tiers  # noqa: E402
 import touched  # noqa: E402
 
-
 REAL_SLURM = Path(__file__).parent / "oracle" / "test_real_slurm.py"
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 import hetsim as hs
 from hetsim.errors import ScenarioError
+from hetsim_policies.dynamic.common.admission_cycle import Admission
 
 NODES = [{"name": "n", "count": 2, "cpus": 8, "gpus": {"type": "a", "count": 4}, "rack": "r0"},
          {"name": "m", "count": 2, "cpus": 8, "gpus": {"type": "b", "count": 4}, "rack": "r1"}]  # fmt: skip
@@ -54,6 +57,32 @@ def test_a_preempted_job_queues_again_when_its_pods_have_ended(more, again):
     result = run(jobs, ALL, **more)
     assert result.metric("preemptions") == 1
     assert sorted(result.tasks["finish"])[-1] == again + 100
+
+
+@pytest.mark.parametrize(("more", "expected"), [({}, [0, 9, 0]), ({"requeue": "1 s"}, [0, 12.5, 0])])
+def test_jobs_that_did_not_fit_are_considered_again_some_time_after_a_release(more, expected):
+    """When the second is considered again, at 11 s, one of another kind has come; it ends at 12.5 s."""
+    jobs = [("a", 0, 4, 10, {}), ("a", 1, 4, 9, {}), ("a", 10.5, 2, 2, {})]
+    if not more:
+        jobs[2] = ("a", 19, 2, 2, {})
+    assert waits(run(jobs, {"a": {"quotas": {"any": {"gpus": 4}}}}, **more)) == expected
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_plainly_hopeless_is_what_nomination_finds(seed, monkeypatch):
+    """Queues that borrow, reclaim and preempt decide the same with the quick answer and without it."""
+    draw, found = random.Random(seed), []
+    rules = {"reclaim_within_cohort": "any", "within_cluster_queue": "lower_priority" if seed % 2 else "never"}
+    sizes = {"a": 4, "b": 8}
+    queues = {name: {"cohort": "all", "quotas": {"any": {"gpus": gpus}}, **rules} for name, gpus in sizes.items()}
+    jobs = [(draw.choice("ab"), draw.randrange(30), draw.choice([1, 2, 4]), draw.randrange(5, 30),
+             {"priority": draw.randrange(3)}) for _ in range(24)]  # fmt: skip
+    quick = Admission.hopeless
+    monkeypatch.setattr(Admission, "hopeless", lambda self, job: (found.append(quick(self, job)), found[-1])[1])
+    with_it = run(jobs, queues).tasks
+    monkeypatch.setattr(Admission, "hopeless", lambda self, job: None)
+    assert with_it.equals(run(jobs, queues).tasks)
+    assert sum(one is not None for one in found) > 5
 
 
 def test_limits_of_borrowing_and_lending_hold():
@@ -107,7 +136,20 @@ def test_a_job_over_nodes_lies_in_one_rack_where_its_flavor_says_so():
         tasks = hs.run(hs.load({"name": "k", "cluster": {"nodes": nodes}, "workload": jobs, "policy": policy})).tasks
         return float((tasks["start"] - tasks["arrival"]).iloc[-1])
 
-    assert (wait("required"), wait("preferred"), wait(None)) == (8, 0, 0)
+    assert (wait("required"), wait("preferred"), wait("unconstrained"), wait(None)) == (8, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("wide", "racks"), [(2, "c"), (3, "b"), (4, "a"), (6, "ac"), (7, "ab"), (8, "abc")])
+def test_a_job_over_racks_uses_the_fewest_and_the_fullest_that_do(wide, racks):
+    """Racks of 4, 3 and 2 nodes: the largest whole, and for the rest the smallest that suffices."""
+    sizes = {"a": 4, "b": 3, "c": 2}
+    nodes = [{"name": f"{rack}n", "count": count, "cpus": 8, "rack": rack} for rack, count in sizes.items()]
+    job = {"name": "gang", "class": "q", "cpus": 8, "nodes": wide, "cpu_time": "9 s", "count": 1}
+    policy = {"name": "kueue", "queues": {"q": {"quotas": {"all": {"cores": 99}}}},
+              "flavors": {"all": {"topology": "preferred"}}}  # fmt: skip
+    work = [{**job, "arrivals": {"process": "deterministic", "interval": "1 s"}}]
+    tasks = hs.run({"name": "k", "cluster": {"nodes": nodes}, "workload": work, "policy": policy}).tasks
+    assert "".join(sorted({name[0] for name in tasks["node"].iloc[0].split("+")})) == racks
 
 
 def test_a_cycle_takes_one_head_of_each_queue_and_decisions_take_time():

@@ -203,6 +203,24 @@ class Admission:
 
     # Flavors --------------------------------------------------------------------------------------------------
 
+    def hopeless(self, workload: Workload) -> "Entry | None":
+        """Return the entry of a workload if it is plain that there are neither quota nor candidates.
+
+        Plain: of one resource in one flavor, in a queue that may only reclaim its own quota, and has not enough of it.
+        """
+        queue, rules, (requests, suits) = workload.queue, workload.queue.rules, workload.pod_sets[0]
+        others = (rules.strategy, rules.reclaim_within_cohort, rules.borrow_within_cohort)
+        if self.fair or len(requests) != 1 or len(queue.path) > 2 or others != ("best_effort_fifo", "any", "never"):
+            return None
+        ((name, amount),) = requests.items()
+        flavors = queue.group_of[name][1]
+        key = flavors[0], name
+        if (len(flavors) == 1 and (suits is None or flavors[0] in suits) and queue.borrows(key, amount)
+                and queue.available(key) < amount <= queue.potential(key)
+                and not queue.preemptible(workload, rules.within_cluster_queue, {key})):  # fmt: skip
+            return Entry(workload, mode=NO_CANDIDATES, outcome="no candidates")
+        return None
+
     def nominate(self, workload: Workload, pinned: Sequence[Mapping[str, str]] = ()) -> Entry:
         """Choose flavors (among `pinned`, if given), and the workloads to preempt."""
         made, self._found = Entry(workload), {}
@@ -247,7 +265,7 @@ class Admission:
                 chosen[name] = self._fitness(workload, key, used.get(key, 0) + requests[name])
                 if chosen[name][0] == NO_FIT:
                     break
-            worst = min(chosen.values(), key=lambda fitness: goodness(fitness, rules))
+            worst = min(chosen.values(), key=lambda fitness: goodness(fitness, rules) if len(chosen) > 1 else ())
             passes = worst[1] > 0 and rules.when_can_borrow == "try_next_flavor"
             passes |= PREEMPT <= worst[0] <= RECLAIM and rules.when_can_preempt == "try_next_flavor"
             stays = worst[0] > NO_CANDIDATES and not passes

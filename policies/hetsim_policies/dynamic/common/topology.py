@@ -1,0 +1,51 @@
+"""Topology-aware placement: the domains (blocks, racks, nodes) that get the pods of a workload.
+
+Where one domain suffices, the one with the least room that suffices is chosen (best fit); otherwise those with the most
+room, and best fit for the rest.  Unconstrained pods fill the domains with the least room first.
+Reference: Kueue (kubernetes-sigs/kueue), KEP-2724.  Cost: O(n²) for the n domains of a level, if pods are on many.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Topology = Literal["required", "preferred", "unconstrained"]
+
+
+@dataclass(eq=False)
+class Domain:
+    """A domain: names on all levels, highest first; room for pods; what it contains."""
+
+    names: tuple[str, ...]
+    room: int
+    inside: list["Domain"] = field(default_factory=list)
+
+
+def place(levels: Sequence[Sequence[Domain]], count: int, level: int, topology: Topology) -> dict[Domain, int] | None:
+    """Return the pods of each domain of the lowest level; None if they do not fit.
+
+    levels: the domains by level, highest first.  level: pods must be in one of its domains; if that is only preferred,
+    in one of a higher level, or else in several of the highest.
+    """
+    chosen = fill(levels[level], count, topology == "unconstrained")
+    while topology == "preferred" and level and (len(chosen) > 1 or sum(chosen.values()) < count):
+        level -= 1
+        chosen = fill(levels[level], count)
+    if (topology == "required" and len(chosen) > 1) or sum(chosen.values()) < count:
+        return None
+    for _ in levels[level + 1 :]:
+        chosen = fill([domain for one in chosen for domain in one.inside], count)
+    return chosen
+
+
+def fill(domains: Sequence[Domain], count: int, least: bool = False) -> dict[Domain, int]:
+    """Return the pods of the domains that are used; fewer than `count` if all are full."""
+    rest, chosen = sorted(domains, key=lambda one: (one.room if least else -one.room, one.names)), dict[Domain, int]()
+    while rest and count:
+        fits = [one for one in rest if one.room >= count and not (least and chosen)]
+        best = min(fits, key=lambda one: one.room, default=rest[0])
+        rest.remove(best)
+        if taken := min(best.room, count):
+            chosen[best] = taken
+            count -= taken
+    return chosen
