@@ -4,9 +4,9 @@
 
 The generators are those of test/performance/scheduler in kubernetes-sigs/kueue, and the published figures those of the
 comments in their range specifications.  The generator creates at most 1,000 workloads a second.  With 22.1 ms a start
-the wall times are 351, 1,110 and 351 s, but large workloads wait too little.  Kueue considers workloads that did not fit
-a second after a release of quota: with --requeue 1 and 18.5 ms a start the baseline has 349 s, and waits of 18.9, 101.2
-and 233.8 s; the wall time of large-scale is then 20 % too short.
+the wall times are 351, 1,110 and 351 s, but large workloads wait too little.  Kueue considers workloads that did not
+fit a second after a release of quota: with --requeue 1 and 18.5 ms a start the baseline has 349 s, and waits of 18.9,
+101.2 and 233.8 s; the wall time of large-scale is then 20 % too short.
 """
 
 from __future__ import annotations
