@@ -9,6 +9,7 @@ import pytest
 import hetsim as hs
 from hetsim.errors import ScenarioError
 from hetsim_policies.dynamic.common.admission_cycle import Admission
+from hetsim_policies.dynamic.common.topology import Domain, place
 
 NODES = [{"name": "n", "count": 2, "cpus": 8, "gpus": {"type": "a", "count": 4}, "rack": "r0"},
          {"name": "m", "count": 2, "cpus": 8, "gpus": {"type": "b", "count": 4}, "rack": "r1"}]  # fmt: skip
@@ -150,6 +151,41 @@ def test_a_job_over_racks_uses_the_fewest_and_the_fullest_that_do(wide, racks):
     work = [{**job, "arrivals": {"process": "deterministic", "interval": "1 s"}}]
     tasks = hs.run({"name": "k", "cluster": {"nodes": nodes}, "workload": work, "policy": policy}).tasks
     assert "".join(sorted({name[0] for name in tasks["node"].iloc[0].split("+")})) == racks
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pods_are_placed_in_as_few_domains_as_possible(seed):
+    """Blocks of racks of hosts: all choices of racks are tried, for one rack, one block or several of them."""
+    draw = random.Random(seed)
+    blocks = [Domain((f"b{b}",), 0) for b in range(3)]
+    for block in blocks:
+        racks = [Domain((*block.names, f"r{r}"), 0) for r in range(2)]
+        for rack in racks:
+            rack.inside = [Domain((*rack.names, f"h{h}"), draw.randrange(4)) for h in range(3)]
+            rack.room = sum(one.room for one in rack.inside)
+        block.inside, block.room = racks, sum(one.room for one in racks)
+    racks = [rack for block in blocks for rack in block.inside]
+    levels = [blocks, racks, [host for rack in racks for host in rack.inside]]
+    room = {host: host.room for host in levels[2]}
+    for count in range(1, sum(one.room for one in blocks) + 2):
+        for level, kind in ((0, "required"), (1, "required"), (0, "preferred"), (1, "preferred"), (2, "unconstrained")):
+            enough = [one.room for one in levels[level] if one.room >= count]
+            got = place(levels, count, level, kind)
+            if (kind == "required" and not enough) or count > sum(room.values()):
+                assert got is None
+                continue
+            assert sum(got.values()) == count and all(0 < pods <= room[host] for host, pods in got.items())
+            if kind == "unconstrained":
+                least = sorted(filter(None, room.values()))[: len(got)]
+                assert sorted(room[host] for host in got) == (least if len(got) > 1 else [min(enough)])
+                continue
+            depth = next((at for at in range(level, -1, -1) if max(one.room for one in levels[at]) >= count), 0)
+            used = {host.names[: depth + 1] for host in got}
+            sizes = {one.names: one.room for one in levels[depth]}
+            fewest = next(n for n in range(1, 7) if sum(sorted(sizes.values())[-n:]) >= count)
+            assert len(used) == fewest
+            rest = count - sum(sorted(sizes.values())[len(sizes) - fewest + 1 :])
+            assert min(sizes[one] for one in used) == min(size for size in sizes.values() if size >= rest)
 
 
 def test_a_cycle_takes_one_head_of_each_queue_and_decisions_take_time():

@@ -40,7 +40,7 @@ from hetsim.policy import (
 from hetsim.policy.contract import PlanProblem
 from hetsim_policies.dynamic.common.admission_cycle import FIT, Admission, Entry, Queue, Rules, Strategy, Workload
 from hetsim_policies.dynamic.common.cohorts import Cohort, Key, Quota
-from hetsim_policies.dynamic.common.topology import Domain, Topology, fill
+from hetsim_policies.dynamic.common.topology import Domain, Topology, place
 from hetsim_policies.dynamic.users import Owners, owner_of, owners_of
 
 Amount = Annotated[float, Field(ge=0)]
@@ -349,7 +349,7 @@ class Kueue(Scheduler):
                     rack.room += need // mode.node_count if equal else int(view.free(mode.type.name, node))
             tries = [[one] for one in sorted(racks.values(), key=lambda one: one.room)]
             if topology != "required":
-                tries += [[*fill([*racks.values()], need)], []] if racks else [[]]
+                tries += [[*(place([[*racks.values()]], need, 0, "preferred") or ())], []] if racks else [[]]
             for chosen in tries:
                 among = sum(self._racks[one.names[0]] for one in chosen) & nodes if chosen else nodes
                 placement = view.first(mode, job.task, among=None if among == -1 else among)

@@ -27,19 +27,19 @@ def place(levels: Sequence[Sequence[Domain]], count: int, level: int, topology: 
     levels: the domains by level, highest first.  level: pods must be in one of its domains; if that is only preferred,
     in one of a higher level, or else in several of the highest.
     """
-    chosen = fill(levels[level], count, topology == "unconstrained")
+    chosen = _fill(levels[level], count, topology == "unconstrained")
     while topology == "preferred" and level and (len(chosen) > 1 or sum(chosen.values()) < count):
         level -= 1
-        chosen = fill(levels[level], count)
+        chosen = _fill(levels[level], count)
     if (topology == "required" and len(chosen) > 1) or sum(chosen.values()) < count:
         return None
     for _ in levels[level + 1 :]:
-        chosen = fill([domain for one in chosen for domain in one.inside], count)
+        chosen = _fill([domain for one in chosen for domain in one.inside], count)
     return chosen
 
 
-def fill(domains: Sequence[Domain], count: int, least: bool = False) -> dict[Domain, int]:
-    """Return the pods of the domains that are used; fewer than `count` if all are full."""
+def _fill(domains: Sequence[Domain], count: int, least: bool = False) -> dict[Domain, int]:
+    """Return the pods of the used domains; fewer than `count` if all are full."""
     rest, chosen = sorted(domains, key=lambda one: (one.room if least else -one.room, one.names)), dict[Domain, int]()
     while rest and count:
         fits = [one for one in rest if one.room >= count and not (least and chosen)]
