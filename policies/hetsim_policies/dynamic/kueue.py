@@ -336,7 +336,7 @@ class Kueue(Scheduler):
         return None if topology == "unconstrained" else topology
 
     def _place(self, job: Workload, flavors: Sequence[Mapping[str, str]], view: View) -> Placement | None:
-        """Return the first free nodes of the job's flavors, in racks as Kueue chooses them."""
+        """Return the first free nodes of the job's flavors, in the racks of Kueue."""
         nodes, topology = -1, self._topology(job, flavors)
         for flavor in {flavor: None for one in flavors for flavor in one.values()}:
             nodes &= self._masks.get(flavor, -1)

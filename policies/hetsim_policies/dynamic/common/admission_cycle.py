@@ -204,7 +204,7 @@ class Admission:
     # Flavors --------------------------------------------------------------------------------------------------
 
     def hopeless(self, workload: Workload) -> "Entry | None":
-        """Return the entry of a workload if it is plain that there are neither quota nor candidates.
+        """Return an entry if there are plainly neither quota nor candidates.
 
         Plain: of one resource in one flavor, in a queue that may only reclaim its own quota, and has not enough of it.
         """

@@ -1,4 +1,4 @@
-"""Topology-aware placement: the domains (blocks, racks, nodes) that get the pods of a workload.
+"""Topology-aware placement: the racks, blocks or nodes that get pods.
 
 Where one domain suffices, the one with the least room that suffices is chosen (best fit); otherwise those with the most
 room, and best fit for the rest.  Unconstrained pods fill the domains with the least room first.
