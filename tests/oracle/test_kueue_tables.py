@@ -3,6 +3,7 @@
 import json
 import math
 from functools import partial
+from heapq import heappop
 from pathlib import Path
 
 import pytest
@@ -302,7 +303,7 @@ def cycle(case):
         if one is not None and "admitted" not in given and not given.get("finished"):
             lines[one.queue.name].add(one)
     admission = rules.Admission(case["fair"])
-    heads = [head for line in lines.values() if (head := line.pop()) is not None]
+    heads = [heappop(heap)[-1] for line in lines.values() if (heap := line.first())]
     entries = []
     want = case["want"]
     for entry in admission.cycle(heads):

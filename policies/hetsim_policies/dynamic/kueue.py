@@ -15,7 +15,8 @@ cohort tree in which a job has arrived or ended.  Kinds of jobs that do not fit 
 import math
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal
+from heapq import heappop
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -121,9 +122,8 @@ class Kueue(Scheduler):
         requeue: Seconds = 0.0,
         one_head: bool = False,
     ):
-        self.of, self.preempt_mode, self.one_head = of, preempt_mode, one_head
-        self.ending, self.requeue = ending, requeue
-        self.given, self.flavors = queues or {}, flavors or {}
+        self.of, self.ending, self.requeue, self.one_head = of, ending, requeue, one_head
+        self.given, self.flavors, self.preempt_mode = queues or {}, flavors or {}, preempt_mode
         self.admission = Admission(fair_sharing, strategies)
         self._cohorts: dict[str, Cohort] = {}
         self._queues: dict[str, Queue] = {}
@@ -135,7 +135,7 @@ class Kueue(Scheduler):
             self._queue(name, one, None if one.cohort is None else self._cohort(one.cohort, cohorts or {}, ()))
         for root in {queue.root: None for queue in self._queues.values()}:
             root.settle()
-        self._live: dict[Queue, None] = {}  # queues with heads to consider
+        self._live: dict[Queue, Any] = {}  # queues with heads to consider
         self._jobs: dict[int, Workload] = {}
         # Jobs with quota but without nodes, and their flavors
         self._unplaced: dict[Workload, Sequence[Mapping[str, str]]] = {}
@@ -240,17 +240,16 @@ class Kueue(Scheduler):
             job.queue.take(job)
             self._unplaced.pop(job, None)
             self._live.update(self._trees[job.queue.root])
-            if self.requeue:
-                self._woken.setdefault(job.queue.root, math.inf)  # the next round adds the time
-            else:
-                self._wake(job.queue.root)
+            self._woken.setdefault(job.queue.root, math.inf)  # the next round adds the time
+            self._wake(-math.inf if self.requeue else math.inf)
 
-    def _wake(self, root: Cohort) -> None:
-        """Reconsider the jobs of a tree that were set aside."""
-        self._woken.pop(root, None)
-        for queue in self._trees[root]:
-            queue.aside.clear()
-        self._live.update(self._trees[root])
+    def _wake(self, now: float) -> None:
+        """Reconsider the jobs that were set aside in trees whose time has come."""
+        for root in [root for root, due in self._woken.items() if due <= now]:
+            del self._woken[root]
+            self._live.update(self._trees[root])
+            for queue in self._trees[root]:
+                queue.aside.clear()
 
     # Rounds ---------------------------------------------------------------------------------------------------
 
@@ -261,8 +260,7 @@ class Kueue(Scheduler):
                 if (placement := self._place(job, flavors, view)) is not None:
                     del self._unplaced[job]
                     yield Start(job.task, placement)
-        for root in [root for root, due in self._woken.items() if due <= view.now]:
-            self._wake(root)
+        self._wake(view.now)
         for job in [job for job, due in self._again.items() if due <= view.now]:
             del self._again[job]
             self._wait_in_queue(job)
@@ -272,26 +270,27 @@ class Kueue(Scheduler):
                 break
         if self._live or self._again or self._woken:
             self._woken = {root: min(due, view.now + self.requeue) for root, due in self._woken.items()}
-            next_due = min([*self._again.values(), *self._woken.values()], default=math.inf)
-            yield Wait(math.nextafter(view.now, math.inf) if self._live else next_due)
+            yield Wait(math.nextafter(view.now, math.inf) if self._live else min((self._again | self._woken).values()))
         else:
             yield WAIT_FOR_CHANGE if view.num_waiting(own=True) else WAIT_FOR_READY
 
     def _cycle(self, view: View) -> Iterator[Decision]:
-        popped = {queue: queue.pop() for queue in self._live}
-        self._live = {queue: None for queue, head in popped.items() if head is not None}
         moved, victims, heads = dict[Cohort, bool](), dict[Workload, str](), list[Workload]()
-        for head in filter(None, popped.values()):
-            if (hopeless := self.admission.hopeless(head)) is None:
-                heads.append(head)
-            else:
-                moved[head.queue.root] = yield from self._wait(hopeless)
+        self._live = {queue: heap for queue in self._live if (heap := queue.first())}
+        for queue, heap in self._live.items():
+            if not self.admission.hopeless(job := heap[0][-1]):
+                heads.append(heappop(heap)[-1])
+                continue
+            queue.set_aside(heap)
+            moved[queue.root] = True
+            if job.task.index not in self._short:
+                self._short.add(job.task.index)
+                yield Annotate(job.task, "quota")
         for entry in self.admission.cycle(heads):
             moves = entry.outcome == "preempting"
             victims |= entry.targets if moves else {}
             moves |= (yield from self._admit(entry, view)) or (yield from self._wait(entry))
-            root = entry.workload.queue.root
-            moved[root] = moved.get(root, False) or moves
+            moved[entry.workload.queue.root] = moves or moved.get(entry.workload.queue.root, False)
         for one in victims:
             self._again[one] = view.now + self.ending
             if one in self._unplaced:  # it has nothing to stop
@@ -332,8 +331,7 @@ class Kueue(Scheduler):
         if all(mode.node_count == 1 and not mode.span_any for mode in job.modes):
             return None
         given = (self.flavors[flavor].topology for one in flavors for flavor in one.values() if flavor in self.flavors)
-        topology = job.task.label("topology") or next(filter(None, given), None)
-        return None if topology == "unconstrained" else topology
+        return job.task.label("topology") or next(filter(None, given), None)
 
     def _place(self, job: Workload, flavors: Sequence[Mapping[str, str]], view: View) -> Placement | None:
         """Return the first free nodes of the job's flavors, in the racks of Kueue."""
@@ -341,10 +339,11 @@ class Kueue(Scheduler):
         for flavor in {flavor: None for one in flavors for flavor in one.values()}:
             nodes &= self._masks.get(flavor, -1)
         for mode in job.modes:
-            racks = {name: Domain((name,), 0) for name, rack in self._racks.items() if topology and rack & nodes}
+            named = self._racks.items() if topology in ("required", "preferred") else ()
+            racks = {name: Domain((name,), 0) for name, rack in named if rack & nodes}
             need, equal = mode.gpus or mode.millicores // MILLI, mode.node_count > 1
             fitting = view.nodes.fitting(mode.unit or mode) if equal else range(len(view.cluster.nodes))
-            for node in fitting if topology else ():
+            for node in fitting if racks else ():
                 if nodes >> node & 1 and (rack := racks.get(view.cluster.nodes[node].spec.rack or "")):
                     rack.room += need // mode.node_count if equal else int(view.free(mode.type.name, node))
             tries = [[one] for one in sorted(racks.values(), key=lambda one: one.room)]

@@ -1,8 +1,7 @@
 """Topology-aware placement: the racks, blocks or nodes that get pods.
 
 Where one domain suffices, the one with the least room that suffices is chosen (best fit); otherwise those with the most
-room, and best fit for the rest.  Unconstrained pods fill the domains with the least room first.
-Reference: Kueue (kubernetes-sigs/kueue), KEP-2724.  Cost: O(n²) for the n domains of a level, if pods are on many.
+room, and best fit for the rest; unconstrained pods fill small ones first.  Reference: Kueue, KEP-2724.  Cost: O(n²).
 """
 
 from collections.abc import Sequence
@@ -40,12 +39,12 @@ def place(levels: Sequence[Sequence[Domain]], count: int, level: int, topology: 
 
 def _fill(domains: Sequence[Domain], count: int, least: bool = False) -> dict[Domain, int]:
     """Return the pods of the used domains; fewer than `count` if all are full."""
-    rest, chosen = sorted(domains, key=lambda one: (one.room if least else -one.room, one.names)), dict[Domain, int]()
+    rest, chosen = [one for one in domains if one.room], dict[Domain, int]()
+    rest.sort(key=lambda one: (one.room if least else -one.room, one.names))
     while rest and count:
         fits = [one for one in rest if one.room >= count and not (least and chosen)]
         best = min(fits, key=lambda one: one.room, default=rest[0])
         rest.remove(best)
-        if taken := min(best.room, count):
-            chosen[best] = taken
-            count -= taken
+        chosen[best] = min(best.room, count)
+        count -= chosen[best]
     return chosen
