@@ -29,10 +29,10 @@ ROUNDING = 1e-9
 class TrunkReservation(AtStations):
     """Trunk reservation: a class is admitted only if enough servers remain for others.
 
-    Decides: the servers of a device type are the launches of a mode that fit simultaneously (times the largest batch
-    for requests); those not occupied by admitted tasks are free.  A task of a class with r in `reserve` needs r + 1
-    free servers at its best device type.  No task waits, since a task is admitted only to a free server; the parameter
-    `servers` replaces the number of servers.
+    Decides: the number of servers of a device type is the number of launches of a mode that fit simultaneously (for
+    requests: times the largest batch), and servers not occupied by admitted tasks are free.  A task whose class has the
+    value r in `reserve` needs r + 1 free servers at its best device type.  No task waits, since a task is admitted only
+    to a free server; the parameter `servers` replaces the number of servers.
     Reference: Miller, A Queueing Reward System with Several Customer Classes, Management Science 16 (1969); Key,
     Optimal Control and Trunk Reservation in Loss Networks, Probability in the Engineering and Informational Sciences 4
     (1990).
@@ -129,10 +129,11 @@ class Naor(AtStations):
     """Naor's thresholds: individually, socially or revenue-optimal limits on queues.
 
     Decides: a task is admitted while the number of tasks in the system is below a threshold.  With reward R for an
-    answer and cost C per second in the system, the individual threshold is the last position whose expected stay costs
-    at most R; the social threshold maximizes λ(1 − P_block)·R − C·L (λ: arrival rate, L: mean number in the system);
-    the revenue threshold maximizes price times admission rate, at the price that leaves the last task no surplus.
-    Social and revenue thresholds need λ and the mean service time, both estimated online.
+    answer and cost C per second in the system, the individual threshold is the last position in the queue at which the
+    expected time in the system costs at most R; the social threshold maximizes λ(1 − P_block)·R − C·L (λ: arrival rate,
+    L: mean number in the system); the revenue threshold maximizes price times admission rate, where the price equals
+    the surplus of a task at the last position.  Social and revenue thresholds need λ and the mean service time, both
+    estimated online.
     Reference: Naor, The Regulation of Queue Size by Levying Tolls, Econometrica 37 (1969); on c servers Knudsen,
     Individual and Social Optimization in a Multiserver Queue, Econometrica 40 (1972).
     Proven: optimal for M/M/c in order of arrival with equal tasks; revenue ≤ social ≤ individual (Naor).  Weakness: it
@@ -232,9 +233,9 @@ class MdpThreshold(AtStations):
     Reference: Lippman, Applying a New Device in the Optimization of Exponential Queueing Systems, Operations Research
     23 (1975); Stidham, Optimal Control of Admission to a Queueing System, IEEE Transactions on Automatic Control 30
     (1985).
-    Proven: optimal for the model; with one class it is Naor's social threshold, with several classes of equal times and
-    no room it is trunk reservation.  Weakness: the model has no deadlines and no order of service, and grows as
-    places^classes.
+    Proven: optimal for the model; with one class the policy is Naor's social threshold, with several classes of equal
+    times and no room it is trunk reservation.  Weakness: the model has no deadlines and no order of service, and its
+    number of states grows as places^classes.
     Cost: O(1) per decision; a solution for two classes, 50 servers and 50 more places takes some tenths of a second.
 
     rewards: value of an answer by class; every class of the workload must be named.

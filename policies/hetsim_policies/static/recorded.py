@@ -22,7 +22,7 @@ MAX_PROBLEMS = 100  # problems of a plan that are named; the rest is counted
 
 
 class Replay(PlannedScheduler):
-    """Follow a static plan from a file: mode and devices of each task, order per device.
+    """Follow a plan from a file: each task's mode and devices, and order per device.
 
     Decides nothing beyond the plan.  A task starts when it is at the head of the queues of all its devices, these
     devices are free, and its predecessors are done; the plan fixes no times.  If tasks take the times estimated when

@@ -49,8 +49,8 @@ def largest(most: int, holds: Callable[[int], bool]) -> int:
 class Outlook(NamedTuple):
     """Times when a device's engines become free, to predict the end of a batch.
 
-    Exact if estimates are exact and nothing else starts on the device or shares its links.  `loading`: additional
-    seconds of the upload, because the device lacks the model.
+    The times are exact if estimates are exact and no other task starts on the device or shares its links.  `loading`:
+    additional seconds of the upload, because the device lacks the model.
     """
 
     now: float
