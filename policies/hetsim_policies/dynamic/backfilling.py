@@ -1,8 +1,8 @@
 """Backfilling: reservations for the head, for all waiting tasks, or for gangs.
 
 Reservations of many tasks are made in order of arrival and kept while tasks end when expected: a new task then gets a
-reservation that delays none of these.  When a task ends at another time, or overruns, all reservations are made again,
-in the same order.
+reservation that delays no earlier reservation.  When a task ends at another time, or overruns, all reservations are
+made again, in the same order.
 """
 
 import math
@@ -38,12 +38,13 @@ ROUND_COST = 1e-6
 class EasyBackfill(Backfilling):
     """EASY backfilling: the head has a reservation; tasks that cannot delay it pass.
 
-    Decides when.  Tasks start in the order of arrival until one, the head, does not fit.  Its shadow is the earliest
-    time, and the node, at which it could start if running tasks ended as estimated.  Tasks behind the head start, in
-    order of arrival, if they end by then, run elsewhere, or leave the head's resources free there.
+    Decides when.  Tasks start in the order of arrival until one, the head, does not fit.  The head's shadow is the
+    earliest time, and the node, at which it could start if running tasks ended as estimated.  Tasks behind the head
+    start, in order of arrival, if they end by this time, run on other nodes, or leave enough resources for the head on
+    its node.
     Reference: Lifka, The ANL/IBM SP Scheduling System (1995); Mu'alem and Feitelson, Utilization, Predictability,
     Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling (2001).  With exact estimates a
-    head never starts after the shadow it had when it became head.  Only the head has a guarantee.
+    head never starts later than the shadow computed when it became head.  Only the head has a guarantee.
     With wrong estimates: a task that ends early moves the shadow forward, since it is computed again after every
     release; a task that overruns counts as ending immediately, and keeps its resources.
     Weakness: a wide task far down the queue can be passed by any number of others; overestimates hide gaps.
@@ -217,9 +218,9 @@ class ConservativeBackfill(Backfilling):
 class GangBackfill(ConservativeBackfill):
     """Gang backfilling: gangs of whole nodes have reservations, other tasks fill in.
 
-    Decides when and where.  Tasks are considered in the order of arrival.  A gang, which needs every accelerator of a
-    node (or spans nodes), gets a reservation at the earliest time at which whole nodes are free, and keeps it; a
-    smaller task starts only if it fits now and delays no such reservation, and has no reservation.
+    Decides when and where.  Tasks are considered in the order of arrival.  A gang, a task that needs every accelerator
+    of a node or spans nodes, gets a permanent reservation at the earliest time at which enough whole nodes are free.  A
+    smaller task has no reservation; it starts only if it fits now and delays no reservation of a gang.
     Reference: Feitelson and Jette, Improved Utilization and Responsiveness with Gang Scheduling (1997), for gangs on
     whole nodes; reservations as in Mu'alem and Feitelson (2001).  Without reservations wide gangs starve, since smaller
     tasks occupy each node as it becomes free.

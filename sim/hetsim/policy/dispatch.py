@@ -1,8 +1,8 @@
 """Dispatch of many similar services: calls only policies whose answer may change.
 
-If a batching policy delays, its answer is for the device that was offered, in the state of that device at that time.
-The answer remains valid while the offer is the same and the service's own queue has not changed; so a batch costs one
-or two calls of policies, however many services there are.
+If a batching policy delays, its answer is for the offered device in its present state.  The answer remains valid while
+the offer and the service's own queue do not change; so a batch costs one or two calls of policies, however many
+services there are.
 """
 
 import math
