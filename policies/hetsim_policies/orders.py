@@ -2,7 +2,7 @@
 
 A key is constant while its task waits.  Registered as a scheduler, a key becomes a `ListScheduler` with the parameters
 `placement` and `discipline` (block: no task passes a head that does not fit; skip: any task that fits may start; keep:
-a task that has become the head remains the head).  Cost of each: O(log n) per task, O(1) if keys arrive in ascending
+a task that has become the head remains the head).  Cost of all: O(log n) per task, O(1) if keys arrive in ascending
 order.
 """
 
@@ -29,8 +29,8 @@ def lcfs(task: Task) -> float:
 def sjf(task: Task) -> float:
     """Shortest job first: the task of lowest estimated time in its best mode.
 
-    Reference: Conway, Maxwell, Miller, Theory of Scheduling (1967), ch. 8.  It does not preempt.  For M/G/1 it has the
-    minimum mean wait of all non-preemptive orders.  Weakness: long tasks can starve (see `priority` with aging), and
+    Reference: Conway, Maxwell, Miller, Theory of Scheduling (1967), ch. 8.  It does not preempt.  It has the least mean
+    wait among non-preemptive orders for M/G/1.  Weakness: long tasks can starve (see `priority` with aging), and
     estimates must be good.
     """
     return task.shortest_estimate
@@ -67,8 +67,7 @@ def smallest_first(task: Task) -> float:
 
     Devices are counted in the task's fastest mode.  Reference: Majumdar, Eager, Bunt, Scheduling in Multiprogrammed
     Parallel Systems (1988).  It needs no time estimates, and under discipline `block` the head seldom blocks other
-    tasks.
-    Weakness: wide gangs starve.
+    tasks.  Weakness: wide gangs starve.
     """
     return _width(task)
 

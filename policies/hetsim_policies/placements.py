@@ -52,8 +52,7 @@ def worst_fit(task: Task, view: View) -> Placement | None:
 
     It spreads the load, which minimizes interference and contention.  Weakness: it fragments, so wide gangs find no
     room although enough GPUs are free in total.  Reference: Johnson et al. (1974), at most twice the minimum number of
-    bins.
-    Cost: an index lookup; with several modes or data a few NumPy operations over the nodes that fit.
+    bins.  Cost: an index lookup; with several modes or data a few NumPy operations over the nodes that fit.
     """
     return _by_room(task, view, tightest=False)
 

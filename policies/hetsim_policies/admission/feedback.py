@@ -24,9 +24,8 @@ class Gradient(Admission):
     queue), where s is `smoothing` and g = tolerance · B / R, limited to [0.5, 1], with the base response B.  L is
     unchanged if fewer than L/2 tasks were in the system at all times.
     Reference: concurrency-limits of Netflix (2018), classes GradientLimit (base: the minimum) and Gradient2Limit (base:
-    an average over long windows); the idea is that of TCP Vegas (Brakmo and Peterson, 1995).
-    Known: in equilibrium L (1 − g) = queue; for c always busy servers with equal service times L = queue + tolerance ·
-    c.
+    an average over long windows); the idea is that of TCP Vegas (Brakmo and Peterson, 1995).  Known: in equilibrium L
+    (1 − g) = queue; for c always busy servers with equal service times L = queue + tolerance · c.
     Weakness: if service times vary, the minimum is too low, and so is the limit; an average rises during a long
     overload, and so does the limit.  One limit is used for all classes and devices.  Cost: O(1).
 
@@ -117,9 +116,8 @@ class Dagor(Admission):
     For: workloads with many users; a user that is admitted remains admitted.  Weakness: a level is admitted or refused
     as a whole; a refused level with more than 1 % of the arrivals is not admitted again while other levels fill the
     windows (give tasks `users`, so that levels are small).  In a small system a window has few arrivals, and the
-    cut-off is coarse.
-    Cost: O(1) a task and O(levels log levels) a window; requests of a service are handled as Task objects, which is
-    slower than arrays.
+    cut-off is coarse.  Cost: O(1) a task and O(levels log levels) a window; requests of a service are handled as Task
+    objects, which is slower than arrays.
 
     target: mean time in the queue above which a window counts as overloaded.
     window, requests: seconds or arrivals that end a window, whichever comes first.
@@ -182,10 +180,9 @@ class ClassShedding(Admission):
     while the load is at or above the class's limit; classes without a limit are always admitted.
     Reference: Beyer, Jones, Petoff and Murphy, Site Reliability Engineering (2016), chapter 21, "Handling overload"
     (criticality, executor load average); disabling optional work: Klein, Maggio, Årzén and Hernández-Rodriguez,
-    Brownout (ICSE 2014).
-    Proven: with `memory` 0 and one class on c servers it is the M/M/c/K queue with K = ⌈limit · c⌉.  Weakness: limits
-    are set by hand; a refused class starves while the load of more critical classes stays at its limit, and an average
-    reacts late to a burst.  Cost: O(1).
+    Brownout (ICSE 2014).  Proven: with `memory` 0 and one class on c servers it is the M/M/c/K queue with K = ⌈limit ·
+    c⌉.  Weakness: limits are set by hand; a refused class starves while the load of more critical classes stays at its
+    limit, and an average reacts late to a burst.  Cost: O(1).
 
     limits: by class, the load (tasks in the system per server) at which the class is refused.
     memory: seconds over which the load is averaged; 0: the present load.

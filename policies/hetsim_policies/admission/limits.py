@@ -184,11 +184,9 @@ class UtilizationThreshold(Admission):
     threshold.  With `window` the share is an exponentially weighted average over the window.
     Reference: the thresholds of Borst, Boucherie and Boxma, ERMR: A Generalized Equivalent Random Method (1999), and of
     every autoscaler; without `window` and with tasks of one server each it is Erlang's loss system with
-    ⌈threshold · c⌉ places and no queue.
-    Weakness: without `window`, devices are idle after bursts that a queue would have smoothed; with `window`, shorter
-    bursts are admitted, and tasks that arrive just after them are refused.  At threshold 1 it is a loss system, not a
-    queue.
-    Cost: O(devices) per decision.
+    ⌈threshold · c⌉ places and no queue.  Weakness: without `window`, devices are idle after bursts that a queue would
+    have smoothed; with `window`, shorter bursts are admitted, and tasks that arrive just after them are refused.  At
+    threshold 1 it is a loss system, not a queue.  Cost: O(devices) per decision.
 
     threshold: share of the devices (cores) of a type at which no further task is admitted to it.
     window: seconds over which the share is averaged; 0: the present share.
@@ -233,11 +231,10 @@ class Codel(Admission):
     service has its own queue; other tasks share one.
     Reference: Nichols and Jacobson, Controlling Queue Delay, ACM Queue 10(5) (2012); RFC 8289 for the control law.
     For: closed loops, with clients that slow down when they are refused, and loads slightly above capacity for a long
-    time.
-    Weakness: open arrivals far above capacity need many intervals until refusals are frequent enough: under the varying
-    load of docs/admission.md its reward per task is -0.83 with phases of 300 s and -1.38 with phases of 20 s, while
-    rejecting all gives 0.  It reacts one queueing delay late.  If the order is not that of arrival, one starved task
-    keeps the head old.  Cost: O(1).
+    time.  Weakness: open arrivals far above capacity need many intervals until refusals are frequent enough: under the
+    varying load of docs/admission.md its reward per task is -0.83 with phases of 300 s and -1.38 with phases of 20 s,
+    while rejecting all gives 0.  It reacts one queueing delay late.  If the order is not that of arrival, one starved
+    task keeps the head old.  Cost: O(1).
 
     target: acceptable age of the head.
     interval: seconds above the target before the first refusal; about the longest usual response time.
@@ -272,8 +269,7 @@ class HeadCodel(Codel):
     Reference: Nichols, Jacobson, McGregor and Iyengar, Controlled Delay Active Queue Management, RFC 8289 (2018).
     For: queues in which the clients of the oldest tasks have given up.
     Weakness: after `count` drops the next one is interval/√count later, so a queue many times above the target shrinks
-    slowly.
-    Cost: O(1); requests of a service are handled as Task objects, which is slower than arrays.
+    slowly.  Cost: O(1); requests of a service are handled as Task objects, which is slower than arrays.
 
     target: acceptable sojourn time.
     interval: seconds above the target before the first drop.

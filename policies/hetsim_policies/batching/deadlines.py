@@ -77,9 +77,8 @@ class Clockwork(Batching):
     Reference: Gujarati, Karimi, Alzayat, Hao, Kaufmann, Vigfusson and Mace, Serving DNNs like Clockwork: Performance
     Predictability from the Bottom Up (OSDI 2020); the choice among sizes is that of the published scheduler, which uses
     batches of 1, 2, 4, 8 and 16 requests.  A model that the device lacks is loaded with the batch that needs it, as
-    part of the batch's time, and replaces the least recently used models; none is loaded ahead of demand.
-    Proven: where stage times are exact and a device's links are its own, no request that is launched misses its
-    deadline.
+    part of the batch's time, and replaces the least recently used models; none is loaded ahead of demand.  Proven:
+    where stage times are exact and a device's links are its own, no request that is launched misses its deadline.
     Weakness: a model that takes longer to load than the SLO is never loaded at all.  It trusts estimates: with noise it
     launches batches that are slightly late.  It is greedy: a large batch of one service can make the next batch of
     another impossible; it uses the least loaded device, which the engine offers.

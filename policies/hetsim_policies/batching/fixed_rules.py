@@ -51,8 +51,7 @@ class FixedSize(Batching):
     Decides only when: the size is a parameter.  Batches overlap if the device has several streams.
     Reference: bulk service with a fixed batch, M/D^[b]/1; Bailey, On Queueing Processes with Bulk Service (1954).
     Weakness: an average request of a batch of b waits for (b - 1)/2 interarrival times, which at low rates is
-    unbounded; in a closed loop with fewer clients than the size no batch ever starts.
-    Cost: O(1) per batch.
+    unbounded; in a closed loop with fewer clients than the size no batch ever starts.  Cost: O(1) per batch.
 
     size: requests per batch (at most the mode's own limit).
     """
@@ -77,9 +76,8 @@ class SizeOrTimeout(Batching):
     `max_enqueued_batches` full batches wait are rejected.
     Reference: the batching of TensorFlow Serving (parameters max_batch_size, batch_timeout, allowed_batch_sizes,
     max_enqueued_batches; a device's streams are its batch threads); Olston et al., TensorFlow-Serving: Flexible,
-    High-Performance ML Serving (2017).
-    Weakness: timeout and size are set by hand and suit one rate: at lower rates every batch waits for its timeout, at
-    higher rates only the size matters.  Padding wastes computing.
+    High-Performance ML Serving (2017).  Weakness: timeout and size are set by hand and suit one rate: at lower rates
+    every batch waits for its timeout, at higher rates only the size matters.  Padding wastes computing.
     Cost: O(1) per batch; with max_enqueued_batches also O(1) per request.
 
     max_batch_size: requests of a full batch; default: the largest of allowed_batch_sizes, else the service's limit.

@@ -44,9 +44,9 @@ class EasyBackfill(Backfilling):
     its node.
     Reference: Lifka, The ANL/IBM SP Scheduling System (1995); Mu'alem and Feitelson, Utilization, Predictability,
     Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling (2001).  With exact estimates a
-    head never starts later than the shadow computed when it became head.  Only the head has a guarantee.
-    With wrong estimates: a task that ends early moves the shadow forward, since it is computed again after every
-    release; a task that overruns counts as ending immediately, and keeps its resources.
+    head never starts after the shadow that was computed when it became head.  Only the head has a guarantee.  With
+    wrong estimates: a task that ends early moves the shadow forward, since it is computed again after every release; a
+    task that overruns counts as ending immediately, and keeps its resources.
     Weakness: a wide task far down the queue can be passed by any number of others; overestimates hide gaps.
     Cost: O(log n) per task, a check of the window's tasks that may fit, and one shadow per round in which one does.
 
@@ -76,11 +76,10 @@ class ConservativeBackfill(Backfilling):
     the IBM SP2 with Backfilling (2001).  With exact estimates a task starts at its reservation, which is never later
     than under fcfs if all servers are equal (one pool).  With wrong estimates: when a task ends early or overruns, all
     reservations are made again in order of arrival and may move in both directions.  A task that overruns counts as
-    ending immediately.
-    Weakness: fewer holes are filled than under EASY, since every wide task far down the queue has a reservation; on
-    several nodes a task that starts early may occupy a part of a node that fcfs would have left free.  Cost: O(nodes ×
-    spans) per reservation, where a span is an interval of constant free resources; with wrong estimates one reservation
-    per task of the window at every release.
+    ending immediately.  Weakness: fewer holes are filled than under EASY, since every wide task far down the queue has
+    a reservation; on several nodes a task that starts early may occupy a part of a node that fcfs would have left free.
+    Cost: O(nodes × spans) per reservation, where a span is an interval of constant free resources; with wrong estimates
+    one reservation per task of the window at every release.
 
     depth: number of tasks behind the head, in each partition, that have reservations; None: all.
     """
@@ -224,9 +223,8 @@ class GangBackfill(ConservativeBackfill):
     Reference: Feitelson and Jette, Improved Utilization and Responsiveness with Gang Scheduling (1997), for gangs on
     whole nodes; reservations as in Mu'alem and Feitelson (2001).  Without reservations wide gangs starve, since smaller
     tasks occupy each node as it becomes free.
-    Weakness: small tasks may be passed by other small tasks; devices are idle before each wide gang.
-    Cost: O(nodes × spans of constant free resources) per reservation of a gang; a pass over the window after every
-    release.
+    Weakness: small tasks may be passed by other small tasks; devices are idle before each wide gang.  Cost: O(nodes ×
+    spans of constant free resources) per reservation of a gang; a pass over the window after every release.
 
     depth: number of tasks behind the head, in each partition, that are considered; None: all.
     """

@@ -179,10 +179,9 @@ class Eft(EarliestLine):
     machines; compared in Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling Applications on
     Hybrid Multi-core Machines (2017).  Known as `dm` in StarPU.  On m unrelated devices the makespan of independent
     tasks is at most m times the minimum (Aspnes, Azar, Fiat, Plotkin, Waarts, On-line Routing of Virtual Circuits,
-    1997: greedy).
-    Weakness: greedy; a task with little gain occupies the device that the next task needs; tasks may run far from their
-    data (see `dmda`).  Cost: O(kinds of node × device types + log devices) per task; linear in the devices of a type
-    for gangs, tasks of several cores and fractions.
+    1997: greedy).  Weakness: greedy; a task with little gain occupies the device that the next task needs; tasks may
+    run far from their data (see `dmda`).  Cost: O(kinds of node × device types + log devices) per task; linear in the
+    devices of a type for gangs, tasks of several cores and fractions.
     """
 
     def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
@@ -200,9 +199,8 @@ class Dmda(EarliestLine):
     Multicore Architectures (2011); Augonnet, Clet-Ortega, Thibault, Namyst, Data-Aware Task Scheduling on
     Multi-Accelerator Based Platforms (2010).  In StarPU each GPU occupies a core that drives it; to model this, set
     `driver_cores: 1` of the nodes.  With `prefetch`, the default as in StarPU, inputs of the next task in each device
-    queue are transferred while the task before it computes.
-    Weakness: no ratio is proven; links are assumed idle; data that earlier tasks of the queue will transfer count as
-    missing.
+    queue are transferred while the task before it computes.  Weakness: no ratio is proven; links are assumed idle; data
+    that earlier tasks of the queue will transfer count as missing.
     Cost: O(copies of its inputs + kinds of node × types + log devices) per task; linear in the devices of a type for
     gangs, tasks of several cores and fractions.  For data on many nodes only the first nodes found are considered.
 
@@ -273,9 +271,8 @@ class ErLs(AssigningScheduler):
     revealed over time; no online algorithm has a ratio below sqrt(m/k) (Canon, Marchal, Simon, Vivien, Online
     Scheduling of Task Graphs on Heterogeneous Platforms, 2020).  If a task needs several devices, m and k are the
     numbers of tasks of its size that each side can run simultaneously.  With several accelerator types, the type that
-    would complete the task first is used.
-    Weakness: rule (2) does not consider the load, so a side can be idle; a task that does not fit yet (several devices,
-    memory) blocks the tasks behind it on its side.
+    would complete the task first is used.  Weakness: rule (2) does not consider the load, so a side can be idle; a task
+    that does not fit yet (several devices, memory) blocks the tasks behind it on its side.
     Cost: O(log devices) per task; for tasks of several devices, O(devices of their type).
     """
 

@@ -13,8 +13,7 @@ Runtime Systems on Multicores and GPUs (2017), and Fast Approximation Algorithms
 GPU, 1 + phi on m cores and one GPU, 2 + sqrt 2 on m cores and k GPUs; that of graphs is at most 2 + max(m/k, k/m) times
 the minimum (Beaumont, Eyraud-Dubois, Simon, Analysis of a List Scheduling Algorithm for Task Graphs on Two Types of
 Resources, 2020).  Without spoliation there is no bound: the last idle core may take a task that a GPU would finish far
-sooner.
-Weakness: transfers are not counted when a task is chosen; the work and energy of restarted tasks are lost.
+sooner.  Weakness: transfers are not counted when a task is chosen; the work and energy of restarted tasks are lost.
 Cost: O(distinct demands + log n) per decision.  Spoliation considers only tasks that run on their slower side and, if
 tasks only compute, only tasks for which a restart pays.
 """

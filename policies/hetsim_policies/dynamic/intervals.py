@@ -356,9 +356,8 @@ class Pollux(AtIntervals):
     job's steps; here they are the estimates of its modes, which for jobs with measured curves depend on layout and
     progress.  Batch sizes adapt as the job defines (`batch: adaptive` of the trace format pollux).  The search keeps
     the better half of parents and children; the authors' search also keeps solutions that use the cluster better
-    (NSGA-II).
-    Weakness: it ignores the time left, so short jobs are treated as long ones; a search of few generations does not
-    find the optimum.  Cost: O(generations × population × jobs × nodes) per interval.
+    (NSGA-II).  Weakness: it ignores the time left, so short jobs are treated as long ones; a search of few generations
+    does not find the optimum.  Cost: O(generations × population × jobs × nodes) per interval.
 
     interval: seconds between decisions.
     fairness: exponent of the power mean, below 0; towards minus infinity only the slowest job counts.

@@ -107,8 +107,7 @@ class Similarity(ListScheduler):
     References: Gu, Chowdhury, Shin, Zhu, Jeon, Qian, Liu, Guo, Tiresias: A GPU Cluster Manager for Distributed Deep
     Learning (NSDI 2019), which places by profiles of models; Delimitrou, Kozyrakis, Paragon: QoS-Aware Scheduling for
     Heterogeneous Datacenters (ASPLOS 2013), for similar jobs apart.  The rule here is simpler than either: no training,
-    no measurement.
-    Weakness: if neither data nor devices are shared, similarity is irrelevant.
+    no measurement.  Weakness: if neither data nor devices are shared, similarity is irrelevant.
     Cost: linear in the running tasks on each node where the task fits.
 
     prefer: together or apart.

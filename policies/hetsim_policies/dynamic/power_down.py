@@ -2,9 +2,10 @@
 
 Decides when tasks start, and which accelerators sleep.  Tasks start in the order of arrival, on awake devices if
 possible; otherwise accelerators of a node are woken for the first waiting task, which waits for these accelerators.  An
-accelerator that was idle for `patience` seconds is put to sleep unless the forecast needs it.  Tasks are never stopped.
-Reference: the break-even time of sleep is waking time × (busy or idle watts) / (idle - sleep watts).  With this
-patience (the default, for each type) the policy is the ski rental rule, which uses at most twice the energy of a policy
+accelerator that was idle for `patience` seconds is put to sleep unless the forecast needs it.  By default the patience
+is the break-even time of sleep: waking time × (busy or idle watts) / (idle - sleep watts) of the type. Tasks are never
+stopped.
+Reference: with the default patience the policy is the ski rental rule, which uses at most twice the energy of a policy
 that knows all arrivals (Karlin, Manasse, Rudolph, Sleator, Competitive Snoopy Caching, 1988; for power Irani, Shukla,
 Gupta, Online Strategies for Dynamic Power Management in Systems with Multiple Power-saving States, 2003).  For the
 forecast, the rate at which devices are requested is averaged over the last `memory` seconds (exponentially).  In

@@ -450,11 +450,10 @@ class Tiresias(Las):
     served first.
     Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), its discretized
     2D-Gittins index; Gittins, Bandit Processes and Dynamic Allocation Indices (1979): in the limit of many thresholds,
-    the mean response in M/G/1 is the minimum of all orders that know only the distribution.  The distribution is that
-    of the estimates of the whole workload (GPUs × estimated time in the fastest mode); estimates of single tasks are
-    not used.  If the hazard rate decreases, this is `las`.  Weakness: a distribution that changes over time is not
-    followed.
-    Cost: O(log n) per task, stop and crossed threshold.
+    the order has the optimal mean response in M/G/1 among orders that know only the distribution.  The distribution is
+    that of the estimates of the whole workload (GPUs × estimated time in the fastest mode); estimates of single tasks
+    are not used.  If the hazard rate decreases, this is `las`.  Weakness: a distribution that changes over time is not
+    followed.  Cost: O(log n) per task, stop and crossed threshold.
     """
 
     queueing = ""

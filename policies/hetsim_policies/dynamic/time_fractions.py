@@ -154,7 +154,7 @@ class MinMakespan(SideBySideScheduler):
 
     Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  With constant fractions,
     the job with the largest ratio of remaining work to progress ends last, so the minimum ratio of progress to
-    remaining work is maximized (the program of `max_min_fairness` with another base).  The optimum is the minimum
+    remaining work is maximized (the program of `max_min_fairness` with another base).  The optimum is the least
     makespan of all preemptive schedules of the present jobs, if devices of a type are one pool; with `pairs` (see
     `side_by_side`) it is a lower bound on the makespan.
     Reference: Lawler, Labetoulle, On Preemptive Scheduling of Unrelated Parallel Processors by Linear Programming

@@ -107,9 +107,8 @@ class ProcessorSharing(ListScheduler):
     Reference: Kleinrock, Time-Shared Systems: A Theoretical Treatment (1967); on one server the mean response in M/G/1
     is x / (1 - load), whatever the distribution of sizes x.  Joining the least loaded of several servers: Gupta et
     al., Analysis of Join-the-Shortest-Queue Routing for Web Server Farms (2007), where the mean response is nearly
-    insensitive to the distribution, too.
-    Weakness: equal tasks all end late; frequent switches between slices cost time; all running tasks need memory
-    simultaneously.  Cost: linear in the devices that fit.
+    insensitive to the distribution, too.  Weakness: equal tasks all end late; frequent switches between slices cost
+    time; all running tasks need memory simultaneously.  Cost: linear in the devices that fit.
     """
 
     queueing = "processor sharing"
@@ -144,8 +143,7 @@ class Themis(Scheduler):
     Reference: Mahajan et al., Themis: Fair and Efficient GPU Cluster Scheduling (2020).  In the paper the worst-off
     jobs bid in an auction whose payments make honest bids optimal; here estimates are trusted, so the auction reduces
     to the order of ρ.  Weakness: ρ needs good estimates; short leases cause many stops, and with long leases the policy
-    approaches fcfs.
-    Cost: one pass over all jobs in the system per round in which a job waits.
+    approaches fcfs.  Cost: one pass over all jobs in the system per round in which a job waits.
 
     lease: minimum seconds that a job keeps its GPUs.
     """

@@ -4,8 +4,7 @@ Decides when.  The urgency of a task grows with its wait, at a rate that depends
 processors (GPUs, else cores), so the queue is sorted again in every round; the most urgent task is first, ties by
 arrival.
 Reference: Tang, Lan, Desai and Buettner, Fault-Aware, Utility-Based Job Scheduling on Blue Gene/P Systems (Cluster
-2009).
-Weakness: nothing is proven; urgency depends on the estimates, and on a busy machine long tasks wait long.  With
+2009).  Weakness: nothing is proven; urgency depends on the estimates, and on a busy machine long tasks wait long.  With
 `formula: schedgym` the waiting time is replaced by -1 - arrival, so the order is fixed, as in the environment of
 RLScheduler (Zhang, Dai, He, Bao, Xie, RLScheduler: An Automated HPC Batch Job Scheduler Using Reinforcement Learning,
 SC 2020).  Weakness: the preferences of this formula are opposite to those of the published policies.  Cost: a pass with

@@ -103,9 +103,8 @@ class Rollout(Relay):
     Reference: Bertsekas, Tsitsiklis, Wu, Rollout Algorithms for Combinatorial Optimization (1997): if forks are exact,
     a rollout is never worse than its base (one step of policy improvement).
     Weakness: later arrivals are not foreseen unless `arrivals` is `learned`; ratios are drawn independently for each
-    task, whatever its user; on shared devices ratios include the wait for other tasks.
-    Cost: at most `forks` forks per decision; each takes O(running and waiting tasks) and the base's work until the end
-    of the fork.
+    task, whatever its user; on shared devices ratios include the wait for other tasks.  Cost: at most `forks` forks per
+    decision; each takes O(running and waiting tasks) and the base's work until the end of the fork.
 
     base: another scheduler; default: fcfs.  It must not plan beforehand, put devices to sleep, nor manage turns or
         sizes of tasks (`round_robin`, `afs`, `optimus`, `speedup_mean`, `pollux`, `las_intervals`,

@@ -17,8 +17,7 @@ ready together) ends within 2 + α times its optimum, without transfers; nothing
 the policy is the paper's DADA(α) + CP.
 Weakness: a task is placed once, when it becomes ready; only the tasks that are ready now are considered, so no device
 is reserved for the critical path, and α has to be chosen.  Gangs, fractions of GPUs and tasks that fit no device queue
-are placed as by `dmda`.
-Cost of n tasks on L device queues: O(n L) lookups, and about 12 guesses of O(n (log n + L)).
+are placed as by `dmda`.  Cost: for n tasks on L device queues O(n L) lookups, and about 12 guesses of O(n (log n + L)).
 """
 
 import math

@@ -17,10 +17,9 @@ Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015).  Th
 No ratio is proven: the plan counts device-seconds, not single devices, and assumes that devices of a type are equal.
 Weakness: with many small groups wide gangs wait long, and the inner order applies only within a group.  A plan from few
 arrivals follows their noise, and if kinds have few tasks each, shares are met only coarsely.  The plan ignores data and
-links.
-Cost: O(log groups) per task and O(kinds) per round in addition to the inner schedulers' work, where a kind is a class
-and a demand; an epoch costs a linear program of kinds × types variables, a pass over devices, and O(log n) per moved
-task; with an objective four times that, and four forks, each O(running and waiting tasks) and the groups' work.
+links.  Cost: O(log groups) per task and O(kinds) per round in addition to the inner schedulers' work, where a kind is a
+class and a demand; an epoch costs a linear program of kinds × types variables, a pass over devices, and O(log n) per
+moved task; with an objective four times that, and four forks, each O(running and waiting tasks) and the groups' work.
 """
 
 import copy

@@ -18,11 +18,10 @@ Schedules So Bad? (2016), where plans are followed loosely; restarts are the spo
 proven once anything differs from its estimate.  Weakness: it plans for the makespan, so under a steady load other
 policies have shorter responses; it relies on estimates until tasks are late; it does not recognize a slow device as the
 cause of late tasks; tasks that the planner cannot plan (gangs, fractions of GPUs) start as soon as they fit, before the
-plan, and may wait long under a steady load.
-Cost: O(lanes) per round; a forecast is linear in the remaining steps, and is made about LOOKS times while half of them
-end; a repair visits one queue.  After a plan of n tasks, no new plan is made before the fraction PAUSE of the planned
-time and PAUSE × n events have passed; so with a planner of cost C(n), planning costs at most C(n) / (PAUSE n) per
-event.
+plan, and may wait long under a steady load.  Cost: O(lanes) per round; a forecast is linear in the remaining steps, and
+is made about LOOKS times while half of them end; a repair visits one queue.  After a plan of n tasks, no new plan is
+made before the fraction PAUSE of the planned time and PAUSE × n events have passed; so with a planner of cost C(n),
+planning costs at most C(n) / (PAUSE n) per event.
 """
 
 import math

@@ -9,12 +9,11 @@ than `slack`. `static: auto` plans each class without a task graph that planners
 long: the coefficient of variation of its estimated times is at most `cv`, and its mean time at least that of all tasks.
 Reference: the split by predictability is that of Hawk, which plans long jobs centrally and leaves short ones to
 distributed schedulers (Delgado, Dinu, Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015);
-filling gaps by estimates is that of Mu'alem and Feitelson (2001).
-Weakness: a task that overruns its estimate on a lent lane delays the plan (`margin` stretches these estimates); planned
-tasks never use devices that are not reserved, even idle ones; contention on shared links is not modeled.  When a lane's
-device fails, its planned tasks join the unplanned tasks.  Cost: that of the planner; O(lanes of the plan) per round,
-O(lanes of a node) for each placement checked, and if the first placement is refused a pass over the nodes on which the
-task fits.
+filling gaps by estimates is that of Mu'alem and Feitelson (2001).  Weakness: a task that overruns its estimate on a
+lent lane delays the plan (`margin` stretches these estimates); planned tasks never use devices that are not reserved,
+even idle ones; contention on shared links is not modeled.  When a lane's device fails, its planned tasks join the
+unplanned tasks.  Cost: that of the planner; O(lanes of the plan) per round, O(lanes of a node) for each placement
+checked, and if the first placement is refused a pass over the nodes on which the task fits.
 """
 
 import math

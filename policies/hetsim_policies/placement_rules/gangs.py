@@ -24,8 +24,9 @@ def consolidate(task: Task, view: View) -> Placement | None:
     """Place a spanning gang on as few nodes as possible.
 
     Reference: the consolidation of Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (NSDI
-    2019).  The emptiest nodes are used first, which gives the minimum number of nodes.  The last node is the one with
-    the fewest free GPUs that suffices.  Weakness: it uses the largest gaps, which the next gang may need.
+    2019).  The emptiest nodes are used first, which is optimal: fewer nodes never have as many free GPUs.  The last
+    node is the one with the fewest free GPUs that suffices.  Weakness: it uses the largest gaps, which the next gang
+    may need.
     """
     for modes in equally_fast(task):
         if options := [option for mode in modes for option in _fewest_nodes(task, mode, view)]:

@@ -125,8 +125,7 @@ class GpuPacking(ScoredRule):
     Reference: the packing of Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale
     Heterogeneous GPU Clusters (NSDI 2022); a baseline of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
     It keeps whole GPUs and whole nodes for tasks that need them.  Weakness: it ignores which remainders the workload
-    can use.
-    Cost: NumPy operations over the GPUs of the nodes that fit.
+    can use.  Cost: NumPy operations over the GPUs of the nodes that fit.
 
     scores: "published" is the rule of the simulator of Weng et al.: integer scores, and the same score everywhere for a
         task without a GPU; random names of nodes break ties.
@@ -157,8 +156,7 @@ class GpuClustering(ScoredRule):
     Reference: the grouping of jobs by their number of GPUs in Xiao et al., Gandiva: Introspective Cluster Scheduling
     for Deep Learning (OSDI 2018); a baseline of Weng et al., Beware of Fragmentation (USENIX ATC 2023).  A task that
     ends makes room for another task of equal demand.  Weakness: if there are many different demands, many nodes are in
-    use before any is full.
-    Cost: linear in the nodes that fit; it stores the running tasks it has placed, by node.
+    use before any is full.  Cost: linear in the nodes that fit; it stores the running tasks it has placed, by node.
 
     scores: "published" is the rule of the simulator of Weng et al.: integer scores by the kinds of tasks on a node (all
         fractions are one kind); random names of nodes break ties.

@@ -8,8 +8,7 @@ to the mean of Galton (1886); with normal logarithms it is Bayes' rule.  Future 
 which are ratios of actual to expected time.  The slope is fitted by least squares within classes; with fewer than
 `ENOUGH_FOR_SLOPE` tasks it is the slope for errors that are independent of the estimates: -(variance of the ratios) /
 (variance of the estimates).  The factor of a class is shrunk towards the factor of all classes, which has the weight of
-`LEANING` tasks.
-Fallback: with fewer than `ENOUGH` tasks errors are drawn from `DOUBTS`, a fixed list of ratios.
+`LEANING` tasks.  Fallback: with fewer than `ENOUGH` tasks errors are drawn from `DOUBTS`, a fixed list of ratios.
 Cost: O(1) per observation; O(window) per fit, and O(rows of the table) per use.
 """
 

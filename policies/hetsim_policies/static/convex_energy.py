@@ -23,9 +23,8 @@ and Pruhs, van Stee, Uthaisombut, Speed Scaling of Tasks with Precedence Constra
 Weakness: one frequency per device for the whole run, so a node's cores are as fast as the most loaded one needs;
 deadlines of single tasks are ignored; if estimates are too low the deadline is missed.  If data move or memory is
 short, the engine simulates each plan, and the program is solved again for earlier deadlines until the simulated plan
-meets the deadline.
-Cost: about five linear programs of n variables per type, then O(n lanes) per round of moves; graphs: some tens of
-linear programs of one variable per device, each with O(n + edges) for the longest path.
+meets the deadline.  Cost: about five linear programs of n variables per type, then O(n lanes) per round of moves;
+graphs: some tens of linear programs of one variable per device, each with O(n + edges) for the longest path.
 """
 
 from collections.abc import Callable

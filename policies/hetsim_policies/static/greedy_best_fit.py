@@ -13,9 +13,8 @@ among the lanes whose total memory suffices; in the run it then waits for memory
 Reference: Johnson, Demers, Ullman, Garey, Graham, Worst-Case Performance Bounds for Simple One-Dimensional Packing
 Algorithms (1974), for best fit by decreasing size, at most 11/9 of the minimum number of bins plus a constant;
 Panigrahy, Talwar, Uyeda, Wieder, Heuristics for Vector Bin Packing (2011), for several dimensions.  No ratio for the
-makespan.
-Weakness: best fit fills one device before it uses the next, so with few tasks other devices are idle; it chooses a slow
-device if the fit is tight; transfers are not counted.
+makespan.  Weakness: best fit fills one device before it uses the next, so with few tasks other devices are idle; it
+chooses a slow device if the fit is tight; transfers are not counted.
 Cost: O(n lanes) for n tasks, vectorized over the lanes; with items, O(n (lanes + items of a task × memories)).
 """
 

@@ -3,7 +3,7 @@
 All three visit the tasks of a graph in an order of priority, each task after its predecessors, and place each once on
 a lane (core or GPU); later tasks may be placed into gaps between earlier ones.  The planners differ in the order and in
 the quantity that the chosen lane minimizes.
-Cost of each planner: O((n + edges) lanes), vectorized over the lanes, and a search for gaps.
+Cost of all: O((n + edges) lanes), vectorized over the lanes, and a search for gaps.
 """
 
 from bisect import insort
@@ -156,9 +156,8 @@ class Peft(InsertionPlanner):
     (2014).  No ratio is proven.  Transfers are counted as in `heft`.  Lanes of one host share their data here, so
     nothing moves between them; without any transfers the optimistic cost is the same on every lane, and only the order
     differs from that of `heft`.  For parallel tasks the optimistic cost is that of their shortest options, and no gap
-    is filled.
-    Weakness: the optimistic costs ignore that lanes are busy, so they are too low for graphs that are wider than the
-    cluster.
+    is filled.  Weakness: the optimistic costs ignore that lanes are busy, so they are too low for graphs that are wider
+    than the cluster.
     """
 
     spreads = frozenset({"gpus", "cores", "nodes"})

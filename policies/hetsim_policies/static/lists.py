@@ -132,10 +132,9 @@ class Mct(PlainPlanner):
     Reference: Armstrong, Hensgen, Kidd, The Relative Performance of Various Mapping Algorithms Is Independent of
     Sizable Variances in Run-Time Predictions (1998); Ibarra and Kim, Heuristic Algorithms for Scheduling Independent
     Tasks on Nonidentical Processors (1977), with the proof that without a graph and arrivals the makespan on m
-    unrelated lanes (cores or GPUs) is at most m times the minimum.  On equal lanes this is list scheduling, with ratio
-    2 - 1/m.
-    Weakness: it considers one task at a time, so a task that gains little uses the device that a later task needs; a
-    lane is reserved for a task that cannot start yet; transfers are not counted.
+    unrelated lanes (cores or GPUs) is at most m times the minimum; on equal lanes the rule is list scheduling, with
+    ratio 2 - 1/m.  Weakness: it considers one task at a time, so a task that gains little uses the device that a later
+    task needs; a lane is reserved for a task that cannot start yet; transfers are not counted.
     Cost: O(n (types + log lanes)): of equal lanes only the one that is free first is considered.
     """
 
@@ -228,10 +227,9 @@ class MaxMin(_InRounds):
     Decides where, and in which order: long tasks first, each where it completes first.
     Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
     algorithm E: the makespan is at most m times the minimum on m unrelated lanes (cores or GPUs).  On equal lanes the
-    algorithm is longest processing time first, with ratio 4/3 - 1/(3m) (Graham, 1969).  It is good if few tasks are
-    long and many are short.
-    Weakness: if most tasks are long, they occupy the fast devices that other tasks need more (Braun et al., 2001, find
-    max-min much worse than min-min in this case).  Transfers are not counted.
+    algorithm is longest processing time first, at most 4/3 - 1/(3m) times the minimum (Graham, 1969).  It is good if
+    few tasks are long and many are short.  Weakness: if most tasks are long, they occupy the fast devices that other
+    tasks need more (Braun et al., 2001, find max-min much worse than min-min in this case).  Transfers are not counted.
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is considered.
     """
 
@@ -248,10 +246,9 @@ class Sufferage(_InRounds):
     The second best place of a parallel task consists of as many other lanes.
     Reference: Maheswaran, Ali, Siegel, Hensgen, Freund, Dynamic Mapping of a Class of Independent Tasks onto
     Heterogeneous Computing Systems (1999); Casanova et al. also place one task per round: Heuristics for Scheduling
-    Parameter Sweep Applications in Grid Environments (2000).  No ratio is proven.
-    Weakness: with two or more equal lanes that are free at the same time the sufferage of every task is 0, and ties
-    decide (for this case Casanova et al. propose the difference between clusters of lanes: `between: types`).
-    Transfers are not counted.
+    Parameter Sweep Applications in Grid Environments (2000).  No ratio is proven.  Weakness: with two or more equal
+    lanes that are free at the same time the sufferage of every task is 0, and ties decide (for this case Casanova et
+    al. propose the difference between clusters of lanes: `between: types`).  Transfers are not counted.
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is considered.
 
     between: the second best place: another lane, or a lane of another device type (XSufferage).

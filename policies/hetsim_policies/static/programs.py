@@ -39,8 +39,8 @@ class LinearProgram(DescendingPlanner):
 
     If all tasks are independent and present at the start, the optimum is a vertex.  So with K types at most K - 1 tasks
     are split, and each split task can be matched to a different type that has a share of it (Lenstra, Shmoys, Tardos,
-    Approximation Algorithms for Scheduling Unrelated Parallel Machines, 1990).  So a type with c lanes has at most cT
-    of work of whole tasks and one more task of length t.  Its list schedule takes at most (cT + t)/c + (1 - 1/c) t',
+    Approximation Algorithms for Scheduling Unrelated Parallel Machines, 1990).  A type with c lanes then has at most cT
+    of work of whole tasks and one more task of length t.  So its list schedule takes at most (cT + t)/c + (1 - 1/c) t',
     where t' is the time of its last task: *the makespan is at most T plus the time of the longest task where it is
     placed*.  That is not a constant ratio, as T may be far below the longest task; `lst` excludes the pairs that are
     too long and therefore has ratio 2.  A second rounding assigns each split task to the type with its largest share;
@@ -133,18 +133,17 @@ class IntegerProgram(DescendingPlanner):
     """The integer assignment program: R||Cmax of independent sequential tasks.
 
     Decides where and in which order.  For independent tasks that are all present at the start, every lane (core or GPU)
-    is a site of the program of `assignment`, so a plan that the solver proves optimal has the minimum makespan (to
-    1e-6).  Equal lanes may be renumbered, so the i-th longest task is allowed only on the first i lanes of a type.
-    Pairs of task and lane whose time exceeds the best known makespan are excluded.  The solver takes no initial
-    schedule, so the best of mct, max_min, linear_program, lst and (on cores and one type of GPU) dual_approximation is
-    compared with its result, and the better one is the plan. With a graph or arrivals the plan is *not optimal*: the
-    program chooses a type for each task, with the load of each type and the paths of the graph as rows, and list
-    scheduling by upward ranks gives the order.  The bound is still valid. Transfers and shared data are ignored.  A
-    search that ends at a limit returns its best plan, with `optimal: false` and `gap` among the notes and in the
-    warnings of the result; `Plan.bound` is then the solver's bound. With `node_limit` (the default) the plan is the
-    same on every machine, with `time_limit` it is not; `node_limit` does not limit the work at the root of the search.
-    Programs of more than `max_variables` variables are not solved: the best of the other schedules is returned with the
-    bound of the linear program.
+    is a site of the program of `assignment`, and a plan that the solver reports as optimal is optimal (to 1e-6).  Equal
+    lanes may be renumbered, so the i-th longest task is allowed only on the first i lanes of a type.  Pairs of task and
+    lane whose time exceeds the best known makespan are excluded.  The solver takes no initial schedule, so the best of
+    mct, max_min, linear_program, lst and (on cores and one type of GPU) dual_approximation is compared with its result,
+    and the better one is the plan. With a graph or arrivals the plan is *not optimal*: the program chooses a type for
+    each task, with the load of each type and the paths of the graph as rows, and list scheduling by upward ranks gives
+    the order.  The bound is still valid. Transfers and shared data are ignored.  A search that ends at a limit returns
+    its best plan, with `optimal: false` and `gap` among the notes and in the warnings of the result; `Plan.bound` is
+    then the solver's bound. With `node_limit` (the default) the plan is the same on every machine, with `time_limit` it
+    is not; `node_limit` does not limit the work at the root of the search.  Programs of more than `max_variables`
+    variables are not solved: the best of the other schedules is returned with the bound of the linear program.
     Reference: the problem is that of Horowitz and Sahni, Exact and Approximate Algorithms for Scheduling Nonidentical
     Processors (1976); the search is branch and bound with cuts by HiGHS (Huangfu and Hall, Parallelizing the Dual
     Revised Simplex Method, 2018), through scipy.optimize.milp.
@@ -272,12 +271,13 @@ class Hlp(PlannedScheduler):
     Machines (2015), for two types, ratio 6; Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling
     Applications on Hybrid Multi-Core Machines (2017), for Q types and with the order by distance from the end.  Ratio
     Q(Q + 1)(1 + ε) without transfers, so 6(1 + ε) on two types.  The program minimizes λ + εW, where W is the mean work
-    per lane (core or GPU).  As W ≤ λ, its λ is at most 1 + ε times the minimum λ, and the minimum λ is at most the
-    minimum makespan.  Proof of the ratio: the largest share of a task is at least 1/Q.  So rounding increases each of
-    the following by a factor of at most Q: the time of a task, the length of a path (with the arrival of its first
-    task), and the work of a type.  From the task that ends last, go back to the event that allowed it to begin (the end
-    of a predecessor, or its arrival), and so on.  Between that event and the start of the task every lane of its type
-    is busy.  So the makespan is at most the length of this path, Qλ, plus for each of the Q types its work per lane,
+    per lane (core or GPU).  W ≤ λ holds, so the λ of its solution is at most 1 + ε times the minimum λ, which is at
+    most the minimum makespan.  Proof of the ratio: the largest share of a task is at least 1/Q.  So rounding increases
+    each of the following by a factor of at most Q: the time of a task, the length of a path (with the arrival of its
+    first task), and the work of a type.  From the task that ends last, go back to the event that allowed it to begin
+    (the end of a predecessor, or its arrival), and so on.  Between that event and the start of the task every lane of
+    its type is busy.  So the makespan is at most the length of this path, Qλ, plus for each of the Q types its work per
+    lane,
     Qλ: together Q(Q + 1)λ.  The plan has a certified bound.
     Weakness: the program ignores that few tasks are ready at a time; transfers are not counted.  Cost: a program of n
     (Q + 1) variables and n + edges rows for n tasks: 0.1 s for 1,000 tasks, 0.5 s for 3,000.

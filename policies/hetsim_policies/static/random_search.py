@@ -89,7 +89,7 @@ class Genetic(BudgetedSearch):
     tasks, heft for graphs).  Weakness: many evaluations for little gain; a uniform crossover separates assignments that
     fit together.  Transfers are counted as in `heft` for graphs, and ignored for independent tasks.  For parallel tasks
     the options (device type and width) and keys are searched, from the better of heft and mct.
-    Cost per evaluation of n tasks: O(n), with arrivals O(n log n), for graphs O(n × maximum predecessors of a task),
+    Cost: per evaluation of n tasks O(n), with arrivals O(n log n), for graphs O(n × maximum predecessors of a task),
     vectorized over the schedules of a generation; for parallel tasks about 10 us per task, one schedule at a time.
 
     population: number of schedules per generation.

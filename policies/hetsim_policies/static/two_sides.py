@@ -135,9 +135,8 @@ class BalancedMakespan(DescendingPlanner):
     just before balance the receiving type has at most λ of work per lane, and the other type at most λ per lane plus
     the task that moves next, which is no longer than λ.  As for `greedy_dual`, longest processing time first ends by
     2λ.  With arrivals there is no ratio.  Transfers are not counted.  Weakness: it tries few partitions, all of them
-    along one order.
-    Cost: O(n log n), and O(n) for each limit between a lower bound and the first schedule found, at most n; then
-    O(n log n) for each partition with less work per lane than the best makespan.
+    along one order.  Cost: O(n log n), and O(n) for each limit between a lower bound and the first schedule found, at
+    most n; then O(n log n) for each partition with less work per lane than the best makespan.
     """
 
     def plan(self, problem: PlanProblem) -> Plan:

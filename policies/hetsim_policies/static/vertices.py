@@ -166,13 +166,12 @@ class MoldableDual(PlannedScheduler):
         type, and the tasks of each type are list-scheduled, longest or widest first.
     Reference: the guesses are those of Hochbaum and Shmoys, Using Dual Approximation Algorithms for Scheduling Problems
     (1987); the choice of minimum areas followed by a list schedule is that of Turek, Wolf, Yu, Approximate Algorithms
-    for Scheduling Parallelizable Tasks (1992); the vertex is that of `lst`.
-    Ratio: 2 on one type of device, 3 on several, if the lanes of each type are on one node or no option is wider
-    than one lane.  Proof: let A ≤ mλ be the area of whole tasks that the program gives a type of m lanes; no task is
-    longer than λ.  Suppose that the list of the type ended after 2λ, and let t < λ.  The tasks that run at t + λ
-    started after t, so none of them fitted at t next to the tasks running then.  Hence t and t + λ together have more
-    than m busy lanes, for every t < λ, and A > mλ: a contradiction.  So the list ends by 2λ.  A split task is placed
-    after it and ends by 3λ.
+    for Scheduling Parallelizable Tasks (1992); the vertex is that of `lst`.  Ratio: 2 on one type of device, 3 on
+    several, if the lanes of each type are on one node or no option is wider than one lane.  Proof: let A ≤ mλ be the
+    area of whole tasks that the program gives a type of m lanes; no task is longer than λ.  Suppose that the list of
+    the type ended after 2λ, and let t < λ.  The tasks that run at t + λ started after t, so none of them fitted at t
+    next to the tasks running then.  Hence t and t + λ together have more than m busy lanes, for every t < λ, and A >
+    mλ: a contradiction.  So the list ends by 2λ.  A split task is placed after it and ends by 3λ.
     Weakness: gangs that must find their lanes on one of several nodes have no ratio; arrivals are respected without a
     ratio.  Cost: O(log n) linear programs of n × types variables, and some lists of O(n lanes).
     """

@@ -6,8 +6,7 @@ follow by decreasing time on the second.  The rule is optimal for two machines, 
 uploads, if there are enough streams.  For three machines it is used with upload + compute as the first time and compute
 + download as the second.  This is optimal if no compute stage is longer than the shortest upload, or none is longer
 than the shortest download.  With few streams, releases or a graph nothing is proven: the order is adopted only if the
-timetable of the lane (core or GPU) becomes shorter.
-Cost: O(k log k) for k tasks on a lane, and their timetable.
+timetable of the lane (core or GPU) becomes shorter.  Cost: O(k log k) for k tasks on a lane, and their timetable.
 """
 
 from collections.abc import Iterable, Sequence
