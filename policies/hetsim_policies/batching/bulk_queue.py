@@ -128,7 +128,7 @@ class Modeled(Batching):
 
 
 class BatOpt(Modeled):
-    """BatOpt: launch all requests when the optimal number, by a queueing model, waits.
+    """BatOpt: launch a batch when enough requests wait, by a model of the queue.
 
     Decides when: a batch starts once a requests wait, and has at most b requests.  The threshold a minimizes the mean
     response in the queue M/D(a, b)/1/N.  Batch times are estimates by size; the arrival rate is that of the last

@@ -8,7 +8,7 @@ accelerator, or the cores of a node.
 Reference: Blumofe, Leiserson, Scheduling Multithreaded Computations by Work Stealing (1999): on P equal workers the
 expected time of a fully strict computation is T1/P + O(T_inf), with random victims; stealing from the nearest deque is
 that of StarPU (Augonnet et al., 2011).  Weakness: it uses no estimates, so a core may take a task that a GPU would
-finish far sooner; no bound on unlike workers. Gangs and tasks that need much memory start when an idle worker's node
+finish far sooner; no bound on unlike workers.  Gangs and tasks that need much memory start when an idle worker's node
 has room for them; until then other tasks pass.  Cost: O(distinct demands + log n) for a task that starts at its own
 worker; stealing, and finding another worker for a task, visit nodes, nearest first, until one suits.
 """

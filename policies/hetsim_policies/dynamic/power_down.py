@@ -3,7 +3,7 @@
 Decides when tasks start, and which accelerators sleep.  Tasks start in the order of arrival, on awake devices if
 possible; otherwise accelerators of a node are woken for the first waiting task, which waits for these accelerators.  An
 accelerator that was idle for `patience` seconds is put to sleep unless the forecast needs it.  By default the patience
-is the break-even time of sleep: waking time × (busy or idle watts) / (idle - sleep watts) of the type. Tasks are never
+is the break-even time of sleep: waking time × (busy or idle watts) / (idle - sleep watts) of the type.  Tasks are never
 stopped.
 Reference: with the default patience the policy is the ski rental rule, which uses at most twice the energy of a policy
 that knows all arrivals (Karlin, Manasse, Rudolph, Sleator, Competitive Snoopy Caching, 1988; for power Irani, Shukla,

@@ -2,11 +2,11 @@
 
 Decides when, and which job is preempted.  Jobs of partitions of a higher tier come first.  Within a tier the priority
 is the sum of weights times factors between 0 and 1: age (time waited / `max_age`, at most 1), fair share, size (the
-job's GPUs / the cluster's GPUs), partition, quality of service, and the task's own priority. If `accounts` are given,
+job's GPUs / the cluster's GPUs), partition, quality of service, and the task's own priority.  If `accounts` are given,
 fair share is by Fair Tree (`hetsim_policies.dynamic.common.fair_tree`).  Otherwise it is that of the user, by the
 classic formula 2^(-usage / shares), where usage is the user's fraction of all GPU time so far and shares is the user's
 fraction of all shares.  Usage is halved every `half_life`.  All factors are computed every `calc_period`, and when a
-job of a new user arrives. The main pass starts jobs in the order of priority, at each change.  A job that does not fit
+job of a new user arrives.  The main pass starts jobs in the order of priority, at each change.  A job that does not fit
 may preempt jobs whose quality of service its own may preempt; otherwise no job behind it may use its partition's nodes.
 The pass considers `default_queue_depth` jobs, and all jobs once per `sched_interval`.  The backfill pass, once per
 `bf_interval`, makes reservations for the first jobs and starts jobs that delay no reservation.  Both intervals count

@@ -5,7 +5,7 @@ Decides when and where.  Tasks of the `static` classes are planned once, before 
 idle lane.  All other tasks wait in the order of `rest` and use unreserved lanes.  A reserved lane, with the host cores
 and the memory that its planned tasks need, is lent to another task if this task is expected to end by the arrival of
 the lane's next planned task plus `slack`.  With exact estimates no planned task starts later than in the plan by more
-than `slack`. `static: auto` plans each class without a task graph that planners can plan and that is predictable and
+than `slack`.  `static: auto` plans each class without a task graph that planners can plan and that is predictable and
 long: the coefficient of variation of its estimated times is at most `cv`, and its mean time at least that of all tasks.
 Reference: the split by predictability is that of Hawk, which plans long jobs centrally and leaves short ones to
 distributed schedulers (Delgado, Dinu, Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015);

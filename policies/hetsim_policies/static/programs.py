@@ -137,9 +137,9 @@ class IntegerProgram(DescendingPlanner):
     lanes may be renumbered, so the i-th longest task is allowed only on the first i lanes of a type.  Pairs of task and
     lane whose time exceeds the best known makespan are excluded.  The solver takes no initial schedule, so the best of
     mct, max_min, linear_program, lst and (on cores and one type of GPU) dual_approximation is compared with its result,
-    and the better one is the plan. With a graph or arrivals the plan is *not optimal*: the program chooses a type for
+    and the better one is the plan.  With a graph or arrivals the plan is *not optimal*: the program chooses a type for
     each task, with the load of each type and the paths of the graph as rows, and list scheduling by upward ranks gives
-    the order.  The bound is still valid. Transfers and shared data are ignored.  A search that ends at a limit returns
+    the order.  The bound is still valid.  Transfers and shared data are ignored.  A search that ends at a limit returns
     its best plan, with `optimal: false` and `gap` among the notes and in the warnings of the result; `Plan.bound` is
     then the solver's bound. With `node_limit` (the default) the plan is the same on every machine, with `time_limit` it
     is not; `node_limit` does not limit the work at the root of the search.  Programs of more than `max_variables`

@@ -28,7 +28,8 @@ class Replay(PlannedScheduler):
     devices are free, and its predecessors are done; the plan fixes no times.  If tasks take the times estimated when
     the plan was made, the makespan is the planned one.  If a task is late, devices whose order makes them wait for it
     are idle, although a dynamic policy would use them.  A plan in which orders and predecessors form a cycle could
-    never end and is refused when it is loaded.  Reference: none; the plan is the user's.
+    never end and is refused when it is loaded.  Reference: none; the plan is the user's.  Weakness: it waits for late
+    tasks.
     Cost: O(devices of the task) per task, and in each scheduling round a check of each queue's head that does not fit.
 
     plan: CSV or Parquet with one row per task and the columns task (its id), mode (name, or position counted from

@@ -8,7 +8,7 @@ outputs are the other items written.
 Compute time for tasks of known work (`hetsim.model.tasks.KernelWork`): the largest launch overhead, plus the larger of
 total operation time and total memory traffic time.  Traffic is saved for every read of an item that an earlier task of
 the launch has written or read, and for every write of an item that is inside or written again (at most all traffic of a
-task). A task of unknown work adds its own time to both totals, so it overlaps with no other task, and only the seconds
+task).  A task of unknown work adds its own time to both totals, so it overlaps with no other task, and only the seconds
 per launch of its mode (`fixed`) are saved.  So a fused launch never computes for longer than its tasks one after the
 other.
 """

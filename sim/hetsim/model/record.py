@@ -146,7 +146,7 @@ class Record:
         cases.
 
     `preemptions`, `migrations`: numbers per task, None if there were none; `reasons`: texts for rejected or failed
-        tasks. `batch`: number of the task's last launch; None if no launch had several tasks.
+        tasks.  `batch`: number of the task's last launch; None if no launch had several tasks.
 
     `steps`: columns of the steps of language models (`hetsim.results.one_run.steps`); `token_gaps`: (time, seconds) of
     gaps between tokens that do not follow from `steps`; `replicas`: (service, number, KV blocks, place) by the numbers

@@ -277,7 +277,7 @@ class Stopping:
     A task with `state` bytes also needs the time to move them between host and device.  A checkpoint is written at each
     multiple of `interval` (computed seconds at nominal rate).  A stop that keeps work saves the present state; a
     failure of a device loses the work since the last checkpoint (if `interval` is inf: since the last stop that saved
-    the state). The last `checkpoint` seconds of each interval are for writing; times of tasks include them
+    the state).  The last `checkpoint` seconds of each interval are for writing; times of tasks include them
     (`with_checkpoints`).
 
     `input`: "saved": the input of a task is part of the state that a stop saves; "again": it is uploaded again; None:

@@ -34,7 +34,7 @@ class Instance:
 
     `time[j, t]` is the estimated time for which task j occupies a lane of type t (inf: cannot run there), `mode[j, t]`
     the position of the mode used in the list of the task's modes (-1: none).  `up`, `compute` and `down` are its stages
-    on idle links. `lanes[t]` are the names of the type's lanes.  Types are in the order of the cluster, cores first.
+    on idle links.  `lanes[t]` are the names of the type's lanes.  Types are in the order of the cluster, cores first.
     If planning happens during a run, `free[t]` has the time when each lane of the type can start its first task (lanes
     that are down are omitted); None if all lanes are free from the start.  A planner that ignores `free` plans as if
     all lanes were free immediately, which gives a valid but worse plan.

@@ -6,7 +6,7 @@ where task j takes p_jt seconds on type t, x_jt is its fraction there, and each 
 (cores or GPUs).  It is equivalent to the program with a share for every lane, since shares of equal lanes can be
 averaged.  But for n tasks it has n K variables and n + K rows instead of n Σc and n + Σc, and its vertices split at
 most K tasks.  Prices w_t ≥ 0 (of a second on a lane of type t) with Σ c_t w_t = 1 are enough to certify a lower bound:
-Σ_j min_t w_t p_jt ≤ T.  The solver returns prices; the sum is computed here. `AssignmentProgram` is the same program
+Σ_j min_t w_t p_jt ≤ T.  The solver returns prices; the sum is computed here.  `AssignmentProgram` is the same program
 with sites, paths and constraints, but needs the makespan of a schedule as its unit.  This program does not, so planners
 can use its bound before they have a schedule.
 Cost: one sparse linear program (HiGHS), a few milliseconds for 1,000 tasks on 3 types.

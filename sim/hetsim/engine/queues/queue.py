@@ -1,7 +1,7 @@
 """The queue of a service: rows of requests; task objects exist only if accessed.
 
-If nothing has to be decided at the arrivals of a service, an arrival is no event: the waiting requests are a slice of
-the sorted column of arrivals, from `head_at` to the number of arrived requests, and a batch is a part of this slice.
+If nothing has to be decided at the arrivals of a service, an arrival causes no event: the waiting requests are a slice
+of the sorted column of arrivals, from `head_at` to the number of arrived requests, and a batch is a part of this slice.
 All other rows wait in a separate list: requests that return from a stopped batch, and all requests of a service whose
 arrivals are events (because admission decides on each, requests wait for data or predecessors, clients send them, or a
 cache may answer them).
