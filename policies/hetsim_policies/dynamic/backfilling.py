@@ -47,8 +47,9 @@ class EasyBackfill(Backfilling):
     head never starts after the shadow that was computed when it became head.  Only the head has a guarantee.  With
     wrong estimates: a task that ends early moves the shadow forward, since it is computed again after every release; a
     task that overruns counts as ending immediately, and keeps its resources.
-    Weakness: a wide task far down the queue can be passed by any number of others; overestimates hide gaps.
-    Cost: O(log n) per task, a check of the window's tasks that may fit, and one shadow per round in which one does.
+    Weakness: a wide task far down the queue can be passed by any number of tasks; overestimates hide gaps.
+    Cost: O(log n) per task, a check of the window's tasks that may fit, and one shadow per round in which such a task
+    fits.
 
     depth: number of tasks behind the head, in each partition, that are considered; None: all.  0 is fcfs.
     """
@@ -69,7 +70,7 @@ class EasyBackfill(Backfilling):
 
 
 class ConservativeBackfill(Backfilling):
-    """Conservative backfilling: all waiting tasks have reservations; none is delayed.
+    """Conservative backfilling: waiting tasks have reservations that are not delayed.
 
     Decides when and where: a task gets the earliest start that delays no earlier reservation.
     Reference: Mu'alem and Feitelson, Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling

@@ -246,7 +246,8 @@ class Dmdas(Dmda):
     expected start of a new task is after all tasks of the worker, although the new task may overtake them.
     Reference: Augonnet, Thibault, Namyst, Wacrenier, StarPU (2011); with priorities by distance from the end it is the
     dynamic counterpart of HEFT, as in Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016).
-    Weakness: that of `dmda` (no ratio; links assumed idle); also, a steady flow of urgent tasks starves the others.
+    Weakness: that of `dmda` (no ratio; links assumed idle); also, a steady flow of urgent tasks starves all other
+    tasks.
     Cost: that of `dmda` per task; the distances once per run, O(n + edges).
     """
 

@@ -11,9 +11,8 @@ Gupta, Online Strategies for Dynamic Power Management in Systems with Multiple P
 forecast, the rate at which devices are requested is averaged over the last `memory` seconds (exponentially).  In
 addition to busy devices, as many devices are kept awake as requests are expected while a device wakes, plus `safety`
 standard deviations of a Poisson count (if the sum is at least half a device): square-root staffing as in Gandhi,
-Harchol-Balter,
-Raghunathan, Kozuch, AutoScale: Dynamic, Robust Capacity Management for Multi-Tier Data Centers (2012).  Cores are never
-put to sleep, since their node's accelerators need them.
+Harchol-Balter, Raghunathan, Kozuch, AutoScale: Dynamic, Robust Capacity Management for Multi-Tier Data Centers (2012).
+Cores are never put to sleep, since their node's accelerators need them.
 Weakness: no forecast predicts a burst; a task for which devices wake waits for these devices even if other devices
 become free earlier; devices that draw as much power asleep as idle never sleep.
 Cost: linear in the accelerators for each round in which something was idle or asleep.

@@ -73,7 +73,7 @@ class FinishTimeFairness(SideBySideScheduler):
     Cost: about five linear programs per round, without gain from equal jobs; with pairs (`side_by_side`) each program
     takes 0.2 s for 128 jobs of 26 classes on three types.
 
-    levels: number of programs of water filling after the worst ratio is known; with 1 there are none.
+    levels: number of water-filling programs after the worst ratio is known; 1: no water filling.
     pairs: jobs may share devices in pairs, if the sum of both relative speeds is above `threshold`.
     """
 

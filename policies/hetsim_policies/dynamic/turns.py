@@ -136,7 +136,7 @@ class Themis(Scheduler):
     """Themis: finish-time fairness; GPUs are given to the job treated worst so far.
 
     Decides when, and which job is preempted.  A job's ρ is its expected time in the system divided by the time that it
-    would need on an exclusive 1/N share of the cluster, where N is the number of jobs in the system: ρ = (time since
+    would need on an exclusive 1/N share of the cluster, for N jobs in the system.  It is estimated as (time since
     arrival + time left) / (time in its fastest mode × max(1, N × fraction of the cluster that this mode uses)).  At the
     end of each lease the GPUs are offered to the jobs of highest ρ first; jobs whose lease has not ended keep their
     GPUs, and a job that keeps them beyond its lease gets a new lease.

@@ -4,8 +4,8 @@ Runs around another scheduler, which decides when and where.  Every `interval` t
 number of devices that it would keep busy, and its forecast (`hetsim_policies.prediction`) is used in two ways:
 
 scale    as many devices are awake as suffice, at the target utilization, for the waiting work and for the load that is
-         expected within one waking time.  This load is at least the measured load plus the forecast rise; so devices for
-         a rise are awake in time, and on an unusual day they follow the measured load
+         expected within one waking time.  This load is at least the measured load plus the forecast rise; so devices
+         for a rise are awake in time, and on an unusual day they follow the measured load
          (`hetsim_policies.prediction.series`).
          With the predictor `last_value` or `ewma` this is an autoscaler that only reacts; with the signal `utilization`
          it is the autoscaler of Kubernetes, which measures how busy the devices are.

@@ -39,7 +39,7 @@ class Ewma(Predictor):
     The weight of an observation falls to 1/e after `memory` seconds.  Weights are divided by their sum, so that the
     first value has no more weight than its age allows.
     Reference: Brown, Statistical Forecasting for Inventory Control (1959); Holt (1957), reprinted 2004.  Weakness: the
-    forecast is the same for all horizons; after a change of the load it is late by about `memory`.  Cost:  O(1).
+    forecast is the same for all horizons; after a change of the load it is late by about `memory`.  Cost: O(1).
     """
 
     flat = True

@@ -77,14 +77,13 @@ class Heft(InsertionPlanner):
     it finishes first.  For parallel tasks `insertion` and `overlap` are not used.
 
     Decides where and in which order, for task graphs.  The upward rank of a task is its mean time, its own transfers
-    included, over the lanes (cores or GPUs) that can run it, plus the maximum over its successors of the sum of the
-    successor's rank and the mean time to move the data that the successor reads from the task.  In descending order of
-    rank each task is placed on the lane where it finishes first, if possible into a gap between tasks placed earlier
-    (insertion).  Reference: Topcuoglu, Hariri, Wu, Performance-Effective and Low-Complexity Task Scheduling for
-    Heterogeneous Computing (2002).  No ratio is proven for graphs; the plan has a certified lower bound
-    (`graph_bounds`).  Without a graph, arrivals and transfers, tasks are placed by longest mean time first; the
-    makespan is at most m times the minimum on m unrelated lanes, and 4/3 - 1/(3m) times the minimum on equal lanes
-    (Graham, 1969).
+    included, over the lanes (cores or GPUs) that can run it, plus the maximum of (rank of a successor + mean time to
+    move the data that this successor reads from the task) over its successors.  In descending order of rank each task
+    is placed on the lane where it finishes first, if possible into a gap between tasks placed earlier (insertion).
+    Reference: Topcuoglu, Hariri, Wu, Performance-Effective and Low-Complexity Task Scheduling for Heterogeneous
+    Computing (2002).  No ratio is proven for graphs; the plan has a certified lower bound (`graph_bounds`).  Without a
+    graph, arrivals and transfers, tasks are placed by longest mean time first; the makespan is at most m times the
+    minimum on m unrelated lanes, and 4/3 - 1/(3m) times the minimum on equal lanes (Graham, 1969).
     A transfer moves an item from where it is written to where it is read, over idle links, hop by hop, starting at the
     end of the writing task.  Initial items on a host, `bytes_in`, `bytes_out`, items that no later task reads, and
     stages given as durations lengthen the task that reads or writes them; initial items are moved to each device once.
@@ -147,11 +146,11 @@ class Peft(InsertionPlanner):
     first.
 
     Decides where and in which order, for task graphs.  The optimistic cost of a task on a lane (core or GPU) estimates
-    the time from its end to the end of the graph.  It is the maximum over the task's successors of the successor's
-    minimum, over the lanes, of the sum of its time, its optimistic cost and, if the lane differs, the mean time to move
-    the data.  The next task is the one with the highest mean optimistic cost among the tasks whose predecessors are all
-    placed (at ties, as for independent tasks, the longest task).  It is placed on the lane where its finish plus its
-    optimistic cost is lowest, into a gap if one is long enough.
+    the time from the task's end to the end of the graph. For each successor, compute on every lane the successor's time
+    plus its optimistic cost plus, on another lane, the mean time to move the data, and take the minimum over the lanes.
+    The maximum over the successors is the optimistic cost.  The next task is the one with the highest mean optimistic
+    cost among the tasks whose predecessors are all placed (at ties, as for independent tasks, the longest task).  It is
+    placed on the lane where its finish plus its optimistic cost is lowest, into a gap if one is long enough.
     Reference: Arabnejad, Barbosa, List Scheduling Algorithm for Heterogeneous Systems by an Optimistic Cost Table
     (2014).  No ratio is proven.  Transfers are counted as in `heft`.  Lanes of one host share their data here, so
     nothing moves between them; without any transfers the optimistic cost is the same on every lane, and only the order

@@ -84,7 +84,7 @@ def graham(
 ) -> Schedule:  # fmt: skip
     """List-schedule tasks of `times[j, t]` seconds on `counts[t]` devices per type.
 
-    If several cores or GPUs are idle, the first one in the order of types gets a task first.
+    If several cores or GPUs are idle, the first in the order of types gets a task first.
     since: time when each lane of each type is first free; None: 0 for all.
     """
     size, kinds = times.shape

@@ -277,8 +277,7 @@ class Hlp(PlannedScheduler):
     first task), and the work of a type.  From the task that ends last, go back to the event that allowed it to begin
     (the end of a predecessor, or its arrival), and so on.  Between that event and the start of the task every lane of
     its type is busy.  So the makespan is at most the length of this path, Qλ, plus for each of the Q types its work per
-    lane,
-    Qλ: together Q(Q + 1)λ.  The plan has a certified bound.
+    lane, Qλ: together Q(Q + 1)λ.  The plan has a certified bound.
     Weakness: the program ignores that few tasks are ready at a time; transfers are not counted.  Cost: a program of n
     (Q + 1) variables and n + edges rows for n tasks: 0.1 s for 1,000 tasks, 0.5 s for 3,000.
     """

@@ -56,7 +56,7 @@ class GreedyDual(DescendingPlanner):
     side; the task ends by (L - s)/devices + s.  On the CPUs L is at most mλ, on the GPUs at most kλ plus the last task,
     and no task is longer than λ where it runs.  So the task ends by 2λ.  With arrivals each lane waits for its next
     task to arrive, and there is no ratio.  The plan has the largest rejected guess as a certified lower bound.
-    Weakness:  `dual_approximation` has a better ratio; transfers are not counted.
+    Weakness: `dual_approximation` has a better ratio; transfers are not counted.
     Cost: O(n log n) once, and for each of about log(1 / precision) guesses O(n), plus O(n log n) if it is accepted.
 
     precision: bisection stops when the smallest accepted guess is within this fraction of the largest rejected one.

@@ -119,7 +119,7 @@ def _cheaper_change(
     """Return the moves from one lane that save most work, and the next lane to try.
 
     Lanes are tried from `first` on; no lane may become too long.  The change does not shorten the longest lane, but
-    makes room for changes that do.
+    makes room for changes that shorten it.
     """
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows, count = np.arange(len(lane)), len(load)

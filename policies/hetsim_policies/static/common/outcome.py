@@ -115,7 +115,7 @@ def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
     """Return the plan with the timetable of its present steps and copies.
 
     An exact timetable is kept; otherwise the plan is rehearsed.  But if tasks share links or memory is short, only
-    plans that were simulated anyway (`judged`) are rehearsed; others keep the timetable for idle links.
+    plans that were simulated anyway (`judged`) are rehearsed; other plans keep the timetable for idle links.
     """
     exact = plan.notes["timetable"] == "exact" and not plan.copies and not plan.fused
     exact = exact and not instance.problem.unplanned

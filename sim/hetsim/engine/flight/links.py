@@ -207,7 +207,7 @@ class Links:
         self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None],
         owner: Any = None, called: float = math.inf,
     ) -> Flow:  # fmt: skip
-        """Send bytes along a path; `done` is called when the last one has arrived.
+        """Send bytes along a path; `done` is called when the last byte has arrived.
 
         `size`: bytes; `seconds`: additional load, given as its duration on the idle path.  The latency is included
             once; `called`: time of the decision that the transfer begins now.  Return the transfer.
