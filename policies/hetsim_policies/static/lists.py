@@ -206,8 +206,7 @@ def _longest(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 class MinMin(_InRounds):
     """Min-min, for independent sequential and parallel tasks.
 
-    Repeatedly, of all remaining tasks, the task with the earliest possible completion is placed where it completes
-    first.
+    In each step, the remaining task with the earliest possible completion is placed where it completes first.
     Decides where, and in which order: short tasks first.
     Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
     algorithm D: the makespan is at most m times the minimum on m unrelated lanes (cores or GPUs).  It is often good in
@@ -245,10 +244,10 @@ class Sufferage(_InRounds):
     on the second best lane, lanes of one type included; the sufferage of a task that only one lane can run is infinite.
     The second best place of a parallel task consists of as many other lanes.
     Reference: Maheswaran, Ali, Siegel, Hensgen, Freund, Dynamic Mapping of a Class of Independent Tasks onto
-    Heterogeneous Computing Systems (1999); Casanova et al. also place one task per round: Heuristics for Scheduling
-    Parameter Sweep Applications in Grid Environments (2000).  No ratio is proven.  Weakness: with two or more equal
-    lanes that are free at the same time the sufferage of every task is 0, and ties decide (for this case Casanova et
-    al. propose the difference between clusters of lanes: `between: types`).  Transfers are not counted.
+    Heterogeneous Computing Systems (1999); Casanova et al., Heuristics for Scheduling Parameter Sweep Applications in
+    Grid Environments (2000), who place one task per round, as here.  No ratio is proven.  Weakness: with two or more
+    equal lanes that are free at the same time the sufferage of every task is 0, and ties decide (for this case Casanova
+    et al. propose the difference between clusters of lanes: `between: types`).  Transfers are not counted.
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is considered.
 
     between: the second best place: another lane, or a lane of another device type (XSufferage).

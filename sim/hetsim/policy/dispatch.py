@@ -46,9 +46,10 @@ class LikeServices:
 class Index:
     """An index that assigns devices to services in order of their oldest requests.
 
-    For services with one mode each, on whole devices, without data items, whose policies define no `urgency`.
+    It requires that each service has one mode, on whole devices and without data items, and that no policy defines
+    `urgency`.
 
-    Cost: O(log services) a batch.
+    Cost: O(log services) per batch.
     """
 
     def __init__(self, order: Callable[[Task], Any] | None, counters: Sequence[Counter]):
@@ -244,7 +245,8 @@ class Dispatcher:
 
     Each service that may start is offered the device of its fastest mode that has the fewest launches in flight.
 
-    Cost: O(services) a round, and O(devices) a batch if there are several services; O(log services) with an `Index`.
+    Cost: O(services) per round, and O(devices) per batch if there are several services; O(log services) with an
+    `Index`.
     """
 
     def __init__(self, order: Callable[[Task], Any], counters: Sequence[Counter], by_arrival: bool = False):

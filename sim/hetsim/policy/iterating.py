@@ -155,8 +155,8 @@ class IterationPolicy:
     def steady(self, replica: Replica, request: Generation, steps: int) -> int:
         """Return the number of decode-only steps until the next call (with `changes`).
 
-        request: the first waiting request, which may not join now.  The number is at least 1; too small a number only
-        costs time.
+        request: the first waiting request, which may not join now.  The number is at least 1; a number that is too
+            small only costs time.
         """
         return steps
 

@@ -189,7 +189,7 @@ class AssignmentProgram:
     longest: add a row for each task: its time is at most T (redundant if sites have one lane or there are start
         variables).
     frugal: weight in the objective of the mean work per lane (core or GPU), so that among solutions of equal makespan
-    one of minimum work is preferred; with 0 (as for bounds) any of these solutions may be returned.
+        one of minimum work is preferred; with 0 (as for bounds) any of these solutions may be returned.
     """
 
     def __init__(

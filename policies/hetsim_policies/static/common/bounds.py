@@ -18,8 +18,9 @@ TOLERANCE = 1e-9  # Relative slack of comparisons with a guess, so that rounding
 def area_bound(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
     """The minimum T with Σ p_j x_j ≤ mT and Σ q_j (1 - x_j) ≤ kT for some 0 ≤ x_j ≤ 1.
 
-    Proof: a schedule of length T satisfies both, as a device is busy for at most T.  The minimum T is found by
-    assigning tasks to the GPUs by decreasing p/q: this order saves a given CPU area with the minimum GPU area.
+    Here x_j is the fraction of task j on the m CPUs, and 1 - x_j its fraction on the k GPUs.  Proof: a schedule of
+    length T satisfies both inequalities, as a device is busy for at most T.  The minimum T is found by assigning tasks
+    to the GPUs by decreasing p/q: this order saves a given CPU area with the minimum GPU area.
     """
     order = by_gain(p, q)
     p, q = p[order], q[order]

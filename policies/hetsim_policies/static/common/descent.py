@@ -63,7 +63,7 @@ def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.n
     """Descend in place to a local optimum; return the number of pairs examined.
 
     prices: value of a second on each device type.  If no change shortens the longest lane (core or GPU), changes on
-    other lanes are compared by the value of the work that they save.
+        other lanes are compared by the value of the work that they save.
     """
     size = len(lanes.lane)
     looked = turn = 0
@@ -172,7 +172,7 @@ def improved(
 
     enough: a makespan that need not be improved, such as a lower bound.
     others: alternative assignments of tasks to lanes; a descent of half the effort starts from each of them, too, and
-    the best result is improved further.
+        the best result is improved further.
     """
     if not len(lane):
         return lane

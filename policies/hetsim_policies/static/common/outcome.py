@@ -45,7 +45,7 @@ SILENT = ("absent", "covered")
 
 
 class DescendingPlanner(PlannedScheduler):
-    """Base of assignment planners whose schedule may get a local search.
+    """Base of assignment planners that can improve their schedule by local search.
 
     descent: finally move and exchange tasks of the longest lane (`descent`), for independent tasks present at the
         start.

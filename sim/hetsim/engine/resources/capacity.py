@@ -83,7 +83,7 @@ class Capacity(PlacementIndex):
     def quick_take(self, placement: Placement) -> int:
         """Check and occupy a placement: the fast path for devices in their normal state.
 
-        For a launch on one device, or on whole accelerators of one node; not for modes with data items, and not for
+        It is for launches on one device, or on whole accelerators of one node, but not for modes with data items or
         MIG.  Return the bitmask of the occupied cores (0 on an accelerator).  If the device is not in its normal state,
         or the launch does not fit, change nothing and return -1; the caller then uses `refusal` and `take`.
         """
