@@ -47,9 +47,8 @@ class EasyBackfill(Backfilling):
     head never starts after the shadow that was computed when it became head.  Only the head has a guarantee.  With
     wrong estimates: a task that ends early moves the shadow forward, since it is computed again after every release; a
     task that overruns counts as ending immediately, and keeps its resources.
-    Weakness: a wide task far down the queue can be passed by any number of tasks; overestimates hide gaps.
-    Cost: O(log n) per task, a check of the window's tasks that may fit, and one shadow per round in which such a task
-    fits.
+    Weakness: a wide task far down the queue can be passed by any number of tasks; overestimates hide gaps.  Cost: O(log
+    n) per task, a check of the window's tasks that may fit, and one shadow per round in which such a task fits.
 
     depth: number of tasks behind the head, in each partition, that are considered; None: all.  0 is fcfs.
     """

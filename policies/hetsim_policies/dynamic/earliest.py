@@ -247,8 +247,7 @@ class Dmdas(Dmda):
     Reference: Augonnet, Thibault, Namyst, Wacrenier, StarPU (2011); with priorities by distance from the end it is the
     dynamic counterpart of HEFT, as in Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016).
     Weakness: that of `dmda` (no ratio; links assumed idle); also, a steady flow of urgent tasks starves all other
-    tasks.
-    Cost: that of `dmda` per task; the distances once per run, O(n + edges).
+    tasks.  Cost: that of `dmda` per task; the distances once per run, O(n + edges).
     """
 
     def study(self, tasks: Tasks) -> None:

@@ -76,10 +76,10 @@ class Heft(InsertionPlanner):
     HEFT (heterogeneous earliest finish time) places tasks by decreasing distance from the end of the graph, each where
     it finishes first.  For parallel tasks `insertion` and `overlap` are not used.
 
-    Decides where and in which order, for task graphs.  The upward rank of a task is its mean time, its own transfers
-    included, over the lanes (cores or GPUs) that can run it, plus the maximum of (rank of a successor + mean time to
-    move the data that this successor reads from the task) over its successors.  In descending order of rank each task
-    is placed on the lane where it finishes first, if possible into a gap between tasks placed earlier (insertion).
+    Decides where and in which order.  The upward rank of a task is its mean time, its own transfers included, over the
+    lanes (cores or GPUs) that can run it, plus the maximum of (rank of a successor + mean time to move the data that
+    this successor reads from the task) over its successors.  In descending order of rank each task is placed on the
+    lane where it finishes first, if possible into a gap between tasks placed earlier (insertion).
     Reference: Topcuoglu, Hariri, Wu, Performance-Effective and Low-Complexity Task Scheduling for Heterogeneous
     Computing (2002).  No ratio is proven for graphs; the plan has a certified lower bound (`graph_bounds`).  Without a
     graph, arrivals and transfers, tasks are placed by longest mean time first; the makespan is at most m times the
@@ -107,14 +107,14 @@ class Heft(InsertionPlanner):
 class Cpop(InsertionPlanner):
     """CPOP, for sequential tasks with or without a task graph.
 
-    Critical path on a processor: the longest path of the graph stays on one lane (core or GPU), other tasks run where
-    they finish first.
+    CPOP (critical path on a processor) places the longest path of the graph on one lane (core or GPU), and other tasks
+    where they finish first.
 
-    Decides where and in which order, for task graphs.  The priority of a task is the length of the longest path
-    through it, with mean times over the lanes and the mean time to move data (upward plus downward rank).  The path
-    with the highest priority is the critical path; all its tasks are placed on the lane with their minimum total time.
-    The next task is the one with the highest priority among the tasks whose predecessors are all placed.  A task off
-    the critical path is placed where it finishes first, into a gap if one is long enough.
+    Decides where and in which order.  The priority of a task is the length of the longest path through it, with mean
+    times over the lanes and the mean time to move data (upward plus downward rank).  The path with the highest priority
+    is the critical path; all its tasks are placed on the lane with their minimum total time.  The next task is the one
+    with the highest priority among the tasks whose predecessors are all placed.  A task off the critical path is placed
+    where it finishes first, into a gap if one is long enough.
     Reference: Topcuoglu, Hariri, Wu, Performance-Effective and Low-Complexity Task Scheduling for Heterogeneous
     Computing (2002), which introduces `heft` as well.  No ratio is proven.  Transfers are counted as in `heft`.  If no
     lane can run every task of the critical path, the lane that can run most of these tasks is used, and the remaining
@@ -145,11 +145,11 @@ class Peft(InsertionPlanner):
     PEFT (predict earliest finish time) places each task on the lane from which the end of the graph can be reached
     first.
 
-    Decides where and in which order, for task graphs.  The optimistic cost of a task on a lane (core or GPU) estimates
-    the time from the task's end to the end of the graph. For each successor, compute on every lane the successor's time
-    plus its optimistic cost plus, on another lane, the mean time to move the data, and take the minimum over the lanes.
-    The maximum over the successors is the optimistic cost.  The next task is the one with the highest mean optimistic
-    cost among the tasks whose predecessors are all placed (at ties, as for independent tasks, the longest task).  It is
+    Decides where and in which order.  The optimistic cost of a task on a lane (core or GPU) estimates the time from the
+    task's end to the end of the graph. For each successor, compute on every lane the successor's time plus its
+    optimistic cost plus, on another lane, the mean time to move the data, and take the minimum over the lanes.  The
+    maximum over the successors is the optimistic cost.  The next task is the one with the highest mean optimistic cost
+    among the tasks whose predecessors are all placed (at ties, as for independent tasks, the longest task).  It is
     placed on the lane where its finish plus its optimistic cost is lowest, into a gap if one is long enough.
     Reference: Arabnejad, Barbosa, List Scheduling Algorithm for Heterogeneous Systems by an Optimistic Cost Table
     (2014).  No ratio is proven.  Transfers are counted as in `heft`.  Lanes of one host share their data here, so

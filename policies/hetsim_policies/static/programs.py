@@ -137,13 +137,13 @@ class IntegerProgram(DescendingPlanner):
     lanes may be renumbered, so the i-th longest task is allowed only on the first i lanes of a type.  Pairs of task and
     lane whose time exceeds the best known makespan are excluded.  The solver takes no initial schedule, so the best of
     mct, max_min, linear_program, lst and (on cores and one type of GPU) dual_approximation is compared with its result,
-    and the better one is the plan.  With a graph or arrivals the plan is *not optimal*: the program chooses a type for
-    each task, with the load of each type and the paths of the graph as rows, and list scheduling by upward ranks gives
-    the order.  The bound is still valid.  Transfers and shared data are ignored.  A search that ends at a limit returns
-    its best plan, with `optimal: false` and `gap` among the notes and in the warnings of the result; `Plan.bound` is
-    then the solver's bound. With `node_limit` (the default) the plan is the same on every machine, with `time_limit` it
-    is not; `node_limit` does not limit the work at the root of the search.  Programs of more than `max_variables`
-    variables are not solved: the best of the other schedules is returned with the bound of the linear program.
+    and the better one is the plan.  With a graph or arrivals the plan need not be optimal: the program chooses a type
+    for each task, with the load of each type and the paths of the graph as rows, and list scheduling by upward ranks
+    gives the order.  The bound is still valid.  Transfers and shared data are ignored.  A search that ends at a limit
+    returns its best plan, with `optimal: false` and `gap` in the notes and in a warning; `Plan.bound` is then the
+    solver's bound. With `node_limit` (the default) the plan is the same on every machine, with `time_limit` it is not;
+    `node_limit` does not limit the work at the root of the search.  Programs of more than `max_variables` variables are
+    not solved: the best of the other schedules is returned with the bound of the linear program.
     Reference: the problem is that of Horowitz and Sahni, Exact and Approximate Algorithms for Scheduling Nonidentical
     Processors (1976); the search is branch and bound with cuts by HiGHS (Huangfu and Hall, Parallelizing the Dual
     Revised Simplex Method, 2018), through scipy.optimize.milp.
@@ -263,10 +263,10 @@ FRUGAL = 1e-3
 class Hlp(PlannedScheduler):
     """Heterogeneous linear program: a relaxed program, then list scheduling.
 
-    For sequential tasks, with or without a task graph.  Decides where and in which order, for task graphs on any number
-    Q of device types.  The program (`assignment`) splits tasks over types so that neither a path nor the work of a type
-    is longer than λ, and minimizes λ; each task is placed on the type that has its largest share (for two types:
-    rounding at 1/2).  Then follows list scheduling on the chosen types, with the longest path to the end first.
+    For sequential tasks, with or without a task graph.  Decides where and in which order, for any number Q of device
+    types.  The program (`assignment`) splits tasks over types so that neither a path nor the work of a type is longer
+    than λ, and minimizes λ; each task is placed on the type that has its largest share (for two types:  rounding at
+    1/2).  Then follows list scheduling on the chosen types, with the longest path to the end first.
     Reference: Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with Precedence Constraints on Hybrid Multi-Core
     Machines (2015), for two types, ratio 6; Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling
     Applications on Hybrid Multi-Core Machines (2017), for Q types and with the order by distance from the end.  Ratio
@@ -341,13 +341,13 @@ GUESS_ROOM = 1.01  # factor by which a solution may exceed the known schedule, a
 class ColumnPricing(PlannedScheduler):
     """Column pricing: an integer program over few pairs, chosen by LP prices.
 
-    For independent sequential tasks.  Decides where, for independent tasks on any number of device types, which are all
-    present at the start.  The program of `lst` gives a price w_s of each lane s (core or GPU), with sum 1, and a lower
-    bound; the plan of `lst` is the first schedule, of length U.  With p_js the time of task j on lane s, the pair (j,
-    s) has the reduced cost w_s p_js - min_r w_r p_jr.  No schedule shorter than U has a pair of reduced cost above U -
-    Σ_j min_r w_r p_jr.  The integer program has those of the other pairs whose reduced cost is at most `SHARE` × U /
-    lanes, and at least the `FEW` cheapest pairs.  It is solved to `gap`, and a descent follows.  With more than `LANES`
-    lanes, `restarts` programs are solved in turn, each over the longest lanes and some random lanes.
+    For independent sequential tasks, on any number of device types.  Decides the device of each task.  The program of
+    `lst` gives a price w_s of each lane s (core or GPU), with sum 1, and a lower bound; the plan of `lst` is the first
+    schedule, of length U.  With p_js the time of task j on lane s, the pair (j, s) has the reduced cost w_s p_js -
+    min_r w_r p_jr.  No schedule shorter than U has a pair of reduced cost above U - Σ_j min_r w_r p_jr.  The integer
+    program has those of the other pairs whose reduced cost is at most `SHARE` × U / lanes, and at least the `FEW`
+    cheapest pairs.  It is solved to `gap`, and a descent follows.  With more than `LANES` lanes, `restarts` programs
+    are solved in turn, each over the longest lanes and some random lanes.
     Reference: Gogos, Valouxis, Alefragis, Goulas, Voros, Housos, Scheduling Independent Tasks on Heterogeneous
     Processors Using Heuristics and Column Pricing (FGCS 60, 2016); limits on pairs and lanes, descent and restarts are
     additions of hetsim.

@@ -41,13 +41,12 @@ TOLERANCE = 1e-12  # a sum may exceed a limit by this fraction: a guess is then 
 class GreedyDual(DescendingPlanner):
     """Greedy dual approximation: for a guess λ, fill accelerators by speedup.
 
-    For independent sequential tasks on at most two types of device.
-    Decides where, for two types of devices (CPU times p on m cores, GPU times q on k GPUs).  For a guess λ, a task with
-    p > λ must run on a GPU, and a task with q > λ on a CPU.  The other tasks are assigned to the GPUs in descending
-    order of p/q while the GPUs' work is less than kλ, the remaining tasks to the CPUs.  The guess is refused if a task
-    is longer than λ on both types, if the tasks that must run on GPUs have more than kλ of work, or if the tasks
-    assigned to CPUs have more than mλ.  Bisection finds the smallest accepted guess; each side is scheduled by longest
-    processing time first.
+    For independent sequential tasks on at most two types of device.  Decides the device of each task.  Let a task take
+    p on one of m cores and q on one of k GPUs.  For a guess λ, a task with p > λ must run on a GPU, and a task with q >
+    λ on a CPU.  The other tasks are assigned to the GPUs in descending order of p/q while the GPUs' work is less than
+    kλ, the remaining tasks to the CPUs.  The guess is refused if a task is longer than λ on both types, if the tasks
+    that must run on GPUs have more than kλ of work, or if the tasks assigned to CPUs have more than mλ.  Bisection
+    finds the smallest accepted guess; each side is scheduled by longest processing time first.
     Reference: Kedad-Sidhoum, Monna, Mounié, Trystram, Scheduling Independent Tasks on Multi-Cores with GPU Accelerators
     (2013), where it precedes the better algorithm.
     Ratio 2 (1 + precision) without arrivals.  A refusal is right: the GPUs have at least kλ of work, and their tasks
@@ -122,8 +121,8 @@ def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: flo
 class BalancedMakespan(DescendingPlanner):
     """Balanced makespan: favorite types first, then tasks of the overloaded type move.
 
-    For independent sequential tasks on at most two types of device.  Decides where, for two types of devices.  Tasks
-    are first put on the type where they are shorter.  Then tasks of the type with more work per device are moved to the
+    For independent sequential tasks on at most two types of device.  Decides the device of each task.  Tasks are first
+    assigned to the type on which they are shorter.  Then tasks of the type with more work per device are moved to the
     other type, in ascending order of the ratio of the two times, until the work is balanced; tasks longer than a limit
     on the other type are not moved.  Every limit that can matter is tried.  The partitions just before and just after
     balance are scheduled by longest processing time first on each type, and the shortest schedule is used.

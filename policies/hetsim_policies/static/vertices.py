@@ -21,13 +21,12 @@ WHOLE = 1 - 1e-6  # a share above this is a whole task, up to the solver's round
 class Lst(DescendingPlanner):
     """Lenstra, Shmoys, Tardos: a vertex of the deadline linear program, rounded.
 
-    For independent sequential tasks on any types of device.
-    Decides where, for independent tasks on any number of device types.  For a deadline T, a task may use only the types
-    on which it takes at most T; the program splits tasks over these types so that no type has more than T of work per
-    lane (`unrelated`).  The minimum feasible T is found by bisection.  A vertex splits few tasks; each split task is
-    matched to a different type that has a share of it and is placed there whole.  The lanes (cores or GPUs) of each
-    type are then scheduled by longest processing time first.  Two other roundings of the vertex (`roundings`) are tried
-    too; the shortest schedule is used, and the descent starts from each of them.
+    For independent sequential tasks on any types of device.  Decides the device of each task.  For a deadline T, a task
+    may use only the types on which it takes at most T; the program splits tasks over these types so that no type has
+    more than T of work per lane (`unrelated`).  The minimum feasible T is found by bisection.  A vertex splits few
+    tasks; each split task is matched to a different type that has a share of it and is placed there whole.  The lanes
+    (cores or GPUs) of each type are then scheduled by longest processing time first.  Two other roundings of the vertex
+    (`roundings`) are tried too; the shortest schedule is used, and the descent starts from each of them.
     Reference: Lenstra, Shmoys, Tardos, Approximation Algorithms for Scheduling Unrelated Parallel Machines (1990).
     Their program has a variable for each task and lane.  Lanes of one type are equal, so a variable for each task and
     type is enough here: 3,000 instead of 24,000 variables for 1,000 tasks on 24 lanes of three types.
