@@ -217,9 +217,10 @@ class ConservativeBackfill(Backfilling):
 class GangBackfill(ConservativeBackfill):
     """Gang backfilling: gangs of whole nodes have reservations, other tasks fill in.
 
-    Decides when and where.  Tasks are considered in the order of arrival.  A gang, a task that needs every accelerator
-    of a node or spans nodes, gets a permanent reservation at the earliest time at which enough whole nodes are free.  A
-    smaller task has no reservation; it starts only if it fits now and delays no reservation of a gang.
+    Decides when and where.  Tasks are considered in the order of arrival.  A gang is a task that needs every
+    accelerator of a node or spans nodes; it gets, and keeps, a reservation at the earliest time at which enough whole
+    nodes are free.  A smaller task has no reservation; it starts only if it fits now and delays no reservation of a
+    gang.
     Reference: Feitelson and Jette, Improved Utilization and Responsiveness with Gang Scheduling (1997), for gangs on
     whole nodes; reservations as in Mu'alem and Feitelson (2001).  Without reservations wide gangs starve, since smaller
     tasks occupy each node as it becomes free.

@@ -1,7 +1,8 @@
 """Predictive: forecasts of the load decide how many devices are awake or reserved.
 
-Runs around another scheduler, which decides when and where.  Every `interval` the arriving work is measured, as the
-number of devices that it would keep busy, and its forecast (`hetsim_policies.prediction`) is used in two ways:
+This policy runs around another scheduler, which decides when and where tasks start.  Every `interval` the arriving work
+is measured, as the number of devices that it would keep busy, and its forecast (`hetsim_policies.prediction`) is used
+in two ways:
 
 scale    as many devices are awake as suffice, at the target utilization, for the waiting work and for the load that is
          expected within one waking time.  This load is at least the measured load plus the forecast rise; so devices

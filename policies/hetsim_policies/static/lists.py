@@ -245,9 +245,9 @@ class Sufferage(_InRounds):
     The second best place of a parallel task consists of as many other lanes.
     Reference: Maheswaran, Ali, Siegel, Hensgen, Freund, Dynamic Mapping of a Class of Independent Tasks onto
     Heterogeneous Computing Systems (1999); Casanova et al., Heuristics for Scheduling Parameter Sweep Applications in
-    Grid Environments (2000), who place one task per round, as here.  No ratio is proven.  Weakness: with two or more
-    equal lanes that are free at the same time the sufferage of every task is 0, and ties decide (for this case Casanova
-    et al. propose the difference between clusters of lanes: `between: types`).  Transfers are not counted.
+    Grid Environments (2000), for one task per round, as here.  No ratio is proven.  Weakness: with two or more equal
+    lanes that are free at the same time the sufferage of every task is 0, and ties decide (for this case Casanova et
+    al. propose the difference between clusters of lanes: `between: types`).  Transfers are not counted.
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is considered.
 
     between: the second best place: another lane, or a lane of another device type (XSufferage).
