@@ -7,8 +7,8 @@ move within a device; uploads compete for links and switches; equal kernels are 
 From these effects it proposes a tree of constraints, in which children refine their parent and siblings are
 alternatives in order of preference.  `walk` solves the program with the constraints on the path from the root to a
 node: if the program is infeasible, the next sibling is tried, otherwise the children.  Every solution becomes a plan,
-and the plan with the shortest simulation on the estimates is chosen.  The plans of linear_program and integer_program,
-without constraints, are always candidates, so the chosen plan is never worse than these two on the estimates.
+and the plan with the shortest simulation on the estimates is chosen.  The plans of linear_program and integer_program
+are always candidates, so the plan is never worse than these on the estimates.
 
 Reference: Bastoul, Zhang, Razanajato, Lossing, Susungi et al., Optimizing GPU Deep Learning Operators with Polyhedral
 Scheduling Constraint Injection (CGO 2022).

@@ -16,7 +16,7 @@ Task graphs: lanes and order are those of `heft`, and only the frequencies come 
 s² over devices, with slowness s = 1/f, is minimized such that no path is longer than the deadline, again by tangents; a
 path becomes a row of the program when it is found to be too long.  A candidate is the fast planner's schedule
 (greedy_dual or mct; heft for graphs), slowed down; so the plan never needs more energy than that schedule at full speed
-with idling until the deadline.  Another policy's full-speed schedule may need less energy.
+with idling until the deadline.
 Reference: Yao, Demers, Shenker, A Scheduling Model for Reduced CPU Energy (1995), for the cubic power and why one speed
 is best; Li, Energy and Time Constrained Task Scheduling on Multiprocessor Computers with Discrete Speed Levels (2008)
 and Pruhs, van Stee, Uthaisombut, Speed Scaling of Tasks with Precedence Constraints (2008) for several speeds.

@@ -142,8 +142,7 @@ class Cpop(InsertionPlanner):
 class Peft(InsertionPlanner):
     """PEFT, for sequential and parallel tasks with or without a task graph.
 
-    PEFT (predict earliest finish time) places each task on the lane from which the end of the graph can be reached
-    first.
+    PEFT (predict earliest finish time) places a task on the lane from which the graph's end can be reached first.
 
     Decides where and in which order.  The optimistic cost of a task on a lane (core or GPU) estimates the time from the
     task's end to the end of the graph. For each successor, compute on every lane the successor's time plus its

@@ -47,8 +47,7 @@ def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float 
 
     Proof: in a schedule of length T no task runs on a side (CPU or GPU) where it takes longer than T.  So the areas of
     the schedule satisfy the program of T, which excludes these pairs of task and side.  If the program of T has no
-    solution, there is no schedule of length T; and a smaller T allows fewer pairs and less area, so it has no schedule
-    either.
+    solution, there is no schedule of length T, nor of a smaller length, which allows fewer pairs and less area.
     """
     low = longest_task(p, q, m, k)
     if np.isinf(low):
