@@ -162,7 +162,7 @@ class MoldableDual(PlannedScheduler):
     below every makespan: a schedule of length λ would use options of at most λ seconds, whose areas are at least the
     minimum areas, and would give a solution.  The smallest guess with a solution is the certified bound and the start
     of the schedule:  a vertex splits fewer tasks than there are types; each split task is placed whole on a different
-        type, and the tasks of each type are list-scheduled, longest or widest first.
+    type, and the tasks of each type are list-scheduled, longest or widest first.
     Reference: the guesses are those of Hochbaum and Shmoys, Using Dual Approximation Algorithms for Scheduling Problems
     (1987); the choice of minimum areas followed by a list schedule is that of Turek, Wolf, Yu, Approximate Algorithms
     for Scheduling Parallelizable Tasks (1992); the vertex is that of `lst`.  Ratio: 2 on one type of device, 3 on

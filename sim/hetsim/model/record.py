@@ -142,21 +142,20 @@ class Record:
     into `places`) of the last launch, -1 if there was none.
 
     `upload`, `compute`, `download`: seconds of stages, without lost work; None if every task only computed and no task
-        was stopped: compute is then finish - start, and the other two are 0.  `stage` returns the seconds in both
-        cases.
+    was stopped: compute is then finish - start, and the other two are 0.  `stage` returns the seconds in both cases.
 
     `preemptions`, `migrations`: numbers per task, None if there were none; `reasons`: texts for rejected or failed
-        tasks.  `batch`: number of the task's last launch; None if no launch had several tasks.
+    tasks.  `batch`: number of the task's last launch; None if no launch had several tasks.
 
     `steps`: columns of the steps of language models (`hetsim.results.one_run.steps`); `token_gaps`: (time, seconds) of
     gaps between tokens that do not follow from `steps`; `replicas`: (service, number, KV blocks, place) by the numbers
     in the column `replica` of `steps`; `preemptions_by`, `cached_tokens`: per task, if there were any.
 
     `attempt_of`: row of the first attempt of the same call (-1: not an attempt); `call_end`: by row of the first
-        attempt, the time at which the call was answered or given up.  Both are None if no client times out or retries.
+    attempt, the time at which the call was answered or given up.  Both are None if no client times out or retries.
 
     `first_token`: time of the first token of a request to a language model, None if there are none; `received`:
-        device-seconds of the request's share of the steps, None if no client times out or retries.
+    device-seconds of the request's share of the steps, None if no client times out or retries.
 
     `energy`: J above idle; None if the energy follows from `compute`.
 
@@ -170,13 +169,13 @@ class Record:
     wake, awake, down, up.  `holds`: (time, task, cause) as stated by the policy.
 
     `cycles`: columns asked (time at which a cycle was due) and decided, for the decision cycles of a scheduler
-        (`RunInput.decisions`) in which they differ.
+    (`RunInput.decisions`) in which they differ.
     `fused`: by number of a fused launch: rows of its tasks in order, and the memory traffic in bytes that each saved.
     `stays` and `links`: columns of jobs on the shared network (`hetsim.engine.flight.contention`); None if no job has a
     traffic model.
 
     `notes`: the policy's notes on its work (of a plan its makespan and bound); `planning`: wall-clock seconds of the
-        policy's preparation, NaN if there was none; never part of a table, since it differs between runs.
+    policy's preparation, NaN if there was none; never part of a table, since it differs between runs.
     """
 
     input: RunInput

@@ -68,7 +68,7 @@ class Delay:
     """Call the policy again at `until`, when `count` requests wait, or a batch ends.
 
     released: True to call the policy also when capacity was released, so that another device may be offered; default:
-        True if neither a time nor a count is given.
+    True if neither a time nor a count is given.
     """
 
     __slots__ = ("until", "count", "released")

@@ -76,7 +76,7 @@ class Reject(_Shown):
     """End a waiting task or requests for good; also an answer of admission policies.
 
     expired: True if the deadline or a timeout of the task has passed, or could not be met even if the task started now
-        on an idle device.  The final status is then `expired`; with False it is `rejected`.
+    on an idle device.  The final status is then `expired`; with False it is `rejected`.
     """
 
     task: Task | Requests | None = None
@@ -622,13 +622,13 @@ class View(Protocol):
         from `seed`; the run itself is not affected.
 
         coming: arrivals that the policy imagines: pairs of a time and an earlier task that the new task copies; not for
-            task graphs, shared data and requests.
+        task graphs, shared data and requests.
 
         ratios: ratios of true to estimated time of tasks that have ended.  Each task takes its estimate times one of
-            these ratios, drawn with `seed`; a running task gets a ratio that is possible given its elapsed time.
+        these ratios, drawn with `seed`; a running task gets a ratio that is possible given its elapsed time.
 
         expected: function that gets the table of tasks as the policy knows it, and returns by row the expected fraction
-            of the estimate; `ratios` are then true times divided by expected times.
+        of the estimate; `ratios` are then true times divided by expected times.
 
         A scheduler that is a field of the policy, and that the policy keeps informed, is copied with its state; any
         other scheduler is notified of the waiting tasks.  UsageError for language models and for schedulers that plan

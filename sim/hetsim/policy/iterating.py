@@ -156,7 +156,7 @@ class IterationPolicy:
         """Return the number of decode-only steps until the next call (with `changes`).
 
         request: the first waiting request, which may not join now.  The number is at least 1; a number that is too
-            small only costs time.
+        small only costs time.
         """
         return steps
 

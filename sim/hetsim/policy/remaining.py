@@ -88,7 +88,7 @@ class Progress:
         finish: function that returns the end of a running task; None: the estimate of the view.
 
         wanted: function of a row that returns True if the planner can plan it; other rows are omitted, and also the
-            rows that wait for an omitted row.
+        rows that wait for an omitted row.
         """
         now = view.now
         arrival = self.problem.tasks.arrival

@@ -3,7 +3,7 @@
 Under a steady load the batches of a window have nearly one size, and the slope through them is noise.  So the slope is
 shrunk towards the slope before the window, the more so the less the sizes vary (ridge regression centered on the former
 estimate: Hoerl and Kennard, Ridge Regression, 1970).  The line always passes through the mean of the window, so nearby
-    sizes are predicted well.  Cost: O(1) amortized per batch.
+sizes are predicted well.  Cost: O(1) amortized per batch.
 """
 
 from collections import deque

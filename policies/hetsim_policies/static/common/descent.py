@@ -172,7 +172,7 @@ def improved(
 
     enough: a makespan that need not be improved, such as a lower bound.
     others: alternative assignments of tasks to lanes; a descent of half the effort starts from each of them, too, and
-        the best result is improved further.
+    the best result is improved further.
     """
     if not len(lane):
         return lane

@@ -44,7 +44,7 @@ def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> 
     Pairs of task and type with infinite time are excluded, and pairs that take longer than the sum of all tasks'
     minimum times: no optimal schedule has them, and the solver cannot handle times that differ too much.
     divisible: the rows of `times` are work that several cores or GPUs can share, so that no pair is excluded as too
-        long.
+    long.
     """
     from scipy.optimize import linprog  # takes as long to import as a small plan takes
     from scipy.sparse import csr_array

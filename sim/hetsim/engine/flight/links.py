@@ -210,7 +210,7 @@ class Links:
         """Send bytes along a path; `done` is called when the last byte has arrived.
 
         `size`: bytes; `seconds`: additional load, given as its duration on the idle path.  The latency is included
-            once; `called`: time of the decision that the transfer begins now.  Return the transfer.
+        once; `called`: time of the decision that the transfer begins now.  Return the transfer.
         """
         pipes, latency = way
         self.moved += size
