@@ -29,8 +29,9 @@ def _command(name: str, command: click.Command, level: int) -> Iterator[str]:
     yield f"\n{'#' * level} {name}\n"
     usage = " ".join(command.collect_usage_pieces(context))
     yield f"`{name} {usage}`\n"
-    help_text = inspect.cleandoc((command.help or "").replace("\b\n", ""))
-    yield from (prose(text) + "\n" for text in help_text.split("\n\n"))
+    for text in inspect.cleandoc(command.help or "").split("\n\n"):
+        lines = text.removeprefix("\b\n")  # with the mark of Click: lines that stay as they are
+        yield prose(text) + "\n" if lines == text else f"```text\n{lines}\n```\n"
     options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
     if options:
         yield from table("option", "meaning")

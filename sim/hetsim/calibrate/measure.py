@@ -41,16 +41,16 @@ class Overlapping(Protocol):
     """A device that can upload one batch while it computes another."""
 
     def overlapped(self, n: int) -> float:
-        """Return seconds per batch of n when each is uploaded while another computes."""
+        """Return the seconds per batch of n, while each upload overlaps computing."""
         ...
 
     def submit(self, n: int) -> Callable[[], bool]:
-        """Start a batch of n behind those already submitted; return a test for its end."""
+        """Start a batch of n after those already submitted; return a test for completion."""
         ...
 
 
 class HostDevice:
-    """A function on the machine's own CPU: `run(n)` computes a batch of n."""
+    """A function `run(n)`, which computes a batch of n on the CPU of this machine."""
 
     kind = "cpu"
     memories: tuple[str, ...] = ()
@@ -75,14 +75,14 @@ MAX_SPREAD = 0.1  # half the interquartile range of repeats / median, above whic
 
 
 class CalibrationError(HetsimError):
-    """A device does not behave as the linear model predicts."""
+    """The stage times of a device do not fit the linear model."""
 
 
 @dataclass
 class MeasuredStages:
     """Median seconds by stage and batch size, fitted lines, and overlapped seconds.
 
-    `spread` is half the interquartile range of the repeats, as a share of their median, averaged over sizes.
+    `spread` is half the interquartile range of the repeats divided by their median, averaged over sizes.
     """
 
     device: MeasuredDevice
@@ -95,7 +95,7 @@ class MeasuredStages:
     remarks: list[str] = field(default_factory=list)
 
     def stage(self, name: str) -> "FittedLine":
-        """Return the line of a stage; of transfers, for the memory a server would use."""
+        """Return the line of a stage; for transfers, from the memory a server would use."""
         if name == "compute" or not self.device.memories:
             return self.lines.get(name, FittedLine(0.0, 0.0, ()))
         return self.lines[f"{name} {self.device.memories[0]}"]
@@ -165,7 +165,7 @@ def _check(found: MeasuredStages) -> None:
 
 
 def service_profile(found: MeasuredStages) -> dict[str, Any]:
-    """Return the service profile for scenarios, with what it was measured from."""
+    """Return the service profile for scenarios, with a note on how it was measured."""
     service: dict[str, Any] = {"compute": _stage(found.stage("compute"))}
     if found.device.kind == "cpu":
         service["device"] = "cpu"
@@ -176,7 +176,7 @@ def service_profile(found: MeasuredStages) -> dict[str, Any]:
 
 
 def from_elsewhere(what: str, stages: Mapping[str, Shaped]) -> dict[str, Any]:
-    """Return the service profile of times measured elsewhere, in the chosen shapes."""
+    """Return the service profile of stage times that were not measured by hetsim."""
     service: dict[str, Any] = {}
     for name in ("upload", "compute", "download"):
         if name in stages:
@@ -189,7 +189,7 @@ def from_elsewhere(what: str, stages: Mapping[str, Shaped]) -> dict[str, Any]:
 
 
 def link_profile(found: MeasuredStages) -> dict[str, Any] | None:
-    """Return the link profile: rates per byte, and latency; None without a link."""
+    """Return the link profile (bytes per second and latency); None without transfers."""
     device = found.device
     if device.kind == "cpu":
         return None
@@ -230,7 +230,7 @@ def _measured(found: MeasuredStages) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FittedLine:
-    """A line of stage times, and the relative error at each measured size."""
+    """A line fitted to stage times, and its relative error at each measured size."""
 
     per_item: float
     fixed: float

@@ -4,7 +4,7 @@ The table has one row per size: size, count, type, redop, root, then time (us), 
 place and in place; lines that begin with # state the ranks, the hosts and the collective; other lines are output of
 programs.  Bandwidth is computed from sizes and times, since the columns have only two decimals: 0.00 at small sizes.
 
-The curve of a cluster increases with the size.  Measured curves have dips, due to noise and where NCCL changes its
+The curve of a cluster must increase with the size.  Measured curves have dips, due to noise and where NCCL changes its
 algorithm: a dip is replaced by the geometric means that make the curve increase and change it least (isotonic
 regression).  A fall to less than half is not a dip, and is an error.
 
@@ -56,7 +56,7 @@ class MeasuredCollective:
 
     @property
     def remark(self) -> str | None:
-        """Remark on the measured rates that were changed to make the curve increase."""
+        """Remark on rates that were changed to make the curve increase; None if none was."""
         changed = [
             (abs(level / rate - 1), size)
             for size, rate, level in zip(self.sizes, self.measured, self.curve, strict=True)
@@ -109,7 +109,6 @@ def read_nccl(path: str | Path, in_place: bool = False) -> MeasuredCollective:
 
 
 def _rows(lines: list[str], file: str, in_place: bool) -> list[_Row]:
-    """Return the rows of the table: lines that begin with a number, below the header."""
     rows: list[_Row] = []
     values = 0  # of a row, from time on
     for number, line in enumerate(lines, 1):
@@ -180,7 +179,8 @@ def leveled(rates: tuple[float, ...]) -> tuple[float, ...]:
 
     Decreasing neighbors are replaced by their geometric mean.
 
-    >>> leveled((1.0, 8.0, 2.0)) (1.0, 4.0, 4.0)
+    >>> leveled((1.0, 8.0, 2.0))
+    (1.0, 4.0, 4.0)
     """
     pools: list[tuple[float, int]] = []
     for rate in rates:

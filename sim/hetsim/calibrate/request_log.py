@@ -2,10 +2,11 @@
 
 The inference does not simulate the server.
 
-Requests with simultaneous first tokens were read in one step.  Between the first and the last token of a request, the
-server ran output - 1 decoding steps, and read the prompts whose first tokens appeared meanwhile.  So the seconds
-between the two tokens are a sum of known counts: steps, sequences and context in the steps, and tokens of each reading
-step.  The time per unit of each count is fitted by least squares with nonnegative times (Lawson and Hanson, 1974).
+Requests whose first tokens appeared simultaneously were read in one step.  Between the first and the last token of a
+request, the server ran output - 1 decoding steps, and read the prompts whose first tokens appeared meanwhile.  So the
+seconds between the two tokens are a sum of known counts, each times an unknown time: steps, sequences and context in
+the steps, and tokens of each reading step.  These times are fitted by least squares without negative times (Lawson and
+Hanson, 1974).
 
 The time of a reading step grows with its tokens along a line that may bend at a few sizes.  The number of bends, and
 whether reading has a constant of its own, is chosen by cross-validation over blocks of consecutive requests.
@@ -40,7 +41,7 @@ MIN_REQUESTS = 20
 
 @dataclass
 class Log:
-    """Requests by arrival: tokens, and measured seconds to first token and end."""
+    """Requests by arrival: tokens, measured seconds to first token, and to the end."""
 
     path: Path
     arrival: np.ndarray
@@ -105,7 +106,10 @@ MIN_SPANS = 50  # minimum number of spans between first and last tokens: a dozen
 
 @dataclass(frozen=True)
 class Reading:
-    """Step times by work; reading adds `reads` at `sizes`, linear in between."""
+    """Inferred step times; reading steps add `reads` seconds at `sizes` tokens.
+
+    Between two sizes the added seconds are interpolated linearly.
+    """
 
     fixed: float
     per_sequence: float
@@ -117,7 +121,7 @@ class Reading:
     def times(self, between: bool, pace: float = 1.0) -> LinearSteps:
         """Return the step times, each multiplied by `pace`.
 
-        between: True if reading steps run between decoding steps (prompts first); else a step does both.
+        between: True if reading steps run between decoding steps (prompts first); False if one step does both.
         """
         decode = StageTime(pace * self.fixed, pace * self.per_sequence)
         reading_seconds = [pace * (one if between else one + self.fixed) for one in self.reads]
@@ -132,7 +136,7 @@ class Reading:
 
 
 def written(times: LinearSteps) -> dict[str, Any]:
-    """Return step times as the service's `step` has them, in seconds."""
+    """Return step times as the value of the service key `step`, in seconds."""
     decode, prefill = times.decode, times.prefill
     assert isinstance(decode, StageTime)
     if isinstance(prefill, StageTable):
@@ -150,7 +154,7 @@ def written(times: LinearSteps) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Spans:
-    """The work between the first and the last token, for each request."""
+    """For each request, the time and the work between its first and its last token."""
 
     seconds: np.ndarray
     steps: np.ndarray
@@ -165,7 +169,7 @@ def spans(
     arrival: np.ndarray, prompt: np.ndarray, output: np.ndarray, ttft: np.ndarray, latency: np.ndarray,
     budget: int | None = None, until: float = np.inf,
 ) -> Spans:  # fmt: skip
-    """Return the work of other requests between first and last tokens.
+    """Return the work of the server between the first and last token of each request.
 
     budget: maximum tokens per step; larger prompts were read in several steps.
     until: use only spans that end by this time, in seconds.
@@ -211,7 +215,7 @@ def spans(
 
 
 def joined(logs: list[Spans]) -> Spans:
-    """Return the spans of several logs as those of one log."""
+    """Return the spans of several logs as if they were spans of one log."""
     starts = np.cumsum([0, *(len(one.read) for one in logs[:-1])])
     pairs = zip(logs, starts, strict=True)
     moved = [replace(one, first=one.first + start, last=one.last + start) for one, start in pairs]
@@ -219,7 +223,7 @@ def joined(logs: list[Spans]) -> Spans:
 
 
 def fit(log: Spans) -> Reading | None:
-    """Fit step times to spans; None if spans are few or steps do not explain them."""
+    """Fit step times to spans; None if spans are few or do not follow from steps."""
     if len(log.seconds) < MIN_SPANS or (log.last > log.first).sum() < MIN_SPANS:
         return None
     blocks = np.array_split(np.arange(len(log.seconds)), BLOCKS)
@@ -247,7 +251,7 @@ def fit(log: Spans) -> Reading | None:
 
 
 def _shapes(log: Spans) -> list[np.ndarray]:
-    """Return candidate sizes where reading times may bend: none, then more quantiles."""
+    """Return candidate sets of sizes at which reading times may bend (at quantiles)."""
     first, last = int(log.read.min()), int(log.read.max())
     if first == last:
         first = max(0, last - 1)
@@ -261,7 +265,7 @@ def _shapes(log: Spans) -> list[np.ndarray]:
 
 
 def _counts(log: Spans, knots: np.ndarray) -> np.ndarray:
-    """Return the columns: steps, sequences, context, reading steps, tokens by size."""
+    """Return a row per span: steps, sequences, context, reading steps, tokens by size."""
     size = log.read
     parts = []
     for place in range(len(knots) - 1):
@@ -276,7 +280,6 @@ def _counts(log: Spans, knots: np.ndarray) -> np.ndarray:
 
 
 def _nonnegative_fit(table: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Fit nonnegative numbers; a span's weight follows from its length."""
     from scipy.optimize import nnls
 
     weight = seconds**-0.5

@@ -1,18 +1,18 @@
 """Fits step times so that a simulated server reproduces a request log.
 
 The log has the arrival, the tokens, the first token and the end of each request.  The server is a scenario: the user
-states its replicas, memory, batching and orders; the numbers of its step are fitted, in the form that the scenario
-uses: for a line `fixed`, `per_prompt_token` and `per_context_token`, for a roofline the shares of the peaks and
-`fixed`; and in both `front_end`, the constant time of each request.
+states its replicas, memory, batching and orders.  The numbers of its step are fitted, in the form that the scenario
+uses: for a line `fixed`, `per_prompt_token` and `per_context_token`; for a roofline the shares of the peaks and
+`fixed`; in both forms also `front_end`, the constant time of each request.
 
 Unless the scenario has a roofline, step times are inferred from the log itself if they explain it
-(`hetsim.calibrate.request_log`); the step is then a line or a table for reading, and simulation finds the pace (a
-factor on all times) and `front_end`.  Otherwise, and for a roofline, all numbers are fitted by Nelder and Mead's
-simplex on their logarithms.
+(`hetsim.calibrate.request_log`).  The step is then a line or a table for reading, and only the pace (a factor on all
+times) and `front_end` are found by simulation.  Otherwise, and for a roofline, all numbers are fitted by Nelder and
+Mead's simplex on their logarithms.
 
 Every trial simulates the whole log, since under some orders later requests delay earlier ones, and is judged by the
 first part of the requests in order of arrival.  The other requests are held back, and the error is measured on them.
-Step times that were inferred are finally inferred and paced once more, from the whole log.
+Inferred step times, and their pace, are finally determined once more from the whole log.
 
 Several logs of one server are fitted together: steps are inferred from the requests of all logs, and the error of a
 trial is the mean of the errors of the logs, weighted by their load (requests per second).
@@ -35,18 +35,22 @@ from hetsim.engine.simulation import Simulation
 from hetsim.errors import Problem, ScenarioError, file_error
 from hetsim.model.files import write_text, write_whole
 from hetsim.model.record import COMPLETED, Record, RunInput
-from hetsim.model.step_times import LinearSteps, StepTimes
+from hetsim.model.step_times import LinearSteps, StepTimes, scaled
 from hetsim.scenario.file import document
 from hetsim.scenario.scenario import Scenario, load
 from hetsim.scenario.schema.language_model import LanguageModel
+from hetsim.silicon.engines import QUANTILE, Interval, interval
 
 HELD_BACK = 0.3  # share of the requests, those that arrive last, that are not used for fitting
+PARTS = 10  # of a log, whose differences give the standard error of its pace
+REACH = (0.1, 0.5, 1.5)  # logarithms of factors on all steps among which the pace is searched
+RUN_TO_RUN = 0.02  # relative standard deviation of a server's speed between runs, unless the service has a drift
 
 
 class Server:
-    """A server with the requests of a log; the first `fitted` are used to fit.
+    """A server with the requests of a log; only the first `fitted` are used to fit.
 
-    `demand` are the arrivals, the count and the tokens of the requests where they differ from the log.
+    `demand`: the keys arrivals, count and tokens of the entry, if they differ from the log.
     """
 
     def __init__(self, path: Path, log: Log, demand: dict[str, Any] | None = None):
@@ -73,7 +77,7 @@ class Server:
             raise file_error(self.path, f"this server serves only {served:,} of the {len(self.log):,} requests")
 
     def start(self) -> dict[str, float]:
-        """Return initial values of the search, from the log or from the scenario."""
+        """Return the initial values of the search, from the log or from the scenario."""
         log, step = self.log, self.service.step
         several = log.output > 1
         each = (log.latency - log.ttft)[several] / (log.output[several] - 1)
@@ -89,7 +93,7 @@ class Server:
         }  # fmt: skip
 
     def step_of(self, numbers: dict[str, float]) -> dict[str, Any]:
-        """Return the service's `step` with these numbers, which `start` names."""
+        """Return the service's `step` with these numbers; the keys are those of `start`."""
         change = {key: value for key, value in numbers.items() if key != "front_end"}
         if self.service.step.roofline is not None:
             return {"roofline": {key: change.pop(key) for key in ("memory", "compute")}, **change}
@@ -117,7 +121,10 @@ class Server:
         return request_log.spans(arrival, prompt, output, ttft=ttft, latency=latency, budget=budget, until=until)
 
     def error(self, times: StepTimes, front_end: float) -> float:
-        """Return the mean error of times to first tokens, latencies, and spans between."""
+        """Return the mean relative error of times to first token, latencies, and spans.
+
+        A span is the time from the first to the last token of a request.
+        """
         log, count = self.log, self.count
         ttft, latency = (one[:count] for one in self.simulated(times, front_end)[:2])
         several = log.output[:count] > 1
@@ -125,13 +132,13 @@ class Server:
         return (_off(ttft, log.ttft[:count]) + _off(latency, log.latency[:count]) + own) / 3
 
     def delays(self, times: StepTimes) -> np.ndarray:
-        """Return how much later than simulated the first tokens without queueing are."""
+        """Return measured minus simulated times to the first token, without queueing."""
         ttft = self.simulated(times, 0.0)[0][: self.count]
         quiet = ttft <= np.nanquantile(ttft, QUIET)
         return (self.log.ttft[: self.count] - ttft)[quiet]
 
     def figures(self, times: StepTimes, front_end: float, first: int) -> "list[Figure]":
-        """Simulate the whole log, and compare the requests from index `first` on."""
+        """Simulate the whole log; compare figures of the requests from index `first` on."""
         log = self.log
         ttft, latency, record = self.simulated(times, front_end)
         rest = slice(first, None)
@@ -142,6 +149,34 @@ class Server:
             Figure("p99 latency", *p99),
             Figure("total time", float((log.arrival + log.latency).max()), float(np.nanmax(record.finish))),
         ]
+
+    def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
+        """Return log(measured / simulated) of decoding, by consecutive part of the log.
+
+        Decoding: the sum of the seconds between the first and the last token of each request.
+        """
+        ttft, latency, _ = self.simulated(times, front_end)
+        several = first + np.flatnonzero(self.log.output[first:] > 1)
+        pairs = np.stack([self.log.latency - self.log.ttft, latency - ttft])[:, several]
+        sums = [np.nansum(part, axis=1) for part in np.array_split(pairs, parts, axis=1)]
+        return np.array([math.log(one / other) if one > 0 and other > 0 else 0.0 for one, other in sums])
+
+    def standard_error(self, times: StepTimes, front_end: float) -> float:
+        """Return the standard error of `behind`, times t / z for the few parts.
+
+        It is infinite if fewer than PARTS answers have several tokens.
+        """
+        from scipy.special import ndtri, stdtrit
+
+        if (self.log.output > 1).sum() < PARTS:
+            return math.inf
+        parts = self.behind(times, front_end, PARTS)
+        return float(parts.std(ddof=1)) / PARTS**0.5 * float(stdtrit(PARTS - 1, 0.95) / ndtri(0.95))
+
+    @property
+    def drift(self) -> float:
+        """Relative standard deviation of the server's speed from run to run."""
+        return RUN_TO_RUN if self.service.drift is None else self.service.drift.cv
 
     def build(self) -> RunInput:
         return self._scenario.build()
@@ -189,7 +224,7 @@ CLOSE = 0.5  # mean error above which a fit is rejected
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the held-back requests: measured and simulated."""
+    """A figure of the requests that were held back: its measured and simulated value."""
 
     name: str
     measured: float
@@ -202,7 +237,7 @@ class Figure:
 
 @dataclass
 class Fitted:
-    """The fitted step and constant of a request, and the error on held-back requests."""
+    """The fitted step and `front_end`, and their errors on the requests held back."""
 
     step: dict[str, Any]  # as in the service's `step`, in seconds; for a roofline `roofline` and `fixed`
     front_end: float
@@ -210,10 +245,17 @@ class Fitted:
     figures: list[Figure]
     held_back: int
     fitted_error: float  # on the requests used for fitting
+    spread: float  # standard deviation of the logarithm of the factor by which steps are off
+
+    @property
+    def interval(self) -> list[float]:
+        """Bounds of the factor on all steps, 90 %; empty if the logs show none."""
+        half = math.exp(QUANTILE * self.spread)
+        return [round(1 / half, 6), round(half, 6)] if math.isfinite(half) else []
 
 
 def _off(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Return mean |error| / measured mean; a missing answer counts as 0 s."""
+    """Return mean |error| / measured mean; a missing (NaN) time is an error of 100 %."""
     scale = float(theirs.mean()) if len(theirs) else 0.0
     if scale <= 0:
         return 0.0
@@ -226,27 +268,23 @@ class _Search:
     trials: int = 0
 
     def error(self, times: StepTimes, front_end: float) -> float:
-        """Return the mean error of the logs, weighted by requests per second."""
         self.trials += 1
         errors = [one.error(times, front_end) for one in self.servers]
         return float(np.average(errors, weights=[one.load for one in self.servers]))
 
     def front_end(self, times: StepTimes) -> float:
-        """Return the delay of first tokens without queueing, relative to the simulation."""
+        """Return measured minus simulated time to first token, unqueued (median, ≥ 0)."""
         self.trials += 1
         late = float(np.median(np.concatenate([one.delays(times) for one in self.servers])))
         return min(max(0.0, late), *(float(one.log.ttft[: one.count].min()) for one in self.servers))
 
     def read_off(self) -> Reading | None:
-        """Infer step times from the requests of all logs; None if impossible."""
         spans = [one.spans() for one in self.servers]
         return None if None in spans else request_log.fit(request_log.joined([one for one in spans if one is not None]))
 
 
 @dataclass
 class _Found:
-    """Fitted step times, constant time per request, and error on fitted requests."""
-
     times: StepTimes
     front_end: float
     error: float
@@ -255,7 +293,8 @@ class _Found:
 def fit(servers: list[Server], tell: Callable[[str], None] = lambda _: None) -> Fitted:
     """Fit a server's step to the first part of each log; judge it by the rest.
 
-    ScenarioError if the form of the step is not supported, or if the search finds no server like the logs'.
+    ScenarioError if the form of the step is not supported, or if the search finds no server similar to that of the
+    logs.
     """
     search = _Search(servers)
     reading = search.read_off()
@@ -264,7 +303,7 @@ def fit(servers: list[Server], tell: Callable[[str], None] = lambda _: None) -> 
         tell(f"step times read from the log are off by {reading.error:.1%}; fitting speed and front_end")
         fitted = _paced(search, reading)
     if fitted is not None and fitted.error < CLOSE:
-        figures = _figures(servers, fitted)
+        late, figures = _late(servers, fitted), _figures(servers, fitted)
         for one in servers:
             one.count = len(one.log)
         if (full_reading := search.read_off()) is not None:
@@ -277,11 +316,12 @@ def fit(servers: list[Server], tell: Callable[[str], None] = lambda _: None) -> 
             text = "a table is not fitted; give a line (fixed, per_prompt_token, per_context_token) or a roofline"
             raise ScenarioError(Problem(text, file=str(servers[0].path), key="workload.service.step"))
         numbers, fitted = _by_simplex(search, tell)
-        step, figures = servers[0].step_of(numbers), _figures(servers, fitted)
+        step, late, figures = servers[0].step_of(numbers), _late(servers, fitted), _figures(servers, fitted)
     held_back = sum(len(one.log) - one.fitted for one in servers)
     return Fitted(
-        step, fitted.front_end, search.trials, figures=figures, held_back=held_back, fitted_error=fitted.error
-    )
+        step, fitted.front_end, search.trials, figures=figures, held_back=held_back, fitted_error=fitted.error,
+        spread=_spread(servers, fitted, late),
+    )  # fmt: skip
 
 
 def _figures(servers: list[Server], fitted: "_Found") -> list[Figure]:
@@ -291,8 +331,63 @@ def _figures(servers: list[Server], fitted: "_Found") -> list[Figure]:
     ]  # fmt: skip
 
 
+def _late(servers: list[Server], fitted: "_Found") -> list[float]:
+    """Return by how much steps are off on the requests held back of each log."""
+    return [float(one.behind(fitted.times, fitted.front_end, first=one.fitted)[0]) for one in servers]
+
+
+def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float:
+    """Return the standard deviation of the logarithm of the factor on fitted steps.
+
+    The standard error is that of the logs together; `late`, the errors on requests held back, stands for the
+    uncertainty of the constants at other times and loads.
+    """
+    weights = np.array([one.load for one in servers]) / sum(one.load for one in servers)
+    errors = weights * [one.standard_error(fitted.times, fitted.front_end) for one in servers]
+    runs = 0.0 if servers[0].service.drift is not None else RUN_TO_RUN * (1 + 1 / len(servers)) ** 0.5
+    return math.hypot(*errors, float(weights @ np.square(late)) ** 0.5, runs)
+
+
+def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, float]:
+    """Return the logarithm of a factor on all steps, and its standard error.
+
+    With this factor decoding takes the measured seconds (`Server.behind`).
+    """
+    from scipy.optimize import brentq
+
+    def behind(factor: float) -> float:
+        return float(server.behind(scaled(times, math.exp(factor)), front_end)[0])
+
+    if (server.log.output > 1).sum() < PARTS:
+        return 0.0, math.inf
+    start = behind(0.0)
+    for reach in REACH:
+        low, high = start - reach, start + reach
+        if abs(start) < REACH[-1] and (ends := (behind(low), behind(high)))[0] > 0 > ends[1]:
+            factor = brentq(behind, low, high, xtol=1e-4)
+            error = server.standard_error(scaled(times, math.exp(factor)), front_end)
+            return factor, error * (high - low) / (ends[0] - ends[1])
+    text = f"no factor on the steps of {server.path} explains it"
+    raise file_error(server.log.path, f"{text}; does the scenario describe this server?")
+
+
+def observed(server: Server) -> tuple[Interval, Interval]:
+    """Return the interval of steps before and after a log (Bayes)."""
+    service = server.service
+    if service.interval is not None:
+        prior = Interval(*service.interval)
+    elif service.engine is None or service.figures is None:
+        text = "names no engine, whose interval a log could narrow; give engine: vllm-0.15, say, or fit it with --from"
+        raise file_error(server.path, text)
+    else:
+        tokens = float((server.log.prompt + server.log.output).mean())
+        prior = interval(*service.figures, service.engine, (tokens, service.max_sequences))
+    factor, error = pace(server, service.times, service.delay)
+    return prior, prior.updated(factor, error, server.drift, again=service.drift is None)
+
+
 def _paced(search: _Search, reading: Reading) -> _Found:
-    """Fit the pace, the constant before a step, and whether reading steps also decode."""
+    """Fit the pace and `front_end`; decide whether reading steps also decode."""
     tried: dict[tuple[bool, float], float] = {}
     pace = 1.0
     front = {one: search.front_end(reading.times(one)) for one in (True, False)}
@@ -315,7 +410,6 @@ def _paced(search: _Search, reading: Reading) -> _Found:
 
 
 def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str, float], _Found]:
-    """Fit all numbers of a line or a roofline, by simulating every trial."""
     from scipy.optimize import minimize
 
     server, starts = search.servers[0], [one.start() for one in search.servers]

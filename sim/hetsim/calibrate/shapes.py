@@ -1,8 +1,8 @@
 """Chooses the shape of stage times by cross-validation: line, powers or table.
 
-Each size is left out in turn and predicted from the others; the error is the mean relative error.  The chosen shape is
-the simplest with an error within one standard error of the smallest (Hastie, Tibshirani and Friedman, The Elements of
-Statistical Learning, section 7.10).
+Each size is left out in turn and predicted from the others; the error of a shape is the mean relative error of these
+predictions.  The chosen shape is the simplest whose error is within one standard error of the smallest error (Hastie,
+Tibshirani and Friedman, The Elements of Statistical Learning, section 7.10).
 """
 
 import math
@@ -25,7 +25,7 @@ ROUNDING = 1e-9  # relative errors below this are due to floating point
 
 @dataclass(frozen=True)
 class JudgedShape:
-    """A shape with its mean relative error on left-out sizes, SE, and worst size."""
+    """A shape with mean relative error on left-out sizes, standard error and maximum."""
 
     shape: str
     error: float
@@ -36,7 +36,7 @@ class JudgedShape:
 
 @dataclass
 class Shaped:
-    """A stage with its measured times, and the shape that was chosen for it."""
+    """The measured times of a stage, and the shape that was chosen for them."""
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
@@ -55,7 +55,7 @@ class Shaped:
 
     @property
     def about(self) -> dict[str, object]:
-        """Summary for a profile, without times."""
+        """Summary for a profile, without the times themselves."""
         return {
             "shape": self.chosen,
             "sizes": list(self.sizes),
@@ -65,7 +65,7 @@ class Shaped:
 
     @property
     def off(self) -> float:
-        """Maximum relative deviation of measured times from the shape."""
+        """Largest relative deviation of the measured times from the shape."""
         return max(abs(self.seconds_at(n) / t - 1) for n, t in zip(self.sizes, self.seconds, strict=True))
 
 
@@ -74,7 +74,7 @@ def shaped(
 ) -> Shaped:
     """Fit a stage in the wanted shape, or in the shape that cross-validation chooses.
 
-    `floor`: seconds that any size takes; the excess may then grow by powers of the size.
+    `floor`: seconds that every size takes; with it, the time above `floor` may be fitted as powers of the size.
     """
     n, tau = np.array(sizes, dtype=float), np.array(seconds)
     fits: dict[str, Callable[[np.ndarray, np.ndarray], Predict]] = {
@@ -127,7 +127,7 @@ def _through(n: np.ndarray, tau: np.ndarray, size: float) -> float:
 
 
 def _knots(n: np.ndarray, tau: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fit first size, break and last size with their times, over all breaks."""
+    """Return the three sizes and times of the broken line that fits best."""
     best: tuple[float, np.ndarray, np.ndarray] | None = None
     for place in range(1, len(n) - 1):
         knots = n[[0, place, -1]]

@@ -4,10 +4,10 @@ Each row of such a file is a setting: a number of requests in a batch, with thei
 the step that read all prompts, and the mean time of the decoding steps.  Rows with the same setting are repeats; the
 median is used.  The published profiles of Splitwise (Patel et al., ISCA 2024) have this form.
 
-Decoding takes f(sequences) + slope · context: the slope is a weighted regression within each number of sequences, f a
-shape of `hetsim.calibrate.shapes`.  Reading prompts is such a shape of the tokens, which may grow by powers above the
-time of the smallest decoding step: that step reads all weights as well.  Each size is left out in turn, and the error
-is that of the prediction from the other sizes, with the slope fitted without it.
+Decoding takes f(sequences) + slope · context.  The slope is a weighted regression with one intercept for each number of
+sequences; f is a shape of `hetsim.calibrate.shapes`.  The time to read prompts is a shape of the number of tokens;
+above the time of the smallest decoding step, which reads all weights as well, it may grow by powers.  Each size is left
+out in turn, and the error is that of its prediction from the other sizes, with the slope fitted without it.
 """
 
 import statistics
@@ -36,7 +36,7 @@ FALLS = 0.5  # a step faster than this share of a smaller step was not measured 
 
 @dataclass(frozen=True)
 class MeasuredSetting:
-    """Median seconds of a setting: of the prompt step, and of a decoding step."""
+    """Median seconds of a setting's prompt step, and of its decoding steps."""
 
     prompt: int
     batch: int
@@ -46,13 +46,13 @@ class MeasuredSetting:
 
     @property
     def context(self) -> float:
-        """Tokens of all sequences in the mean step."""
+        """Total context of all sequences, in tokens, averaged over the decoding steps."""
         return self.batch * (self.prompt + self.output / 2)
 
 
 @dataclass
 class StepProfile:
-    """Fitted step times: shape of each stage, seconds per context token, and remarks."""
+    """Fitted step times: a shape per stage, seconds per context token, and remarks."""
 
     what: str
     prefill: Shaped
@@ -62,7 +62,7 @@ class StepProfile:
 
 
 def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[MeasuredSetting]:
-    """Read the settings in a file; ScenarioError names the place of a problem."""
+    """Read the settings in a file; ScenarioError names the line of a problem."""
     columns = PickedColumns(path, where)
     prompt, batch = columns.whole_numbers(PROMPT), columns.whole_numbers(BATCH)
     output = columns.whole_numbers(OUTPUT) if columns.has(OUTPUT) else None
@@ -80,7 +80,7 @@ def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[Measure
 
 
 def slope(settings: list[MeasuredSetting]) -> float:
-    """Fit the seconds per context token, with an intercept for each batch size."""
+    """Fit the seconds per context token: one slope, an intercept for each batch size."""
     above = below = 0.0
     for batch in {one.batch for one in settings}:
         mine = [one for one in settings if one.batch == batch]
@@ -105,7 +105,7 @@ def _medians(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 
 def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[int]]:
-    """Return the plausible times, and the sizes with times too short for a whole step."""
+    """Return the plausible times; also the sizes whose times fall below smaller sizes."""
     kept: dict[int, float] = {}
     fallen = []
     for tokens, seconds in prefill.items():
@@ -117,7 +117,7 @@ def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[in
 
 
 def fit(what: str, settings: list[MeasuredSetting], wanted: str | None = None) -> StepProfile:
-    """Fit shapes of both stages; `wanted` names one, else cross-validation chooses."""
+    """Fit a shape to each stage: `wanted`, else the one that cross-validation chooses."""
     prefill, fallen = _without_falls(_medians((one.prompt * one.batch, one.prefill) for one in settings))
     remarks = []
     if fallen:

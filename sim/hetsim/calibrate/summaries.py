@@ -1,8 +1,8 @@
 """Summaries of load generators: figures of a server's requests at one rate.
 
-Used are the mean and the percentiles 50, 90 and 99 of the time to first token, of the mean time between the tokens of a
-request, and of the latency, as far as the file has them.  A summary has no arrivals: each trial simulates its number of
-requests at its rate, or with its number of concurrent clients, always with the same random numbers.
+The figures used are the mean and the percentiles 50, 90 and 99 of the time to first token, of the mean time between the
+tokens of a request, and of the latency, as far as the file has them.  A summary has no arrivals: each trial simulates
+its number of requests at its rate, or with its number of concurrent clients, always with the same random numbers.
 """
 
 import math
@@ -51,7 +51,6 @@ def _value(read: Document, key: str) -> Any:
 
 
 def _number(read: Document, key: str) -> float:
-    """Return a number above 0; ScenarioError with line and key otherwise."""
     value = _value(read, key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         what = "is missing" if value is None else f"must be a number above 0, not {value}"
@@ -109,7 +108,7 @@ class SummaryServer(Server):
         return None
 
     def build(self) -> RunInput:
-        """Return the run with the file's mean tokens."""
+        """Return the input of a run whose mean numbers of tokens are those of the file."""
         run = super().build()
         for name, mean in zip(("prompt_tokens", "output_tokens"), self.tokens, strict=True):
             tokens = run.tasks.extra[name]
@@ -119,6 +118,11 @@ class SummaryServer(Server):
     def error(self, times: StepTimes, front_end: float) -> float:
         errors = [min(1.0, abs(one.error)) for one in self.figures(times, front_end, 0)]
         return float(np.average(errors, weights=[RANKS[rank] for _, rank in self.measured]))
+
+    def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
+        """Return that of all requests for each part, from the means in the file."""
+        means = [one for one in self.figures(times, front_end, 0) if one.name.startswith("mean time between")]
+        return np.full(parts, sum(math.log(one.measured / one.simulated) for one in means))
 
     def figures(self, times: StepTimes, front_end: float, first: int) -> list[Figure]:
         ttft, latency, record = self.simulated(times, front_end)

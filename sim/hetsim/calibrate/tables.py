@@ -40,7 +40,7 @@ BUSY = 0.05  # share of the compute time above which queueing shows that request
 
 @dataclass
 class Elsewhere:
-    """Seconds of each stage by batch size, measured elsewhere, and remarks on them."""
+    """Seconds of each stage by batch size that hetsim did not measure, with remarks."""
 
     what: str
     stages: dict[str, dict[int, float]]
@@ -50,7 +50,7 @@ class Elsewhere:
 def table(
     path: Path, batch: str | None, time: str | None, unit: str | None, where: Mapping[str, Any], samples: bool
 ) -> Elsewhere:
-    """Read the compute times in a table; ScenarioError with file, line and column.
+    """Read compute times from a table; ScenarioError with file, line and column.
 
     batch, time: names of the columns; None: the columns with a usual name.
     """
@@ -70,7 +70,7 @@ def _usual(path: Path, names: Sequence[str], wanted: Sequence[str], option: str)
 
 
 def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
-    """Read the stages in perf_analyzer files: one batch size per file, or in a column."""
+    """Read stage times from perf_analyzer files: one batch size each, or in a column."""
     measured: dict[int, _Measured] = {}
     remarks = []
     for size, path in files:

@@ -19,13 +19,13 @@ SPIN = 5e-4  # last seconds of a wait, which are a busy loop: a sleep may end th
 
 
 class RequestClock:
-    """The clock of request arrivals, which is that of this machine."""
+    """The clock by which requests arrive: that of this machine."""
 
     def now(self) -> float:
         return time.perf_counter()
 
     def wait(self, until: float) -> None:
-        """Sleep until a time; return at once if it has passed."""
+        """Sleep until the time `until`; return at once if this time has passed."""
         while (remaining := until - time.perf_counter()) > 0:
             if remaining > SPIN:
                 time.sleep(remaining - SPIN)
@@ -56,20 +56,20 @@ class ServiceProfile:
 
     @property
     def capacity(self) -> float:
-        """Requests per second with full batches, one after the other."""
+        """Requests per second if full batches run one after the other."""
         n = self.max_batch
         return n / (self.upload.seconds_for(n) + self.compute.seconds_for(n) + self.download.seconds_for(n))
 
 
 def poisson(rate: float, seconds: float, seed: int) -> np.ndarray:
-    """Draw arrival times in whole nanoseconds, as in request tables; at least one."""
+    """Draw arrival times (s, rounded to whole ns), at least one."""
     random = np.random.default_rng(seed)
     count = max(1, random.poisson(rate * seconds))
     return np.sort(np.round(random.random(count) * seconds, 9))
 
 
 def serve_serial(device: MeasuredDevice, arrivals: np.ndarray, most: int, clock: RequestClock) -> np.ndarray:
-    """Serve like serial_greedy (an idle device starts all that wait)."""
+    """Serve one batch at a time, of all waiting requests; return response times."""
     finish, done = np.empty(len(arrivals)), 0
     due = clock.now() + arrivals  # by the clock's own numbers: what has been waited for is there
     memory = device.memories[0] if device.memories else ""
@@ -89,7 +89,7 @@ def serve_serial(device: MeasuredDevice, arrivals: np.ndarray, most: int, clock:
 def serve_overlapped(
     device: Overlapping, arrivals: np.ndarray, profile: ServiceProfile, most: int, clock: RequestClock
 ) -> np.ndarray:
-    """Serve with two batches in flight, uploads just in time; return response times."""
+    """Serve two batches at a time, each uploaded just in time; return response times."""
     finish, taken, done = np.empty(len(arrivals)), 0, 0
     due = clock.now() + arrivals
     flying: deque[tuple[int, Callable[[], bool]]] = deque()
@@ -115,9 +115,10 @@ def serve_overlapped(
 
 
 def warm(device: MeasuredDevice, most: int) -> None:
-    """Compute once at the coming sizes: the first time at a size may take longer.
+    """Compute once at the sizes to come: the first time at a size may take longer.
 
-    On a GPU all sizes, the largest first: its libraries choose kernels for each batch size.
+    On a GPU these are all sizes, the largest first, since libraries choose kernels by batch size; on a CPU powers of
+    two.
     """
     powers = {*(1 << k for k in range(most.bit_length())), most}
     for size in range(most, 0, -1) if device.kind != "cpu" else sorted(powers):
@@ -144,7 +145,7 @@ def simulated(service: Mapping[str, Any], kind: str, arrivals: np.ndarray, polic
 
 @dataclass(frozen=True)
 class VerifiedRow:
-    """Measured and simulated figures, at one rate under one policy."""
+    """Measured and simulated figures at one rate under one policy."""
 
     policy: str
     rate: float
@@ -154,11 +155,11 @@ class VerifiedRow:
 
     @property
     def error(self) -> float:
-        """Error of the simulated mean latency, as a share of the measured mean."""
+        """Error of the simulated mean latency, divided by the measured mean."""
         return float(self.simulated.mean() / self.measured.mean() - 1)
 
     def figures(self) -> list[tuple[str, float, float]]:
-        """Return rows of name, measured and simulated, in seconds and requests/s."""
+        """Return name, measured and simulated value of each figure, in s or requests/s."""
         there, here = self.measured, self.simulated
         rows = [("mean", float(there.mean()), float(here.mean()))]
         rows += [(f"p{q}", float(np.quantile(there, q / 100)), float(np.quantile(here, q / 100))) for q in (50, 99)]
@@ -171,7 +172,7 @@ def verify(
     device: MeasuredDevice, service: Mapping[str, Any], profile: ServiceProfile, rates: list[float], seconds: float,
     seed: int = 0, clock: RequestClock | None = None, tell: Callable[[str], None] = lambda _: None,
 ) -> list[VerifiedRow]:  # fmt: skip
-    """Measure and simulate Poisson arrivals at each rate, serial and overlapped."""
+    """Measure and simulate Poisson arrivals at each rate, with and without overlap."""
     clock = clock or RequestClock()
     max_size = profile.max_batch
     rows = []

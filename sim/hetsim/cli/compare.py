@@ -180,7 +180,6 @@ def _value(value: Any) -> str:
 
 
 def _written(column: str, columns: list[list[float]]) -> list[list[str]]:
-    """Return the columns of a table as texts in one unit, for comparison."""
     units = terminal.units_of("response" if column in ("start", "finish") else column)
     texts = iter(terminal.several([value for values in columns for value in values], units))
     return [[next(texts) for _ in values] for values in columns]

@@ -88,7 +88,6 @@ def completed(command: click.Command) -> click.Command:
 
 
 def _document(name: str) -> Any:
-    """Return the scenario's YAML, for the names of its entries; None if unreadable."""
     import yaml
 
     from hetsim.scenario.file.shipped import find
@@ -103,7 +102,6 @@ def _document(name: str) -> Any:
 
 
 def _plain(options: list[Schema], schema: Schema) -> list[Schema]:
-    """Return the alternatives of a schema with keys or entries, references resolved."""
     todo = list(options)
     for one in todo:  # it grows
         referred = [schema["$defs"][one["$ref"].rpartition("/")[2]]] if "$ref" in one else []

@@ -90,7 +90,7 @@ def warnings(texts: Iterable[str], quiet: bool = False) -> None:
 
 @contextmanager
 def own_warnings(quiet: bool) -> Iterator[None]:
-    """Print warnings about pictures, damaged files and unknown inputs as ours."""
+    """Print warnings about pictures, damaged files and unknown inputs as notes."""
     with python_warnings.catch_warnings():
         show = python_warnings.showwarning
 
@@ -180,7 +180,7 @@ def of_cache(cache: str | Path | None) -> str:
 
 @contextmanager
 def keeping_partial(directory: Path | None, otherwise: Path) -> Iterator[None]:
-    """If a run fails, store its tables so far and print their place.
+    """If a run fails, store its tables up to the failure, and print their folder.
 
     The folder is `partial` in the requested directory, or in `otherwise`.
     """

@@ -80,10 +80,7 @@ def _shares(causes: dict[str, float], wait: float) -> list[str]:
 
 
 def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as_json: bool) -> None:
-    """Explain a request with stages: its waiting in all stages, then in each.
-
-    If several of its items wait at the same time, the sum can exceed the request's response time, and the text says so.
-    """
+    """Explain a request with stages: its waiting in all stages, then in each."""
     from hetsim.model.record import STATUS_NAMES
     record = result.record
     tasks = record.input.tasks
@@ -142,7 +139,6 @@ def _task_lines(
 
 
 def _network_line(found: dict[str, float]) -> str:
-    """Return how much longer a task's communication took than with the best placement."""
     names = {"placement": "for its place", "neighbors": "for others on its links", "devices": "for slow devices"}
     text = f"it computed for {terminal.seconds(found['seconds'])}: {terminal.seconds(found['alone'])} in the best place"
     parts = [

@@ -83,7 +83,6 @@ class Folder(click.Path):
 
 
 def _file_instead(path: Path, context: click.Context | None) -> str:
-    """Return a hint on the option that writes a file with such a name."""
     for option in context.command.params if context is not None else ():
         if isinstance(option.type, OutputFile) and path.name.lower().endswith(option.type.suffixes):
             return f"; {option.type.what} is written by {option.opts[0]} {path}"
@@ -93,7 +92,7 @@ def _file_instead(path: Path, context: click.Context | None) -> str:
 
 
 class OutputFile(click.Path):
-    """A file to write, of a kind given by its suffix, which is checked first."""
+    """A file to write; its suffix, which is checked first, determines the format."""
 
     def __init__(self, what: str, *suffixes: str):
         super().__init__(path_type=Path, dir_okay=False)

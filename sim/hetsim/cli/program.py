@@ -182,7 +182,6 @@ def guarded(context: click.Context, action: Callable[[], Any]) -> int:
 
 
 def _writing(context: click.Context | None) -> list[str]:
-    """Return the options of a command that write its results: --out, and single files."""
     options = context.command.params if context is not None else ()
     writing = [one for one in options if hasattr(one.type, "suffixes") or "--out" in one.opts]
     return [f"{one.opts[0]} {one.metavar}" for one in writing]

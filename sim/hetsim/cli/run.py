@@ -137,7 +137,6 @@ def _plan(
 
 
 def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
-    """Return batch means of metrics as lines and as JSON; UsageError if none."""
     from hetsim.results.one_run.estimands import METHOD, candidates
 
     means, refused, rows = {}, [], []

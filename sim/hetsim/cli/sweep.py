@@ -47,8 +47,8 @@ def sweep(
 ) -> None:  # fmt: skip
     """Run a scenario at many points and under several policies; print one table.
 
-    Without --over and --points: the scenario's `sweep`. Several keys make a grid. Nothing is written unless --out
-    (or --cache) is given; with it, every run is stored as soon as it ends, and the same command continues after
+    Without --over and --points, the scenario's `sweep` is run. Several keys make a grid. Nothing is written unless
+    --out (or --cache) is given; with it, every run is stored as soon as it ends, and the same command continues after
     an interruption. A run that fails is a row with its error.
 
     Replications may be a precision (--set 'replications={precision: 5%, metric: response_mean}'), and the warm-up auto;

@@ -133,7 +133,6 @@ def _reward(text: str | None) -> Any:
 
 
 def _earned(earned: "pd.DataFrame") -> list[str]:
-    """Return each policy's reward per task, and its difference to the learned one."""
     from hetsim.results.statistics import student_interval
 
     width = max(map(len, earned.columns))

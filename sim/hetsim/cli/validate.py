@@ -1,4 +1,4 @@
-"""`hetsim validate`, `hetsim schema`: scenarios checked without a run, their keys."""
+"""`hetsim validate`, `hetsim schema`: check scenarios, and list their keys."""
 
 import json
 from pathlib import Path
@@ -29,8 +29,8 @@ def validate(
 ) -> None:  # fmt: skip
     """Check scenarios and the files they name, without running them.
 
-    Does everything that a run does before its clock starts (traces are read, static policies make their plans), so that
-    a valid scenario is not rejected by a run. Every problem is listed with its file, line and column.
+    The command does everything that a run does before its clock starts (traces are read, static policies make their
+    plans), so that a valid scenario is not rejected by a run. Every problem is listed with its file, line and column.
     """
     from hetsim.experiment.run import prepare, rehearse
 

@@ -1,8 +1,8 @@
 """Digest of an object with all the code and data that it references.
 
 The digest of a user's policy is part of the key under which its runs are stored.  It covers values in memory, not the
-text of files: of a function the byte code, constants, defaults, closure and the globals that the code names; of an
-object the state; of a class the members and bases.  Modules of Python and of hetsim are covered by their names, and
+text of files: for a function, the byte code, constants, defaults, closure and the globals that the code names; for an
+object, its state; for a class, its members and bases.  Modules of Python and of hetsim are covered by their names, and
 packages by their versions; a package that is installed from a local folder, or not installed at all, is the user's
 code.  Equal objects have equal digests in every process.
 
@@ -164,7 +164,6 @@ class _Walk:
     """A walk over all that an object references; `reasons` lists what has no digest."""
 
     def __init__(self, own: str = "", reasons: dict[str, None] | None = None, place: str = "") -> None:
-        """`place` is the function or class being walked, for the texts of reasons."""
         self.hash, self.own, self.place = hashlib.sha256(), own, place
         self.reasons: dict[str, None] = {} if reasons is None else reasons
         # The objects too: one that is gone would leave its number in memory to another.
@@ -316,7 +315,7 @@ class _Walk:
                 self._names(inner, names, bound)
 
     def _attributes(self, value: Any, steps: list[dis.Instruction], at: int) -> None:
-        """Hash a named value; of a module only the attributes that the code reads."""
+        """Hash a named value; for a module, only the attributes that the code reads."""
         asked = steps[at - 2].argval if at > 1 and steps[at - 2].opname in _GLOBAL else None
         while isinstance(value, types.ModuleType) and at < len(steps) and steps[at].opname in _ATTRIBUTE:
             self.put("attribute", steps[at].argval)
@@ -356,7 +355,6 @@ class _Walk:
             self.unknown("reads the clock")
 
     def _import(self, name: str, level: int, wanted: Any, names: Mapping[str, Any]) -> types.ModuleType | None:
-        """Hash what an import statement loads; return the module that it binds, if any."""
         try:
             full = importlib.util.resolve_name("." * level + name, names.get("__package__") or "") if level else name
             of_package = _origin(full, self.own) not in ("", "python", "hetsim")
@@ -449,7 +447,7 @@ class _Walk:
             self.value(getattr(value, "__func__", None))
 
     def _named(self, module: str, name: str) -> bool:
-        """Hash a name with its module and version; return False if that is not enough."""
+        """Hash a name by module and version; return False if it is the user's own code."""
         if origin := _origin(module, self.own):
             self.put("named", module, name, origin)
         if origin and module.partition(".")[0] in _OUTSIDE:
@@ -508,7 +506,6 @@ _distributions = cache(metadata.packages_distributions)
 
 
 def _check_source(function: types.FunctionType, module: str) -> None:
-    """Raise UsageError if a function's source file has changed since its import."""
     loaded = sys.modules.get(module)
     file = getattr(loaded, "__file__", None)
     if file != function.__code__.co_filename or type(getattr(loaded, "__loader__", None)) is not SourceFileLoader:

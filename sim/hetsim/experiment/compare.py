@@ -30,8 +30,7 @@ Policies = Iterable[PolicyLike] | Mapping[str, PolicyLike]
 class Refusals:
     """Policies that cannot run the scenario, with the errors that say why.
 
-    `add` raises ScenarioError if the refusing policy is the baseline; `require_others` raises it if too few policies
-    are left to compare.
+    ScenarioError is raised by `add` for the baseline, and by `require_others` if too few policies are left to compare.
     """
 
     baseline: str | None = None
@@ -234,7 +233,10 @@ def prepared(
 def groups_to_keep(
     cases: Mapping[str, Case], metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions
 ) -> list[str]:
-    """Return metrics and groups to keep, from the first case that can be built."""
+    """Return the metrics and groupings that replications must keep for a comparison.
+
+    They are determined from the first case that can be built.
+    """
     refusal: ScenarioError | None = None
     for case in cases.values():
         try:

@@ -4,7 +4,7 @@ The tables are written completely or not at all.  Pictures are drawn after the t
 fails gives a warning with its name (`hetsim.results.panels`), and the tables remain.
 
 One run         the files of `Result.save` (tables, summary.json, scenario.yaml, run.json)
-replications    run.json, scenario.yaml, summary.json, replications.parquet (a row a replication, a column a metric),
+replications    run.json, scenario.yaml, summary.json, replications.parquet (rows: replications; columns: metrics),
                 and replication-0/: the first run in full
 comparison      run.json, comparison.json, comparison.csv (means and half-widths), pairs.csv, by_class.csv, by_gpus.csv
                 and by_user.csv where there are several of these groups, and one directory for each policy; if a
@@ -283,7 +283,6 @@ def _write(outcome: Result | Replications, folder: Path) -> None:
 
 
 def _draw(outcome: Result | Replications, path: Path, until: float | None = None) -> None:
-    """Draw the default picture, or a Gantt chart whose time axis ends at `until`."""
     runs = _whole_runs(outcome)
     if until is None or not runs or len(runs[0].launches) > MAX_BARS:
         _save_figure("default", outcome, path)

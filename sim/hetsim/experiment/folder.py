@@ -8,8 +8,7 @@
     tables.json             digests of the other files; written last
 
 Each file is written completely or not at all, so a sweep that was killed at any moment can be resumed, and a changed
-file is written again.  No file records when or where it was made: the same sweep gives the same bytes, however often
-it was interrupted.
+file is written again.  No file records when or where it was made: the same sweep gives the same bytes.
 """
 
 import os
@@ -68,9 +67,9 @@ def mark_of(about: Mapping[str, Any]) -> str:
 
 
 def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *, resume: bool, fresh: bool) -> str:
-    """Return `new`, `same`, `extended` (some stored runs can be used) or `replaced`.
+    """Return the state of a sweep's folder: `new`, `same`, `extended` or `replaced`.
 
-    mark: the contents that `sweep.json` should have.
+    `extended`: some of its stored runs can be used.  mark: the contents that `sweep.json` should have.
     UsageError if the directory cannot be used for this sweep, with the reason; nothing is written.
     """
     folder = Path(target)

@@ -37,7 +37,7 @@ Signature = tuple[Path, int, int]
 
 @cache
 def fingerprint() -> dict[str, str]:
-    """Versions, and a digest of hetsim's source; if equal, results are equal."""
+    """Versions, and a digest of hetsim's source; if all are equal, results are equal."""
     digest = hashlib.sha256()
     for name in OURS:
         digest.update(_tree(Path(str(__import__(name).__file__)).parent))
@@ -45,7 +45,6 @@ def fingerprint() -> dict[str, str]:
 
 
 def _tree(folder: Path) -> bytes:
-    """Digest of a package's source files; for hetsim also of its data files."""
     digest = hashlib.sha256()
     suffixes = {".py", ".json", ".parquet", ".yaml"} if folder.name == OURS[0] else {".py"}
     for path in sorted(path for path in folder.rglob("*") if path.suffix in suffixes):
@@ -54,7 +53,7 @@ def _tree(folder: Path) -> bytes:
 
 
 class Identity:
-    """Computes digests of runs; a file is read once, and again after a change."""
+    """Computes digests of runs; a file is read once, and again only after a change."""
 
     def __init__(self, check: bool = False) -> None:
         self.check = check
@@ -101,7 +100,7 @@ class Identity:
         return self._files[key]
 
     def _sources_of(self, scenario: Scenario) -> dict[str, str]:
-        """Digests of code outside hetsim (computed once), and why they are incomplete."""
+        """Digests of code outside hetsim (computed once), with reasons if incomplete."""
         parts = {}
         for kind, name, item in _named(scenario):
             if isinstance(item, str) and item.partition(".")[0] in OURS:
@@ -154,7 +153,6 @@ def differences(here: Mapping[str, str], there: Mapping[str, str], where: tuple[
 
 
 def _named(scenario: Scenario) -> list[tuple[str, str, Any]]:
-    """Kind, name and reference of all policies and other code that a scenario names."""
     named = [(spec.kind, spec.name, registry.reference(spec.kind, spec.name)) for spec in _specs(scenario)]
     own = {kind: registry.third_party(kind) for kind in ("traces", "arrivals", "clusters")}
     if any(own.values()):

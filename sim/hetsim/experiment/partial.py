@@ -43,7 +43,7 @@ def planned_again(folder: Path) -> SweepPlan:
 
 
 def so_far(plan: SweepPlan, folder: Path) -> Sweep | None:
-    """The sweep with the points whose runs are all finished; None if there are none."""
+    """Return the sweep of all points whose runs are finished; None if no point is."""
     study = Study(plan.setup, Workers(), store=Store(folder / RUNS, trust=True), identity=plan.identity)
     blocks = OpenBlocks(len(plan.rows), len(plan.rows), lambda _, rows: None)
     with warnings.catch_warnings(action="ignore"):  # the program that makes the runs has them

@@ -43,7 +43,7 @@ Points = Iterable[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class PointRow:
-    """A point under one policy: `values` as written, `overrides` of the scenario."""
+    """A point under one policy: its `values` as written, and the `overrides` for it."""
 
     point: int
     values: dict[str, Any]
@@ -210,7 +210,6 @@ def _same(point: Mapping[str, Any]) -> str:
 
 
 def _as_number(value: Any) -> Any:
-    """Return a quantity as (number, dimension), rounded; other values unchanged."""
     if not isinstance(value, str):
         return int(value) if isinstance(value, float) and value.is_integer() else value
     try:
@@ -232,8 +231,7 @@ def rows(
 ) -> tuple[list[str], Sequence[PointRow]]:
     """Return the swept keys (without `policy`), and one row for each point and policy.
 
-    Without `over` and `points`, the scenario's `sweep` is used.  Its key `policy`, or that of `over`, lists the
-    policies.
+    Without `over` and `points`, the scenario's `sweep` is used.  The key `policy` in either lists policies.
     """
     if points is not None:
         if over or sample != "grid" or n is not None:
@@ -484,7 +482,7 @@ def _whose(which: list[PointRow], count: int) -> str:
 
 
 def column_of(values: Sequence[Any]) -> list[Any]:
-    """A key's values as a column: numbers in base units if all are, else texts."""
+    """Return a key's values as a column: numbers in base units, or else all as texts."""
     if all(isinstance(value, bool) for value in values):
         return list(values)
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):

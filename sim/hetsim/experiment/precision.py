@@ -1,4 +1,4 @@
-"""Cost estimates: of a precision, from a pilot; of a sweep, from a few runs."""
+"""Estimates of the cost of a precision (by a pilot) and of a sweep (by some runs)."""
 
 import math
 import time
@@ -96,7 +96,7 @@ class PrecisionPlan:
         return f"about {seconds(float(f'{total:.2g}'))} with {by}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields but the times, which depend on the machine."""
+        """Return all fields except the times, which depend on the machine."""
         return {
             "metric": self.metric, "precision": self.precision, "confidence": self.confidence, "mean": self.mean,
             "half_width": self.half_width, "pilot": self.pilot, "replications": self.replications, "low": self.low,
@@ -180,7 +180,6 @@ def needed(spread: float, mean: float, precision: float, confidence: float, metr
 
 
 def _pilot(case: Case, metric: str, pilot: int, progress: Progress | bool | None) -> tuple[Replications, float]:
-    """Run the pilot; return its replications, and the wall-clock seconds of one."""
     setup = Setup((case.scenario,), (metric,))
     with Meter(progress, pilot) as meter, Study(setup, Workers(), meter=meter) as study:
         (warmup,), remarks, warnings = cut_warmup(study, [case], [pilot])
@@ -241,7 +240,10 @@ class Estimate:
 
 
 def estimate(jobs: Sequence[RunJob], there: int, setup: Setup, workers: int, is_bound: bool = False) -> Estimate:
-    """Time the first, middle and last job; `is_bound`: True if more may be needed."""
+    """Estimate the cost of jobs from the run times of the first, middle and last one.
+
+    `there`: number of stored runs.  `is_bound`: True if more jobs may be needed.
+    """
     chosen = sorted({0, len(jobs) // 2, len(jobs) - 1}) if jobs else []
     spent = []
     for number in chosen[:SAMPLES]:

@@ -162,7 +162,7 @@ def run_cases(
 def whole_series(
     case: Case, goal: int, *, keep: bool = False, most: int = 0, several: bool = False, **more: Any
 ) -> Replicates:
-    """Replications whose first run is kept completely; with `keep` all runs are."""
+    """Return replications; the first run is kept in full, with `keep` all runs are."""
     maximum = max(goal, most)
     runs = Replications() if several or maximum > 1 else None
     return Replicates(case, goal, most=maximum, whole=maximum if keep else 1, strict=True, runs=runs, **more)
@@ -182,7 +182,7 @@ def rehearse(scenario: Scenario) -> RunInput:
 
 
 def to_keep(scenario: Scenario, metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions) -> list[str]:
-    """Names of further metrics, and of groups with several members, to keep."""
+    """Return the metrics to keep, and the groupings with several groups, as texts."""
     # The usual ones are kept anyway.
     names, wanted = expanded(name for name in listed(metrics) if name != "usual"), checked(by)
     number = scenario.model.replications if options.replications is None else options.replications

@@ -36,10 +36,12 @@ def sentences(sensitivity: Mapping[str, Any]) -> list[str]:
 
 
 def longer_steps(scenario: Scenario) -> dict[str, Any]:
-    """Return overrides for longer steps of services with an engine or drift."""
+    """Return overrides with longer steps for services whose step times are uncertain."""
     changes = {}
     for number, service in enumerate(entry.service for entry in scenario.model.workload):
-        if isinstance(service, LanguageModel) and (service.engine is not None or service.drift is not None):
+        if not isinstance(service, LanguageModel):
+            continue
+        if any(one is not None for one in (service.engine, service.interval, service.drift)):
             drift = {} if service.drift is None else service.drift.model_dump(exclude_unset=True)
             changes[f"workload.{number}.service.drift"] = {**drift, "mean": drift.get("mean", 1.0) * (1 + LONGER)}
     return changes
@@ -48,11 +50,12 @@ def longer_steps(scenario: Scenario) -> dict[str, Any]:
 def paired(
     study: Study, case: Case, values: Sequence[Mapping[str, float]], warmup: float | None, further: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Run the first replications of a case again with longer steps; compare.
+    """Run the first replications of a case again with longer steps, and compare them.
 
-    Parameters: values: metrics of each replication as it is; warmup: a detected one; further: metrics besides METRICS.
-    Returns: step_time (a factor), replications, and of each metric that is finite the mean as it is and with longer
-        steps; empty if no steps are uncertain.
+    Parameters: values: metrics of each replication without the change; warmup: a detected one, or None;
+        further: metrics to compare besides METRICS.
+    Returns: step_time (the factor), replications, and by metric the mean without the change and with longer steps, if
+        both are finite; empty if no steps are uncertain.
     """
     changes = longer_steps(case.scenario.with_overrides(case.overrides) if case.overrides else case.scenario)
     if not changes or case.scenario.document.program is not None:

@@ -40,7 +40,6 @@ def _above(text: str) -> tuple[_Above, list[ast.AST]]:
 
 
 def _is_of(node: ast.AST, code: types.CodeType) -> bool:
-    """Return True if the code object was compiled from this definition."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
         return node.name == code.co_name and first == code.co_firstlineno
@@ -78,7 +77,6 @@ def _taken(node: ast.AST, above: _Above) -> bool:
 
 
 def _counts(node: ast.AST, above: _Above) -> bool:
-    """Return True if the order of the node's result can affect anything."""
     around = above.get(node)
     if isinstance(around, ast.comprehension) and around.iter is node:
         made = above[around]
@@ -87,7 +85,6 @@ def _counts(node: ast.AST, above: _Above) -> bool:
 
 
 def _frees(node: ast.AST) -> bool:
-    """Return True for a call whose result does not depend on the order."""
     return isinstance(node, ast.Call) and _name(node) in FREE and not any(word.arg == "key" for word in node.keywords)
 
 

@@ -120,7 +120,6 @@ def select(study: Study, race: Race, series: Mapping[str, Replicates], first: in
     entered = 0
 
     def look(_: Replicates | None = None) -> None:
-        """Add new replications of the remaining cases; request more until it is decided."""
         nonlocal entered
         while not (entered and race.over) and entered < most:
             wanted = entered + 1 if entered else first
@@ -155,7 +154,7 @@ def select(study: Study, race: Race, series: Mapping[str, Replicates], first: in
 
 
 def pilot_size(most: int) -> int:
-    """Number of replications of a pilot, of `most` in all; UsageError if too few."""
+    """Number of a pilot's replications if `most` are allowed; UsageError if too few."""
     if most < MIN_REPLICATIONS:
         raise UsageError(f"warmup: {TOO_FEW.format(MIN_REPLICATIONS)}")
     return min(PILOT, most)

@@ -8,9 +8,9 @@ segments of a study have the same bytes for any number of workers and interrupti
     runs/journal-HOST-PROCESS-1.jsonl   runs of a block that is not complete
     runs/ab/abcdef….json                a run in the format of older versions; it is read, and not replaced
 
-A file that was changed or is incomplete (full disk, power failure) is ignored, and its runs are executed again.  So is
-a run that is marked because some of its inputs are unknown.  Failures caused by the machine (no memory, full disk,
-missing module) are not stored.
+A file that was changed or is incomplete (full disk, power failure) is ignored, and its runs are executed again.  A run
+that is marked because some of its inputs are unknown is executed again, too.  Failures caused by the machine (no
+memory, full disk, missing module) are not stored.
 """
 
 import hashlib
@@ -119,7 +119,7 @@ class Store:
                 return io.FileIO(path, "xb")
 
     def leave(self, block: Hashable) -> None:
-        """Leave a block unsealed, since the next call will run some of it again."""
+        """Leave a block unsealed, because the next call will run part of it again."""
         self._incomplete.add(block)
 
     def seal(self, block: Hashable = None) -> None:
@@ -157,8 +157,6 @@ class Store:
 
 
 class _StoredFiles:
-    """The finished runs in a folder: segments, old journals, files of one run."""
-
     def __init__(self, folder: Path, damaged: list[Path]):
         self.folder, self.damaged = folder, damaged
         self.segments: list[Segment] = []
@@ -205,10 +203,7 @@ class _StoredFiles:
             self.single[run] = outcome, path
 
     def outcomes(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """Yield a run's outcomes, each with True if it is in a segment.
-
-        Outcomes with unknown inputs come last.
-        """
+        """Yield a run's outcomes, and if each is in a segment; unknown inputs come last."""
         start, marked = np.uint64(int(run[:16], 16)), []
         at = int(self._starts.searchsorted(start))
         while at < len(self._starts) and self._starts[at] == start:
@@ -228,7 +223,6 @@ class _StoredFiles:
             yield from self._file(run)
 
     def _load(self, number: int) -> bool:
-        """Read the rows of a segment; return False if some are damaged."""
         if number in self._loaded:
             return True
         if number in self._dropped:
@@ -287,7 +281,6 @@ class _StoredFiles:
                 yield path.stem, outcome
 
     def forget(self, runs: Iterable[str]) -> None:
-        """Remove these runs, which have been sealed, from `single`."""
         for run in runs:
             self.single.pop(run, None)
 
@@ -371,7 +364,7 @@ def _runs_of(folder: Path) -> Path:
 
 
 def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
-    """Return True if `one` has all values of `other`, and neither unknown inputs."""
+    """Return True if `one` has all values of `other`, and both have known inputs."""
     if one.unknown or other.unknown or one.reduced > other.reduced:
         return False
     same = (one.values is None, one.error) == (other.values is None, other.error)
@@ -379,7 +372,6 @@ def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
 
 
 def _same(one: RunOutcome, other: RunOutcome) -> bool:
-    """Return True if two outcomes agree in all values that both have."""
     if one.values is None or other.values is None:
         return one == other
     common = set(one.values) & set(other.values)

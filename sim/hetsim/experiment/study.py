@@ -3,8 +3,7 @@
 A case is replicated until a stopping rule has enough replications.  All commands and functions are studies: `run` of
 one case, `compare` and `sweep` of several, `tune` and `size` of cases that depend on earlier results.  Results depend
 neither on the workers nor on the order in which runs finish: a run depends only on scenario, seed and replication;
-the replications of a case count in their order, and rules see only those that count.  A run whose outcome is stored is
-not executed again.
+the replications of a case count in their order, and rules see only those that count.  Stored runs are not repeated.
 """
 
 import warnings
@@ -186,7 +185,6 @@ class Study:
         return list(iter(self._next, None))
 
     def _next(self) -> Place | None:
-        """Return the next replication that must be run; None if there is none now."""
         while True:
             while self._ready:
                 series = self._ready[0]
@@ -268,7 +266,6 @@ class Study:
             self._tell_cases()
 
     def _tell_cases(self) -> None:
-        """Report the finished cases to the meter, in the order of their request."""
         while self._untold and self._untold[0].done:
             series = self._untold.popleft()
             if self.meter.tell_case is not None and not series.pilot:
@@ -392,7 +389,6 @@ class _Flight:
         self.alone = False  # True if the jobs under way were submitted as suspects
 
     def submit(self) -> bool:
-        """Submit jobs up to the pool's limit; return False if the pool is broken."""
         if self.alone and self.tasks:
             return True
         self.alone = bool(self.suspects) and not self.tasks
@@ -418,7 +414,6 @@ class _Flight:
         return bool(self.deaths) and (id(place[0]), place[1]) in self.deaths
 
     def _needed(self) -> Place | None:
-        """Return the next replication for a worker; store complete ones for this process."""
         while (place := self.again.popleft() if self.again else self.study._next()) is not None:
             if place[1] >= place[0].whole:
                 return place
@@ -460,7 +455,6 @@ class _Flight:
             (self.again.appendleft if first else self.suspects.append)((series, number))
 
     def cancel(self) -> bool:
-        """Cancel runs that are not needed; return True if there were any."""
         for future in self.tasks:
             future.cancel()
         return bool(self.tasks)

@@ -83,8 +83,7 @@ def sweep(
         n, sample_seed: the number of points that are drawn, and the seed of drawing them.
         replications: replications of every row, in place of the scenario's: a number, or {precision, metric, max,
             confidence}, with which each row has as many as its precision needs, at least ten.  Replication r has the
-            same arrivals, sizes and faults at every point and under every policy, unless the point itself changes
-            these.
+            same arrivals, sizes and faults in all rows, unless the point itself changes these.
         metrics: metrics to keep in addition to those of the summary; they are shown first.
         keep: keep only these metrics and `metrics`, to save space in very large sweeps.
         out: a directory for finished runs (written as they finish) and tables; an interrupted sweep is continued there.
@@ -219,8 +218,6 @@ class SweepPlan:
         self._make_blocks(study, range(len(self.rows)), finish)
 
     def _make_blocks(self, study: Study, numbers: Iterable[int], finish: Callable[[int, list[RowRuns]], None]) -> None:
-        """Run and seal whole blocks; call `finish` with the number and rows of each."""
-
         def seal(number: int, made: list[RowRuns]) -> None:
             if not all(one.lasting for one in made):
                 study.store.leave(number)
@@ -232,7 +229,10 @@ class SweepPlan:
         blocks.settle()
 
     def make_part(self, study: Study, part: Shard) -> ShardReport:
-        """Run every n-th block or run, or every n-th point if runs depend on results."""
+        """Run one shard of the sweep: every n-th run or block of runs, of n shards.
+
+        If the number of runs depends on results (a precision, pilots), it is every n-th point.
+        """
         if self.amount.precision is None and not self.pilots:
             if len(self.rows) >= MANY_BLOCKS * self.block * part.count:
                 return self._make_part_of_blocks(study, part)
@@ -301,8 +301,6 @@ class SweepPlan:
         return {point: shared(pilots) for point, pilots in of_point.items()}
 
     def _points(self) -> dict[str, list[Any]]:
-        """The values of all points as tables and files show them, by key."""
-
         def plain(values: list[Any]) -> list[Any]:
             texts = [shown_value(value) for value in values]
             return [json_number(value) if isinstance(value, float) else value for value in texts]

@@ -274,7 +274,7 @@ class DaskCluster(GivenPool):
 
 
 class Workers:
-    """Where runs execute: this process, worker processes, an executor or Dask."""
+    """The place where runs execute: this process, others, an executor or Dask."""
 
     def __init__(self, workers: int | None = 1, dask: str | None = None, executor: Executor | None = None):
         """workers: number of workers; None for one per core."""

@@ -2,14 +2,14 @@
 
 Each of N jobs alternates between `own` seconds of computing and sending, which takes `spent` seconds without
 contention.  A job can use the fraction `share` of the link (below 1 if the link is wider than the job's network cards).
-Jobs that send at the same time share the link equally, each up to its own `share`.  The rule says how the phases of
-jobs meet:
+Jobs that send at the same time share the link equally, each up to its own `share`.  A rule states how the sending
+phases of jobs overlap:
 
 - random: phases are independent.  A closed product-form network of a delay and one station that serves `width` =
   1 / share jobs at full speed, exact for any distribution of both times (Baskett, Chandy, Muntz, Palacios, Open,
   Closed, and Mixed Networks of Queues with Different Classes of Customers, JACM 1975).  A step of job j takes
   T_j = G(all) / G(all but j) seconds; G(S) = Σ_k Π_{i <= k} max(1, i / width) [x^k] Π_{i in S} (own_i + spent_i x) is
-  the normalizing constant of a set S of jobs, and [x^k] takes the coefficient of x^k.
+  the normalizing constant of a set S of jobs, where [x^k] means the coefficient of x^k.
 - aligned: all jobs send at the same time, as jobs that were started together do.
 - interleaved: phases are shifted so that they overlap as little as possible (Rajasekaran, Ghobadi, Akella, CASSINI:
   Network-Aware Job Scheduling in Machine Learning Clusters, NSDI 2024).
@@ -39,7 +39,8 @@ SWEEPS = 500
 class LinkDelays:
     """Delays of the jobs on a link, by the number of other jobs that send.
 
-    Rows are jobs, columns numbers of other senders.  `seen`: probability; `delays`: extra seconds of sending.
+    Rows are jobs, columns numbers of other senders.  `seen`: probability of this number; `delays`: extra seconds of
+    sending.
     """
 
     seen: np.ndarray
@@ -52,11 +53,11 @@ def delays(
     own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contention = "random",
     before: LinkDelays | None = None, more: np.ndarray | None = None, caps: np.ndarray | None = None,
 ) -> LinkDelays:  # fmt: skip
-    """Compute the delays of jobs on a link; O(N³) operations for N jobs.
+    """Return the delays of jobs on a link; O(N³) operations for N jobs.
 
-    before: result of a first pass; more: seconds that each job sends in addition to `spent`, other links included;
-    caps: fraction of the link that a job (row) can use next to a number of other senders (column), if other links limit
-    it.
+    before: result of a first pass.  more: seconds that each job sends in addition to `spent`, other links included.
+    caps: if other links limit jobs, the fraction of the link that a job (row) can use next to a number of other senders
+    (column).
     """
     count = len(own)
     if rule != "random" or count < 2:
@@ -90,7 +91,7 @@ def delays(
 
 
 def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contention) -> np.ndarray:
-    """Extra seconds of each job's step if phases are aligned or interleaved; else 0."""
+    """Return the extra seconds of each job's step for aligned or interleaved phases."""
     if rule == "interleaved":
         return np.maximum(0.0, spent @ share - own - spent)
     if rule == "aligned":  # max-min fair: the jobs with the smallest shares use them, the rest divide what is left
@@ -101,7 +102,7 @@ def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contenti
 
 
 def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
-    """Max-min fair link share of each job (row) by number of other senders (column)."""
+    """Return each job's (row) max-min fair link share by number of other senders."""
     count = len(share)
     others = np.arange(count)
     shares = np.empty((count, count))
@@ -123,9 +124,9 @@ def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
 
 
 def longest_delay(found: Sequence[tuple[np.ndarray, np.ndarray]], together: float) -> float:
-    """Expected delay of a job that sends over several links: the slowest link's delay.
+    """Return the expected delay of a job on several links: that of the slowest link.
 
-    found: probabilities and ascending delays on each link; together: correlation of the links' numbers of senders.
+    found: probabilities and ascending delays of each link; together: correlation of the links' numbers of senders.
     """
     if len(found) < 2:
         return float(found[0][0] @ found[0][1]) if found else 0.0
@@ -142,9 +143,9 @@ def longest_delay(found: Sequence[tuple[np.ndarray, np.ndarray]], together: floa
 def step_times(
     own: Sequence[float], link: Sequence[float], rule: Contention = "random", width: float | Sequence[float] = 1.0
 ) -> np.ndarray:
-    """Seconds of each job's step when the jobs share one link.
+    """Return the seconds of each job's step when the jobs share one link.
 
-    link: seconds that each job sends if alone; width: bandwidth of the link relative to the job's own maximum rate.
+    link: seconds that each job sends if alone; width: bandwidth of the link divided by the job's own maximum rate.
     """
     alone, needs = np.asarray(own, dtype=float), np.asarray(link, dtype=float)
     some = needs > 0
@@ -165,10 +166,10 @@ def step_times(
 
 
 def stretches(own: np.ndarray, spent: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Sending time of each job relative to its time alone; O(2^N) for N jobs.
+    """Return each job's sending time / its sending time alone; O(2^N) for N jobs.
 
     own, spent: seconds of computing (above 0) and of sending alone; share: fraction of each link (column) that a job
-    uses.
+    (row) uses.
     """
     count = len(own)
     sends = (np.arange(1 << count) >> np.arange(count)[:, None]) & 1 == 1
@@ -198,7 +199,7 @@ def stretches(own: np.ndarray, spent: np.ndarray, share: np.ndarray) -> np.ndarr
 
 
 def _speeds(sends: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Max-min fair speed of each job (row) in every set of senders (column)."""
+    """Return each job's max-min fair speed (row) for each set of senders (column)."""
     uses = [(jobs, share[jobs, at, None]) for at in range(share.shape[1]) for jobs in [np.flatnonzero(share[:, at])]]
     levels = [1.0 / np.maximum(1, sends[jobs].sum(axis=0)) for jobs, _ in uses]
     higher = True

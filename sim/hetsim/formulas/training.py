@@ -6,8 +6,8 @@ Megatron-LM (SC 2021); Korthikanti et al., Reducing Activation Recomputation in 
 Two constants are fitted to measured steps: `efficiency`, the fraction of peak FLOP/s that matrix products reach, and
 `passes`, the number of times that element-wise kernels of a forward pass move the stored activations through memory.
 
-Collectives and messages take their time on idle links, by the alpha-beta model: `ranks` take part with `size` bytes
-each, `rate` is the bus bandwidth of a rank's slowest hop in one direction (bytes/s), `latency` the seconds per hop.
+The times of collectives and messages are those on idle links, by the alpha-beta model: `ranks` take part with `size`
+bytes each, `rate` is the one-way bus bandwidth of a rank's slowest hop (bytes/s), `latency` the seconds per hop.
 Reference: Thakur, Rabenseifner, Gropp, Optimization of Collective Communication Operations in MPICH (2005).
 """
 
@@ -29,7 +29,7 @@ WAYS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 
 
 def rate_at(rate: Rate, size: float) -> float:
-    """Return the bandwidth of a collective at this message size, in bytes per second."""
+    """Return the bandwidth (bytes per second) at this message size."""
     return rate if isinstance(rate, float | int) else rate.rate(size)
 
 
@@ -41,19 +41,19 @@ def capped(rate: Rate, limit: float) -> Rate:
 
 
 def message(size: float, rate: float, latency: float = 0.0) -> float:
-    """Seconds of a message of `size` bytes from one rank to another."""
+    """Return the seconds of a message of `size` bytes from one rank to another."""
     return latency + size / rate
 
 
 def ring_over_nodes(
     ways: int, nodes: int, each: int, size: float, inside: Rate, latency: float = 0.0, latency_inside: float = 0.0
 ) -> tuple[float, float, float]:
-    """Cost of a ring collective among `each` ranks on each of `nodes` nodes.
+    """Return the cost of a ring collective of `each` ranks on each of `nodes` nodes.
 
-    Return the bytes that a node sends to the next, the seconds on the links within nodes (at the same time), and the
-    seconds of latency.  ways: 2 for an all-reduce, 1 for a reduce-scatter or an all-gather.  The ring visits all ranks
-    and uses all cards of a node simultaneously (as in NCCL): its bus bandwidth is the lower one of `inside` and of the
-    cards.
+    The cost is: the bytes that a node sends to the next, the seconds on links within nodes (simultaneous with the
+    sending), and the seconds of latency.  ways: 2 for an all-reduce, 1 for a reduce-scatter or an all-gather.  The ring
+    visits all ranks and uses all cards of a node simultaneously (as in NCCL): its bus bandwidth is the lower one of
+    `inside` and of the cards.
     """
     ranks = max(1, nodes * each)
     moved = ways * (ranks - 1) / ranks * size
@@ -71,7 +71,7 @@ UPDATE = 30  # bytes per parameter that an optimizer step reads and writes
 
 @dataclass(frozen=True)
 class Block:
-    """A transformer layer given by its weight matrices (grouped heads, gate, experts)."""
+    """A transformer layer that differs from GPT's, given by its weight matrices."""
 
     shared: float  # weights applied to every token
     expert: float  # weights of one expert, or of the feed-forward block if the layer has no experts
@@ -97,7 +97,7 @@ class Transformer:
     vocabulary: Degree = field(metadata=OPTIONAL)
     """Number of tokens in the vocabulary."""
     block: Block | None = field(default=None, metadata=NO_KEY)
-    """Weight matrices of a layer that does not have the 12 hidden² weights of a GPT."""
+    """Weight matrices of a layer that does not have the 12 hidden² weights of a GPT layer."""
 
     @property
     def parameters(self) -> float:
@@ -115,7 +115,7 @@ class Transformer:
         return self.layers * block.experts * block.expert if block is not None and block.experts > 1 else 0.0
 
     def of_a_layer(self, samples: int) -> float:
-        """Floating-point operations of the forward pass of one layer."""
+        """Return the floating-point operations of the forward pass of one layer."""
         s, h = self.sequence, self.hidden
         if self.block is None:
             return 24 * samples * s * h**2 + 4 * samples * s**2 * h
@@ -124,16 +124,16 @@ class Transformer:
 
     @property
     def divided(self) -> float:
-        """Bytes of activations per token and layer that tensor-parallel ranks divide."""
+        """Bytes of activations, per token and layer, that tensor-parallel ranks divide."""
         return 24 * self.hidden if self.block is None else self.block.activations
 
     @property
     def largest(self) -> float:
-        """Fraction of all weights that is in the largest tensor."""
+        """Fraction of all weights that the largest tensor contains."""
         return max(self.vocabulary * self.hidden, 4 * self.hidden**2) / self.parameters
 
     def flops(self, samples: int, recomputation: Recomputation = "full") -> float:
-        """Floating-point operations of a training step, recomputation included."""
+        """Return the floating-point operations of a training step with recomputation."""
         l, h, s = self.layers, self.hidden, self.sequence  # noqa: E741
         forward = l * self.of_a_layer(samples)
         width = h if self.block is None else self.block.attention
@@ -143,7 +143,7 @@ class Transformer:
 
 @dataclass(frozen=True, slots=True)
 class ParallelPlan:
-    """How a training step is divided: parallel degrees, micro-batches, schedule."""
+    """Division of a training step: degrees of parallelism, micro-batches, schedule."""
 
     batch: Degree
     """Samples per step, over all GPUs."""
@@ -154,7 +154,7 @@ class ParallelPlan:
     pipeline: Degree = 1
     """Number of pipeline stages."""
     data: Degree = field(default=1, metadata=OPTIONAL)
-    """Degree of data parallelism; without it, the number of GPUs divided by `tensor` × `pipeline`."""
+    """Degree of data parallelism; unless given, the number of GPUs divided by `tensor` × `pipeline`."""
     schedule: Schedule = "1f1b"
     """Order of the micro-batches in the pipeline."""
     chunks: Degree = 1
@@ -208,22 +208,22 @@ class TrainingMachine:
     beyond: float = math.inf  # bytes/s between GPUs of different islands of a node
 
     def within(self, span: int) -> Rate:
-        """Return the bandwidth of a ring over `span` GPUs of a node, by its slowest hop."""
+        """Return the bandwidth of a ring over `span` GPUs of a node (of its slowest hop)."""
         if self.island is None or span <= self.island or self.beyond == math.inf:
             return self.inside
         return capped(self.inside, self.beyond)
 
     def used(self, cards: int) -> float:
-        """Fraction of a node's network cards that this number of GPUs uses."""
+        """Return the fraction of a node's network cards that `cards` GPUs use."""
         return min(cards, self.cards) / self.cards
 
     def excess(self, size: float) -> float:
-        """Extra seconds per byte to other nodes for messages of this size."""
+        """Return measured extra seconds per byte for messages of this size between nodes."""
         return 0.0 if self.network is None else self.network.excess(size)
 
     @property
     def share(self) -> float:
-        """Network bandwidth per GPU (bytes/s) while all GPUs of the node send."""
+        """Network bandwidth per GPU (bytes/s) while all GPUs of a node send."""
         return self.card * min(self.cards, self.each) / self.each
 
 
@@ -255,7 +255,7 @@ class StepSeconds:
 
 
 def activations(model: Transformer, plan: ParallelPlan) -> float:
-    """Bytes of activations per layer and micro-batch stored for the backward pass."""
+    """Return the stored bytes of activations per layer and micro-batch on a GPU."""
     s, h, b, t = model.sequence, model.hidden, plan.micro_batch, plan.tensor
     if plan.recomputation == "full":
         return 2 * s * b * h
@@ -265,7 +265,7 @@ def activations(model: Transformer, plan: ParallelPlan) -> float:
 
 
 def _passed(model: Transformer, plan: ParallelPlan) -> float:
-    """Bytes of all activations of a layer and micro-batch on one GPU."""
+    """Return the bytes of all activations of a layer and micro-batch on one GPU."""
     s, h, a, b, t = model.sequence, model.hidden, model.heads, plan.micro_batch, plan.tensor
     scores = 5 * a * s / t
     if plan.sequence_parallel:
@@ -274,13 +274,12 @@ def _passed(model: Transformer, plan: ParallelPlan) -> float:
 
 
 def memory(model: Transformer, plan: ParallelPlan) -> tuple[float, float]:
-    """Bytes on the fullest GPU: of weights and optimizer state, and of activations."""
+    """Return the bytes on the fullest GPU: weights with optimizer state; activations."""
     each = KEPT + SHARDED / plan.data if plan.sharded_optimizer else STATE
     return each * _held(model, plan), plan.in_flight * model.layers / plan.pipeline * activations(model, plan)
 
 
 def _held(model: Transformer, plan: ParallelPlan) -> float:
-    """Number of weights stored on one GPU."""
     experts = model.expert_parameters
     return (model.parameters - experts + experts / plan.experts) / (plan.tensor * plan.pipeline)
 
@@ -288,7 +287,7 @@ def _held(model: Transformer, plan: ParallelPlan) -> float:
 def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> dict[str, Phase]:
     """Return the messages among the ranks during a step, by purpose.
 
-    The order of ranks: tensor-parallel ranks are adjacent, then the data-parallel ranks of a stage, then the stages.
+    Ranks are ordered: tensor-parallel ranks are adjacent, then the data-parallel ranks of a stage, then the stages.
     """
     t, p, d, m, v, each = plan.tensor, plan.pipeline, plan.data, plan.micro_batches, plan.chunks, machine.each
     size = 2 * plan.micro_batch * model.sequence * model.hidden
@@ -337,10 +336,7 @@ def _exchange(model: Transformer, plan: ParallelPlan, machine: TrainingMachine, 
 def _reduced(
     machine: TrainingMachine, inside: Rate, hosts: int, each: int, size: float, rings: float = 1.0
 ) -> tuple[float, float, float]:
-    """Cost of `rings` concurrent all-reduces.
-
-    Return the bytes that each node sends, the simultaneous seconds within nodes, and the seconds to add to both.
-    """
+    """Return the cost of `rings` concurrent all-reduces, as `ring_over_nodes` does."""
     sent, within, fixed = ring_over_nodes(
         2, hosts, each, size=size, inside=inside, latency=machine.latency, latency_inside=machine.latency_inside
     )
@@ -350,7 +346,7 @@ def _reduced(
 
 
 def layer_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> float:
-    """Seconds of a layer per micro-batch: forward, backward and recomputation."""
+    """Return a layer's seconds per micro-batch: forward, backward and recomputation."""
     s, a, b, t = model.sequence, model.heads, plan.micro_batch, plan.tensor
     rate = machine.flops * machine.efficiency
     forward = _forward_seconds(model, plan, machine)
@@ -369,7 +365,6 @@ def _forward_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMa
 
 
 def _head_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> float:
-    """Seconds per micro-batch of the last stage's vocabulary layer, both directions."""
     operations = 6 * plan.micro_batch * model.sequence * model.hidden * model.vocabulary / plan.tensor
     return operations / (machine.flops * machine.efficiency)
 
@@ -379,7 +374,7 @@ def _update_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMac
 
 
 def step_pipeline(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> StepPipeline | None:
-    """Return the pipeline of a step's micro-batches, or None for a single stage."""
+    """Return the pipeline of a step's micro-batches; None if there is only one stage."""
     if plan.pipeline == 1:
         return None
     each = model.layers / plan.pipeline
@@ -401,7 +396,7 @@ def step_pipeline(model: Transformer, plan: ParallelPlan, machine: TrainingMachi
 def step(
     model: Transformer, plan: ParallelPlan, machine: TrainingMachine, across: Callable[[Phase], float] | None = None
 ) -> StepSeconds:
-    """Compute the time and traffic of a step on links without contention.
+    """Return the time and traffic of a training step on links without contention.
 
     across: returns the seconds of a phase on the links between nodes; default: the seconds on `machine.card`.
     """

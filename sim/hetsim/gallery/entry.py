@@ -310,7 +310,7 @@ _PLACE = re.compile(r"\{(\w*)\}")
 
 
 def filled(way: AxisValue, value: str, row: Mapping[str, str]) -> AxisValue:
-    """Return a pattern filled: `{}` with the value, `{column}` with the value's row."""
+    """Fill a pattern: `{}` with the value, `{column}` with that column of its row."""
 
     def fill(given: Any) -> Any:
         if isinstance(given, str) and _PLACE.search(given):

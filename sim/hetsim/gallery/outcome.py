@@ -89,7 +89,7 @@ class Outcome:
 
 
 def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
-    """Return mean and deviation over the authors' seeds, or a column's task count."""
+    """Return the paper's mean and deviation; for a column of tasks, their count and 0."""
     if value.column is not None:
         return float(len(figures)), 0.0
     return float(figures.mean()), float(figures.std(ddof=1)) if len(figures) > 1 else 0.0
@@ -98,7 +98,7 @@ def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
 def judged(
     paper: tuple[float, float], ours: Sequence[tuple[float, float, int] | None], tolerance: Tolerance
 ) -> dict[str, Any]:
-    """Return the comparison's columns for one figure; its mean is over `ours`."""
+    """Return the comparison's columns for one figure; the mean of `ours` is compared."""
     known_values = [one for one in ours if one is not None]
     complete = len(known_values) == len(ours)
     mean = sum(one[0] for one in known_values) / len(known_values) if known_values and complete else math.nan
@@ -140,7 +140,7 @@ def difference(row: Mapping[Any, Any], tolerance: Tolerance, unit: str = "") -> 
 
 
 def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
-    """Judge each row of a group by its rank, if the paper only has ranks."""
+    """Judge each row of a group by its rank, if the paper has only ranks."""
     places = [row for row in rows if not math.isnan(row["paper"]) and not math.isnan(row["hetsim"])]
     for row in places:
         others = [one for one in places if all(one[name] == row[name] for name in ("value", *groups))]
@@ -152,7 +152,7 @@ def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
 def allowance(
     paper: tuple[float, float], ours: tuple[float, float, int], tolerance: Tolerance
 ) -> tuple[float, bool | None]:
-    """Return the allowed difference, and whether the figure is within it, if judged."""
+    """Return the allowed difference, and if it is kept (None: not judged)."""
     figure, spread = paper
     mean, deviation, runs = ours
     if math.isnan(figure) or math.isnan(mean) or tolerance.shape or tolerance.mean_ratio is not None:
@@ -189,8 +189,8 @@ def run(
 ) -> Outcome:
     """Run all cases of an entry, those with chosen values, or its short ones.
 
-    workers: number of processes, None for one per core; results do not depend on it.  told: called with a line for each
-        case.
+    workers: number of processes, None for one per core; results do not depend on it.
+    told: called with a line for each case.
     keep: store each finished case next to the entry (`record`), so that an interrupted run loses nothing.
     Cases are skipped if their inputs do not ship and are missing.
     """
@@ -288,7 +288,7 @@ def measured(
 
 
 def _equal(entry: Entry, table: FiguresTable, case: TableCase, result: Result, column: str, value: FigureValue) -> int:
-    """Return the number of tasks with the value of the figures, in any order of ids."""
+    """Return the number of tasks whose value equals the authors' figure for their id."""
     assert value.column is not None
     figures = entry.figures[table.name]
     for axis, label in case.labels:

@@ -33,7 +33,7 @@ class AxisValue(Model):
 
 
 class Axis(Model):
-    """One column of the figures that identifies the runs."""
+    """A column of the figures that identifies runs, such as the policy."""
 
     values: dict[str, AxisValue] | None = None  # changes by value of the axis
     each: AxisValue | None = None  # the changes for every value that occurs in the figures
@@ -49,7 +49,7 @@ class Axis(Model):
 
 
 class FigureValue(Model):
-    """The measure of a column of figures: a metric, or a column of tasks."""
+    """Measure of one column of figures: a metric, or a column of tasks."""
 
     metric: Name | None = None  # a metric (`hetsim list`), or planned_makespan and other notes of a planner
     column: Name | None = None  # column of the result's tasks, compared task by task with the figures' column
@@ -141,7 +141,7 @@ class FiguresTable(Model):
 
 
 class Input(Model):
-    """A file that a case needs, and whose license does not permit to ship it."""
+    """A file that a case needs, but that does not ship because of its license."""
 
     file: Name  # name in the folder that `--inputs` names
     url: str  # download address, or the page with the link

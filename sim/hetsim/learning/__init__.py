@@ -1,7 +1,8 @@
 """Scheduling and admission as Gymnasium environments, on the engine of every run.
 
-    import gymnasium name = "hetsim.learning:hetsim/Scheduling-v0" env = gymnasium.make(name,
-    scenario="learned-affinity", window=16, reward="slowdown")
+    import gymnasium
+    name = "hetsim.learning:hetsim/Scheduling-v0"
+    env = gymnasium.make(name, scenario="learned-affinity", window=16, reward="slowdown")
 
 Gymnasium imports the module before the colon.  The import registers the names if Gymnasium is installed (extra
 `learning`); an environment is loaded when it is created.  Without Gymnasium, `hetsim.learning.environment.episode`

@@ -144,12 +144,14 @@ class Record:
     `upload`, `compute`, `download`: seconds of stages, without lost work; None if every task only computed and no task
     was stopped: compute is then finish - start, and the other two are 0.  `stage` returns the seconds in both cases.
 
-    `preemptions`, `migrations`: numbers per task, None if there were none; `reasons`: texts for rejected or failed
-    tasks.  `batch`: number of the task's last launch; None if no launch had several tasks.
+    `preemptions`, `migrations`: numbers per task, None if there were none; `reasons`: why a task was rejected, aborted
+        or failed.  `batch`: number of the task's last launch; None if no launch had several tasks.
 
     `steps`: columns of the steps of language models (`hetsim.results.one_run.steps`); `token_gaps`: (time, seconds) of
     gaps between tokens that do not follow from `steps`; `replicas`: (service, number, KV blocks, place) by the numbers
     in the column `replica` of `steps`; `preemptions_by`, `cached_tokens`: per task, if there were any.
+    `cold_start`: 1 for a request for which a replica began to load its model; None without.  `occupied`: (shape, mode's
+    position, place, taken, released, loading from, loaded) of each replica that forms batches; NaN if it did not load.
 
     `attempt_of`: row of the first attempt of the same call (-1: not an attempt); `call_end`: by row of the first
     attempt, the time at which the call was answered or given up.  Both are None if no client times out or retries.
@@ -203,10 +205,12 @@ class Record:
     replicas: list[tuple[str, int, int, int]] = field(default_factory=list)
     preemptions_by: dict[str, np.ndarray] = field(default_factory=dict)
     cached_tokens: np.ndarray | None = None
+    cold_start: np.ndarray | None = None
     reasons: dict[int, str] = field(default_factory=dict)
     launches: dict[str, np.ndarray] | None = None
     device_log: list[tuple[float, int, str, float]] = field(default_factory=list)
     holds: list[tuple[float, int, str]] = field(default_factory=list)
+    occupied: list[tuple[int, int, int, float, float, float, float]] = field(default_factory=list)
     fused: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = field(default_factory=dict)
     cycles: dict[str, np.ndarray] | None = None
     stays: dict[str, np.ndarray] | None = None

@@ -19,7 +19,7 @@ NAME = "report.html"
 
 
 def write_report(outcome: "Result | Replications | Comparison | Sweep", path: str | Path, *, folder: str = "") -> Path:
-    """Write the page atomically; `folder`: its name in commands shown."""
+    """Write the page atomically; `folder`: name of the results in the commands shown."""
     target = Path(path)
     if target.is_dir():
         raise UsageError(f"the page must be a file, such as report.html; got {target}, a folder")

@@ -1,7 +1,7 @@
 """Runs as deflated columns of whole numbers, which the page's script draws.
 
-`core.js` reads them: the length of a description, the description as JSON, then each column, with its bytes of equal
-significance together.  Times are in ticks, as differences to the previous time in a task's life.
+`core.js` reads them: the length of a description, the description as JSON, then each column: the lowest bytes of all
+numbers, the next bytes of all, and so on.  Times are in ticks, as differences to the previous time in a task's life.
 """
 
 import json
@@ -59,8 +59,6 @@ def packed(runs: Mapping[str, tuple[Result, Waits]]) -> tuple[bytes, list[str]]:
 
 
 class _Columns:
-    """The bytes of all columns, and their descriptions."""
-
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.index: list[list[Any]] = []
@@ -108,7 +106,6 @@ def _add_run(columns: _Columns, label: str, run: Result, waits: Waits) -> dict[s
 
 
 def _off(run: Result) -> list[tuple[int, float, float]]:
-    """Return times in which devices are down or asleep: device, begin, end."""
     states, since, times = DeviceStates(run.record.input.cluster), dict[int, float](), []
     for time, index, what, _ in run.record.device_log:
         for device in states.change(index, what):
@@ -135,7 +132,6 @@ def _ticks(times: Any, tick: float) -> np.ndarray:
 
 
 def _chain(columns: _Columns, times: Mapping[str, np.ndarray], names: tuple[str, ...], before: np.ndarray) -> None:
-    """Add each time as its difference to the previous time; 0 for no time."""
     for name in names:
         there = times[name] >= 0
         step = times[name] - before
@@ -144,14 +140,12 @@ def _chain(columns: _Columns, times: Mapping[str, np.ndarray], names: tuple[str,
 
 
 def _codes(columns: _Columns, name: str, values: pd.Series) -> list[str]:
-    """Add the codes of repeated names; return the names."""
     column = values.astype("category")
     columns.add(name, column.cat.codes.to_numpy().astype(np.int64) + 1)  # 0: none
     return ["", *(visible_lines(str(name)) for name in column.cat.categories)]
 
 
 def _add_causes(columns: _Columns, run: Result, table: pd.DataFrame) -> list[str]:
-    """Add the percent of each task's wait by cause; return the causes."""
     shown = [name for name in explain.CAUSES if table[name].any()]
     at = pd.Index(run.tasks["id"]).get_indexer(pd.Index(table["id"]))
     wait = table["wait"].to_numpy()
@@ -165,7 +159,6 @@ def _add_causes(columns: _Columns, run: Result, table: pd.DataFrame) -> list[str
 def _add_launches(
     columns: _Columns, run: Result, of_tasks: Mapping[str, np.ndarray], tick: float, facts: dict[str, Any]
 ) -> None:
-    """Add the launches, and the first tokens of requests to language models."""
     record, table = run.record, run.launches
     launches, rows = launches_of(record, run.modes), TableRows(record)
     first = launches.task if rows.staged is None else rows.staged.first[launches.task]

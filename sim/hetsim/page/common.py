@@ -53,7 +53,7 @@ def scenario_file(folder: str) -> str:
 
 
 def policy_option(label: str, value: Any = None) -> str:
-    """Return `--policy sjf`, or the mapping of a label that the command does not know."""
+    """Return `--policy sjf`, or `--policy` with a mapping for a label with parameters."""
     return f"--policy {quote(policy_text(label, value))}"
 
 
@@ -65,7 +65,8 @@ def policy_text(label: str, value: Any = None) -> str:
 def better_sentence(finding: Finding, base: float) -> str:
     """Return a finding as a sentence: A is better than B in a metric by 36 ± 5 %.
 
-    The word is higher or lower if neither direction is better; otherwise the finding's own sentence is returned.
+    If the metric has no better direction, the sentence says higher or lower.  If the difference is not significant or
+    has no percentage, the finding's own sentence is returned.
     base: the mean of the other policy.
     """
     if finding.shown != "different" or not (base != 0 and math.isfinite(base)):

@@ -1,7 +1,6 @@
 """Parts of a self-contained HTML page: sections, sortable tables, pictures.
 
-Its style and scripts are in `page.css`, `core.js`, `tables.js`, `pictures.js`, and for the columns of runs in
-`explorer.js`.
+Style and scripts are in `page.css`, `core.js`, `tables.js`, `pictures.js`, and (for columns of runs) `explorer.js`.
 """
 
 import base64
@@ -57,7 +56,7 @@ def write_page(path: Path, text: str) -> None:
 
 
 def page(title: str, lines: Iterable[str], sections: Sequence[Section], columns: bytes = b"") -> str:
-    """Return the whole page; `columns`: of runs, for the section of `explorer()`."""
+    """Return the whole page; `columns`: the packed runs that `explorer()` shows."""
     from hetsim import __version__
 
     kept = [section for section in sections if section.body]

@@ -90,7 +90,6 @@ class Latex:
         return f"{kind}-{1 + sum(name.startswith(kind) for name in self.names)}"
 
     def _float(self, kind: str, width: float, caption: str, lines: list[str]) -> str:
-        """Write a float over one column, or over the page if wider; return its name."""
         (column, page), name = self.widths, self._next(kind)
         wide = f"{kind}*" if page > column and width > column + 1 else kind
         text = escape(caption.removesuffix(".").replace("◂", "bold:") + ".")

@@ -51,7 +51,6 @@ def of_comparison(found: Comparison, folder: str) -> common.Parts:
 
 
 def _in_words(found: Comparison) -> Iterator[str]:
-    """Yield three to five sentences: what differs, what does not, what is undecided."""
     metrics = [name for name in found.metrics if has_direction(name)] or found.metrics
     by_metric = {name: [finding for finding in found.findings if finding.metric == name] for name in metrics}
     single = _metrics_with(by_metric, any, "one run")
@@ -71,7 +70,6 @@ def _in_words(found: Comparison) -> Iterator[str]:
 
 
 def _best_figures(found: Comparison) -> Iterator[tuple[str, str, str]]:
-    """Yield the best values of six metrics, and their policies."""
     runs = {str(label): Figures(run) for label, run in found.runs.items()}
     more = [name for name in in_set("page_cards") if name not in COMMON_END]  # the table ends all policies together
     texts = {name: dict(zip(found.table.index, found.cells(name), strict=True)) for name in found.metrics}
@@ -110,7 +108,6 @@ def _best_of_single_runs(found: Comparison, metric: str) -> str:
 
 
 def _best_shown(found: Comparison, rows: list[Finding]) -> list[Finding]:
-    """Return the significant differences of the best policy that has any."""
     different = [row for row in rows if row.shown == "different"]
     if not different:
         return []
@@ -121,7 +118,7 @@ def _best_shown(found: Comparison, rows: list[Finding]) -> list[Finding]:
 
 
 def _better_than(found: Comparison, rows: list[Finding], of_metric: list[Finding]) -> str:
-    """Return `sjf is better than fcfs in response mean by 36 ± 5 %`, with more peers."""
+    """Return `sjf is better than fcfs in response mean by 36 ± 5 %`, for all peers."""
     means = found.table[rows[0].metric, "mean"]
     text = common.better_sentence(rows[0], float(means[rows[0].other]))
     more = [row.gap for row in rows[1 : 1 + MAX_OTHERS]]
@@ -146,7 +143,6 @@ def again(found: Comparison, folder: str) -> str:
 
 
 def _asked(found: Comparison) -> list[str]:
-    """Return the options that state what was compared, and how."""
     options = [f"--metric {quote(name)}" for name in found.asked.get("metrics", ())]
     options += [f"--by {quote(name)}" for name in found.asked.get("by", ())]
     if found.baseline is not None:
@@ -157,7 +153,6 @@ def _asked(found: Comparison) -> list[str]:
 
 
 def _replications(found: Comparison) -> int | None:
-    """Return the requested number of replications; None if the scenario decides."""
     if "best" in found.asked:
         return found.asked.get("replications")
     numbers = {len(run) if isinstance(run, Replications) else 1 for run in found.runs.values()}
@@ -199,7 +194,7 @@ def compared_pictures(found: Comparison, to: Markup) -> str:
 
 
 def _walked(found: Comparison) -> tuple[str, bytes]:
-    """Return the runs to explore (of many, the best) with a note on omitted runs."""
+    """Return HTML to explore the best runs, with a note on the others, and its data."""
     order = list(map(str, found.runs))
     if DEFAULT_METRIC in found.metrics and len(order) > MAX_RUNS:
         means = dict(zip(found.table.index, found.table[DEFAULT_METRIC, "mean"].astype(float), strict=True))
@@ -213,7 +208,7 @@ def _walked(found: Comparison) -> tuple[str, bytes]:
 
 
 def differences(found: Comparison, to: Markup) -> str:
-    """Return paired differences of all pairs; of too many, those to the best policies."""
+    """Return a table of paired differences; of too many, those to the best policies."""
     rows: list[list[str | Cell]] = []
     note = common.HOLM_OF_METRIC
     for metric, mine in found.pairs.groupby("metric", sort=False):
@@ -253,7 +248,6 @@ def _compared_groups(found: Comparison) -> str:
 
 
 def _group_differences(found: Comparison, group: str, shown: list[str]) -> str:
-    """Return paired differences to the base, by group, in the metrics shown."""
     names = [name for name in shown if name != TASK_COUNT]  # of which every policy gets the same
     table = found.differences_by(group, names)
     rows = list(dict.fromkeys(zip(table[group], table["policy"], strict=True)))

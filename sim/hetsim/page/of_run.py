@@ -50,7 +50,6 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
 
 
 def _in_words(outcome: Outcome, figures: Figures, waits: pd.DataFrame | None) -> Iterator[str]:
-    """Yield sentences on how tasks ended, why they waited, and what is undecided."""
     fates = "".join(f"; {figures.text(name)} {fate}" for fate, name in FATES.items() if figures(name)[0] > 0)
     many = f", means of {len(outcome)} replications" if isinstance(outcome, Replications) else ""
     yield f"{figures.text(COMPLETED_COUNT)} of {figures.text(TASK_COUNT)} tasks completed{many}{fates}."
@@ -135,7 +134,6 @@ def _by_stage(first: Result) -> str:
 
 
 def _energy(first: Result) -> str:
-    """Return the energy of each device over the run; the explorer has its other data."""
     table = first.devices[first.devices[ENERGY].notna()].nlargest(MAX_DEVICES, ENERGY, keep="first")
     energies = _texts(ENERGY, table[ENERGY].tolist())
     cells = zip(table["device"].astype(str), table["type"].astype(str), energies, strict=True)

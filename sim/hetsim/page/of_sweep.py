@@ -90,7 +90,6 @@ def _at(found: Sweep, point: int) -> str:
 
 
 def _leads_in_words(led: Leads, metric: str) -> Iterator[str]:
-    """Yield the policies with the best mean by number of points, with ties."""
     if not led.points:
         return
     alone = [f"{policy} at {number}" for policy, number in _by_number(led.alone)]
@@ -111,7 +110,6 @@ def _by_number(numbers: Mapping[Any, int]) -> list[tuple[Any, int]]:
 
 
 def _differing_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
-    """Yield the largest significant difference to the best policy of a point."""
     metric = next((name for name in findings if has_direction(name) and findings[name]), None)
     if metric is None:
         return
@@ -212,7 +210,6 @@ def _swept_scenario(found: Sweep) -> str:
 
 
 def _again(found: Sweep, folder: str) -> str:
-    """Return a text on repeating the sweep: a grid as keys, other points as a table."""
     command, table, more = again(found, folder)
     points = f"<p>with the points in a file{more}:</p>" + elements.code(table, "points.csv") if table else ""
     return elements.code(command) + points + _unknown(found)
@@ -294,7 +291,6 @@ def _as_csv(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _unknown(found: Sweep) -> str:
-    """Return a note on policies whose definition the directory does not contain."""
     names = [label for label in dict.fromkeys(found.table["policy"]) if written(label) is None]
     if not names:
         return ""

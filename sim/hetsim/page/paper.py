@@ -88,7 +88,6 @@ def write_paper(outcome: Outcome, source: Path, target: Path, *, style: str, aga
 
 
 def _check(target: Path) -> None:
-    """Raise UsageError if the folder contains other or changed files."""
     others = set(os.listdir(target)) if target.is_dir() else set()
     with suppress(*UNREADABLE):
         files = unsealed(target / LOCK)["files"] if others else {}
@@ -130,14 +129,13 @@ def _draw(outcome: Outcome, folder: str, floats: Latex) -> tuple[str, str, list[
 
 
 def _runs(outcome: Outcome) -> list[Result]:
-    """Return the stored runs, the first of each policy."""
     if isinstance(outcome, Sweep):
         return []
     return [overview.first_of(run) for run in (outcome.runs.values() if isinstance(outcome, Comparison) else [outcome])]
 
 
 def _scenarios(outcome: Outcome, source: Path, runs: list[Result]) -> list[Any]:
-    """Return the stored scenarios; of a sweep with all policies and varied keys."""
+    """Return the stored scenarios; for a sweep, with all of its policies and keys."""
     scenarios: list[Any] = [parse_yaml(run.name, run.scenario) for run in runs if run.scenario is not None]
     if isinstance(outcome, Sweep):
         texts = [written(str(label)) for label in outcome.table["policy"].unique()]
@@ -191,7 +189,6 @@ def _fitted(uses: Iterable[str]) -> Iterator[str]:
 
 
 def _statistics(outcome: Outcome, runs: list[Result], scenario: Mapping[str, Any]) -> dict[str, str]:
-    """Return lines of `methods.tex` on replications, tests and warm-up, if any."""
     same, family, selected = isinstance(outcome, Replications | Comparison) and outcome.identical, "", ""
     asked: Any
     those: list[Any]

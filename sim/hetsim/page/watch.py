@@ -45,8 +45,7 @@ class Watched:
     def state(self) -> str:
         """A text that changes when the page must be made again.
 
-        Reading the directory takes at most half of the time: large sweeps take seconds, and their runs need the
-        processor too.
+        At most half of the time is used for reading: large sweeps take seconds, and their runs need the processor.
         """
         if time.monotonic() < self._rests_until:
             return self._made
@@ -129,7 +128,6 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def do_GET(self) -> None:  # noqa: N802
-        """Answer with the page, or the state of the directory; nothing else is served."""
         watched = self.server.watched
         # A page from elsewhere can give this machine a name of its own, and would read along under that name.
         if self.headers.get("Host") not in {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}:

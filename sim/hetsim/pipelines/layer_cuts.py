@@ -39,7 +39,7 @@ class Cuts:
     before: np.ndarray
 
     def sums(self, values: Sequence[float]) -> np.ndarray:
-        """Sum values over the layers of each stage [i, j]: after cut i - 1 up to cut j."""
+        """Sum values over the layers of each stage [i, j], after cut i - 1 up to cut j."""
         up_to = np.array([math.fsum(values[one] for one in members) for members in self.sets])
         between = up_to[None, :] - np.concatenate([[0.0], up_to])[:, None]
         between[1:][~self.before] = math.inf
@@ -60,10 +60,10 @@ def chain(layers: Sequence[Layer]) -> Cuts:
 class StageMemory:
     """Bytes that a stage needs on each device; indices [i, j] as in `Cuts.sums`.
 
-    The value is infinite where there is no such stage.  Inference stores the weights of the stage's layers and the
+    The value is infinite if no stage [i, j] exists.  Inference stores the weights of the stage's layers and the
     activations of the largest layer.  Training has 1 + ceil(devices of later stages / replicas) micro-batches in
-    flight, as in PipeDream; for each it stores the weights that the micro-batch began with and all activations, next to
-    one set of gradients.  Additional optimizer state is not part of a profile.
+    flight, as in PipeDream.  For each of these micro-batches it stores all activations and the weights with which the
+    micro-batch began; in addition it stores one set of gradients.  Additional optimizer state is not part of a profile.
     Reference: Harlap et al., PipeDream: Fast and Efficient Pipeline Parallel DNN Training (2018), section 3.3.
     """
 
@@ -76,11 +76,10 @@ class StageMemory:
 
     @cached_property
     def activations(self) -> np.ndarray:
-        """Bytes of activations: of the largest layer in inference, of all in training."""
+        """Bytes of activations per stage: of all layers in training, else of the largest."""
         return self._largest() if self.inference else self.cuts.sums([one.activations for one in self.cuts.layers])
 
     def _largest(self) -> np.ndarray:
-        """Maximum bytes of activations of a single layer, for each stage."""
         layers = self.cuts.layers
         inside = np.array([[one in members for members in self.cuts.sets] for one in range(len(layers))])
         largest = np.zeros_like(self.weights)
@@ -89,18 +88,17 @@ class StageMemory:
         return largest
 
     def needed(self, replicas: int, behind: int) -> np.ndarray:
-        """Bytes on each replica of a stage that has `behind` devices after it."""
+        """Return the bytes on each replica of a stage that `behind` devices follow."""
         if self.inference:
             return self.weights + self.activations
         flying = 1 + math.ceil(behind / replicas)
         return (flying + 1) * self.weights + flying * self.activations
 
     def min_bytes(self, devices: int, all_used: bool, replication: bool) -> float:
-        """Minimum memory per device with which some pipeline fits."""
+        """Return the minimum memory per device for which some pipeline fits."""
         return min(self._min_bytes(number, replication) for number in range(devices if all_used else 1, devices + 1))
 
     def _min_bytes(self, devices: int, replication: bool) -> float:
-        """Minimum memory per device, that of the fullest stage, if all devices are used."""
         best: list[np.ndarray] = []
         before = self.cuts.before
         for m in range(1, devices + 1):

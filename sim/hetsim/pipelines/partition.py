@@ -5,7 +5,7 @@ a cluster).  `unlike_partition` is its form for devices and links that differ: g
 Both minimize the seconds of the slowest stage or transfer, the time from one micro-batch (or request) to the next.
 References: Harlap et al., PipeDream: Fast and Efficient Pipeline Parallel DNN Training (2018), and the optimizer that
 its authors published with it.
-With c cuts, M devices of a level and g unlike groups: O(c³ M²) a level, O(c² M³ log c) an order of the groups.
+Cost, with c cuts, M devices (per level): O(c³ M²) for each level, O(c² M³ log c) for each order of unlike groups.
 """
 
 import itertools
@@ -27,7 +27,7 @@ MAX_VARIANTS = 64
 
 @dataclass(frozen=True)
 class PipelineStage:
-    """Layers after cut `first` - 1 up to cut `last`, on some equal devices."""
+    """The layers after cut `first` - 1 up to cut `last`, on some equal devices."""
 
     first: int
     last: int
@@ -54,7 +54,7 @@ class NetworkLevel:
 
 @dataclass(frozen=True)
 class EqualDevices:
-    """Equal devices: `speed` relative to the profile, `inside` and `link` in bytes/s."""
+    """Equal devices: `speed` relative to the profile; `inside` and `link` in bytes/s."""
 
     name: str
     count: int = 1
@@ -81,12 +81,12 @@ Ways = Callable[[EqualDevices, EqualDevices], StageWay]
 
 
 def slower_link(a: EqualDevices, b: EqualDevices) -> StageWay:
-    """Return the path between two groups, limited by the slower of their links."""
+    """Return the path between two groups, as fast as the slower of their links."""
     return StageWay(a.inside if a is b else min(a.link, b.link))
 
 
 def seconds_on(layer: Layer, group: EqualDevices, inference: bool) -> float:
-    """Return the seconds of a layer on a device of the group, measured or by speed."""
+    """Return the seconds of a layer on a group's device, measured or from its speed."""
     given = (layer.on or {}).get(group.measured or group.name)
     return (given if given is not None else layer.forward if inference else layer.seconds) / group.speed
 
@@ -97,11 +97,11 @@ def pipeline_partition(
 ) -> PipelinePartition:  # fmt: skip
     """Find the pipeline with minimum time between micro-batches on equal devices.
 
-    levels: from the innermost.  All devices are used, as PipeDream does; raise UsageError if that is impossible or
-    there are too many cuts.  `activations=False` ignores transfers of activations and their gradients; without
-    `replication` a stage is one part of each level.  A stage that needs more than the `memory` of a device is not a
-    candidate; with several levels, all devices outside its group count as later devices.  Raise NothingMeets, with the
-    needed and the available memory, if nothing fits.
+    levels: from the innermost to the outermost.  All devices are used, as PipeDream does; raise UsageError if that is
+    impossible or there are too many cuts.  `activations=False` ignores transfers of activations and their gradients;
+    without `replication` a stage is one part of each level.  A stage that needs more than the `memory` of a device is
+    not a candidate; with several levels, the need is computed as if all devices outside the stage's group served later
+    stages. Raise NothingMeets, with the needed and the available memory, if no pipeline fits.
     """
     _check_size(cuts)
     weights = cuts.sums([one.weights for one in cuts.layers])
@@ -142,14 +142,12 @@ def _too_little(least: float, there: str) -> str:
 
 @dataclass(frozen=True)
 class _Room:
-    """Memory that stages of the innermost level need, and the memory of a device."""
-
     stages: StageMemory
     memory: float
     devices: int
 
     def allows(self, replicas: int, used: int) -> np.ndarray:
-        """Return a mask of stages that fit if `used` devices serve up to these stages."""
+        """Return which stages fit if they and all earlier stages use `used` devices."""
         return self.stages.needed(replicas, self.devices - used) <= self.memory
 
 
@@ -166,7 +164,7 @@ def _level(
     cuts: Cuts, times: np.ndarray, weights: np.ndarray, level: NetworkLevel, within: int, last: bool, activations: bool,
     replication: bool, room: _Room | None = None,
 ) -> _Solved:  # fmt: skip
-    """Solve A(i, j, m), the minimum bottleneck of cuts i to j on m parts of a level."""
+    """Return the minimum bottleneck times from cut i to cut j on m parts of a level."""
     n = len(cuts.sets)
     measured = np.isfinite(times)
 
@@ -223,15 +221,15 @@ def unlike_partition(
     cuts: Cuts, groups: Sequence[EqualDevices], *, inference: bool = False, replication: bool = True,
     deadline: float = math.inf, reorder: bool = True, ways: Ways = slower_link,
 ) -> PipelinePartition:  # fmt: skip
-    """Find the fastest pipeline over unlike devices; at ties, of minimum latency.
+    """Find the fastest pipeline over unlike devices; among equals, of minimum latency.
 
     Training sends activations and gradients and reduces the gradients of a replicated stage; `inference` is the forward
-    pass alone.  The latency of an item is the sum of its stages and transfers, at most `deadline`.  Devices may stay
-    unused.  A transfer takes the path between two groups (`ways`; default: the slower of their links) and is shared by
-    the smaller number of replicas.  A stage that needs more than the memory of its devices is not a candidate.  The
-    result is exact for an order of the groups; with `reorder`, all orders of up to `ORDERS_OF` groups are tried, for
-    more groups orders by speed and a local search.  Raise NothingMeets, with the limit and the best possible value, if
-    no plan meets the deadline or fits.
+    pass alone.  The latency of an item is the sum of its stages and transfers, at most `deadline`.  Devices may remain
+    unused.  A transfer uses the path between two groups (`ways`; default: the slower of their links), in parallel over
+    the smaller of the two numbers of replicas.  A stage that needs more than the memory of its devices is not a
+    candidate.  The result is exact for an order of the groups.  With `reorder`, up to `ORDERS_OF` groups are tried in
+    all orders, more groups in orders by speed improved by a local search.  Raise NothingMeets, with the limit and the
+    best possible value, if no plan meets the deadline or fits.
     """
     _check_size(cuts)
     search = _Unlike(cuts, inference, replication, ways)
@@ -272,7 +270,7 @@ def unlike_partition(
 
 
 def _variants(groups: Sequence[EqualDevices]) -> Iterator[list[EqualDevices]]:
-    """Yield the groups with every choice of device counts that memory may need."""
+    """Yield the groups with all choices of how many devices of each group are used."""
     every = math.prod(one.count + 1 for one in groups) <= MAX_VARIANTS
     counts = [range(one.count, -1, -1) if every else (one.count, 0) for one in groups]
     if len(groups) > ORDERS_OF and not every:
@@ -286,7 +284,6 @@ def _variants(groups: Sequence[EqualDevices]) -> Iterator[list[EqualDevices]]:
 
 
 def _descend(order: list[EqualDevices], attempt: Callable[[list[EqualDevices]], bool]) -> None:
-    """Exchange two groups of the order while the plan improves."""
     attempt(order)
     improved = True
     while improved:
@@ -300,8 +297,6 @@ def _descend(order: list[EqualDevices], attempt: Callable[[list[EqualDevices]], 
 
 
 class _Unlike:
-    """The partition search for given orders of unlike groups."""
-
     def __init__(self, cuts: Cuts, inference: bool, replication: bool, ways: Ways):
         self.cuts, self.inference, self.replication, self.ways = cuts, inference, replication, ways
         self.memory = StageMemory(cuts, inference)
@@ -309,7 +304,7 @@ class _Unlike:
         self.stages: dict[EqualDevices, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def stages_of(self, group: EqualDevices) -> list[tuple[np.ndarray, np.ndarray]]:
-        """By replica count: seconds between two items, and seconds per item, by stage."""
+        """Return, by replicas and stage, seconds between items and seconds of an item."""
         if group not in self.stages:
             each = self.cuts.sums([seconds_on(one, group, self.inference) for one in self.cuts.layers])
             rows = []
@@ -343,7 +338,6 @@ class _Unlike:
         return best_plan, shortest.latency
 
     def _candidates(self, groups: Sequence[EqualDevices]) -> np.ndarray:
-        """Return every value that the slowest stage or transfer can have."""
         values = [busy[np.isfinite(busy)] for group in groups for busy, _ in self.stages_of(group)]
         for a, b in itertools.combinations_with_replacement(groups, 2):
             for one, other in ((a, b), (b, a)):
@@ -351,19 +345,19 @@ class _Unlike:
         return np.unique(np.concatenate(values))
 
     def _alone(self, way: StageWay) -> np.ndarray:
-        """Seconds to send one item's data over the path, for each cut."""
+        """Return, by cut, the seconds to send the data of one item over the path."""
         seconds = (1 if self.inference else 2) * self.cuts.crossing / way.rate
         return np.where(self.cuts.crossing > 0, way.latency + seconds, 0.0) if way.latency else seconds
 
     def _sent(self, way: StageWay, shared: int) -> np.ndarray:
-        """Seconds between two items on a path used by `shared` device pairs, for each cut."""
+        """Return, by cut, the seconds between items if `shared` device pairs use the path."""
         if way.latency == 0 and way.together == math.inf:
             return (1 if self.inference else 2) * self.cuts.crossing / (way.rate * shared)
         together = (1 if self.inference else 2) * self.cuts.crossing / way.together
         return np.maximum(self._alone(way) / shared, together)
 
     def _shortest(self, groups: Sequence[EqualDevices], longest: float) -> PipelinePartition:
-        """Return the plan of minimum latency without a stage longer than `longest`."""
+        """Return the plan of minimum latency whose stages take at most `longest` seconds."""
         n = len(self.cuts.sets)
         # (group, devices used there up to and with the last stage, its replicas) -> latency up to each cut, and from
         # where each came

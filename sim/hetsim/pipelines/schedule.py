@@ -26,7 +26,7 @@ MAX_PASSES = 20_000  # maximum number of passes; a larger step is shown with few
 class StageSeconds:
     """Seconds of a stage (or chunk) for one micro-batch.
 
-    `exchange`: seconds of communication after a forward and after a backward pass, in which the stage does not compute.
+    `exchange`: seconds of communication after a forward and after a backward pass, during which the stage is idle.
     """
 
     forward: float
@@ -49,7 +49,7 @@ class BoundarySeconds:
 
 @dataclass(frozen=True)
 class PipelineSlot:
-    """A pass of a micro-batch through a stage, followed by communication up to `free`."""
+    """A pass of a micro-batch through a stage, then communication until time `free`."""
 
     stage: int
     replica: int
@@ -75,7 +75,7 @@ class PipelineTransfer:
 
 @dataclass(frozen=True)
 class PipelineSchedule:
-    """All passes by begin time, and transfers between stages; stages count from 0."""
+    """All passes by begin time, and transfers; stages are numbered from 0."""
 
     order: PipelineOrder
     stages: tuple[StageSeconds, ...]
@@ -96,8 +96,8 @@ class PipelineSchedule:
     def bubble(self) -> float:
         """Fraction of a step in which the busiest device is idle.
 
-        If only some micro-batches are laid out, the bubble is still that of the whole step: the pipeline fills and
-        empties once, whatever their number.
+        If only the first micro-batches are laid out, the bubble is still that of the whole step, since the pipeline
+        fills and empties once, whatever their number.
         """
         work: dict[tuple[int, int], float] = {}
         for slot in self.slots:
@@ -114,9 +114,9 @@ def stage_order(
     order: PipelineOrder, stages: int, stage: int, micro_batches: Sequence[int], chunks: int = 1,
     flying: int | None = None,
 ) -> list[Pass]:  # fmt: skip
-    """Return the passes of one stage (or of one replica) in their order.
+    """Return the passes of one stage (or of one of its replicas) in order.
 
-    flying: number of micro-batches in flight under 1F1B; default: as many as fill the later stages.
+    flying: number of micro-batches in flight under 1F1B; None: one for this and each later stage.
     """
     if order == "forward":
         return [(True, number, 0) for number in micro_batches]
@@ -146,8 +146,6 @@ def stage_order(
 
 
 class _Stage:
-    """State of one device of a stage while its passes are laid out."""
-
     def __init__(self, stage: int, replica: int, passes: list[Pass]):
         self.stage, self.replica, self.passes = stage, replica, passes
         self.next, self.free = 0, True
@@ -159,9 +157,10 @@ def pipeline_schedule(
 ) -> PipelineSchedule:  # fmt: skip
     """Lay out all passes: each stage runs its passes in order, as inputs arrive.
 
-    Replicas take micro-batches in turn; 1F1B has one micro-batch more in flight than fill the later devices.
+    Replicas process micro-batches in turn; under 1F1B each stage has as many micro-batches in flight as fill the later
+    devices, plus one.
     Without `boundaries` the only communication is the `exchange` of the stages.
-    Cost is O(n log n) of n = 2 × stages × chunks × micro-batches passes.
+    Cost is O(n log n) with n = 2 × stages × chunks × micro-batches passes.
     """
     return _Layout(stages, micro_batches, order, chunks=chunks, boundaries=boundaries).schedule()
 
@@ -208,7 +207,6 @@ class _Layout:
         )
 
     def _start(self, device: _Stage, now: float) -> None:
-        """Begin the next pass of a device if it is free and the input has arrived."""
         if not device.free or device.next == len(device.passes):
             return
         one = device.passes[device.next]
@@ -228,7 +226,6 @@ class _Layout:
         self._send(device.stage, one, end, free)
 
     def _send(self, stage: int, one: Pass, end: float, free: float) -> None:
-        """Send the output of a pass to the device of the pass that follows."""
         ahead, number, chunk = one
         last = len(self.stages) - 1
         target, then = stage + (1 if ahead else -1), one
@@ -258,10 +255,10 @@ class _Layout:
 def step_schedule(pipeline: StepPipeline, seconds: Mapping[str, float], whole: float) -> PipelineSchedule:
     """Return the schedule of a training step; it ends at the closed form of the step.
 
-    seconds: exposed communication of a whole step by phase; whole: seconds of the step by the closed form.
-    All-reduces of tensor parallelism and expert exchanges are part of the passes; gradient reduction and the update
-    follow the last pass of each stage.  Of more than MAX_PASSES passes only the first micro-batches are laid out.
-    Raise UsageError if the stages alone are too many.
+    seconds: exposed communication of a whole step by phase; whole: seconds of the step by the closed form. All-reduces
+    of tensor parallelism and expert exchanges are part of the passes; gradient reduction and the update follow the last
+    pass of each stage.  If there are more than MAX_PASSES passes, only the first micro-batches are laid out. Raise
+    UsageError if the stages alone exceed this number.
     """
     stages, all_of_them, chunks = pipeline.stages, pipeline.micro_batches, pipeline.chunks
     each = all_of_them * chunks
@@ -288,7 +285,7 @@ def partition_schedule(
 ) -> PipelineSchedule:  # fmt: skip
     """Return the schedule of micro-batches in a partition: 1F1B, or forward only.
 
-    groups: the devices by the name that stages have.  Transfers overlap computing, both directions on the same links,
+    groups: the devices, by the names in the stages.  Transfers overlap computing, both directions on the same links,
     as in the partition; replicas reduce gradients with each backward pass.  If a type has one measured time for forward
     and backward together, it is divided as in the profile, else into one third and two thirds.
     """

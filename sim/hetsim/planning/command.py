@@ -101,7 +101,6 @@ def _drawn_partition(
     profile: Path, cuts: Cuts, found: PipelinePartition, groups: list[EqualDevices], levels: list[NetworkLevel],
     inference: bool, ignore_activations: bool,
 ) -> Picture:  # fmt: skip
-    """Draw the stages with enough micro-batches to show a full pipeline."""
     from hetsim.pipelines.partition import EqualDevices, StageWay, slower_link
     from hetsim.pipelines.schedule import partition_schedule
     from hetsim.planning.picture import pipeline
@@ -182,7 +181,6 @@ def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
 
 
 def _known(cuts: Cuts, groups: list[EqualDevices], profile: Path) -> None:
-    """Raise ScenarioError for devices without times in the profile."""
     measured = sorted(cuts.layers[0].on or {})
     if not measured or any(one.seconds for one in cuts.layers):
         return
@@ -341,7 +339,6 @@ def _training_text(name: str, found: list[PlanCandidate], top: int) -> list[str]
 
 
 def _shown(fitting: list[PlanCandidate], sizes: list[int], top: int) -> list[PlanCandidate]:
-    """Select about `top` rows, the first ones of each number of GPUs."""
     rows_left = dict.fromkeys(sizes, -(-top // len(sizes)))
     shown = []
     for one in fitting:

@@ -96,7 +96,6 @@ def _codes(result: Result) -> np.ndarray:
 
 
 def _exchanges(result: Result) -> dict[int, Exchange]:
-    """Return the Exchange of each task row whose pipeline ran."""
     exchanges: dict[int, Exchange] = {}
     modes, codes, place = result.modes.modes, _codes(result), result.record.place
     for code, mode in enumerate(modes):
@@ -106,7 +105,6 @@ def _exchanges(result: Result) -> dict[int, Exchange]:
 
 
 def _told(schedule: PipelineSchedule) -> str:
-    """Describe the schedule in words: size, time and bubble."""
     chunks = f" of {schedule.chunks} chunks" if schedule.chunks > 1 else ""
     size = f"{len(schedule.stages)} stages{chunks} × {schedule.micro_batches:,}"
     if schedule.all_micro_batches is not None:
@@ -127,7 +125,6 @@ def _lighter(color: str, chunk: int, chunks: int) -> str:
 
 
 def _bars(schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: float) -> list[Boxes]:
-    """Return boxes of idle time, of passes drawn over it, and legend entries."""
     slots, every = schedule.slots, np.array(sorted(rows.values()))
     row = np.array([rows[slot.stage, slot.replica] for slot in slots])
     begin, done, free = (np.array([getattr(slot, name) for slot in slots]) for name in ("begin", "end", "free"))
@@ -168,7 +165,6 @@ def _between(schedule: PipelineSchedule, rows: dict[tuple[int, int], int]) -> li
 def _numbers(
     schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: float, inches: tuple[float, float]
 ) -> list[Texts]:
-    """Numbers of micro-batches, from 1, in bars that are wide enough."""
     size = min(8.0, 72 * inches[1] / (len(rows) + 1) * 0.62)
     lengths = [slot.end - slot.begin for slot in schedule.slots]
     middle = float(np.median([length for length in lengths if length > 0] or [0.0]))

@@ -1,6 +1,6 @@
 """Streams of items through the stages of a pipeline: one task per item and stage.
 
-The one or several items of an arrival are one request: results count it once (`hetsim.model.tasks.StagedRequests`).
+All items of an arrival are one request, which results count once (`hetsim.model.tasks.StagedRequests`).
 
 The plan is that of `hetsim.pipelines.partition` for the groups of equal devices of the cluster.  A result moves from
 device to device as in the engine: down to the host, over the network, up to the next device, one hop after another.
@@ -76,7 +76,6 @@ def _stream(
     entry: WorkloadEntry, spec: PipelineSpec, name: str, path: Path_, arrival: np.ndarray, cuts: Cuts,
     plan: theory.PipelinePartition, shapes: Sequence[int], seconds: Sequence[float], context: Context,
 ) -> TaskStream:  # fmt: skip
-    """Build the task columns, ordered by arrival, item and stage."""
     count, each = len(plan.stages), spec.items
     stage = np.tile(np.arange(count), len(arrival) * each)
     stream = TaskStream(
@@ -149,10 +148,7 @@ def _promised(plan: theory.PipelinePartition, items: int) -> float:
 
 
 def _alone(plan: theory.PipelinePartition, seconds: Sequence[float], items: int) -> float:
-    """Minimum seconds of a plan for all items: each replica begins with one item.
-
-    The same as `_promised` if the slowest stage has one device.  `seconds`: time of an item in each stage.
-    """
+    """Minimum seconds of a plan for all items: each replica begins with one item."""
     assert plan.latency is not None
     rounds = [(-(-items // stage.replicas) - 1) * time for stage, time in zip(plan.stages, seconds, strict=True)]
     sent = max(0, items - max(stage.replicas for stage in plan.stages)) * plan.seconds
@@ -165,7 +161,6 @@ def _alone(plan: theory.PipelinePartition, seconds: Sequence[float], items: int)
 def _plan(
     entry: WorkloadEntry, spec: PipelineSpec, places: Sequence[_Place], where: Path_, context: Context
 ) -> theory.PipelinePartition:
-    """Return the best stages on these devices; raise ScenarioError if none is found."""
     devices = sum(place.group.count for place in places)
     if devices > MAX_DEVICES:
         text = f"a pipeline must have at most {MAX_DEVICES} devices; got {devices}: select types with devices"
@@ -202,7 +197,6 @@ def _planned(
     ways: tuple[tuple[tuple[str, str], StageWay], ...],
     training: bool, replication: bool, due: float,
 ) -> theory.PipelinePartition:  # fmt: skip
-    """Return the plan, cached for all replications by the profile file's state."""
     way_of = dict(ways)
     return theory.unlike_partition(
         measurements.reader("layers")(profile), groups, inference=not training, replication=replication, deadline=due,
@@ -261,14 +255,12 @@ def _device(node: Node, kind: DeviceType) -> Device:
 
 
 def _hop(device: Device, up: bool, switch: Link | None = None) -> float:
-    """Bandwidth between a device and its host, in bytes per second."""
     link = device.type.link
     rate = link.upload if up else link.download
     return rate if switch is None or device.switch is None else min(rate, switch.upload if up else switch.download)
 
 
 def _way(a: _Place, b: _Place) -> StageWay:
-    """Return the path between devices of two groups, over all hops."""
     first, last = a.nodes[0], b.nodes[0]
     source, target = _device(first, a.type), _device(last, b.type)
     hops = [_hop(source, False, first.spec.switch), _hop(target, True, last.spec.switch)]
@@ -304,7 +296,6 @@ def _nodes_of(
 
 
 def _seconds(cuts: Cuts, stage: PipelineStage, group: EqualDevices, spec: PipelineSpec) -> float:
-    """Seconds of an item in a stage, with the reduction of its replicas' gradients."""
     layers = cuts.between(stage.first, stage.last)
     seconds = math.fsum(seconds_on(one, group, not spec.training) for one in layers)
     if spec.training and stage.replicas > 1:

@@ -74,8 +74,7 @@ def training_plans(
     rank: by the time of a step, or by GPU-hours.  The model, batch, recomputation, sharding and overlap remain those of
     the entry.  `gpus`: numbers of GPUs to compare; default: those of the entry's nodes (or of each of its `widths`).
     A job is on nodes of one GPU type, in the partition of the entry.  Raise ScenarioError if no entry or class has
-    `training:` (or this name), no GPU type has a known peak, there are too few nodes, or nothing fits (with needed and
-    available memory).
+    `training:` (or this name), no GPU type has a known peak, there are too few nodes, or no plan fits into memory.
     """
     path, chosen = _entry(scenario, entry)
     where = (*path, "training")
@@ -122,7 +121,6 @@ def _ranked(one: PlanCandidate, rank: Rank) -> tuple[float, float]:
 
 
 def _widths(entry: Demand, gpus: Sequence[int] | None) -> list[tuple[int, int]]:
-    """Return the (nodes, GPUs per node) pairs to compare."""
     each = round(entry.used("gpus"))
     if gpus is None:
         assert entry.training is not None
@@ -134,7 +132,6 @@ def _widths(entry: Demand, gpus: Sequence[int] | None) -> list[tuple[int, int]]:
 
 
 def _allowed(cluster: Cluster, entry: Demand, path: Path_, document: Document) -> list[Node]:
-    """Return the nodes of the entry's partition, or of the default one."""
     if (given := entry.partition) is None:
         default = default_of(cluster)
     elif not isinstance(given, str) or given not in cluster.partitions:
@@ -148,7 +145,6 @@ def _allowed(cluster: Cluster, entry: Demand, path: Path_, document: Document) -
 def _on(
     cluster: Cluster, allowed: list[Node], device: DeviceType, wanted: int, each: int, training: TrainingSpec
 ) -> tuple[list[PlanCandidate], str | None]:
-    """Return the plans on `wanted` nodes with a type of GPU, or why there are none."""
     if (peak := peak_of(device)) is None:
         return [], f"the speed of {device.name} is unknown; give it a peak under cluster"
     racks: dict[str | None, list[Node]] = {}
@@ -193,7 +189,6 @@ def _trains(scenario: Scenario) -> Iterator[tuple[str, Path_, Demand]]:
 
 
 def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
-    """Return the workload entry or job class with `training:`, chosen by `name`."""
     trains = {own: (where, one) for own, where, one in _trains(scenario)}
     if not trains:
         text = "no workload entry has training:"
@@ -224,7 +219,6 @@ def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | N
 
 
 def _plans(training: TrainingSpec, gpus: int) -> Iterator[formulas.ParallelPlan]:
-    """Yield all plans whose degrees divide layers, batch and GPUs evenly."""
     layers = training.transformer().layers
     training = training.model_copy(update={"widths": None})
     for tensor in _divisors(gpus):

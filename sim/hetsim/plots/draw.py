@@ -1,7 +1,6 @@
 """Pictures on paper: the only file of this package that imports matplotlib.
 
-matplotlib is used through its objects only: no window opens, no global state changes, and any number of pictures can be
-made.
+matplotlib is used through its objects only: no window opens, and no global state changes.
 """
 
 import math
@@ -20,6 +19,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.font_manager import get_font_names
 from matplotlib.text import Text
 from matplotlib.transforms import offset_copy
 
@@ -64,7 +64,7 @@ class Drawing(Figure):
 
 MAX_HEIGHT = 8.4  # maximum height in inches of a figure on paper, with room for its caption
 # fonts that match the Times of papers; the second has characters that the first lacks
-PAPER: dict[Any, Any] = {"font.family": ["STIXGeneral", "DejaVu Sans"]}
+PAPER = "STIXGeneral", "DejaVu Sans"
 _widths: ContextVar[tuple[float, float] | None] = ContextVar("widths", default=None)
 
 
@@ -73,7 +73,8 @@ def on_paper(column: float, page: float) -> Iterator[None]:
     """Draw figures as wide as a column, or as the page if they are wide (inches)."""
     token = _widths.set((column, page))
     try:
-        with rc_context(PAPER):
+        # A name that matplotlib does not know would be a warning for each text.
+        with rc_context({"font.family": [name for name in PAPER if name in get_font_names()]}):
             yield
     finally:
         _widths.reset(token)
@@ -153,7 +154,6 @@ def _inches(ax: Axes) -> float:
 
 
 def _legend_and_title(ax: Axes, panel: Panel, handles: dict[str, Any]) -> None:
-    """Place legend and title, the title above if they do not fit into one line."""
     inches = _inches(ax) / 0.775  # of its part of the sheet
     names, room, pad = [6 + len(label) for label in handles] or [1], panel.room, panel.room or None
     width = int(12.2 * inches)
@@ -249,7 +249,6 @@ MARKER = 4.0  # half the size of a marker in points; names are about 9 points hi
 
 
 def _place_texts(ax: Axes, panel: Panel, mark: Texts) -> None:
-    """Place texts next to their points, clear of texts, points and, if possible, bars."""
     sheet = ax.get_figure(root=True)
     assert sheet is not None
     sheet.draw_without_rendering()  # only then is it known where on the page a point lies

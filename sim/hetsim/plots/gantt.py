@@ -73,7 +73,7 @@ def gantt(result: Result, *, devices: int = MAX_DEVICES, until: float | None = N
 def lanes(
     bars: pd.DataFrame, order: Iterable[str], kinds: Mapping[str, str] | None = None
 ) -> tuple[np.ndarray, list[int], Names, Names]:
-    """Return the rows of bars, edges of devices, and names of rows and devices."""
+    """Return each bar's row, the edges between devices, and names of rows and devices."""
     row, edges, cores, lines = np.zeros(len(bars), dtype=np.int64), [0], list[Any](), list[Any]()
     columns = [bars[name].to_numpy() for name in ("line", "core", "decided", "end")]
     for name in order:
@@ -100,7 +100,6 @@ def _unlike(result: Result) -> dict[str, str]:
 
 
 def _stages(bars: pd.DataFrame, row: np.ndarray) -> list[Any]:
-    """Return the bars of all stages, and behind them bars of the whole occupancy."""
     cpu, lost = bars["cpu"].to_numpy(), bars["outcome"].isin(["lost"]).to_numpy()
     edge, decided, ended = 0.5 if len(bars) < 2000 else 0.0, bars["decided"].to_numpy(), bars["end"].to_numpy()
     marks, at_work = [row_boxes(decided, ended, row, 0.12, color=OVERHEAD_COLOR)], np.zeros(len(bars))
@@ -121,7 +120,6 @@ def _stages(bars: pd.DataFrame, row: np.ndarray) -> list[Any]:
 
 
 def _names(bars: pd.DataFrame, row: np.ndarray, end: float) -> list[Texts]:
-    """Return names of tasks inside their bars, where they fit into the visible part."""
     if len(bars) > LABELED or not end:
         return []
     if FUSED in bars:
@@ -130,8 +128,7 @@ def _names(bars: pd.DataFrame, row: np.ndarray, end: float) -> list[Texts]:
     bars = bars[bars["until"] > bars["compute_start"]]
     begin, until, at = (bars[name].to_numpy() for name in ("compute_start", "until", "row"))
     texts, inks, middle = bars["task"].astype(str).tolist(), np.where(bars["cpu"], INK, "#FFFFFF"), (begin + until) / 2
-    room = until - begin
-    return [Texts(middle, at, texts, inks.tolist(), size=7.5, align="center", room=room)] * bool(texts)
+    return [Texts(middle, at, texts, inks.tolist(), size=7.5, align="center", room=until - begin)] * bool(texts)
 
 
 def lanes_axis(labels: Names, total: int) -> Axis:
@@ -178,7 +175,6 @@ def timeline(result: Result) -> Picture:
 
 
 def _groups_of_types(cluster: Any, kinds: list[str]) -> dict[str, list[str]]:
-    """Return device types by the label of their line; the rarest share a line."""
     if len(kinds) <= len(PALETTE):
         return {kind: [kind] for kind in kinds}
     cpus = [kind for kind in kinds if cluster.types[kind].kind == "cpu"]
@@ -194,8 +190,7 @@ def shelves(result: Result, *, guess: float | None = None) -> Picture:
     A task is long, medium or small by its time on its device: in the proof, a device has at most one long task or two
     medium ones, and is filled with small tasks up to 4λ/3.
 
-    Parameters: result: a run; guess: λ in seconds, by default the last guess that the algorithm accepted
-        (`result.notes["guess"]`).
+    Parameters: result: a run; guess: λ in seconds, by default the last accepted one (`result.notes["guess"]`).
     Returns: the picture.
     Raises: UsageError: the policy reports no guess, or it is not above 0.
     """
@@ -231,9 +226,9 @@ def shelves(result: Result, *, guess: float | None = None) -> Picture:
 def default(outcome: Result | Replications) -> Picture:
     """Draw a suitable picture of a run or of replications.
 
-    A small run is shown as a Gantt chart; a large run, or a run of language models (whose launches are mere busy
-    periods), as its timeline and the distributions of response and wait; replications as the first run's timeline, next
-    to the mean response of each replication.
+    A small run is shown as a Gantt chart.  A large run, or a run of language models (whose launches are mere busy
+    periods), is shown as its timeline and the distributions of response and wait.  Replications are shown as the first
+    run's timeline, next to the mean response of each replication.
 
     Parameters: outcome: the run, or the replications.
     Returns: the picture.
@@ -256,7 +251,6 @@ def default(outcome: Result | Replications) -> Picture:
 
 
 def _spread(runs: Replications) -> Panel:
-    """Return a panel of each replication's mean response, and the CI of the mean."""
     values = runs.values[DEFAULT_METRIC]
     factor, unit = fitting(values.tolist(), SECONDS)
     finite = values[np.isfinite(values)] / factor
@@ -264,9 +258,8 @@ def _spread(runs: Replications) -> Panel:
     panel = Panel([Points(finite.index, finite, alpha=0.8)], Axis("replication", count=8, integer=True), y, small=True)
     interval = runs.interval(DEFAULT_METRIC) if values.notna().sum() > 1 else None
     if interval is not None and math.isfinite(interval.mean):
-        mean, half, low, high = (
-            one / factor for one in (interval.mean, interval.half_width, interval.low, interval.high)
-        )
+        ends = interval.mean, interval.half_width, interval.low, interval.high
+        mean, half, low, high = (one / factor for one in ends)
         panel.marks += [Boxes([-math.inf], [math.inf], [low], [high], color=MUTED, alpha=0.18),
                         Line([-math.inf, math.inf], [mean, mean], color=INK, width=1)]  # fmt: skip
         panel.title = f"mean {with_unit(pair(mean, half), unit)} (95 %)"

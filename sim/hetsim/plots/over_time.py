@@ -30,8 +30,8 @@ _PARTS = (("sleep", 0.25), ("idle", 0.5), ("work", 1.0))  # from the bottom up, 
 def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Picture:
     """Draw panels of GPUs, queue and fragmentation, with one line per run.
 
-    On clusters without GPUs the cores are shown.  Lines are means over 150th parts of the longest run; fragmentation is
-    drawn if any request needs GPUs, and answers, attempts and wasted work if clients time out or retry.
+    On clusters without GPUs the cores are shown.  Lines are means over intervals of 1/150 of the longest run;
+    fragmentation is drawn if any request needs GPUs; answers, attempts and wasted work if clients make calls.
 
     Parameters: results: runs, with labels if in a mapping.
     Returns: the picture.
@@ -58,7 +58,6 @@ _PANELS = (HELD, BUSY, "cores busy (%)", "tasks waiting", FRAGMENTATION, *RATES)
 
 
 def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
-    """Return each quantity of a run as means between the edges; NaN after its end."""
     table, cluster = run.timeline, run.record.input.cluster
     gpus = sum(device.type.kind != "cpu" for device in cluster.devices)
     total = gpus or max(sum(node.cpus for node in cluster.nodes), 1)
@@ -73,7 +72,6 @@ def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _panels(lines: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
-    """Return the panels that some run has; equal allocated and busy GPUs are merged."""
     names = [name for name in _PANELS if any(name in columns for columns in lines.values())]
     if len(names) > 1 and not any(np.nan_to_num(columns["tasks waiting"]).any() for columns in lines.values()):
         names.remove("tasks waiting")
@@ -110,7 +108,6 @@ def batches(results: Result | Iterable[Result] | Mapping[str, Result]) -> Pictur
 
 
 def _batch_lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
-    """Return each quantity of a run as means between the edges; NaN without events."""
     tasks, rows = run.tasks[run.tasks["batch"].notna()], run.launches
     if not len(tasks):
         raise UsageError("all runs must have batches, which only services have")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UsageError
-from hetsim.plots.style import describe
+from hetsim.plots.style import describe, stacked
 from hetsim.results.colors import BLUE, GREEN, MUTED, VERMILION
 from hetsim.results.formatting import SECONDS, fitting
 from hetsim.results.one_run.result import Result
@@ -19,8 +19,8 @@ STRETCHES = 400  # number of equal intervals of time over which lines are means
 def serving(result: Result) -> Picture:
     """Draw the replicas of language models: KV blocks, requests, tokens, gaps.
 
-    Lines are means over 400th parts of the run, over all replicas; requests are sums.  The upper KV line is the maximum
-    of any replica in each part.  Without a memory limit that panel is omitted.
+    Lines are means over intervals of 1/400 of the run and over all replicas; numbers of requests are sums.  The upper
+    KV line is the maximum of any replica in each interval.  Without a memory limit that panel is omitted.
 
     Parameters: result: a run.
     Returns: the picture.
@@ -34,9 +34,8 @@ def serving(result: Result) -> Picture:
     panels = [*([_memory(limited, edges)] if len(limited) else []), *_load(rows, edges)]
     for panel in panels:
         panel.x, panel.legend = time_axis(0.0, edges[-1], means=edges), "above"
-        panel.x.bare = panel is not panels[-1]
-    panels[0].title = describe(result)
-    return Picture([[panel] for panel in [*panels, *_gaps(result)]], 9.5, 2.1 * (len(panels) + 1))
+    panels[0].title, below = describe(result), [[panel] for panel in _gaps(result)]
+    return Picture([*stacked(panels, 9.5, 0).rows, *below], 9.5, 2.1 * (len(panels) + 1))
 
 
 def _means(rows: pd.DataFrame, values: Any, edges: np.ndarray) -> np.ndarray:
@@ -66,7 +65,6 @@ def _memory(rows: pd.DataFrame, edges: np.ndarray) -> Panel:
 
 
 def _load(rows: pd.DataFrame, edges: np.ndarray) -> list[Panel]:
-    """Return panels of requests, and of decoded and read tokens per step."""
     middle, length = (edges[:-1] + edges[1:]) / 2, (rows["end"] - rows["start"]).to_numpy()
     columns = {name: rows[name].to_numpy(dtype=float) for name in ("running", "waiting", "steps", "prompt_tokens")}
     requests = [Line(middle, _means(rows, columns[name], edges), name, color)

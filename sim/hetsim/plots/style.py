@@ -43,7 +43,7 @@ def stacked(panels: list[Panel], width: float, height: float, **more: Any) -> Pi
 
 
 def possible(metric: str, values: np.ndarray, factor: float = 1.0) -> tuple[float, float]:
-    """Return the bounds of a metric in units of `factor`: 0 below, shares at most 1.
+    """Return the bounds of a metric in units of `factor`: 0, and for a share also 1.
 
     Values outside these bounds remove the bound, so that nothing is cut off.  Intervals are drawn no farther than this.
     """

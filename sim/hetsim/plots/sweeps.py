@@ -91,7 +91,6 @@ def is_wide(values: Any, ratio: float = 50.0) -> bool:
 
 
 def _rows(sweep: Sweep, metric: str, where: Any, columns: tuple[str, str]) -> pd.DataFrame:
-    """Return the successful rows with these values, one per combination of columns."""
     sweep._known(metric)
     for column in columns:
         sweep._column(column)
@@ -113,7 +112,6 @@ def row_names(sweep: Sweep, frame: Any) -> list[str]:
 
 
 def _labels(sweep: Sweep, key: str, values: Any) -> list[str]:
-    """Return the values as they were written."""
     texts = {}
     if key in sweep.keys:
         first = sweep.table.drop_duplicates("point")
@@ -141,7 +139,6 @@ def key_name(key: str, others: Iterable[str] = ()) -> str:
 
 
 def _key_axis(sweep: Sweep, key: str) -> Axis:
-    """Return an axis with ticks at the key's values as written, if they are few."""
     values = sorted(set(sweep.table[key].dropna().tolist()))
     few = key in sweep.keys and len(values) <= 10
     ticks = list(zip(values, _labels(sweep, key, values), strict=True)) if few else None

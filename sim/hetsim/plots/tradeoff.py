@@ -58,7 +58,6 @@ def pareto(found: Comparison | Sweep, x: str, y: str, *, better: Better | None =
 def _scale(
     name: str, table: pd.DataFrame, keys: Sequence[str], better: Better | None
 ) -> tuple[np.ndarray, list[np.ndarray | None], Axis]:
-    """Return values along an axis, their intervals within its bounds, and the axis."""
     is_key, many = name in keys, "more" if more_is_better(name, better, keys) else "less"
     factor, unit = (1.0, "") if is_key else fitting(table[name].tolist(), units_of(name))
     values, half = (table[one].to_numpy(dtype=float) / factor for one in (name, f"{name}_half"))

@@ -1,6 +1,6 @@
 """Assumptions of exact models, checked in a scenario.
 
-`Facts` checks each assumption in the scenario, with the key that decides it; `Match` contains them and the verdict.
+`Facts` checks and records each assumption, with the key that decides it; `Match` has them and the verdict.
 """
 
 import math
@@ -218,7 +218,7 @@ class Customers(NamedTuple):
 
 
 class Unmatched(Exception):
-    """A required assumption of a model does not hold, so it gives no figures."""
+    """A required assumption of a model does not hold, so the model gives no figures."""
 
 
 class Facts:
@@ -240,7 +240,7 @@ class Facts:
         return bool(holds)
 
     def recognize(self, family: str) -> None:
-        """Record, for each key that is set, that models of a family account for it."""
+        """Check that the models of a family cover each key that the scenario sets."""
         unknown = not_understood(self.scenario, family)
         self.recognized = not unknown
         for one in unknown:
@@ -298,12 +298,11 @@ class Facts:
         return self.mode
 
     def _timing(self, demand: Any) -> tuple[Any, float] | None:
-        """Return compute time on the only device type, and its factor; None if not drawn."""
         return None if len({mode.type for mode in self.modes}) != 1 else self.timing_on(self.modes[0], demand)
 
     @staticmethod
     def timing_on(mode: Mode, demand: Any) -> tuple[Any, float] | None:
-        """Return compute time in a mode, and its factor; None if it is not drawn."""
+        """Return the distribution of compute times in a mode and a factor, or None."""
         if demand.work or demand.profile or demand.scaling:
             return None
         kind = mode.type
@@ -363,7 +362,7 @@ class Facts:
         return int(min(room, len(devices) * each))
 
     def side_by_side(self, slots: list[list[int]]) -> bool:
-        """Return True if the servers of all modes of each node fit at the same time."""
+        """Return True if, on each node, the servers of all modes fit at the same time."""
         return all(
             sum(count * mode.millicores for count, mode in zip(here, self.modes, strict=True)) <= node.cpus * 1000
             and (node.memory is None
@@ -400,7 +399,6 @@ class Facts:
         )  # fmt: skip
 
     def _all_the_time(self) -> None:
-        """Assume that every arrival stream lasts until the end of the run."""
         text = "arrivals are stationary to the end of the run"
         entries = self.model.workload
         ends = [min(math.inf if entry.until is None else entry.until, self.input.horizon) for entry in entries]
@@ -418,7 +416,7 @@ class Facts:
         self.suppose(text, not early, f"workload.0.{key}" if early else "", shown, soft=True, error=idle)
 
     def one_way(self) -> bool:
-        """Assume that all tasks run in one mode on equal devices; return the result."""
+        """Check that all tasks run in one mode on equal devices; return the result."""
         if self.mode is not None:
             return self.suppose("all tasks run in one mode on equal devices", True, "cluster.nodes", str(self.mode))
         key = "cluster.nodes"
@@ -448,7 +446,7 @@ class Facts:
         return self.suppose(what, law.kind == "exponential", key or self.time_key, law.shown, soft=True)
 
     def undisturbed(self) -> None:
-        """Assume that tasks that share a device do not slow each other down."""
+        """Check that tasks that share a device do not slow each other down."""
         mode = self.mode
         if mode is None or mode.on_cpu:
             return
@@ -458,14 +456,14 @@ class Facts:
         self.suppose("tasks do not slow each other down", alone, "cluster.nodes.gpus.sharing", kind.kind)
 
     def one_by_one(self, blind: bool = True) -> str:
-        """Assume steady devices and one launch at a time; return the order."""
+        """Check for steady devices and one launch at a time; return the order (`order`)."""
         self.undisturbed()
         order = self.order(blind)
         self.one_in_flight()
         return order
 
     def alone(self) -> None:
-        """Assume that GPUs of all types run one task at a time."""
+        """Check that GPUs of all types run one task at a time."""
         gpus = [mode.type for mode in self.modes if not mode.on_cpu]
         holds = all(one.sharing.kind == "exclusive" and one.streams == 1 for one in gpus)
         self.suppose("a GPU takes one task at a time", holds, "cluster.nodes.gpus.sharing")
@@ -477,7 +475,10 @@ class Facts:
             self.suppose("a GPU takes one task at a time", streams == 1, "cluster.nodes.gpus.streams", str(streams))
 
     def one_gpu(self, load: float, soft: bool = False) -> None:
-        """Assume one GPU with memory and a stream for all tasks in flight."""
+        """Check for one GPU with enough memory and streams for all tasks in the system.
+
+        `soft`: too little memory or too few streams only make the match approximate.
+        """
         mode: Any = self.mode
         text, holds = "there is one GPU, and a task has all of it", self.servers == 1 and mode.whole_devices
         self.suppose(text, holds, "cluster.nodes.gpus.count", f"{self.servers}")
@@ -487,7 +488,10 @@ class Facts:
         self.suppose(text, load ** (room + 1) < 1e-6, key, f"for {room}", soft=soft)
 
     def order(self, blind: bool = True) -> str:
-        """Assume first come, first served; or, if allowed, any order independent of sizes."""
+        """Check for first come, first served; if `blind`, for any order blind to sizes.
+
+        Returns `fcfs`, `blind` or `other`.
+        """
         name, order = self.policies.scheduler.name, self.scheduler
         single = len({one.priority for one in self.customers}) == 1
         level = order == PRIORITIES and single and not self.parameter("scheduler", "preemptive", False)
@@ -528,7 +532,7 @@ class Facts:
         self.suppose("no blocking: every task is admitted", self.admission == OPEN, "policy.admission", name)
 
     def steady(self, load: float, servers: int, law: Law, bounded: bool = False, memory: float = 0.0) -> bool:
-        """Assume a stable load, and a warm-up and run that outlast the transient.
+        """Check that the load is stable, and that warm-up and run outlast the transient.
 
         memory: relaxation time of the arrivals, in seconds.
         """
@@ -600,7 +604,7 @@ class Facts:
         return mixed(parts)
 
     def links_alone(self) -> None:
-        """Assume that each device has a link of its own."""
+        """Check that each device has a link of its own."""
         for number, nodes in enumerate(self.model.cluster.nodes):
             switch = nodes.pcie.switch is not None
             links: list[Any] = [nodes.pcie, *(one.pcie for one in (*nodes.gpus, *nodes.accelerators))]

@@ -1,4 +1,4 @@
-"""Shared by families of models: common assumptions, and result rows."""
+"""Parts that families of models share: common assumptions, and result rows."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ def sized_tasks(facts: Facts) -> bool:
 
 
 def own_order(facts: Facts) -> bool:
-    """Check the assumptions of models of a scheduler's own order; see `sized_tasks`."""
+    """Check the assumptions of all models in which the scheduler sets the order."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.open_door()
     facts.undisturbed()

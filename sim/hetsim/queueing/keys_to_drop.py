@@ -46,10 +46,7 @@ def _without(scenario: Scenario, keys: Iterable[str]) -> Match | None:
 
 
 def _remove(here: Any, parts: list[str]) -> bool:
-    """Remove a key from plain data; return False if it is absent.
-
-    Without an index the key is removed from each entry of a list.
-    """
+    """Remove a key, from each entry of a list if it has no index; False if absent."""
     if isinstance(here, list):
         if not parts[0].isdigit():
             return sum(_remove(one, parts) for one in here) > 0

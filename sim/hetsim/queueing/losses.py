@@ -89,7 +89,7 @@ def tries_again(facts: Facts, model: str) -> Match:
 
 
 def copies(facts: Facts, _: str) -> Match:
-    """Match the scenario to copies of tasks: at all servers (M/M/1), or at some."""
+    """Match the scenario to copies of each task at all servers (M/M/1), or at some."""
     first, *others = (entry.clients for entry in facts.model.workload)
     hedge: Any = first.hedge if first is not None and others.count(first) == len(others) else None
     key, apart = "workload.0.clients.hedge", hedge is not None and hedge.apart
@@ -185,7 +185,7 @@ def work_limit(facts: Facts, model: str) -> Match:
 
 
 def _one_server(facts: Facts, blind: bool) -> tuple[str, Law]:
-    """Assume an M/M/1 with loss; return the order, and the service."""
+    """Check for an M/M/1 with loss; return the order and the service."""
     understood = facts.arrivals() & sized_tasks(facts)
     order = facts.one_by_one(blind)
     single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))

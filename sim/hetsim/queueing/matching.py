@@ -1,7 +1,7 @@
 """Model match: the queueing model of a scenario, its assumptions and predictions.
 
-A scenario suggests one model: services batches, several priorities Cobham's formula, a limit on the queue M/M/c/K, and
-so on.  Each assumption of that model is then checked in the scenario, with the key that decides it.  If a required
+A scenario suggests one model: services suggest batch service, several priorities Cobham's formula, a limit on the queue
+M/M/c/K.  Then each assumption of the model is checked in the scenario, with the key that decides it.  If a required
 assumption fails, there is no prediction.  If only soft ones fail (a service that is not quite exponential, a short
 warm-up), or the formula is approximate, the prediction has an error: "nearly" if small, else "approximation".
 """
@@ -32,7 +32,6 @@ def match(scenario: Scenario) -> Match:
 
 
 def _family(facts: Facts) -> str:
-    """Return the family of models, by workload, admission, tasks and scheduler."""
     entries = facts.model.workload
     if any(entry.service is not None for entry in entries):
         return "choices" if facts.input.language else "batches"
@@ -66,7 +65,6 @@ def _family(facts: Facts) -> str:
 
 
 def _of_clients(facts: Facts) -> str | None:
-    """Return the family by clients or simultaneous arrivals; None if neither applies."""
     clients = [entry.clients for entry in facts.model.workload if entry.clients is not None]
     if facts.admission == declared.LIMIT:
         return "retrials" if clients else None

@@ -57,11 +57,7 @@ def simulate(
 
 
 def _interval(row: PredictedRow, runs: Replications, tables: list[pd.DataFrame], confidence: float) -> Interval:
-    """Return the CI of a figure of all tasks, or of a class.
-
-    Figures of a class are in tables by replication.  Means over tasks are weighted by each replication's number of
-    tasks.
-    """
+    """Return the CI of a figure of all tasks or of a class, with tasks as weights."""
     def column(name: str) -> np.ndarray:
         if row.class_:
             return np.array([float(table[name][row.class_]) for table in tables])

@@ -15,8 +15,7 @@ from hetsim.results.panels import Line, Picture, Points
 def theory_and_simulation(scenario: Any, key: str, values: list[Any], metric: str, **options: Any) -> Picture:
     """Draw a metric against a key: simulated with 95 % intervals, and as predicted.
 
-    A value whose scenario matches no model, or is not stable, has no prediction.  options: those of `sweep`, except
-    `policies`.
+    A value whose scenario matches no model, or is not stable, has no prediction.  options: as in `sweep`.
     """
     if "policies" in options:
         raise UsageError("a picture needs one policy: set it with overrides, as in {'policy': 'fcfs'}")

@@ -107,7 +107,7 @@ def _periodic(facts: Facts, arrivals: Any, law: Law) -> Match:
 
 
 def _phases_fit(states: int, phases: levels.PhaseType | None, servers: int) -> bool:
-    """Return True if this chain can be solved in at most about a second."""
+    """Return True if a chain with these phases can be solved in about a second."""
     return phases is not None and levels.is_quick(states * levels.states_of(phases, servers), servers)
 
 
@@ -165,7 +165,7 @@ def closed(facts: Facts, _: str) -> Match:
 
 
 def shorter_lines(facts: Facts, _: str) -> Match:
-    """Match the scenario to replicas with one queue each, and a router by length."""
+    """Match the scenario to replicas with own queues and a router to shorter queues."""
     facts.arrivals()
     facts.open_door()
     facts.order(blind=False)
@@ -239,7 +239,6 @@ UNLIMITED = 1_000_000  # batches that may be larger than this have no limit in t
 
 
 def _line_of_batches(facts: Facts, mode: Mode, own: float) -> tuple[float, float]:
-    """Return seconds per request and per batch; Unmatched unless both are constant."""
     measured = any(isinstance(stage, StageTable) for stage in (mode.upload, mode.table, mode.download))
     per_item = mode.upload.per_item + own + mode.download.per_item
     fixed = mode.upload.fixed + mode.fixed + mode.download.fixed

@@ -18,8 +18,7 @@ def groups_lines(
 ) -> list[str]:  # fmt: skip
     """Return tables of groups as text, one row per group and policy.
 
-    With a comparison, the paired differences to its base follow each table.  `only`: show only these metrics, as far as
-    groups have them.
+    With a comparison, the paired differences to its base follow each table.  `only`: metrics to show, if defined.
     """
     lines, further = [], list(further)
     for name in checked(by):
@@ -55,7 +54,6 @@ def _lines(table: pd.DataFrame, by: str, shown: Sequence[str]) -> list[str]:
 
 
 def _differences(comparison: Comparison, by: str, shown: Sequence[str]) -> list[str]:
-    """Return rows by group and policy except the base, columns by metric, with marks."""
     names = [name for name in shown if name != TASK_COUNT]  # of which every policy gets the same
     differences = comparison.differences_by(by, names)
     if differences.empty:

@@ -29,7 +29,7 @@ STATISTICS = ("mean", "p50", "p95", "p99", "max")
 
 
 def first_of(outcome: Outcome) -> Result:
-    """Return the run that represents an outcome: of replications, the first."""
+    """Return the run that represents an outcome: for replications, the first one."""
     return outcome.results[0] if isinstance(outcome, Replications) else outcome
 
 
@@ -149,7 +149,7 @@ def _stages(outcome: Outcome) -> list[str]:
 
 
 def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
-    """Return one line per requested metric; of a set, only the defined metrics."""
+    """Return one line per requested metric; for a set, one per defined metric."""
     figures, names = Figures(outcome), list(metrics)
     own = by_name(names)
     shown = [name for name in expanded(names) if name in own or figures.is_known(name)]
@@ -167,7 +167,6 @@ def _method(outcome: Outcome) -> list[str]:
 
 
 def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
-    """Return rows response, wait, slowdown and token times, with percentile columns."""
     columns = ("mean", "p95") if figures.many else STATISTICS
     rows = [["", *columns]]
     for name in ("ttft", "tpot", "itl", "response", "wait", "slowdown"):
@@ -223,7 +222,6 @@ def _busy_rows(figures: Figures) -> Iterator[list[str]]:
 
 
 def _step_rows(figures: Figures, first: Result | None) -> Iterator[list[str]]:
-    """Yield other time of jobs with steps, and the utilization of shared links."""
     if not figures.is_shown("communication_fraction"):
         return
     parts = [f"communication {figures.text('communication_fraction')}"]
@@ -304,7 +302,7 @@ def remarks(outcome: Outcome) -> list[str]:
 
 
 def _untold(warnings: Iterable[str]) -> list[str]:
-    """Return the warnings, except that a plan is not proven optimal (see the table)."""
+    """Return the warnings, without that on unproven plans, which the table has."""
     return [text for text in warnings if NOT_PROVEN not in text]
 
 
@@ -391,7 +389,6 @@ def comparison_lines(comparison: Comparison) -> list[str]:
 
 
 def _refused(comparison: Comparison) -> list[str]:
-    """Return a row for each policy that refused the scenario, with its reason."""
     longest = max(map(terminal.width, ["policy", *comparison.table.index, *comparison.refused]))
     room = min(longest, LONGEST_LABEL)
     lines = []
@@ -401,7 +398,6 @@ def _refused(comparison: Comparison) -> list[str]:
 
 
 def _plans(comparison: Comparison) -> list[str]:
-    """Return the second table, if policies have plans: makespans, ratios to bounds."""
     if comparison.plans.empty:
         return []
     shown = comparison.shown_plans()
@@ -411,9 +407,9 @@ def _plans(comparison: Comparison) -> list[str]:
 
 
 def beside(names: list[str], columns: list[list[str]], longest: int | None = None) -> list[str]:
-    """Return the lines of a table; columns that do not fit form tables below.
+    """Return the lines of a table with the names on the left.
 
-    Names longer than `longest` continue in a second line.
+    Columns that do not fit form further tables below it.  Names longer than `longest` continue in a second line.
     """
     labels = [[name] if longest is None else terminal.wrapped(name, longest, 2) for name in names]
     room = terminal.COLUMNS - max(terminal.width(line) for label in labels for line in label)
@@ -434,7 +430,6 @@ def _marked(cells: list[str]) -> list[str]:
 
 
 def _blocks(columns: list[list[str]], room: int) -> list[list[list[str]]]:
-    """Return columns in blocks that fit the width, with at least one column each."""
     blocks: list[list[list[str]]] = []
     room_left = 0
     for column in columns:
@@ -448,7 +443,6 @@ def _blocks(columns: list[list[str]], room: int) -> list[list[list[str]]]:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """Return notes to the table: means over fewer runs, infinite means."""
     table, notes = comparison.table, []
     for metric in comparison.metrics:
         runs = table[metric]["n"]
@@ -461,7 +455,6 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def _said(comparison: Comparison) -> list[str]:
-    """Return results of paired tests: a line per metric and policy; the meaning of ±."""
     selected = [] if comparison.selection is None else terminal.paragraphs(comparison.selection.sentences)
     if selected:
         return [*selected, "", *_said(replace(comparison, selection=None))]

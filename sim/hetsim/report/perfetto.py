@@ -142,7 +142,6 @@ def _labels(kind: str, process: int, thread: int, name: str) -> Iterator[Event]:
 
 
 def _slices(bars: pd.DataFrame) -> Slices:
-    """Return every stage of every bar that took time, and the times between stages."""
     end = bars["end"].to_numpy(dtype=float)
     columns = {name: bars[name].to_numpy(dtype=float) for stage in STAGES for name in stage[1:]}
     columns |= {"decided": bars["decided"].to_numpy(dtype=float), "end": end}
@@ -160,7 +159,6 @@ def _slices(bars: pd.DataFrame) -> Slices:
 
 
 def _gaps(columns: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield the gaps before each stage and after the last, if they take time."""
     before = columns["decided"]
     for _, first, last in STAGES:
         begin = columns[first]
@@ -171,10 +169,7 @@ def _gaps(columns: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarr
 
 
 def _threads(result: Result, bars: pd.DataFrame, slices: Slices) -> tuple[np.ndarray, dict[tuple[str, int], str]]:
-    """Return the thread of each slice, and names of threads by device and number.
-
-    Threads are numbered within a node in the order of its devices, and of upload, compute, download.
-    """
+    """Return the thread of each slice, and names of threads by device and number."""
     line, core = bars["line"].to_numpy()[slices.bar], bars["core"].to_numpy()[slices.bar]
     positions = {device: number for number, device in enumerate(result.devices["device"])}
     device = np.array([positions[name] for name in line], dtype=np.int64)
@@ -260,7 +255,6 @@ def _counters(result: Result, process: dict[str, int]) -> Iterator[Event]:
 
 
 def _steps(owner: int, name: str, times: list[float], series: dict[str, np.ndarray]) -> Iterator[Event]:
-    """Yield a counter's values at every change."""
     columns = np.stack([np.asarray(values, dtype=float) for values in series.values()])
     if not columns.shape[1]:
         return
@@ -272,7 +266,6 @@ def _steps(owner: int, name: str, times: list[float], series: dict[str, np.ndarr
 
 
 def _arrows(result: Result, bars: pd.DataFrame, slices: Slices, pid: np.ndarray, tid: np.ndarray) -> Iterator[Event]:
-    """Yield arrows from the last slice of a task to the first of each successor."""
     tasks = result.record.input.tasks
     if tasks.predecessors is None or not len(slices.bar):
         return

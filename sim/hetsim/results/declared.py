@@ -75,12 +75,12 @@ def metric(
         unit: unit of the value; a share is shown in percent unless `is_percent` is False
         better: "more", "less", or "neither" (compared, but without a winner)
         of: "tasks" if the metric is defined for any group of tasks, "run" for the whole run only
-        weight: for a mean over customers, the name of their number (`hetsim.results.one_run.estimands.WEIGHTS`)
+        weight: for a mean over customers, the name of their count (`hetsim.results.one_run.estimands.WEIGHTS`)
         sets: sets that contain the metric ("usual": shown by every comparison and sweep), each with its position if
-            that is not the order of declaration ("usual:20"); your own metric in any set is also in every summary
+            that is not the order of declaration ("usual:20"); your own metric in a set is also in all summaries
         title: the name shown to users; by default the name in words
         hide_if_zero: show the metric, as part of a set, only if some policy's value is not 0
-        congested: depends on congestion, like waits and late tasks, and is therefore skewed
+        congested: True if the values depend on congestion, as waits do, and are therefore skewed
             (`statistics.excess_kurtosis`)
         needs_end: show the metric, as part of a set, only if every run ended by itself and has a value
         is_percent: show a share in percent
@@ -144,7 +144,7 @@ def _ours_by(bound: float) -> dict[str, Declaration]:
 
 
 def current_name(column: str) -> str:
-    """Return the current name of a column in older files."""
+    """Return the current name of a column that older files store under another name."""
     name, *end = column.partition("_ci_")
     count = {"tasks": TASK_COUNT, "launches": "launch_count"}.get(name, f"{name}_count")
     return (count if count in _all_of_ours() else name) + "".join(end)
@@ -161,12 +161,15 @@ def unknown_metric(name: str, names: Iterable[str]) -> UnknownName:
 
 
 def declaration(name: str) -> Declaration | None:
-    """Return a metric's declaration, or None; any slowdown bound in its name matches."""
+    """Return a metric's declaration, or None if there is no such metric.
+
+    A bounded slowdown is found with any bound in its name.
+    """
     return declarations().get(name) or _all_of_ours().get(re.sub(r"_\d[\d.e+-]*s_", f"_{_BOUND}s_", name))
 
 
 def in_set(name: str, bound: float = DEFAULT_BOUND) -> list[str]:
-    """Metrics of a set, in its order."""
+    """Return the metrics of a set, in the order in which the set is shown."""
     those = {metric: one.sets[name] for metric, one in declarations(bound).items() if name in one.sets}
     return sorted(those, key=lambda metric: those[metric])
 

@@ -51,7 +51,7 @@ def share(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """Format a count: `1,240`; a fractional mean with a digit: `12.5`."""
+    """Format a count: `1,240`; a mean that is not whole gets one decimal: `12.5`."""
     if not math.isfinite(value):
         return _odd(value)
     return f"{value:,.0f}" if float(value).is_integer() else figures(value)
@@ -98,7 +98,7 @@ def fitting(values: Iterable[float], units: Sequence[Unit]) -> Unit:
 
 
 def with_unit(text: str, unit: str) -> str:
-    """Append a unit: `12 s`, `12/s`; an undefined value has none."""
+    """Append a unit: `12 s`, `12/s`; an undefined value gets no unit."""
     if text in ("–", "∞", "-∞") or not unit:
         return text
     return f"{text}{unit}" if unit.startswith("/") else f"{text} {unit}"
@@ -115,7 +115,7 @@ def one(value: float, units: Sequence[Unit]) -> str:
 
 
 def several(values: Sequence[float], units: Sequence[Unit], halves: Sequence[float] | None = None) -> list[str]:
-    """Format values in one common unit, each with `± half` if known."""
+    """Format values in one common unit; with `halves`, each as value `±` half-width."""
     factor, name = fitting(values, units)
     halves = [math.nan] * len(values) if halves is None else halves
     return [with_unit(pair(value / factor, half / factor), name) for value, half in zip(values, halves, strict=True)]
@@ -145,7 +145,7 @@ def clock(value: float) -> str:
 
 
 def lower_bound(value: float, units: Sequence[Unit]) -> str:
-    """Format `≥ 12 s`: a percentile that depends on unfinished tasks."""
+    """Format a percentile that depends on unfinished tasks as a bound: `≥ 12 s`."""
     return "≥ " + one(value, units) if math.isfinite(value) else "∞"
 
 

@@ -26,7 +26,10 @@ PLOTS = "hetsim.plots"
 
 @dataclass
 class Line:
-    """A line through points; dash: number of a pattern; steps: constant to the next x."""
+    """A line through points.
+
+    dash: number of the dash pattern; steps: each value is constant until the next x.
+    """
 
     x: Any
     y: Any
@@ -43,7 +46,7 @@ class Line:
 
 @dataclass
 class Band:
-    """Area between two lines; peak: `high` becomes the maximum where means are drawn."""
+    """The area between two lines; peak: where means are drawn, `high` is the maximum."""
 
     x: Any
     low: Any
@@ -57,7 +60,10 @@ class Band:
 
 @dataclass
 class Points:
-    """Single points; across, up: (below, above) errors in x and y; hollow: rings."""
+    """Single points; hollow: draw them as rings.
+
+    across, up: error bars (length below, length above) in x and in y.
+    """
 
     x: Any
     y: Any
@@ -74,7 +80,7 @@ class Points:
 
 @dataclass
 class Boxes:
-    """Boxes from x0 to x1 and y0 to y1; edge: line width; hollow: edges alone."""
+    """Boxes from x0 to x1 and y0 to y1; edge: line width; hollow: draw only the edges."""
 
     x0: Any
     x1: Any
@@ -97,9 +103,9 @@ def row_boxes(x0: Any, x1: Any, row: Any, half: float, **look: Any) -> Boxes:
 class Texts:
     """Texts at points, moved by `shift` points (1/72 inch).
 
-    inside: axes ("x", "y", "xy") whose coordinates are shares of the panel; align: left, center or right; rise: bottom,
-    center or top; room: available width in x units, above which a text is omitted; free: place each text where it
-    covers no point, or omit it.
+    inside: axes ("x", "y", "xy") whose coordinates are shares of the panel; align: the horizontal anchor (left, center
+    or right); rise: the vertical one (bottom, center or top); room: available width in x units, above which a text is
+    omitted; free: place each text where it covers no point, or omit it.
     """
 
     x: Any
@@ -117,7 +123,7 @@ class Texts:
 
 @dataclass
 class Shades:
-    """Colored cells of values (rows along y) between edges; label: of the color scale."""
+    """Colored cells of values (rows along y) between edges; label: the color bar's."""
 
     x: Any
     y: Any
@@ -130,7 +136,7 @@ class Shades:
 class Axis:
     """A side of a panel; low, high, ticks: None if derived from the marks.
 
-    bare: without name and tick texts, which a neighbor has.
+    bare: omit the name and the tick texts, because a neighboring panel shows them.
     """
 
     label: str = ""
@@ -190,12 +196,12 @@ class Picture:
         return registry.load_object(f"{PLOTS}.draw:drawing")(self)
 
     def draw(self, *axes: Any) -> None:
-        """Draw the panels on these matplotlib axes, one each."""
+        """Draw each panel on one of these matplotlib axes."""
         for panel, ax in zip(self.panels, axes, strict=True):
             registry.load_object(f"{PLOTS}.draw:draw_panel")(panel, ax)
 
     def save(self, file: Any, **options: Any) -> None:
-        """Write the picture; the file's suffix is the format, options are of `savefig`."""
+        """Write the picture in the format of the file's suffix; options: as for `savefig`."""
         self.figure().savefig(file, **options)
 
     def _repr_png_(self) -> bytes:
@@ -253,7 +259,6 @@ def _magnitudes(low: float, high: float, count: int) -> list[float]:
 
 
 def _extent(marks: Iterable[Any], side: str) -> np.ndarray:
-    """All values of marks along x or y, which the limits of an axis must contain."""
     names, error = (("x", "x0", "x1"), "across") if side == "x" else (("y", "low", "high", "y0", "y1"), "up")
     values = [np.empty(0)]
     for mark in marks:
@@ -292,7 +297,7 @@ PIXELS_A_MEAN = 8  # Width in pixels of each mean.
 
 
 def settled(panel: Panel, pixels: float) -> Panel:
-    """Compute limits, ticks, and means of step lines with too many changes."""
+    """Return a panel with limits and ticks, with dense step lines replaced by means."""
     marks, label = panel.marks, panel.y.label
     edges = _means_edges(panel, pixels) if panel.means else None
     if edges is not None:
@@ -304,7 +309,6 @@ def settled(panel: Panel, pixels: float) -> Panel:
 
 
 def _within(mark: Any, x: Any, y: Any) -> Any:
-    """Replace infinite ends of a mark by the limits of its axes."""
     ends = {}
     for name in ("x", "y", "x0", "x1", "y0", "y1") if isinstance(mark, Line | Boxes) else ():
         if (values := getattr(mark, name, None)) is not None:
@@ -314,7 +318,7 @@ def _within(mark: Any, x: Any, y: Any) -> Any:
 
 
 def _values(mark: Line | Band) -> dict[str, np.ndarray]:
-    """Values of steps by name, without the last one, which repeats."""
+    """Values of steps by name, without the last one, which repeats the one before."""
     names = [name for name in ("y", "low", "high") if np.ndim(getattr(mark, name, 0.0))]
     return {name: getattr(mark, name)[:-1] for name in names}
 
@@ -329,14 +333,13 @@ def _means_edges(panel: Panel, pixels: float) -> np.ndarray | None:
 
 
 def _is_roomy(values: np.ndarray, pixels: float) -> bool:
-    """Return True if a panel from 0 to the maximum has few enough changes."""
+    """Return True if the steps of these values can be told apart on so few pixels."""
     changes = np.abs(np.diff(values))
     strokes = changes.sum() / max(float(np.max(values, initial=0.0)), 1e-300)
     return bool(np.count_nonzero(changes) * PIXELS_A_CHANGE <= pixels and strokes * PIXELS_A_STROKE <= pixels)
 
 
 def _mean_steps(mark: Any, edges: np.ndarray) -> Any:
-    """Replace steps by means between the edges, and peaks by maxima."""
     time, end, made = mark.x[:-1], float(mark.x[-1]), {}
     for name, values in _values(mark).items():
         is_peak = name == "high" and mark.peak

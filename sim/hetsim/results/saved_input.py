@@ -1,7 +1,7 @@
 """The input of a run in its directory: cluster, tasks and modes, without traces.
 
-    record/input.json       the objects by tags (`hetsim.results.saved_classes`), each once; arrays by their number
-    record/arrays.parquet   one array per row
+record/input.json       each object once, with a tag for its class (`hetsim.results.saved_classes`); arrays by number
+record/arrays.parquet   one array per row
 """
 
 import json
@@ -40,7 +40,7 @@ def save_input(run: RunInput, folder: Path) -> None:
 
 
 def load_input(folder: Path) -> RunInput:
-    """Read the saved input; UsageError if too new, any exception if damaged."""
+    """Read the saved input; UsageError if it is too new, any exception if damaged."""
     import pyarrow.parquet as pq
 
     document = read_json(folder / OBJECTS)

@@ -30,7 +30,7 @@ SHARE_KURTOSIS = 24.0  # Upper limit of the kurtosis of such a share: fewer than
 class Interval:
     """A confidence interval of a metric (Student t).
 
-    `method`: the n values are of replications, or of batches of one run (`hetsim.results.one_run.estimands`).
+    `method`: the n values are either of replications or of batches of one run (`hetsim.results.one_run.estimands`).
     """
 
     metric: str
@@ -55,7 +55,7 @@ class Interval:
 
 
 def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95, metric: str = "") -> Interval:
-    """Return the t interval of independent values; NaN for < 2 or infinite values."""
+    """Return the t interval of independent values; NaN for one value or infinite ones."""
     if not 0 < confidence < 1:
         raise UsageError(f"confidence must be between 0 and 1 (for example 0.95); got {confidence:g}")
     array = np.asarray(values, dtype=np.float64)
@@ -69,18 +69,19 @@ def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0
 
 
 def half_width(values: np.ndarray, metric: str, share: float) -> float:
-    """Half-width of the t interval whose ends are quantiles of this share."""
+    """Half-width of a mean's t interval, whose upper end is the quantile `share`."""
     count, spread = len(values), deviation(values)
     degrees = freedom(excess_kurtosis(metric, spread, float(values.mean())), count)
     return student_quantile(share, float(degrees)) * spread / math.sqrt(count)
 
 
 def excess_kurtosis(metric: str, spread: Floats, mean: Floats) -> Floats:
-    """Assumed excess kurtosis of a metric's contributions: 0 unless congested.
+    """Assumed excess kurtosis of a metric's contributions: 0 unless it is `congested`.
 
-    Ten values cannot show their skewness; but in a queue it is about `SKEW` times the coefficient of variation, and the
-    excess kurtosis is 1.5 times its square (as in the gamma family), at most that of the exponential distribution.  The
-    variation of a share relates to the missed part: to 1 - mean if more is better.
+    Ten values are too few to estimate their skewness.  In a queue, however, the skewness is about `SKEW` times the
+    coefficient of variation, and the excess kurtosis is 1.5 times the square of the skewness (as in the gamma family),
+    at most that of the exponential distribution.  For a share of which more is better, the coefficient of variation is
+    that of the rest, 1 - share.
     """
     declared = declaration(metric)
     if declared is None or not declared.congested:
@@ -93,7 +94,7 @@ def excess_kurtosis(metric: str, spread: Floats, mean: Floats) -> Floats:
 
 
 def freedom(kurtosis: Floats, count: int) -> Floats:
-    """Degrees of freedom of a standard deviation with excess kurtosis κ.
+    """Degrees of freedom of a standard deviation of n values with excess kurtosis κ.
 
     If few or short runs contain the rare periods of congestion, their standard deviation is small exactly when their
     mean is, and Student's interval is too narrow.  The variance of the variance is that of normal values times
@@ -156,9 +157,10 @@ def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) ->
     """Holm's step-down tests that arrays of differences have mean zero.
 
     The intervals widen with the number of comparisons, so that an interval excludes zero exactly if its difference is
-    significant: the k-th smallest p of m is tested at (1 - confidence) / (m - k + 1), and all after the first that
-    fails keep its level.  All n - 1 degrees of freedom are used: where congestion skews differences (`freedom`), their
-    interval errs at the end far from zero, so that no difference is reported too often.
+    significant: the k-th smallest p of m is tested at (1 - confidence) / (m - k + 1), and all tests after the first
+    that fails use the level of that test.  The degrees of freedom are n - 1, without the correction of `freedom`: if
+    congestion skews differences, their interval is wrong at the end far from zero, so that no difference is reported
+    too often.
     """
     results = []
     for values in pairs:

@@ -210,8 +210,7 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 def check_names(mark: Path, names: Collection[Any]) -> None:
     """Raise DamagedFile unless all file names in a mark are inside its folder.
 
-    A folder can come from an untrusted source: a name or a link that leads out of it would be read, and written where
-    the run is saved again.
+    A folder can come from an untrusted source: a name or link that leads out of it would be read, and copied on save.
     """
     folder = os.path.realpath(mark.parent)
     for name in names:

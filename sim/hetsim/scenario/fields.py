@@ -36,13 +36,13 @@ class Model(Described):
 
 
 def unknown(error: UnknownName) -> str:
-    """Message for an unknown name; it lists all names if none is similar."""
+    """Return the message for an unknown name; it lists all names if none is similar."""
     near = suggestion(error.name, error.known)
     return str(error) if near else f"{error}; one of {', '.join(error.known)}"
 
 
 def looked_up(find: Callable[[str], Any], name: str) -> Any:
-    """Return what `find` returns for a name; raise ValueError if the name is unknown."""
+    """Return `find(name)`; raise ValueError with a suggestion if it is unknown."""
     try:
         return find(name)
     except UnknownName as error:
@@ -91,7 +91,7 @@ PLAIN: dict[Any, Any] = {bool: units.Flag}  # Replacements for types without uni
 
 
 class Mirror(Model):
-    """Base of all schemas made from a dataclass."""
+    """Base of all schemas whose keys are those of a dataclass."""
 
     SOURCE: ClassVar[Any] = None
     KEYS: ClassVar[tuple[str, ...]]
@@ -102,11 +102,11 @@ class Mirror(Model):
 
     @property
     def given(self) -> dict[str, Any]:
-        """Given keys of the dataclass, and defaults that are not null."""
+        """Values of the dataclass's keys: those given, and defaults that are not None."""
         return {name: value for name in self.KEYS if (value := getattr(self, name)) is not None}
 
     def made(self, **more: Any) -> Any:
-        """Create the dataclass instance, with `more` for fields that are not keys."""
+        """Create the dataclass instance, with `more` for its fields that are not keys."""
         return getattr(self.SOURCE, "given", self.SOURCE)(**{**self.given, **more})
 
     def _check_keys(self) -> None:
@@ -117,7 +117,7 @@ class Mirror(Model):
 
 
 class Keys:
-    """Annotation: a mapping with the keys of a dataclass, which becomes an instance."""
+    """Annotation: a mapping with the keys of a dataclass, of which it makes an object."""
 
     def __init__(self, source: type, name: str = "", **types: Any):
         self.source = source

@@ -1,7 +1,7 @@
 """`--set key.path=value`: change one value of a scenario before it is validated.
 
-Parts of a path are keys, list indexes, or the `name:` (or `class:`) of an entry of a list.  Keys and names may contain
-dots: the longest match is used.  The last key may be new; the schema decides whether it is allowed.
+The parts of a path are keys, indexes of lists, or the `name:` (or `class:`) of an item of a list.  Keys and names may
+contain dots: the longest match is used.  The last key may be new; the schema decides if it is allowed.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
 def apply(document: Document, assignments: list[tuple[str, Any]]) -> None:
     """Change the document's data in place; ScenarioError lists all invalid paths.
 
-    The policy is expanded to its long form before and after, so that `policy=sjf` and `policy.scheduler.name=sjf` both
+    The policy is expanded to its long form before and after, so that both `policy=sjf` and `policy.scheduler.name=sjf`
     work on every scenario.
     """
     _long_policy(document)
@@ -63,19 +63,19 @@ def _forget_placement(document: Document) -> None:
 
 
 def check_path(data: Any, text: str) -> None:
-    """Raise LookupError with a sentence if a path cannot be assigned."""
+    """Raise LookupError with a message if no value can be assigned to the path."""
     _set(data, text, None, dry=True)
 
 
 def value_at(data: Any, text: str) -> Any:
-    """Return the value at a path, None if missing; LookupError for an invalid path."""
+    """Return the value at a path (None if missing); LookupError for an invalid path."""
     for key in _set(data, text, None, dry=True):
         data = data.get(key) if isinstance(data, dict) else data[key]
     return data
 
 
 def _set(data: Any, text: str, value: Any, dry: bool = False) -> Path_:
-    """Set the value at a path of keys and indexes; LookupError if it is invalid."""
+    """Set the value at a path; LookupError if the path is invalid; dry: only check."""
     parts = text.split(".")
     here: Any = data
     path: list[Any] = []

@@ -1,7 +1,7 @@
-"""Table of the scenario keys that each reader understands; others are refused.
+"""Table of the scenario keys that each reader supports; other keys are an error.
 
 The engine reads every key.  Other readers (queueing models, the bound of `hetsim size`, planners) list here the keys
-that they use, or that do not affect their results.  A key without a row is understood by none of them.
+that they use, or that do not affect their results.  They support no key without a row.
 `tests/scenario/test_readers.py` checks that each key of the schema has a row, and each row a key.
 """
 
@@ -166,7 +166,7 @@ workload.service
     none: compute.per_prompt_token compute.per_output_token cache
     none: gpu tensor_parallel engine uncertain drift drift.cv drift.mean also_on memory_share kv max_num_batched_tokens
     none: step.per_sequence step.per_prompt_token step.per_context_token step.decode step.prefill step.roofline
-    none: max_output_tokens preemption prefix_cache disaggregated front_end slo
+    none: interval max_output_tokens preemption prefix_cache disaggregated front_end slo
     none: scale scale.name scale.min scale.max scale.every scale.roles
     none: model.name model.config start start.fixed start.warm start.from start.share replicas.*
 
@@ -217,7 +217,7 @@ PROCESSES = ("poisson", "renewal", "deterministic", "mmpp", "closed", "piecewise
 
 
 class ReadScenario(Protocol):
-    """Protocol: the part of a `Scenario` that is read before building."""
+    """Protocol of the part of a `Scenario` that exists before a run is built."""
 
     document: Document
     base: Path
@@ -227,7 +227,7 @@ class ReadScenario(Protocol):
 
 @cache
 def rows() -> dict[str, frozenset[str]]:
-    """Return the set of readers of each key in the table; `.**` means all keys below."""
+    """Return the readers of each key in the table; `.**` stands for all keys below."""
     readers_by_key: dict[str, frozenset[str]] = {}
     section = ""
     for line in _TABLE.splitlines():
@@ -247,7 +247,7 @@ def rows() -> dict[str, frozenset[str]]:
 
 
 def pattern_of(path: str) -> str:
-    """Return the table row for a dotted path; classes have the same rows as entries."""
+    """Return the table's key for a path; keys of a class have the rows of its entry."""
     for section, other in _ALIKE.items():
         if path.startswith(section) and path != "workload.classes.weight":
             path = other + path.removeprefix(section)
@@ -256,7 +256,7 @@ def pattern_of(path: str) -> str:
 
 @cache
 def readers_of(pattern: str) -> frozenset[str] | None:
-    """Readers that understand a key; None if the table lacks the key."""
+    """Return the readers that support a key; None if the table lacks the key."""
     parts = pattern.split(".")
     stars = [".".join(parts[:end]) + ".**" for end in range(1, len(parts) + 1)]
     permitted = [row for row in (rows().get(name) for name in (pattern, *stars)) if row is not None]
@@ -264,7 +264,10 @@ def readers_of(pattern: str) -> frozenset[str] | None:
 
 
 def not_understood(scenario: ReadScenario, reader: str, entry: int | None = None) -> list[Problem]:
-    """Problems for keys that a reader does not support; entry: check only this one."""
+    """Return problems of the keys that a reader does not support.
+
+    entry: number of the only workload entry to check; None: check all keys.
+    """
     first_paths: dict[str, Path_] = {}
     for path, pattern in _unknown(scenario.document.data, (), "", reader=reader, base=scenario.base):
         other = entry is not None and path[0] == "workload" and isinstance(path[1], int) and path[1] != entry
@@ -275,13 +278,11 @@ def not_understood(scenario: ReadScenario, reader: str, entry: int | None = None
 
 
 def _shown(path: Path_) -> str:
-    """Name of a key within its section, such as `stopping.checkpoint` of an entry."""
     names = [str(part) for part in path if not isinstance(part, int)]
     return ".".join(names[1:] if names[0] == "workload" else names)
 
 
 def _unknown(value: Any, path: Path_, pattern: str, reader: str, base: Path) -> Iterator[tuple[Path_, str]]:
-    """Yield paths and patterns in a value that a reader does not understand."""
     if path and reader not in (readers_of(pattern) or ()):
         yield path, pattern
     elif isinstance(value, list):
@@ -308,7 +309,6 @@ def _below(pattern: str, key: str) -> str:
 
 
 def _as_if_absent(scenario: ReadScenario, path: Path_) -> bool:
-    """Return True if the scenario would be equal without the key at this path."""
     changed = Document(deepcopy(scenario.document.data))
     here: Any = changed.data
     for part in path[:-1]:

@@ -36,7 +36,7 @@ class Scenario:
 
     model      the validated values (`hetsim.scenario.schema.whole.ScenarioModel`)
     policies   the policies with validated parameters
-    base       the folder of relative paths in the scenario
+    base       the folder to which paths in the scenario are relative
     raw        the document as plain data, overrides applied and the policy in its long form
     inputs     the files that were named or opened during validation
     notes      remarks for the user (unused columns of a trace, unused times), known after `build`
@@ -81,7 +81,7 @@ class Scenario:
         return self.deferred_yaml(absolute_paths, warmup)()
 
     def deferred_yaml(self, absolute_paths: bool = False, warmup: str | None = None) -> Callable[[], str]:
-        """Return a function that writes the present `to_yaml` when called."""
+        """Return a function that writes the YAML of the scenario as it is now."""
         # Names of files are resolved now: later the working directory, and what lies there, may be others.
         raw = documents.with_full_paths(self.raw, self.inputs.named) if absolute_paths else self.raw
         return partial(documents.dump, raw if warmup is None else {**raw, "warmup": warmup})
@@ -97,8 +97,8 @@ class Scenario:
     def joined(self, changed: Mapping[str, Scenario]) -> Scenario:
         """Combine this scenario with top-level keys of scenarios derived from it.
 
-        Parameters: changed: top-level key -> scenario that has the key's value; none of them names files.
-        Returns: the combined scenario; parts are shared.
+        Parameters: changed: top-level key -> scenario that has the key's value; its value must name no files.
+        Returns: the combined scenario, which shares parts with the given ones.
         """
         raw = {**self.raw, **{key: one.raw[key] for key, one in changed.items()}}
         document = Document(raw, self.file, program=self.document.program)
@@ -109,12 +109,12 @@ class Scenario:
         return Scenario(document, self.base, model, policies=policies, traces=entries.traces, inputs=InputFiles())
 
     def moved(self) -> Scenario:
-        """Return the same scenario with the absolute path of its folder."""
+        """Return the same scenario, with the path of its folder as an absolute path."""
         return from_document(self.document.copy(), self.base.resolve())
 
     @property
     def content_hash(self) -> str:
-        """Hash of everything but the seed that determines a run."""
+        """Hash of everything that determines a run, except the seed."""
         digest = hashlib.sha256(json.dumps(self.raw, sort_keys=True, default=str).encode())
         for path in self.files:
             if not path.is_dir():
@@ -134,7 +134,7 @@ class Scenario:
         """Return a warning about files that a run opened and the scenario does not name.
 
         Parameters: opened: files recorded during the run.
-        Returns: the warning, or "".
+        Returns: the warning, or "" if there is no such file.
         """
         read = {*opened.opened, *opened.seen, *self.inputs.seen}
         read.update(path for table in self._tables.values() for path in table.opened)
@@ -155,7 +155,7 @@ class Scenario:
         return self._tables[entry]
 
     def share_table(self, entry: int, table: TaskTable) -> None:
-        """Use a trace that another scenario has read for this entry."""
+        """Use a trace that another scenario has already read for this entry."""
         self._tables[entry] = table
         self.notes += table.notes
 
@@ -163,7 +163,7 @@ class Scenario:
     def load(cls, source: str | Path | Mapping[str, Any] | Scenario, overrides: Overrides = ()) -> Scenario:
         """Load a scenario from a file, a shipped name, or a mapping.
 
-        Parameters: source: one of these; overrides: values to change.
+        Parameters: source: file, shipped name or mapping; overrides: values to change.
         Returns: the scenario.
         """
         return load(source, overrides)
@@ -186,7 +186,7 @@ class Scenario:
         """Prepare one run up to the start of its clock.
 
         This places replicas of language models on their devices, and lets static policies make their plans, which may
-        take long.  `warmup` replaces the scenario's.
+        take long.  `warmup` replaces that of the scenario.
         """
         from hetsim.engine.simulation import Simulation
 
@@ -198,7 +198,7 @@ class Scenario:
 
     @contextmanager
     def addresses(self) -> Iterator[None]:
-        """Add file, line and column to problems raised inside."""
+        """Context manager that adds file, line and column to problems raised inside it."""
         try:
             yield
         except ScenarioError as error:
@@ -217,9 +217,9 @@ def load(
 ) -> Scenario:
     """Load a scenario: a file, a shipped name or a mapping, with `overrides`.
 
-    A text is a file if it has a folder or a YAML suffix or exists, otherwise a shipped name.  `base`: the folder of
-    relative paths; by default that of the file, or for a mapping the working directory.
-    ScenarioError lists everything that is wrong.
+    A text is a file if it has a folder or a YAML suffix or exists, otherwise a shipped name.  `base`: the folder to
+    which paths are relative; by default that of the file, or for a mapping the working directory. ScenarioError lists
+    everything that is wrong.
     """
     if isinstance(source, Scenario):
         return source.with_overrides(overrides) if overrides else source
@@ -234,7 +234,7 @@ def load(
 
 
 def from_document(document: Document, base: Path, overrides: Overrides = ()) -> Scenario:
-    """Validate a document into a scenario; the document is changed in place."""
+    """Validate a document, which is changed in place, and return its scenario."""
     setting.apply(document, assignments(overrides))
     with recorded_inputs() as inputs:
         model, problems = check(document, base)
@@ -256,7 +256,6 @@ def _in_order(problems: list[Problem]) -> ScenarioError:
 
 
 def _sweep_paths(document: Document) -> Iterator[Problem]:
-    """Problems with keys of the sweep that do not exist."""
     sweep = document.data.get("sweep")
     for key in sweep if isinstance(sweep, dict) else ():
         try:
@@ -269,7 +268,7 @@ def _sweep_paths(document: Document) -> Iterator[Problem]:
 
 
 def _further(document: Document, base: Path, traces: dict[int, TraceSpec]) -> list[Problem]:
-    """Problems of traces, and of parts whose keys are valid, for one common report."""
+    """Return problems of traces and of valid parts, so that one report has them all."""
     from hetsim.scenario.building.streams_and_items import check_parts
 
     problems: list[Problem] = []
@@ -296,7 +295,7 @@ def _path(source: str | Path) -> Path:
 
 
 def assignments(overrides: Overrides) -> list[tuple[str, Any]]:
-    """Values to change, by path; UsageError for a malformed text."""
+    """Return overrides as pairs of path and value; UsageError for a malformed text."""
     if isinstance(overrides, Mapping):
         return [(str(key), documents.from_mapping(value).data) for key, value in overrides.items()]
     what = "a mapping of keys to values, or a list of key.path=value"

@@ -62,8 +62,7 @@ def size(
     targets is found; each combination is tested separately, without any assumption.
 
     Targets apply to the estimate from all replications, not to single ones. A size at which some task can never fit
-    misses the target, and the reason is stated. Exit code 4 if no candidate is shown to meet the targets; all trials
-    are printed even then.
+    misses the target, and the reason is stated. Exit code 4 if no candidate is shown to meet them.
     """
     from hetsim.search.size import size as search
 
@@ -84,7 +83,6 @@ def size(
 
 
 def _over(texts: tuple[str, ...], least: int | None, most: int | None) -> Any:
-    """Parse --over: one key for bisection, or keys with their candidate values."""
     plain = [text for text in texts if "=" not in text]
     if len(texts) == 1 and plain:
         return texts[0]

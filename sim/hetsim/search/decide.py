@@ -7,8 +7,7 @@ only if that is significant, each by a one-sided t interval; all tests together 
 If the objective is known beforehand (the price of the cluster, the sum of the varied counts), candidates are tried in
 its order and the first that meets the targets is the answer: all cheaper candidates are shown to miss the targets, or
 are left open. If it is a metric, all candidates are tried, and the best candidate that meets the targets is found by
-ranking and selection (Kim and Nelson, `hetsim.results.many_runs.selection`); tests and selection then have half of the
-allowed error each.
+ranking and selection (Kim and Nelson, `hetsim.results.many_runs.selection`); tests and selection then share the error.
 """
 
 import math
@@ -67,7 +66,7 @@ class Decision:
     """The best candidate of a search, and all candidates tried.  Attributes:
 
     best        the candidate, or None if none is shown to meet all targets
-    candidates  the candidates tried, in the order of the combinations; the others are dearer than the best
+    candidates  the candidates tried, in the order of the combinations; all others cost more than the best
     count       number of all combinations
     objective   the quantity to minimize; `known`: its values, if they are known before any run
     confidence  probability that all verdicts are right and the best is the best (for a metric: or within `delta` of it)
@@ -149,7 +148,6 @@ class Decision:
         return [*said, *sentences(self.sensitivity), *self._open()]
 
     def _open(self) -> list[str]:
-        """Sentences on open candidates, which more replications might make the best."""
         limit = math.inf if self.best is None else self.best.objective
         open_ones = [one for one in self.candidates if one.trial.verdict == OPEN and not one.objective >= limit]
         if not open_ones:
@@ -281,7 +279,6 @@ def _known(objective: str, prices: list[float], given: Sequence[PointRow]) -> li
 
 
 def _numbers(key: str, given: Any) -> list[int]:
-    """Parse the whole numbers of a key: a list, or a range such as 1..8."""
     if key in NO_SIZES:
         raise UsageError(f"{key}: {NO_SIZES[key]}, not a size; give a key such as cluster.nodes.0.count")
     if given is None:
@@ -312,8 +309,6 @@ def _price(scenario: Scenario) -> float:
 
 
 class _Search:
-    """The trials of the candidates, by number."""
-
     def __init__(
         self, judge: Judge, cases: Sequence[Case], about: Sequence[tuple[Mapping[str, Any], str]],
         known: Sequence[float], tell: Callable[[Any], None] | None,
@@ -324,14 +319,12 @@ class _Search:
         self.tied: list[int] = []
 
     def cheapest(self) -> int | None:
-        """Return the first candidate that meets all targets, in order of the objective."""
         for number in sorted(range(len(self.cases)), key=lambda number: self.known[number]):
             if self._try(number).trial.verdict == MET:
                 return number
         return None
 
     def best(self, objective: str, probability: float, delta: float) -> int | None:
-        """Return the candidate with the best mean of a metric that meets all targets."""
         remaining = [number for number in range(len(self.cases)) if self._try(number).trial.verdict == MET]
         values = {number: self._values(number, objective) for number in remaining}
         for number in self.tried:

@@ -41,7 +41,7 @@ MAX_SIZE = 4096  # largest number tried by default
 
 @dataclass(frozen=True)
 class SizeTrial:
-    """A size with its trial, one-sided half-width, and reason why it cannot run."""
+    """A size with its trial, one-sided half-width, and the reason if it cannot run."""
 
     size: int
     replications: int
@@ -171,17 +171,18 @@ def size(
             are candidates without that assumption, and the result is a Decision; the same holds for several targets or
             policies, or with `minimize`.
         least, most: bounds of the search; without `most`, sizes are doubled until one meets the target, up to 4,096.
-            Without `least`, a bisection for waits or responses below a bound begins at the first size that overload
-            does not exclude; from there the steps are doubled instead of the sizes; the first is an eighth.
+            Without `least`, a bisection for waits or responses below a bound starts at the smallest size that can carry
+            the load, and tries sizes above it in steps that double; the first step is an eighth of that size.
         minimize: objective among candidates that meet all targets: `price`, of the whole cluster per hour (the default
             with prices); `total`, the sum of the varied counts (the default without prices); or any metric, by ranking
             and selection: the best with probability `confidence`, or within `delta` (a share) of the best.
         confidence, delta: probability that all verdicts are right; indifference zone of a selection.
         policies: every combination is tried under each of these policies.
-        replications: number per size; 3 or a third of it if these decide; four times as many if the verdict is open.
+        replications: number per size.  A size is tested after 3 runs, after a third of this number and after all, until
+            the verdict is certain; if it remains open, four times the number is run.
         tell: called with each finished trial.
         scenario, policy: as for `run`.
-        shard: "2/8": only compute this part of the first tests (of a Decision) for the cache, and raise ShardOver.
+        shard: "2/8": compute only this part of the first tests of a Decision, for the cache, and raise ShardOver.
         options: the options that all studies have.
     Returns: the Sizing or the Decision, with every trial.
     Raises: UsageError: nothing to search, or no candidate can run or has the metric.
@@ -233,10 +234,7 @@ def size(
 
 
 def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed: int | None) -> tuple[int, str]:
-    """Return the minimum number that overload does not exclude, and the reason.
-
-    Inputs of runs are built but not run; as in the search, more is assumed never to be worse.
-    """
+    """Return the minimum number that overload does not exclude, and the reason."""
     def overload(number: int) -> str:
         try:
             made = scenario.with_overrides({over: number}).build(seed)
@@ -267,8 +265,6 @@ def check_key(scenario: Scenario, over: str, least: int) -> None:
 
 
 class _Search:
-    """Bisection, with the replications of each size."""
-
     def __init__(
         self, study: Study, key: str, target: Target, confidence: float, seed: int | None, first: int, least: int,
         most: int, step: int, tell: Callable[[SizeTrial], None] | None,
@@ -285,12 +281,10 @@ class _Search:
         self._expect(1)
 
     def _expect(self, sizes: int) -> None:
-        """Add this number of further sizes to the progress meter's expected runs."""
         meter = self.judge.study.meter
         meter.expect(meter.done + sizes * self.judge.first - meter.runs)
 
     def smallest(self) -> int | None:
-        """Return the minimum size that meets the target, if more is never worse."""
         low, high, step = self.min_size - 1, self.min_size, self.step  # low is not shown to meet it
         while not self.meets(high):
             if high == self.max_size:

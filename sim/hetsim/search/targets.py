@@ -143,7 +143,7 @@ class TargetsTrial:
 
 
 class Judge:
-    """Tests by replications; all tests of a target in a case err by at most `error`."""
+    """Tests targets; a verdict on a target in a case is wrong with P <= `error`."""
 
     def __init__(self, study: Study, targets: Sequence[Target], replications: int, error: float):
         self.study, self.targets, self.looks = study, targets, looks(replications)
@@ -180,7 +180,7 @@ class Judge:
         return trial, series
 
     def sensitivity(self, series: Replicates | None, findings: Sequence[Any]) -> dict[str, Any]:
-        """Return `paired` of a case, with verdicts on its findings per target."""
+        """Return the sensitivity of a case to longer steps, with verdicts by target."""
         if series is None:
             return {}
         rows = [outcome.values or {} for outcome in series.taken]

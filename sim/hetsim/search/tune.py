@@ -9,8 +9,7 @@ winner and the present setting are run again in further replications, which had 
 intervals are from these replications alone.
 
 With `warmup: auto` all settings are measured over the same tasks: those after the warm-up found for the present
-setting, which does not depend on the other settings.  In the last replications it is the longer warm-up of the two
-settings.
+setting, which does not depend on the other settings.  The last replications use the longer warm-up of both.
 """
 
 import math
@@ -165,7 +164,6 @@ class Tuning:
         return several([found.mean], units_of(self.metric), [found.half_width])[0]
 
     def _before(self) -> str:
-        """Describe the value of the present setting, and the gain of the winner."""
         difference, error = self.difference, self.settings[-1].error
         if error:
             return f"where the present setting fails ({error})"
@@ -291,7 +289,6 @@ def tune(
 
 
 def _different(base: Scenario, given: Iterable[PointRow]) -> list[PointRow]:
-    """Return distinct settings, without the present one unless no others remain."""
     rows: dict[str, PointRow] = {}
     for row in given:
         try:
@@ -310,7 +307,6 @@ def _meaning(scenario: Scenario) -> str:
 
 
 def _whole(value: Any) -> Any:
-    """Replace policies in a value by their names and all of their parameters."""
     if isinstance(value, PolicySpec):
         signature = policy_parameters(value.kind, registry.policy(value.kind, value.name))
         parameters = {key: value.parameters.get(key, one.default) for key, one in signature.items()}
@@ -331,8 +327,6 @@ def _stages(settings: int, first: int) -> Iterable[tuple[int, int, int]]:
 
 
 class _Race:
-    """Successive halving: settings are dropped as replications show they are worse."""
-
     def __init__(self, study: Study, cases: Sequence[Case], metric: str, warmup: float | None):
         self.study, self.metric = study, metric
         self.series = [Replicates(case, 0, warmup=warmup) for case in cases]
@@ -340,11 +334,9 @@ class _Race:
         self.errors: dict[int, str] = {}
 
     def begun(self, first: int) -> list[Replicates]:
-        """Return the first replications of every setting, which are needed in any case."""
         return [Replicates(series.case, first, warmup=series.warmup) for series in self.series]
 
     def run(self, first: int) -> int:
-        """Return the best setting's index; raise UsageError if the metric is undefined."""
         remaining = list(range(len(self.series)))
         for stage, (_, _, after) in enumerate(_stages(len(remaining), first), 1):
             for number in remaining:
@@ -367,7 +359,6 @@ class _Race:
                 self.errors.setdefault(number, outcome.error)
 
     def seen(self, number: int) -> tuple[float, ...]:
-        """Contributions of a setting's replications to its estimate."""
         return self._contributions(self.series[number])
 
     def _contributions(self, series: Replicates) -> tuple[float, ...]:
@@ -385,7 +376,6 @@ class _Race:
         return -mean if higher_is_better(self.metric) else mean
 
     def further(self, number: int, begin: int, count: int, warmup: float | None) -> tuple[float, ...]:
-        """Contributions of further replications, which had no part in the choice."""
         series = Replicates(self.series[number].case, count, begin=begin, warmup=warmup)
         self.study.make([series])
         self._note(number, series)

@@ -1,7 +1,7 @@
 """Named serving engines: their constants, and their errors on measured servers.
 
-`engines.json` is written by `benchmarks/measured_servers.py --write` from measured servers: fitted constants of each
-engine, and bounds on the signed errors of nine of ten servers (split conformal), by family of model, GPU and engine.
+`benchmarks/measured_servers.py --write` writes `engines.json` from measured servers: constants fitted to each engine,
+and bounds that contain the signed errors of nine of ten servers (split conformal), by family of model, GPU and engine.
 
 Reference: NVIDIA, Kernel Times of aiconfigurator-core 0.12.0 (2026), for the surfaces in `surfaces.parquet`.
 """
@@ -24,6 +24,7 @@ from hetsim.silicon.kernels import Divided, Kernels, NotMeasured, family_of, ker
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import DEVICES, Efficiency, Peak, device, roofline_steps
 
+QUANTILE = 1.6449  # of the standard normal distribution, for intervals with 90 %
 NODE = (1, 2, 4, 8)  # numbers of GPUs of a node over which `support` divides a model
 
 
@@ -34,7 +35,7 @@ def fitted() -> dict[str, Any]:
 
 
 def engine_of(text: str) -> tuple[str, dict[str, Any]]:
-    """Return name and figures of an engine such as vllm-0.15; else ValueError."""
+    """Return name and constants of an engine such as vllm-0.15; ValueError if unknown."""
     engines = fitted()["engines"]
     name, _, version = text.partition("-")
     if name not in engines or not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})+", version):
@@ -50,7 +51,7 @@ def engine_of(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def gpu_of(peak: Peak) -> str | None:
-    """Return the name of the GPU with measured kernels and these peaks, or None."""
+    """Return the name of the GPU with these peaks and measured kernels, or None."""
     return next((key[0] for key in surfaces() if DEVICES.get(key[0]) == peak), None)
 
 
@@ -69,7 +70,7 @@ def roofline_kernels(model: Architecture, peak: Peak, gpus: int) -> Kernels:
 
 @lru_cache(maxsize=64)
 def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSteps:
-    """Return step times with an engine on GPUs of a node; ValueError if not known."""
+    """Return step times of an engine on `gpus` GPUs of a node; ValueError if unknown."""
     (engine, figures), gpu, family = engine_of(text), gpu_of(peak), family_of(model)
     if peak.matrix_flops is None:
         raise ValueError("the peak of the GPU's matrix units is unknown")
@@ -83,14 +84,14 @@ def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSte
 
 
 def front_end(model: Architecture, peak: Peak, gpus: int, text: str) -> float:
-    """Return seconds of a request outside of steps, output lag included."""
+    """Return the seconds of a request outside of steps, including its lag in output."""
     _, figures = engine_of(text)
     step = steps_of(model, peak, gpus, text).seconds_for(0, 1, 1024)
     return float(figures["front_end"] + figures["lag"] * step)
 
 
 def defaults(text: str) -> dict[str, Any]:
-    """Return keys of a service that an engine sets unless the scenario does."""
+    """Return the service keys that an engine sets if the scenario does not."""
     _, figures = engine_of(text)
     keys: dict[str, Any] = {"max_num_batched_tokens": figures["tokens"]}
     if figures["phases"] != "mixed":
@@ -100,30 +101,51 @@ def defaults(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Interval:
-    """Range of measured / predicted times of nine of ten measured servers."""
+    """Range of measured / predicted step time that contains 90 % of measured servers."""
 
-    level: str  # measured: servers with this GPU; transferred: only kernels; guessed: neither
     low: float
     high: float
-    servers: int
-    like: str
+    level: str = ""  # measured: servers with this GPU; transferred: only kernels; guessed: neither; "": this server
+    servers: int = 1
+    like: str = ""
 
     def __str__(self) -> str:
         bounds = f"90 %: at least {self.low:.2f}, at most {self.high:.2f} times as long"
+        if not self.level:
+            return f"{bounds} (requests of this server, by hetsim calibrate)"
         return f"{bounds} ({self.level}; errors of {self.servers:,} measured servers, {self.like})"
 
-    def factor(self, generator: np.random.Generator) -> float:
-        """Draw a lognormal factor on all steps; nine of ten are in the interval."""
+    @property
+    def normal(self) -> tuple[float, float]:
+        """Mean and standard deviation of the logarithm of the factor, which is lognormal."""
         low, high = math.log(self.low), math.log(self.high)
-        return math.exp(generator.normal((low + high) / 2, (high - low) / (2 * 1.6449)))
+        return (low + high) / 2, (high - low) / (2 * QUANTILE)
+
+    def factor(self, generator: np.random.Generator) -> float:
+        """Draw a lognormal factor for all steps; 90 % of such factors are in the interval."""
+        return math.exp(generator.normal(*self.normal))
+
+    def updated(self, factor: float, error: float, drift: float, again: bool) -> "Interval":
+        """Return the posterior of the factor, after one run was measured (Bayes).
+
+        factor: its measured logarithm, with the standard error `error`.
+        drift: relative standard deviation between runs; the bounds are those of another run if `again`.
+        """
+        if math.isinf(error):
+            return self
+        prior, spread = self.normal
+        own, run = max(spread**2 - drift**2, spread**2 / 4), error**2 + drift**2
+        middle = (prior * run + factor * own) / (run + own)
+        half = QUANTILE * math.sqrt(own * run / (run + own) + again * drift**2)
+        return Interval(math.exp(middle - half), math.exp(middle + half))
 
 
 def interval(
     model: Architecture, peak: Peak, gpus: int, text: str, load: tuple[float, float] | None = None
 ) -> Interval:  # fmt: skip
-    """Return the 90 % interval of step times.
+    """Return the 90 % interval of measured / predicted step times.
 
-    A load (tokens per request, concurrent requests) widens it by its distance to the nearest measured load.
+    A load (tokens per request, concurrent requests) widens the interval by its distance to the nearest measured load.
     """
     (engine, _), gpu, family = engine_of(text), gpu_of(peak), family_of(model)
     errors, points = fitted()["errors"], fitted()["points"]
@@ -141,11 +163,11 @@ def interval(
     like = key.replace("/", ", ") + (", GPUs left out" if level != "measured" else "")
     like += "; kernels of {package} {version}".format(**SOURCE) if gpu is not None and installed() is not None else ""
     middle, half = (low + high) / 2, (high - low) / 2 * wider
-    return Interval(level, math.exp(middle - half), math.exp(middle + half), servers=servers, like=like)
+    return Interval(math.exp(middle - half), math.exp(middle + half), level, servers=servers, like=like)
 
 
 def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:
-    """Return the levels of a model on GPUs of a node, by engine; else UnknownName."""
+    """Return the evidence for a model's steps on GPUs, by engine; else UnknownName."""
     peak = device(gpu_name)
     rows = dict[tuple[str, ...], dict[str, Any]]()
     for (name, figures), gpus in product(fitted()["engines"].items(), NODE):

@@ -1,4 +1,4 @@
-"""Complete kernel tables: files of the installed aiconfigurator-core."""
+"""Complete kernel tables, if the package aiconfigurator-core is installed."""
 
 import json
 from functools import cache, lru_cache
@@ -15,7 +15,7 @@ SOURCE: dict[str, Any] = json.loads(package_data(__file__, "tables.json"))
 
 @cache
 def installed() -> Path | None:
-    """Return the folder of the installed tables, or None."""
+    """Return the folder of the installed tables; None if they are not installed."""
     try:
         package = metadata.distribution(SOURCE["package"])
     except metadata.PackageNotFoundError:
@@ -27,7 +27,10 @@ def installed() -> Path | None:
 def measured(
     gpu: str, engine: str, kernel: str, number_format: str, shape: tuple[int, ...], version: str
 ) -> tuple[list[np.ndarray], np.ndarray] | None:
-    """Return measured points of a kernel (by axis) and their seconds, or None."""
+    """Return the points at which a kernel was measured, and the seconds; or None.
+
+    The points are given by axis.
+    """
     columns = next((names for start, names in SOURCE["tables"].items() if kernel.startswith(start)), None)
     if (data := installed()) is None or columns is None:
         return None
@@ -49,7 +52,7 @@ def measured(
 
 @lru_cache(maxsize=4)
 def rows(file: Path) -> Any:
-    """Return the used rows of a table, with the columns of all axes."""
+    """Return the rows of a table that are used, with a column for each axis."""
     import pandas as pd
 
     frame = pd.read_parquet(file)

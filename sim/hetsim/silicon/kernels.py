@@ -2,11 +2,11 @@
 
 A layer multiplies with its matrices, attends, sums partial results over the GPUs twice, and, in a mixture of experts,
 sends its tokens through experts.  The time of each kernel comes from a measured surface of the engine on that GPU.
-Kernels that were not measured for a model raise `NotMeasured`, except experts of another shape: their times are those
-of the nearest measured shape, in proportion to their operations.
+Kernels that were not measured for a model raise `NotMeasured`.  Experts are an exception: the times of an unmeasured
+shape are those of the nearest measured shape, in proportion to the operations.
 
-`surfaces.parquet` has measured times on regular grids, by GPU and engine.  It is distilled from the kernel tables of
-aiconfigurator-core (Apache-2.0; NOTICE names source and changes) by `benchmarks/distil.py`.
+`surfaces.parquet` has measured times on regular grids, by GPU and engine.  `benchmarks/distil.py` makes it from the
+kernel tables of aiconfigurator-core (Apache-2.0; NOTICE names source and changes).
 """
 
 import io
@@ -33,7 +33,7 @@ Coordinate = float | np.ndarray
 
 @dataclass(frozen=True)
 class Surface:
-    """Log2 of a kernel's nanoseconds on a grid, interpolated in log-log."""
+    """Log2 of a kernel's time in ns on a grid; log-log interpolation in between."""
 
     version: str
     axes: tuple[np.ndarray, ...]  # log2 of the points of each axis
@@ -77,7 +77,7 @@ def surfaces() -> dict[Key, Surface]:
 
 @cache
 def surface_of(key: Key) -> Surface:
-    """Return a shipped surface, with all points of its table if installed."""
+    """Return a shipped surface; with all points of its table, if that is installed."""
     shipped = surfaces()[key]
     if (table := exact.measured(*key, shipped.version)) is None:
         return shipped
@@ -112,7 +112,7 @@ class NotMeasured(Exception):
 
 @dataclass(frozen=True)
 class Divided:
-    """Division of a replica's model over its GPUs."""
+    """How the model of a replica is divided over its GPUs."""
 
     tensor: int = 1
     attention: int = 1  # groups of GPUs with separate requests in attention (attention data parallelism)
@@ -125,13 +125,13 @@ class Divided:
 
     @property
     def experts(self) -> tuple[int, int]:
-        """Number of GPUs over which each expert, and the set of experts, are divided."""
+        """Degrees of division of each expert (tensor parallel) and of the set of experts."""
         return self.expert_tensor or self.gpus // self.expert, self.expert
 
 
 @dataclass
 class Kernels:
-    """Seconds of the kernels of a step by part, for `KernelSteps`."""
+    """Seconds of the kernels of a step, by part of the step."""
 
     layers: int
     tokens: dict[str, np.ndarray] = field(default_factory=dict)  # by `TOKENS`: matrices, experts, sums, norms
@@ -141,7 +141,7 @@ class Kernels:
     transferred: list[str] = field(default_factory=list)  # names of kernels that were measured in another shape only
 
     def add(self, part: str, seconds: np.ndarray) -> None:
-        """Add the seconds, by `TOKENS`, of a kernel to a part."""
+        """Add a kernel's seconds (an array over the token counts `TOKENS`) to a part."""
         self.tokens[part] = self.tokens.get(part, np.zeros(len(TOKENS))) + seconds
 
     def steps(self, constants: Mapping[str, float], family: str) -> KernelSteps:
@@ -171,7 +171,7 @@ class Builder:
     divided: Divided
 
     def surface(self, kernel: str, formats: tuple[str, ...], shape: tuple[int, ...] = (), engine: str = "") -> Surface:
-        """Return the surface in the first available format; NotMeasured if there is none."""
+        """Return the surface in the first format that exists; NotMeasured if none does."""
         for one in formats:
             key: Key = (self.gpu, engine or self.engine, kernel, one, shape)
             if key in surfaces():
@@ -180,20 +180,20 @@ class Builder:
         raise NotMeasured(f"{kernel.replace('_', ' ')} in {what} was not measured with {self.engine} on {self.gpu}")
 
     def formats(self, number_format: str) -> tuple[str, ...]:
-        """Return the formats of surfaces that suit a number format."""
+        """Return the formats of measured surfaces that can represent a number format."""
         if (formats := FORMATS.get(number_format)) is None:
             raise NotMeasured(f"no kernels for numbers in {number_format} were measured")
         return formats[::-1] if self.model.experts > 1 and number_format == "fp8" else formats
 
     def matrix(self, outputs: float, inputs: float, number_format: str | None = None) -> np.ndarray:
-        """Return the seconds of a matrix multiplication, by `TOKENS`."""
+        """Return the seconds of a matrix multiplication for each token count in `TOKENS`."""
         formats = self.formats(number_format or self.model.number_format.weights)
         return self.fastest("matrix", formats, (TOKENS, outputs, inputs))
 
     def fastest(self, kernel: str, formats: tuple[str, ...], where: tuple[Coordinate, ...]) -> np.ndarray:
-        """Return the seconds of the fastest of all engines' kernels.
+        """Return the smallest time of a kernel over all engines, in seconds.
 
-        Many were measured with the host's time to launch them; a server launches them from a recorded graph.
+        Many times include launching by the host, which a server avoids: it launches kernels from a recorded graph.
         """
         keys = [(self.gpu, engine, kernel, one, ()) for engine in ENGINES for one in formats]
         times = [surface_of(key).at(*where) for key in keys if key in surfaces()]
@@ -202,7 +202,7 @@ class Builder:
         return np.asarray(np.minimum.reduce(times))
 
     def made(self) -> Kernels:
-        """Return all kernels of a step; NotMeasured names a missing kernel."""
+        """Return all kernels of a step; NotMeasured names a kernel that is missing."""
         model, tensor = self.model, self.divided.tensor
         if model.indexer is not None:
             raise NotMeasured("sparse attention is not modeled")
@@ -238,7 +238,6 @@ class Builder:
             kernels.prefill += count * seconds * (LENGTHS > 0)
 
     def _latent(self, kernels: Kernels) -> None:
-        """Add latent attention: the measured module with its projections, or their sum."""
         model, tensor = self.model, self.divided.tensor
         latent = model.latent
         assert latent is not None
@@ -328,7 +327,7 @@ class Builder:
 
 
 def far(one: tuple[int, ...], other: tuple[int, ...]) -> float:
-    """Return the distance of two shapes: sum of |log2| of the ratios of their sizes."""
+    """Return the distance of two shapes: the sum of |log2| of the ratios of sizes."""
     return sum(abs(math.log2(first / second)) for first, second in zip(one, other, strict=True))
 
 
@@ -341,5 +340,5 @@ def family_of(model: Architecture) -> str:
 
 
 def kernels_of(model: Architecture, gpu: str, peak: Peak, engine: str, divided: Divided) -> Kernels:
-    """Return the kernels of a step; NotMeasured if one is missing."""
+    """Return the kernels of a step; NotMeasured names a kernel that is missing."""
     return Builder(model, gpu, peak, engine=engine, divided=divided).made()

@@ -140,10 +140,7 @@ def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
 
 
 def _lives(record: Record, launches: list[Occupation]) -> Iterator[str]:
-    """Check that each task has one status, and one launch at a time once ready.
-
-    Requests to language models have no launches of their own: a launch is a busy period of their replica.
-    """
+    """Check that each task has one status, and one launch at a time once ready."""
     tasks = record.input.tasks
     occupations: dict[int, list[Occupation]] = defaultdict(list)
     for launch in launches:

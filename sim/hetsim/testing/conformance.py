@@ -187,7 +187,6 @@ def examine(
 
 
 def _unrepeated(record: Record, inputs: Callable[[], Any]) -> list[str]:
-    """Return the difference between two further runs of equal inputs; empty if none."""
     for attempt in range(2):
         _scatter(attempt)
         try:
@@ -232,10 +231,7 @@ def _difference(one: Record, two: Record) -> str:
 
 
 def _scatter(seed: int) -> None:
-    """Shuffle free memory so that tasks of the next run have other addresses.
-
-    A policy that iterates over a set of tasks, or compares their `id()`, then decides differently.
-    """
+    """Shuffle free memory, so that decisions by `id()` or set order differ next time."""
     junk: list[Any] = [Task.__new__(Task) for _ in range(500)]
     junk = [junk[place] for place in np.random.default_rng(seed).permutation(500).tolist()]
     del junk[::2]
@@ -345,7 +341,6 @@ class WatchedScheduler(Relay):
             yield decision
 
     def _note(self, decision: Decision) -> None:
-        """Record a decision that the engine is about to apply."""
         if isinstance(decision, Start) and not isinstance(decision.tasks, Requests):
             for task in (decision.tasks,) if isinstance(decision.tasks, Task) else decision.tasks:
                 self._state[task.index] = "running"
@@ -364,7 +359,6 @@ class WatchedScheduler(Relay):
 
     @contextmanager
     def _untouched(self, where: str) -> Iterator[None]:
-        """Report a change if the enclosed policy code changes tasks or the view."""
         tasks, seen = {row: _facts(task) for row, task in self._alive.items()}, self._facts_of_view()
         try:
             yield

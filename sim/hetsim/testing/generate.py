@@ -159,7 +159,6 @@ class _Maker:
         return Shape(modes, stopping, preemptible)
 
     def mode(self, cluster: Cluster) -> Mode | None:
-        """Draw a mode that some empty node can run; None if there is none."""
         devices = [device for node in cluster.nodes for device in node.accelerators]
         memory = int(self.random.integers(0, 40)) * GB if "memory" in self.features else 0
         if not devices or self.random.random() < 0.3:

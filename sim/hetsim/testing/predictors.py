@@ -9,7 +9,7 @@ from hetsim.policy import Predictor
 
 
 def check_predictor(make: Callable[[], Predictor]) -> None:
-    """Check that a predictor returns 0 before data, then finite and repeatable values.
+    """Check a predictor: 0 without data, then finite and repeatable values.
 
     Parameters: make: returns a new predictor.
     Raises: AssertionError: a rule is broken.

@@ -20,7 +20,10 @@ ROUNDING = 1e-9
 
 
 class Stream(NamedTuple):
-    """A class: Poisson arrivals, exponential service, servers it leaves free."""
+    """A class of customers with Poisson arrivals and exponential service.
+
+    `reserved`: number of servers that must remain free when a customer of this class starts.
+    """
 
     rate: float
     service_mean: float
@@ -41,9 +44,9 @@ def trunk_reservation(servers: int, classes: Sequence[Stream | tuple]) -> Losses
     """Trunk reservation: a class is lost unless enough servers stay free.
 
     A class is admitted while more servers are free than it must leave free.
-    With one mean service for all classes: a birth-death chain of the number of busy servers, for any number of
-    servers.  With different means: the chain of the numbers of customers by class, solved directly (up to 30,000
-    states; there is no product form).  Exact for exponential service; without reservation it is Erlang's B for any.
+    With one mean service for all classes: a birth-death chain of the number of busy servers.  With different means: the
+    chain of the numbers of customers by class, solved directly (up to 30,000 states; there is no product form).  Exact
+    for exponential service; without reservation it is Erlang's B, for any distribution of service.
     Reference: Miller, A Queueing Reward System with Several Customer Classes (1969), where such limits are optimal;
     Roberts, Teletraffic Models for the Telecom 1 Integrated Services Network (1983).
     """
@@ -150,8 +153,8 @@ def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
 def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction:
     """M/M/1 that admits an arrival if at most `limit` seconds of work wait.
 
-    Any load.  The workload has density λ p_0 exp(-(μ - λ) x) up to the limit and falls as exp(-μ x) beyond it; an
-    admitted customer waits for the workload that it finds.  Exact, distributions included.
+    Valid for any load.  The workload has density λ p_0 exp(-(μ - λ) x) up to the limit and falls as exp(-μ x) beyond
+    it; an admitted customer waits for the workload that it finds.  Exact, distributions included.
     Reference: Gavish and Schweitzer, The Markovian Queue with Bounded Waiting Time (1977).
     """
     positive(rate=rate, service_mean=service_mean)
@@ -176,10 +179,7 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
     throughput = rate * accepted
 
     def between(t: float) -> float:
-        """Return ∫_t^limit λ exp(-slope y) dy: a probability that is not normalized.
-
-        Computed as a product: mass(limit) - mass(t) would cancel if the two are nearly equal.
-        """
+        """Return ∫_t^limit λ exp(-slope y) dy as a product, which avoids cancellation."""
         return math.exp(-slope * t) * mass(limit - t)
 
     def wait_above(t: float) -> float:

@@ -14,13 +14,13 @@ NUMBERS = (float, int, float | None, int | None, "float", "int", "float | None",
 
 
 def each(model: Callable[..., Any], *arguments: Any, **named: Any) -> dict[str, np.ndarray]:
-    """Figures of a model for arrays of its arguments, which are broadcast.
+    """Evaluate a model for arrays of its arguments, which are broadcast.
 
         theory.each(theory.mmc, np.linspace(1, 13, 100), 1.0, servers=16)["wait_mean"]
 
     Numeric arguments of the model may be arrays; other arguments, such as matrices, are the same for all elements.
 
-    Returns: an array of the broadcast shape for each figure, NaN where the model knows none.
+    Returns: an array of the broadcast shape for each figure, NaN where the model does not give it.
     Raises: UsageError: the arrays do not fit, or the model refuses one of their values.
     """
     bound = inspect.signature(model).bind(*arguments, **named)

@@ -36,9 +36,9 @@ class BatchBounds:
 def bulk_service(rate: float, service_mean: float, max_batch: int) -> BatchPrediction:
     """M/M^[b]/1: the server takes up to b waiting customers at a time.
 
-    b is `max_batch`; the service of a batch is exponential, independent of its size.
-    An arrival during a service waits for its end.  With r the root in (0, 1) of μ r^(b+1) - (λ + μ) r + λ = 0, k wait
-    behind a busy server with probability A r^k, and P(W > t) = A / (1 - r) exp(-μ (1 - r^b) t).  Exact.
+    b is `max_batch`; the service of a batch is exponential, independent of its size; later arrivals wait for its end.
+    With r the root in (0, 1) of μ r^(b+1) - (λ + μ) r + λ = 0, k customers wait behind a busy server with probability A
+    r^k (A is constant), and P(W > t) = A / (1 - r) exp(-μ (1 - r^b) t).  Exact.
     Reference: Bailey, On Queueing Processes with Bulk Service (1954); Neuts, A General Class of Bulk Queues with
     Poisson Input (1967), with minimum 1; Medhi, Waiting Time Distribution in a Poisson Queue with a General Bulk
     Service Rule (1975).
@@ -125,7 +125,6 @@ def greedy_batches(rate: float, per_item: float, fixed: float, max_batch: int | 
 
 
 def _waiting_at_ends(rate: float, per_item: float, fixed: float, max_batch: int | None, name: str) -> np.ndarray:
-    """Return the distribution of the number waiting when services end, truncated."""
     slope = rate * per_item
     if max_batch is None:
         mean = (rate * fixed + 1) / (1 - slope)
@@ -161,7 +160,6 @@ def _solve(rate: float, per_item: float, fixed: float, max_batch: int | None, si
 
 
 def _solve_banded(rate: float, per_item: float, fixed: float, max_batch: int, size: int) -> np.ndarray:
-    """Return this distribution for batches of at most `max_batch`, by a banded system."""
     from scipy.linalg import solve_banded
 
     full = rate * (per_item * max_batch + fixed)
@@ -194,7 +192,6 @@ def _poisson(mean: float, size: int) -> np.ndarray:
 
 
 def _tails(rate: float, per_item: float, fixed: float, sizes: np.ndarray, empty: float) -> dict[str, Any]:
-    """Return distributions of wait and response for batches without a size limit."""
     count = np.flatnonzero(sizes)
     times = per_item * count + fixed
     mean = float(sizes @ np.arange(len(sizes)))

@@ -19,7 +19,7 @@ class Saturation(NamedTuple):
     """Completion rate of gangs in a queue that is never empty.
 
     throughput   completions per second, in all; `by_class` by class
-    load         rate of arrivals over `throughput`; a queue in front of the servers is stable below 1
+    load         rate of arrivals / `throughput`; a queue in front of the servers is stable if it is below 1
     utilization  share of the servers that is busy; the rest is free and too small for the next gang
     """
 
@@ -96,9 +96,10 @@ def retrials(
 
     No call reneges for good.  `wait_mean` counts from the first try, `delayed` is the share of first tries that find no
     server free, `queue_length_mean` the number of calls between tries.  For one server without a queue E[W] = ρ (E[S] +
-    retry mean) / (1 - ρ); else the chain is solved whose level is the number of calls between tries, up to a level with
-    probability below 1e-15.  With a queue (M/M/c+M with retrials) `queue_length_mean` and `jobs_in_system_mean` are of
-    the tries that wait or are served, and `loss` is the share of tries that end waiting.  Exact, means only.
+    retry mean) / (1 - ρ); otherwise a chain is solved, whose level is the number of calls between tries; it is cut at a
+    level with a probability below 1e-15.  With a queue (M/M/c+M with retrials) `queue_length_mean` and
+    `jobs_in_system_mean` are of the tries that wait or are served, and `loss` is the share of tries that end waiting.
+    Exact, means only.
     Raises: UsageError: no steady state, or too many calls between tries.
     Reference: Falin and Templeton, Retrial Queues (1997).
     """
@@ -152,7 +153,7 @@ def retries_in_vain(
 def _between_tries(
     name: str, rate: float, service_mean: float, servers: int, retry_mean: float, patience_mean: float
 ) -> tuple[list[Level], list[np.ndarray]]:
-    """Return chain levels by calls between tries, and success probabilities of tries."""
+    """Return levels by the number of calls between tries, and their probabilities."""
     longest, edge, room = 64, 1.0, servers + (32 if patience_mean else 0)
     while edge > 1e-15:
         inside = np.arange(1, room + 1)

@@ -25,8 +25,8 @@ def mg1_breakdowns(
 
     service   its phases, or seconds if constant; after a failure a customer restarts the same service
     First come, first served.  `wait_mean` ends at the first start; `utilization` includes the lost work.
-    From the first two moments of a completion C, failures and repairs included, with ξ = 1 / uptime:
-    E[T] = E[C] + λ E[C²] / (2 (1 - λ E[C])) + ξ E[R²] / (2 (1 + ξ E[R])).  Exact, means only.
+    From the first two moments of the completion time C (failures and repairs included), the repair time R, and ξ = 1 /
+    uptime: E[T] = E[C] + λ E[C²] / (2 (1 - λ E[C])) + ξ E[R²] / (2 (1 + ξ E[R])).  Exact, means only.
 
     Raises: UsageError: no steady state, or services so long that E[C²] is infinite.
     """
@@ -47,8 +47,9 @@ def mg1_breakdowns(
 def completion(
     service: PhaseType | float, uptime_mean: float, repair_mean: float, repair_scv: float = 1.0
 ) -> tuple[float, float]:
-    """First two moments of the time from the start of a service to its end.
+    """First two moments of a completion time: from a service's start to its end.
 
+    Failures and repairs are included.
     Raises: UsageError: services so long that the second moment is infinite.
     """
     positive(uptime_mean=uptime_mean, repair_mean=repair_mean)
@@ -70,7 +71,10 @@ def completion(
 
 
 def varies_finitely(service: PhaseType | float, uptime_mean: float) -> bool:
-    """Return True if service with repairs has a third moment, the wait a variance."""
+    """Return True if the variance of the waits is finite.
+
+    The condition is a finite third moment of the completion time (service and repairs).
+    """
     return not isinstance(service, PhaseType) or 3 / uptime_mean < _slowest(service)
 
 
@@ -82,8 +86,7 @@ def _slowest(service: PhaseType) -> float:
 def _divided(service: PhaseType | float, points: list[float]) -> float:
     """Return the mean over the service s of the divided difference of exp(θs).
 
-    At the points θ = 0 and ξ it is (exp(ξs) - 1) / ξ.  The product of resolvents, or Opitz's matrix, avoids
-    cancellation.
+    At the points θ = 0 and ξ it is (exp(ξs) - 1) / ξ.  Resolvents, or Opitz's matrix, avoid cancellation.
     """
     from scipy.linalg import expm
 
@@ -125,9 +128,9 @@ def mg1_setup(
     """M/G/1 with a server that sleeps when idle, and needs a set-up to wake.
 
     The server sleeps after `sleep_after` idle seconds, and an arrival wakes it.  First come, first served; the set-up
-    counts as waiting.  The wait of M/G/1 is longer by p (E[U] + λ E[U²] / 2) / (1 + λ p E[U]), where p = exp(-λ
-    `sleep_after`) is the probability that the first customer after an idle time finds the server asleep.  Exact, means
-    only.
+    counts as waiting.  The wait of M/G/1 is longer by p (E[U] + λ E[U²] / 2) / (1 + λ p E[U]), where U is the set-up
+    time, and p = exp(-λ `sleep_after`) is the probability that the first customer after an idle time finds the server
+    asleep.  Exact, means only.
     Reference: Levy and Kleinrock, A Queue with Starter and a Queue with Vacations (1986).
     """
     from hetsim.theory.general import mg1
@@ -146,12 +149,12 @@ def mphc_setup(rate: float, service: PhaseType, servers: int, setup: PhaseType |
     An arrival that finds a server asleep wakes it, and remains assigned to it even if another server becomes free
     earlier; so no set-up is aborted.  If no server is asleep the arrival waits for the first free server, without a
     set-up.  First come, first served; the set-up counts as waiting.  Exact for phases, means only: customers of M/PH/c
-    begin with the set-up unless they waited for a server.  A constant set-up is extrapolated from those of 1, 2, ...
-    equal stages by a polynomial in 1 / stages; `error` is the sum of its last two steps.
+    begin with the set-up unless they waited for a server.  For a constant set-up, results with 1, 2, ... equal stages
+    are extrapolated by a polynomial in 1 / stages; `error` is the sum of its last two steps.
 
     Raises: UsageError: no steady state, or too many states.
     Reference: Welch, On a Generalized M/G/1 Queuing Process in Which the First Customer of Each Busy Period Receives
-    Exceptional Service (1964), for one server; the chain is solved.
+    Exceptional Service (1964), for one server; here the chain is solved.
     """
     positive(rate=rate)
     whole_number(1, servers=servers)
@@ -176,7 +179,6 @@ def _wait_with_setup(rate: float, service: PhaseType, servers: int, setup: Phase
 
 
 def _wait_with_constant_setup(rate: float, service: PhaseType, servers: int, setup: float) -> tuple[float, float]:
-    """Return the mean wait, by Neville's scheme at 1 / stages = 0, and relative error."""
     row: list[float] = []
     step = error = math.inf
     for stages in range(1, MAX_STAGES + 1):
@@ -193,5 +195,5 @@ def _wait_with_constant_setup(rate: float, service: PhaseType, servers: int, set
 
 
 def quick_setup(service: PhaseType, servers: int, stages: int = 2) -> bool:
-    """Return True if `mphc_setup` takes about a second with this number of stages."""
+    """Return True if `mphc_setup` with these stages takes at most about a second."""
     return is_quick(math.comb(servers + stages + len(service.start) - 1, servers), servers)

@@ -56,8 +56,7 @@ def servers_for_delay(load: float, most: float) -> int:
 def servers_for_wait(rate: float, service_mean: float, longest: float, share: float | None = None) -> int:
     """Return the minimum number of servers for an M/M/c mean wait up to `longest`.
 
-    With `share`, as in service levels: at least that share of the arrivals waits no longer than `longest` (which may
-    then be 0).
+    With `share`, at least that share of the arrivals waits no longer than `longest`, which may then be 0.
     """
     positive(rate=rate, service_mean=service_mean)
     load = rate * service_mean
@@ -75,12 +74,10 @@ def servers_for_wait(rate: float, service_mean: float, longest: float, share: fl
 
 
 def _first_delay_system(load: float, met: Callable[[int, float], bool]) -> int:
-    """Return the minimum stable number of servers c for which `met(c, C(c, a))`."""
     return next(c for c, lost in _losses(load) if c > load and met(c, _delayed(lost, load, c)))
 
 
 def _losses(load: float) -> Iterator[tuple[int, float]]:
-    """Yield the numbers of servers from 1 on, each with its B(c, a)."""
     lost = 1.0
     for servers in range(1, MAX_SERVERS + 1):
         lost *= load
@@ -143,7 +140,7 @@ def _smooth_b(load: float, servers: int) -> float:
 class Staffing:
     """The square-root rule, compared with the exact result.
 
-    servers        ⌈a + β √a⌉
+    servers        ⌈a + β √a⌉, with a the load λ E[S]
     safety         β
     delayed        exact share delayed with this number of servers (Erlang C)
     delayed_limit  share delayed in the limit, which is the requested share
@@ -160,7 +157,7 @@ class Staffing:
 def halfin_whitt(rate: float, service_mean: float, delayed: float) -> Staffing:
     """M/M/c with a share `delayed` of the arrivals waiting: square-root staffing.
 
-    c ≈ a + β √a, where (1 + β Φ(β) / φ(β))^-1 = delayed.
+    c ≈ a + β √a, with a the load, and β from (1 + β Φ(β) / φ(β))^-1 = delayed (Φ, φ: the standard normal distribution).
     The rule is the limit for many servers; the exact number is returned, too.  In 480 pairs of a load from 0.5 to 5,000
     and a share from 0.1 to 95 %, the two differ by at most two servers, and by at most one in 87 %.
     Reference: Halfin and Whitt, Heavy-Traffic Limits for Queues with Many Exponential Servers (1981).

@@ -58,8 +58,8 @@ def mdc(rate: float, service_mean: float, servers: int) -> Prediction:
     """M/D/c, first come first served: constant service D on several servers.
 
     Exact, means only.  Each server serves every c-th customer, like a single server with Erlang-c gaps; so by Spitzer
-    E[W] = Σ_k E[(kD - gaps of kc customers)^+] / k, and P(W = 0) = exp(-Σ_k P(these gaps < kD) / k).  Near a load of 1,
-    where that sum is long, by the roots of z^c = exp(a (z - 1)) in the unit circle.
+    E[W] = Σ_k E[(kD - gaps of kc customers)^+] / k, and P(W = 0) = exp(-Σ_k P(these gaps < kD) / k).  Near a load of 1
+    that sum is long, so the roots of z^c = exp(a (z - 1)) in the unit circle are used instead.
     Reference: Crommelin, Delay Probability Formulae when the Holding Times are Constant (1932); Spitzer, A
     Combinatorial Lemma and Its Application to Probability Theory (1956).
     """
@@ -158,7 +158,6 @@ class ConstantJumps:
         self.sums = [1.0]
 
     def _grow(self, size: int) -> None:
-        """Extend the weights of the number in system up to `size`, by flow balance."""
         weights, more = self.weights, self.more
         while len(weights) <= size:
             n = len(weights) - 1
@@ -208,9 +207,9 @@ def gim1(
 ) -> Prediction:
     """GI/M/1: independent gaps, exponential service; distributions included.
 
-    `gap_complement(s)` is 1 - A*(s) = E[1 - exp(-s gap)], the complement of the transform of the gaps: of constant gaps
-    `-math.expm1(-s / rate)`, of exponential ones `s / (rate + s)`.  1 minus a computed A*(s) is possible too, but loses
-    digits near a load of 1.
+    `gap_complement(s)` is 1 - A*(s) = E[1 - exp(-s gap)], the complement of the transform of the gaps: for constant
+    gaps `-math.expm1(-s / rate)`, for exponential gaps `s / (rate + s)`.  1 minus a computed A*(s) is possible too, but
+    loses digits near a load of 1.
 
     An arrival finds the server busy with probability σ = A*(μ (1 - σ)), and then P(W > t) = σ exp(-μ (1 - σ) t).
     Exact.  Reference: Kendall, Stochastic Processes Occurring in the Theory of Queues (1953).
@@ -243,11 +242,11 @@ def allen_cunneen(
     rate: float, service_mean: float, servers: int, arrival_scv: float, service_scv: float,
     service_third: float = math.inf,
 ) -> Prediction:  # fmt: skip
-    """G/G/c: E[W] ≈ (c_a² + c_s²) / 2 × that of M/M/c.
+    """G/G/c: E[W] ≈ (arrival scv + service scv) / 2 × E[W] of M/M/c.
 
-    An approximation, but exact for M/M/c and for M/G/1.  `service_third` is the third central moment of a service over
-    mean³ (2 if exponential, inf if unknown); only the error depends on it, not the formula.  `error` is that of
-    `_error_of_mgc` for Poisson arrivals (an scv of 1), inf for other arrivals; correlated arrivals have larger errors.
+    An approximation, but exact for M/M/c and for M/G/1.  `service_third` is the third central moment of a service
+    divided by mean³ (2 if exponential, inf if unknown); only the error depends on it, not the formula.  `error` is that
+    of `_error_of_mgc` for Poisson arrivals (an scv of 1), inf for other arrivals.
     Reference: Allen, Probability, Statistics, and Queueing Theory (1990), §5.3, after Cunneen; Kingman (1962) for the
     limit in heavy traffic.
     """

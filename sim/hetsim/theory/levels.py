@@ -28,7 +28,7 @@ MAX_TAIL_PHASES = 120
 
 
 class Level(NamedTuple):
-    """Rates out of a level, by state: to the level above, within, to the level below."""
+    """Transition rates out of the states of a level: upward, within it, and downward."""
 
     up: Floats
     within: Floats  # the diagonal is ignored
@@ -165,9 +165,9 @@ def _map_phc(name: str, switch: Floats, arrive: Floats, service: PhaseType, serv
 def _map_levels(
     name: str, switch: Floats, arrive: Floats, service: PhaseType, servers: int, waited: Floats | None = None
 ) -> tuple[list, Level]:
-    """Return the levels up to all servers busy, and that of all higher levels.
+    """Return the levels up to all servers busy, and the one level that repeats above.
 
-    `waited`: first-phase probabilities of customers that had to wait, if not `service.start`.
+    `waited`: probabilities of the first phase for customers that had to wait, if they differ from `service.start`.
     """
     phases, still = len(service.start), np.eye(len(arrive))
     _bounded(name, len(arrive) * states_of(service, servers))
@@ -195,8 +195,7 @@ def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Predictio
 
     kinds   mean service and number of servers of each kind, in order of preference, for example fastest first
 
-    First come, first served; a customer remains on its server.  Exact; the state is the number of busy servers of each
-    kind.
+    First come, first served; a customer remains on its server.  Exact; a state is the numbers of busy servers by kind.
 
     Raises: UsageError: no steady state, or too many states.
     Reference: Gumbel, Waiting Lines with Heterogeneous Servers (1960); Singh, Two-Server Markovian Queues with
@@ -254,12 +253,11 @@ def two_priorities(classes: Sequence[Sequence[float]], servers: int, preemptive:
 
 
 def _longest(higher: Sequence[float], servers: int) -> int:
-    """Return the number of higher-class customers with a probability of about 1e-15."""
     return servers + math.ceil(-34 / math.log(higher[0] * higher[1] / servers))
 
 
 def are_quick(classes: Sequence[Sequence[float]], servers: int, preemptive: bool) -> bool:
-    """Return True if `two_priorities` takes about a second."""
+    """Return True if `two_priorities` takes at most about a second."""
     longest = _longest(classes[0], servers)
     return is_quick(longest if preemptive else (servers + 1) * longest, servers)
 
@@ -317,15 +315,14 @@ def states_of(service: PhaseType, servers: int) -> int:
 
 
 def is_quick(states: int, servers: int) -> bool:
-    """Return True if such a chain can be solved in at most about a second."""
+    """Return True if a chain of this size can be solved in at most about a second."""
     return servers * states**2 <= MAX_WORK
 
 
 def modulation(rates: Sequence[float], switching: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return what a modulated rate adds to the scv of gaps, and its relaxation time.
+    """Return the scv that a modulated rate adds to gaps, and the relaxation time.
 
-    The first is the long-run index of dispersion of counts, minus 1; the second the longest relaxation time of the
-    chain.
+    The first value is the long-run index of dispersion of counts, minus 1; the second is the longest relaxation time.
     """
     arrive, switch = np.array(rates, dtype=float), np.array(switching, dtype=float)
     shares, generator = stationary(switch), _generator(switch, np.zeros(len(switch)))
@@ -345,17 +342,13 @@ def _generator(within: Floats, leaving: Floats) -> Floats:
 
 
 def _occupancies(busy: int, phases: int) -> Floats:
-    """Return all counts of busy servers by phase, one row each, in ascending order."""
     bars = np.array(list(combinations(range(busy + phases - 1), phases - 1)), dtype=int)
     ends = np.full((len(bars), 1), -1)
     return np.diff(np.hstack([ends, bars, ends + busy + phases]), axis=1) - 1
 
 
 def _moves(states: Floats, to: Floats, rates: Floats) -> Floats:
-    """Return rates between states: a server moves from phase i to j at `rates[i, j]`.
-
-    The index after the last phase stands for the idle phase, from or to which one server moves.
-    """
+    """Rates between states: from phase i to j at `rates[i, j]`; last index: idle."""
     flows, phases = np.zeros((len(states), len(to))), states.shape[1]
     place = {tuple(state): number for number, state in enumerate(to.tolist())}
     one, busy = np.eye(phases + 1, phases, dtype=int), np.hstack([states, np.ones((len(states), 1), dtype=int)])
@@ -370,7 +363,7 @@ def _solved(levels: list[Level], alike: Level) -> tuple[list[Floats], Floats]:
     """Return π of each of `levels`, and R of the levels above, which equal `alike`.
 
     The `down` of `alike` leads to the next level below.
-    Below R, π(n + 1) = π(n) R(n), from the last level downward; π(0) is that of the chain censored to level 0.
+    In `levels`, π(n + 1) = π(n) R(n), with R(n) computed downward; π(0) is that of the chain censored to level 0.
     """
     powers = alike.up @ np.linalg.inv(-_generator(alike.within, alike.up.sum(axis=1) + alike.down.sum(axis=1))
                                       - alike.up @ _first_passage(alike))  # fmt: skip
@@ -389,7 +382,6 @@ def _solved(levels: list[Level], alike: Level) -> tuple[list[Floats], Floats]:
 
 
 def _inside(levels: list[Level], alike: Level) -> tuple[float, Floats]:
-    """Return the mean level, and the probabilities of states within levels."""
     chances, powers = _solved(levels, alike)
     apart, last = np.eye(len(powers)) - powers, len(levels) - 1
     beyond = np.linalg.solve(apart.T, powers.T @ chances[-1])  # all above the last level

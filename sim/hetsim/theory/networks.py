@@ -99,8 +99,7 @@ def tandem(rate: float, stations: Sequence[Station | tuple[Any, ...]]) -> Networ
     """A tandem: Poisson arrivals visit all stations in order, such as CPU, PCIe, GPU.
 
     The departures of an M/M/c are Poisson again, so that each station is an M/M/c with the same rate: exact.  With
-    single servers throughout, the times at the stations are independent, and the distribution of their sum is exact
-    too.
+    single servers throughout, times at the stations are independent, and their sum is exact too.
     Reference: Burke, The Output of a Queuing System (1956); Reich, Waiting Times when Queues are in Tandem (1957).
     """
     positive(rate=rate)
@@ -173,9 +172,9 @@ def closed_classes(
 def fork_join(rate: float, service_mean: float, branches: int) -> Prediction:
     """Fork-join: each task has one part per server, and ends with its last part.
 
-    Poisson arrivals, exponential parts, one queue per server.  Exact for two servers, E[T] = (12 - ρ) / 8 of M/M/1's;
-    for more an approximation by Nelson and Tantawi: within 5 % for up to 32 servers, as measured by them and here.
-    `wait_mean` is the response minus the mean of the longest part.
+    Poisson arrivals, exponential parts, one queue per server.  Exact for two servers, E[T] = (12 - ρ) / 8 × that of
+    M/M/1; for more servers it is an approximation by Nelson and Tantawi: within 5 % for up to 32 servers, as measured
+    by them and here. `wait_mean` is the response minus the mean of the longest part.
     Reference: Flatto and Hahn, Two Parallel Queues Created by Arrivals with Two Demands (1984); Nelson and Tantawi,
     Approximate Analysis of Fork/Join Synchronization in Parallel Queues (1988).
     """

@@ -12,7 +12,9 @@ class Thresholds:
     """Maximum numbers of customers in an M/M/1 system at which an arrival joins.
 
     The arriving customer is counted.
-    individual  the choice of each customer for itself; social: the maximum welfare; revenue: the fee that earns most
+    individual  threshold if each customer chooses for itself
+    social      threshold that maximizes the welfare
+    revenue     threshold under the fee that earns most
     welfare     reward minus cost of waiting, per second, under the social threshold
     welfare_individual  the same under the individual threshold
     toll        maximum fee at which customers join up to the social threshold (0 if both thresholds agree)
@@ -29,7 +31,7 @@ class Thresholds:
 def naor(rate: float, service_mean: float, reward: float, cost: float) -> Thresholds:
     """Naor's M/M/1: a service has a `reward`, and each second in the system a `cost`.
 
-    Arriving customers see the queue.
+    Arriving customers see the queue.  R is the reward, C the cost, p_n and L_n the loss and the mean number in M/M/1/n.
     Individual: n_s = ⌊R μ / C⌋.  Social: the n with the most λ R (1 - p_n) - C L_n, by Naor's inequality.  Revenue: a
     fee of R - C n / μ keeps the queue at n and earns λ (1 - p_n) (R - C n / μ).  Always revenue ≤ social ≤ individual.
     Exact, any load.
@@ -59,8 +61,7 @@ def naor(rate: float, service_mean: float, reward: float, cost: float) -> Thresh
 def _social(load: float, ratio: float, most: int) -> int:
     """Return the last threshold n that raises the welfare of all customers together.
 
-    (n (1 - ρ) - ρ (1 - ρ^n)) / (1 - ρ)² ≤ Rμ/C, as a sum of positive terms.
-    The welfare itself is too flat near its maximum to be compared.
+    The condition (n (1 - ρ) - ρ (1 - ρ^n)) / (1 - ρ)² ≤ Rμ/C is used, as the welfare is too flat near its maximum.
     """
     power = inner = needed = 1.0
     for n in range(1, most):
@@ -75,7 +76,7 @@ def _social(load: float, ratio: float, most: int) -> int:
 def _revenue(load: float, ratio: float, most: int) -> int:
     """Return the last threshold n that earns more revenue than n - 1.
 
-    n + (1 - ρ^(n-1)) (1 - ρ^(n+1)) / (ρ^(n-1) (1 - ρ)²) ≤ Rμ/C.
+    The condition is n + (1 - ρ^(n-1)) (1 - ρ^(n+1)) / (ρ^(n-1) (1 - ρ)²) ≤ Rμ/C.
     """
     below = 0.0
     power, above = load, 1 + load

@@ -44,10 +44,10 @@ def nonpreemptive(classes: Sequence[Class | tuple[float, ...]], servers: int = 1
 def preemptive_resume(classes: Sequence[Class | tuple[float, ...]], servers: int = 1) -> tuple[Prediction, ...]:
     """Preemptive-resume priorities, the highest first; preemption costs no time.
 
-    One server: E[T_k] = E[S_k] / (1 - σ_{k-1}) + Σ_{i ≤ k} λ_i E[S_i²] / 2 / ((1 - σ_{k-1}) (1 - σ_k)).  Several, with
-    one exponential service common to all: classes 1 to k together are an M/M/c; for two classes with services of their
-    own the chain is solved.  Exact, means only; `wait_mean` is response minus service, suspended time included (the
-    simulator's wait ends at the first start).
+    With one server and σ_k the load of classes 1 to k, E[T_k] = E[S_k] / (1 - σ_{k-1}) + Σ_{i ≤ k} λ_i E[S_i²] / 2 /
+    ((1 - σ_{k-1}) (1 - σ_k)).  With several servers and one exponential service common to all, classes 1 to k together
+    are an M/M/c; for two classes with services of their own the chain is solved.  Exact, means only; `wait_mean` is
+    response minus service, suspended time included (the simulator's wait ends at the first start).
     Reference: White and Christie, Queuing with Preemptive Priorities or with Breakdown (1958); Buzen and Bondi, The
     Response Times of Priority Classes under Preemptive Resume in M/M/m Queues (1983).
     """
@@ -74,7 +74,6 @@ def preemptive_resume(classes: Sequence[Class | tuple[float, ...]], servers: int
 
 
 def _of_chain(kind: str, given: list[Class], servers: int) -> tuple[Prediction, ...]:
-    """Predict two classes with different exponential services at several servers."""
     from hetsim.theory.levels import two_priorities
 
     waits = two_priorities(given, servers, preemptive=kind == "preemptive-resume")

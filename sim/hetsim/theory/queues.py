@@ -159,9 +159,9 @@ def _longest_queue(rate: float, capacity: float, leaving: float) -> int:
 def closed_loop(clients: int, think_mean: float, service_mean: float, servers: int = 1) -> Prediction:
     """N clients that each think, send one task, and wait until it completes.
 
-    The machine repair model M/M/c//N.  A birth-death chain with births (N - k) / Z and deaths min(k, c) μ.  Exact,
-    whatever the distribution of thinking (Baskett, Chandy, Muntz and Palacios 1975).  Reference: Palm, The Assignment
-    of Workers in Servicing Automatic Machines (1958).
+    The machine repair model M/M/c//N.  A birth-death chain with births (N - k) / Z (Z is the mean think time) and
+    deaths min(k, c) μ.  Exact, whatever the distribution of thinking (Baskett, Chandy, Muntz and Palacios 1975).
+    Reference: Palm, The Assignment of Workers in Servicing Automatic Machines (1958).
     """
     whole_number(1, clients=clients, servers=servers)
     positive(think_mean=think_mean, service_mean=service_mean)

@@ -94,8 +94,7 @@ def best_threshold(rate: float, fast_mean: float, slow_mean: float) -> int:
 
     The mean response decreases up to this threshold and increases from it on: the search brackets it between two powers
     of two, and bisects.  Means are compared to 13 digits; thresholds with equal means count as equally good.
-    Raises: UsageError: no steady state with both servers, a slow server that is the faster one, or a best threshold
-    above 2,000.
+    Raises: UsageError: no steady state with both servers, a faster "slow" server, or a best threshold above 2,000.
     """
     if slow_mean < fast_mean:
         raise UsageError(f"slow_mean must be at least fast_mean ({fast_mean:g} s); got {slow_mean:g} s")
@@ -119,7 +118,7 @@ def power_of_choices(rate: float, service_mean: float, servers: int, choices: in
     """Power of d choices: a task joins the shortest of d queues drawn at random.
 
     rate      arrivals at all servers together
-    choices   number of distinct queues that are compared: up to 2, or all of up to three (join the shortest queue)
+    choices   number of distinct queues that are compared: 1 or 2, or with up to three servers all (join the shortest)
 
     Poisson arrivals, exponential services, one server per queue, first come first served.  Exact for up to three
     servers, by solving the chain, and for one choice.  For more servers an approximation: the fixed point of infinitely
@@ -127,8 +126,8 @@ def power_of_choices(rate: float, service_mean: float, servers: int, choices: in
     servers exact.
     It was within 1 % of chains and simulations of 4 to 50 servers at loads up to 0.95, and `error` is 2 %; at higher
     loads the error is unknown.  The fixed point alone is 30 % too low with 4 servers at a load of 0.9.  Means only.
-    Raises: UsageError: no steady state, more choices than servers, or than 2 with more than three servers; a load below
-    0.001, at which hardly any task waits.
+    Raises: UsageError: no steady state, more choices than servers, or more than 2 choices with more than three servers;
+    a load below 0.001, at which hardly any task waits.
     Reference: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001); Gast and Van Houdt, A Refined
     Mean Field Approximation (2017).
     """

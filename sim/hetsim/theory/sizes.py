@@ -50,8 +50,7 @@ def srpt(rate: float, sizes: Any, edges: Sequence[float] = (), at: Any = None) -
 def sjf(rate: float, sizes: Any, edges: Sequence[float] = (), at: Any = None) -> SizePrediction:
     """M/G/1 under shortest job first, without preemption.
 
-    E[W(x)] = λ E[S²] / 2 / (1 - ρ(x))².  Exact.  Reference: Phipps, Machine Repair as a Priority Waiting-Line Problem
-    (1956).
+    E[W(x)] = λ E[S²] / 2 / (1 - ρ(x))².  Exact.  Phipps, Machine Repair as a Priority Waiting-Line Problem (1956).
     """
     law = _Sizes(rate, sizes, [*edges], at)
     wait = rate * law.second / 2 / (1 - rate * law.below(law.x)) ** 2
@@ -96,10 +95,7 @@ def las(
 
 
 class _Sizes:
-    """Sizes at Gauss nodes of panels, which are halved until three moments are exact.
-
-    Cumulative integrals are stored at the nodes of each panel and, in a last column, at its upper end.
-    """
+    """Sizes at Gauss nodes of panels, which are halved until three moments are exact."""
 
     def __init__(self, rate: float, sizes: Any, edges: list[float], at: Any):
         positive(rate=rate)
@@ -122,8 +118,6 @@ class _Sizes:
         stable(rate * self.mean, 1, "M/G/1")
 
     def _refined(self, bounds: np.ndarray, unit: np.ndarray) -> np.ndarray:
-        """Return the bounds of panels that are short enough."""
-
         def moments(low: np.ndarray, high: np.ndarray) -> np.ndarray:
             half = (high - low)[:, None] / 2
             x = low[:, None] + half * (1 + unit)
@@ -146,17 +140,14 @@ class _Sizes:
         return np.unique(np.concatenate(ready))
 
     def expected(self, values: np.ndarray) -> float:
-        """Return the mean of values at the nodes."""
         return float((values * self.density * self.half * self.weights).sum())
 
     def integral(self, values: np.ndarray) -> np.ndarray:
-        """Return ∫_0^x of values at the nodes."""
         ends = np.cumsum((self.half * values * self.weights).sum(axis=1))
         before = np.concatenate([[0.0], ends[:-1]])[:, None]
         return np.column_stack([before + self.half * (values @ self.inner), ends])
 
     def below(self, values: np.ndarray) -> np.ndarray:
-        """Return E[values; S ≤ x]."""
         return self.integral(values * self.density)
 
     def above(self) -> np.ndarray:
@@ -167,7 +158,6 @@ class _Sizes:
         return np.maximum(np.column_stack([after + inner, after]), 0.0)
 
     def second_up_to(self) -> np.ndarray:
-        """Return E[min(S, x)²]."""
         return self.below(self.x**2) + self.ends**2 * self.above()
 
     def prediction(self, model: str, wait: np.ndarray, residence: np.ndarray) -> SizePrediction:

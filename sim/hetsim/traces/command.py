@@ -130,10 +130,11 @@ def validate(
     before the log, limits, priorities, or unknown.
 
     With --cluster, or if FILE is a scenario (.yaml) with a cluster, the trace is replayed as it was recorded, and
-    simulated wait, response and allocation are printed next to the recorded values.  Gangs use several nodes if the
-    record says so, or if it names no node and they fit on none; jobs that can never run there are skipped, with the
-    reason.  Then, and if FILE is a mapping (.yaml without a cluster), waits under --policy are simulated with the
-    inferred limits and capacities, one step after the other; --scenario writes the last of these scenarios.
+    simulated wait, response and allocation are printed next to the recorded values.  A gang uses several nodes if the
+    record says so, or if it names no node and the gang fits on no single node; jobs that can never run on the cluster
+    are skipped, with the reason.  Then, and if FILE is a mapping (.yaml without a cluster), waits under --policy are
+    simulated with the inferred limits and capacities, one step after the other; --scenario writes the last of these
+    scenarios.
     """
     from hetsim.traces.contents import rows_word
     from hetsim.traces.waits_command import subject_of
@@ -177,9 +178,10 @@ def identify(
     """Identify the scheduler that made a log, from its starts.
 
     At each instant of the log each scheduler computes which jobs it would start, from the jobs that ran and waited then
-    on record.  Orders (arrival, size, time, class, shares of users), disciplines (no overtaking, overtaking by all jobs
-    that fit, EASY and conservative backfilling), limits and placements are fitted on one half of the jobs and judged on
-    the other: by the share of starts that they explain to the second, or to the cycle in which the site decides.
+    according to the log.  Orders (arrival, size, time, class, shares of users), disciplines (no overtaking, overtaking
+    by all jobs that fit, EASY and conservative backfilling), limits and placements are fitted on one half of the jobs
+    and judged on the other: by the share of starts that they explain to the second, or to within one decision cycle of
+    the site.
     """
     from hetsim.traces import identify as report
     from hetsim.traces.waits_command import subject_of, write_scenario
@@ -204,7 +206,7 @@ def identify(
 
 @dataclass
 class _Told:
-    """Output of a command: a mapping as JSON, or lines; and remarks."""
+    """Output of a command: a mapping (for JSON) or lines, and remarks."""
 
     mapping: dict[str, Any]
     lines: list[str] = field(default_factory=list)
@@ -219,7 +221,6 @@ def _tell_waits(
     output: _Told, file: str, subject: "Subject", policy: str | None, simulate: bool, scenario: Path | None,
     page: Path | None, quiet: bool,
 ) -> None:  # fmt: skip
-    """Add the results on a log's recorded waits to the output, and write the page."""
     from hetsim.traces import waits_command, waits_report
     from hetsim.traces.waits_report import write_waits
 
@@ -242,7 +243,6 @@ def _in_yaml(file: str) -> bool:
 
 
 def _source(file: str, form: str | None, options: tuple[str, ...], cluster: str | None) -> dict[str, Any] | None:
-    """Return the scenario of a file, or of a log with a node list; else None."""
     from hetsim.scenario.file import document
 
     if _in_yaml(file):
@@ -262,14 +262,12 @@ def _source(file: str, form: str | None, options: tuple[str, ...], cluster: str 
 
 
 def _one_trace(source: dict[str, Any]) -> bool:
-    """Return True if the workload of a scenario is one trace of tasks."""
     entries = source.get("workload")
     entries = entries if isinstance(entries, list) else [entries]
     return len(entries) == 1 and isinstance(entries[0], dict) and isinstance(entries[0].get("trace"), dict)
 
 
 def _trace_of(file: str, form: str | None, options: tuple[str, ...]) -> dict[str, Any]:
-    """Return the keys of `trace:`, with the path relative to the current folder."""
     from hetsim.scenario.file import document
 
     if not _in_yaml(file):
@@ -281,7 +279,6 @@ def _trace_of(file: str, form: str | None, options: tuple[str, ...]) -> dict[str
 
 
 def _replay(told: _Told, file: str, source: dict[str, Any], policy: str | None) -> None:
-    """Run a trace as recorded, and compare the cluster's model with the record."""
     from hetsim.experiment.run import one_run, prepare
     from hetsim.traces.waits_command import against_record
 
@@ -347,7 +344,6 @@ def convert(
 
 
 def _write_table(file: str, form: str | None, options: tuple[str, ...], target: Path) -> None:
-    """Write a trace as a plain table, in parts if its reader supports this."""
     from hetsim.traces.contents import rows_word
     from hetsim.workload.readers.task_table import write, write_parts
     from hetsim.workload.rows.text_rows import PARQUET
@@ -376,7 +372,7 @@ def _write_table(file: str, form: str | None, options: tuple[str, ...], target: 
 
 
 def format_of(file: str, form: str | None) -> str:
-    """Return the given format, else the recognized one, else that of a plain table."""
+    """Return the given format; else the recognized one; else that of a plain table."""
     from hetsim.workload.logs.recognize import maybe_table, recognize
 
     if form is not None:
@@ -397,7 +393,6 @@ def read(file: str, form: str | None, options: tuple[str, ...]) -> "TaskTable":
 
 
 def _spec(file: str, form: str | None, options: tuple[str, ...]) -> "TraceSpec":
-    """Return the trace of a log, of a scenario, or of a mapping from `trace map`."""
     from hetsim.scenario.file import document
     from hetsim.scenario.schema.workload import check_traces
 

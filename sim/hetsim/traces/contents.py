@@ -11,7 +11,7 @@ from hetsim.workload.traces import TaskTable
 
 
 def rows_word(table: TaskTable) -> str:
-    """Return the word for the rows of a trace: tasks or requests."""
+    """Return "requests" if the rows of a trace are requests, else "tasks"."""
     return "requests" if table.requests else "tasks"
 
 
@@ -46,7 +46,6 @@ def contents(table: TaskTable) -> dict[str, Any]:
 
 
 def _tokens(table: TaskTable) -> dict[str, Any]:
-    """Return token counts of a trace's requests, and the share of repeated prompts."""
     names = [name for name in ("prompt_tokens", "output_tokens") if name in table.extra]
     tokens: dict[str, Any] = {"tokens": {name: _spread(table.extra[name]) for name in names}}
     if table.hash_ids is not None and len(table.hash_ids.values):
@@ -96,7 +95,6 @@ def text_of(found: dict[str, Any]) -> list[str]:
 
 
 def _sizes_text(found: dict[str, Any]) -> list[str]:
-    """Return lines of tasks by size: GPUs, or cores if no task uses a GPU."""
     on_cores = all("cores" in row for row in found["sizes"])
     if on_cores and len(found["sizes"]) < 2:
         return []

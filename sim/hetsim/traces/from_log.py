@@ -1,8 +1,8 @@
 """A scenario from a log: cluster, limits and times of reduced capacity.
 
 `variants` are scenarios that add one inferred property after the other, so that simulated waits can be compared with
-the recorded ones: the log as recorded, the log from a cut on with the jobs present then (warm start), with nodes that
-were down, with the limits of users or queues.
+the recorded waits: the log as recorded; then without its beginning, but with the jobs present then (warm start); with
+nodes that were down; with the limits of users or queues.
 """
 
 import inspect
@@ -37,7 +37,7 @@ FEW = 20  # minimum number of jobs for a comparison
 
 @dataclass
 class Variant:
-    """A scenario, its difference from the one before, and its waits."""
+    """A scenario, its difference from the previous variant, and its simulated waits."""
 
     name: str
     document: dict[str, Any]
@@ -55,7 +55,7 @@ class Variant:
 
 @dataclass
 class Compared:
-    """The variants, and notes on what could not be included."""
+    """All variants, and notes on properties of the log that no variant includes."""
 
     variants: list[Variant]
     notes: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Compared:
 
     @property
     def best(self) -> Variant:
-        """The last variant that is nearer to the record than the one before."""
+        """The last variant that is closer to the record than the variant before it."""
         return [one for one in self.variants if one.kept][-1]
 
 
@@ -74,8 +74,8 @@ class Compared:
 def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
     """Return nodes with the capacity that the log shows (`recorded_log.capacity_of`).
 
-    If the log names the nodes of each job, these nodes; otherwise one node with all cores, or, by GPU type, as many
-    nodes of 8 GPUs (fewer if no job uses as many) as necessary.
+    If the log names the nodes of each job, these nodes are returned.  Otherwise the result is one node with all cores,
+    or, for each GPU type, as many nodes of 8 GPUs as necessary (of fewer GPUs if no job uses 8).
     """
     start = table.extra.get("recorded_start", table.arrival)
     begin = np.where(np.isnan(start), table.arrival, start)
@@ -163,10 +163,10 @@ def document_of(
 
 
 def variants(document: dict[str, Any], explained: Explained, pooled: bool, cluster_nodes: list[str] | None) -> Compared:
-    """Return the log as recorded, and steps that add what was inferred.
+    """Return the log as recorded, and steps that each add an inferred property.
 
     `pooled`: the cluster was inferred, or has no partitions, so that limits can become partitions.
-    `cluster_nodes`: names of its nodes, if nodes that were down can be identified.
+    `cluster_nodes`: names of the nodes of the cluster; None if no single node can be down.
     """
     compared = Compared([Variant("as it stands", deepcopy(document))])
     first = compared.variants[0].document
@@ -195,7 +195,7 @@ def variants(document: dict[str, Any], explained: Explained, pooled: bool, clust
 
 
 def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> float | None:
-    """Return the time at which a warm start begins; None if there is none."""
+    """Return the time at which a warm start begins; None if it is not possible."""
     jobs = explained.jobs
     if explained.warm_end <= float(jobs.arrival[0]):
         return None
@@ -212,9 +212,10 @@ def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> flo
 
 
 def _down(explained: Explained, names: list[str] | None, offset: float) -> list[dict[str, Any]]:
-    """Return windows in which nodes are down, as many as the missing capacity.
+    """Return windows in which nodes are down, as many nodes as capacity is missing.
 
-    The nodes are drained before, so early that 95 % of the jobs end in time, since the log shows no interrupted jobs.
+    Nodes are drained before a window, so early that 95 % of the jobs end in time, since the log shows no interrupted
+    jobs.
     """
     if names is None or len(names) < 2:
         return []
@@ -238,7 +239,10 @@ def _down(explained: Explained, names: list[str] | None, offset: float) -> list[
 
 
 def take_in_limits(document: dict[str, Any], kind: str, most: Mapping[str, float], jobs: Jobs) -> None:
-    """Add one partition per limited group on all nodes, and one for other jobs."""
+    """Add a partition for each group with a limit, and a partition for all other jobs.
+
+    Each partition contains all nodes.
+    """
     key = "max_gpus" if jobs.unit == "GPUs" else "max_cpus"
     names = {name: f"{kind}-{name}" for name in most}
     rest = "others"
@@ -258,9 +262,10 @@ def compare(
 ) -> None:
     """Run the variants one after the other; fill in waits and correlations.
 
-    A step is kept if the waits of the half of the jobs not used for inference (`half_of`) are closer to the recorded
-    ones. Only jobs that arrive after the head of the log are compared.  `widest`: GPUs of the largest node.  If all
-    gangs fit on one node, and may use several in the log as recorded, restricting each to one node is a step as well.
+    A step is kept if it makes waits closer to the recorded ones, for the half of the jobs not used for inference
+    (`half_of`).  Only jobs that arrive after `warm_end` are compared.  `widest`: GPUs of the largest node.  If gangs
+    may use several nodes in the log as recorded although all of them fit on one node, a further step restricts each
+    gang to one node.
     """
     begin = explained.warm_end
     gangs = explained.jobs.unit == "GPUs" and 1 < float(explained.jobs.amount.max()) <= widest
@@ -280,7 +285,6 @@ def compare(
 
 
 def _simulate(variant: Variant, begin: float) -> None:
-    """Run a variant, and compare waits of the jobs that arrive from `begin` on."""
     from hetsim.experiment.run import one_run, prepare
 
     tasks = one_run(prepare(variant.document)).tasks

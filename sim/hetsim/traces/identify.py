@@ -34,7 +34,7 @@ MULTIFACTOR = {"size": 0, "priority": 0, "service": 0, "calc_period": 0, "bf_int
 
 
 def identified_of(file: str, subject: Subject) -> Identified:
-    """Judge all rules on a log; ScenarioError if its starts show nothing."""
+    """Judge all rules on a log; ScenarioError if its starts do not allow it."""
     if (jobs := jobs_of(subject.table)) is None:
         text = "has no recorded starts (column recorded_start), from which a scheduler could be inferred"
         raise ScenarioError(Problem(text, file=file))
@@ -52,7 +52,7 @@ def identified_of(file: str, subject: Subject) -> Identified:
 
 
 def policy_of(score: RuleScore, found: Identified) -> dict[str, Any]:
-    """Return the key `policy` for an inferred rule, with the best placement."""
+    """Return the key `policy` for a rule, with the placement that explains most."""
     rule = score.rule
     depth = 0 if rule.discipline == "block" else 101
     scheduler: dict[str, Any] = {"name": FIRST_COME[rule.discipline]}
@@ -78,7 +78,7 @@ def _partition(found: Identified, name: str) -> str:
 
 
 def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], list[str]]:
-    """Return the scenario of a log under the best rule, and notes on omissions."""
+    """Return the scenario of a log under the best rule, and notes on what is omitted."""
     best, half, notes = found.rules[0], found.half, list[str]()
     document = {**subject.document, "policy": policy_of(best, found)}
     document["workload"] = [dict(document["workload"][0])]
@@ -105,7 +105,7 @@ def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], li
 
 
 def name_of(score: RuleScore, found: Identified) -> str:
-    """Return the policy's name, with parameters that differ from the defaults."""
+    """Return a rule's policy, with the parameters that differ from the defaults."""
     scheduler = policy_of(score, found)["scheduler"]
     rule = score.rule
     text = str(scheduler["name"])
@@ -123,7 +123,7 @@ HEADS = ("scheduler", "", "order", "what may pass", "kept by a limit", "explaine
 
 
 def rows(found: Identified) -> list[list[str]]:
-    """Return one row per rule: its policy, its parts, and its explained shares."""
+    """Return a row per rule: name, mark, order, discipline, limits, explained shares."""
     lines = []
     for number, one in enumerate(found.rules):
         order = f"{one.rule.order} of users" if one.rule.order in ("share", "usage") else one.rule.order
@@ -139,13 +139,13 @@ def _percent(share: float) -> str:
 
 
 def explained(score: RuleScore, found: Identified) -> str:
-    """Return a sentence on the share of starts that a rule explains."""
+    """Return a sentence on the fraction of starts that a rule explains."""
     starts = f"{_percent(score.explained)} of the starts within {found.cycle:.3g} s"
     return f"{name_of(score, found)} explains {starts}, and {_percent(score.of_waiting)} of those of jobs that waited"
 
 
 def conclusion(found: Identified) -> list[str]:
-    """Return sentences on the best rule, equal ones, and the unexplained share."""
+    """Return sentences on the best rule, equally good rules, and unexplained starts."""
     best = found.rules[0]
     texts = [explained(best, found)]
     if others := [name_of(one, found) for one in found.rules[1:] if one.alike]:
@@ -160,7 +160,7 @@ def conclusion(found: Identified) -> list[str]:
 
 
 def places_text(found: Identified) -> str:
-    """Return the sentence on the placement that explains the recorded nodes."""
+    """Return a sentence on the placement that explains the recorded nodes best."""
     if found.assumed is not None:
         return f"placement: the log has no nodes; the placement {found.assumed} explains the starts best"
     if not found.places:
@@ -174,7 +174,7 @@ def places_text(found: Identified) -> str:
 
 
 def fitted(found: Identified) -> list[str]:
-    """Return facts inferred from the half of the log that rules are fitted to."""
+    """Return facts inferred from that half of the log to which rules are fitted."""
     judged = len(found.rules[0].right)
     text = f"rules are fitted on one half of the {len(found.half.jobs):,} jobs and judged on {judged:,} of the other"
     return [text, *waits_report.inferred(found.half)]
@@ -188,7 +188,7 @@ def lines(found: Identified) -> list[str]:
 
 
 def mapping(found: Identified) -> dict[str, Any]:
-    """Return the result as plain values for programs."""
+    """Return the result as JSON data."""
     rules = [
         {"policy": policy_of(one, found), "order": one.rule.order, "discipline": one.rule.discipline,
          "limits": one.rule.limits or None, "alike": one.alike,

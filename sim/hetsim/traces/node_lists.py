@@ -23,7 +23,7 @@ def format_of_nodes(file: str, form: str | None) -> str | None:
 
 
 def convert_nodes(file: str, form: str, options: tuple[str, ...], target: Path | None) -> None:
-    """Write or print a node list as parts of a scenario, one of which is `cluster:`."""
+    """Write or print a node list as `cluster:` and the other keys that it provides."""
     from hetsim.scenario.file.document import dump
     from hetsim.scenario.overrides import parse_assignment
     from hetsim.scenario.scenario import load
@@ -44,7 +44,7 @@ def convert_nodes(file: str, form: str, options: tuple[str, ...], target: Path |
 
 
 def read_nodes(file: str, form: str, options: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return the nodes of a list in the form of a scenario."""
+    """Return the nodes of a list, as in the key `cluster.nodes` of a scenario."""
     from hetsim.scenario.overrides import parse_assignment
     from hetsim.scenario.schema.cluster import listed
 
@@ -57,7 +57,7 @@ def read_nodes(file: str, form: str, options: tuple[str, ...]) -> list[dict[str,
 
 
 def grouped(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return groups of nodes that differ only in name, named after accelerators."""
+    """Merge nodes that differ only in their names into groups named by accelerator."""
     groups: dict[str, dict[str, Any]] = {}
     names: dict[str, int] = {}
     for node in nodes:
@@ -72,7 +72,6 @@ def grouped(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _name(node: dict[str, Any]) -> str:
-    """Return a name such as `a100`, or `cpu` for a node without accelerators."""
     kinds = [node[key] for key in ("gpus", "accelerators") if node.get(key)]
     first = kinds[0][0] if kinds and isinstance(kinds[0], list) else kinds[0] if kinds else {}
     text = str(first.get("type", "gpu")) if kinds else "cpu"

@@ -30,7 +30,7 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 @dataclass
 class Subject:
-    """A log, its scenario if given, and the folder of relative paths."""
+    """A log, the scenario in which it is explained, and the folder of relative paths."""
 
     table: TaskTable
     document: dict[str, Any]
@@ -38,7 +38,7 @@ class Subject:
 
 
 def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[str, Any], table: TaskTable) -> Subject:
-    """Return the scenario of a log, with its own or an inferred cluster."""
+    """Return a log with its scenario, whose cluster is given or inferred."""
     if document is not None and "cluster" in document:
         scenario = dict(document)
         scenario["workload"] = [{**_single(document), "trace": dict(trace)}]
@@ -56,7 +56,7 @@ def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[st
 
 
 def not_explained(file: str, subject: Subject) -> list[str]:
-    """Return remarks on keys of a scenario that recorded waits do not use."""
+    """Return remarks on scenario keys that the explanation of waits does not use."""
     unknown = not_understood(load(subject.document), VALIDATE)
     return [f"{read(Path(file)).addressed(one)}; recorded waits are explained without this key" for one in unknown]
 
@@ -71,7 +71,7 @@ def _single(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def explained_waits(
     subject: Subject, policy: str | None, simulate: bool, out: Path | None, quiet: bool
 ) -> tuple[Explained | None, Compared | None]:
-    """Explain a log's recorded waits; simulate and write a scenario if requested."""
+    """Explain the waits in a log; if requested, simulate and write a scenario."""
     jobs = jobs_of(subject.table)
     if jobs is not None and len(jobs) > MAX_JOBS:
         console.note(f"waits of {len(jobs):,} jobs are too many to explain; choose a window (since, until)")
@@ -101,7 +101,7 @@ def explained_waits(
 
 
 def capacity_of_cluster(run: Any, unit: str) -> float:
-    """Return the number of GPUs, or else cores, of a cluster."""
+    """Return the number of GPUs of a cluster, or of cores, as `unit` states."""
     if unit == "GPUs":
         return float(sum(device.type.kind != "cpu" for device in run.cluster.devices))
     return float(sum(node.cpus for node in run.cluster.nodes))
@@ -113,7 +113,6 @@ def write_scenario(document: dict[str, Any], out: Path) -> None:
 
 
 def _moved(value: Any, folder: Path) -> Any:
-    """Return the value with file names relative to another folder."""
     if isinstance(value, Mapping):
         return {
             key: os.path.relpath(one, folder) if key == "path" and isinstance(one, str) and not os.path.isabs(one)
@@ -126,8 +125,8 @@ def _moved(value: Any, folder: Path) -> Any:
 def against_record(result: Run) -> pd.DataFrame:
     """Return recorded and simulated figures: waits, responses and allocation.
 
-    Rows `wait_mean`, `wait_p95`, ..., `response_...`, `allocation`; columns recorded, simulated, tasks. Only tasks with
-    a recorded start that completed count.  Both allocations are means over the same time: from the first arrival to the
+    Rows `wait_mean`, `wait_p95`, ..., `response_...`, `allocation`; columns recorded, simulated, tasks.  Only completed
+    tasks with a recorded start count.  Both allocations are means over the same time: from the first arrival to the
     last recorded finish.
     """
     tasks = result.tasks
@@ -156,7 +155,6 @@ def against_record(result: Run) -> pd.DataFrame:
 
 
 def _allocation(result: Run, chosen: np.ndarray, began: np.ndarray, took: np.ndarray) -> dict[str, dict[str, float]]:
-    """Return the share of GPUs (or cores, without GPUs) that these tasks occupied."""
     record, cluster = result.record, result.record.input.cluster
     gpus = sum(device.type.kind != "cpu" for device in cluster.devices)
     index = TableRows(record)(np.arange(len(record.status)))

@@ -52,7 +52,7 @@ def lines(explained: Explained, compared: Compared | None, simulated: bool) -> l
 
 
 def inferred(explained: Explained) -> list[str]:
-    """Return sentences on what the log shows about its site."""
+    """Return sentences on capacity, limits and order that the log shows."""
     jobs, texts = explained.jobs, _site(explained)
     lacking = [level for _, level in explained.curve if level < explained.capacity]
     if lacking:
@@ -73,7 +73,6 @@ def inferred(explained: Explained) -> list[str]:
 
 
 def _site(explained: Explained) -> list[str]:
-    """Return sentences on the source of the capacity, and on use above it."""
     site, unit, sentences = explained.site, explained.jobs.unit, []
     if not site.stated:
         bound = "at least " if site.full < FULL else ""
@@ -103,7 +102,7 @@ def variant_rows(compared: Compared) -> list[list[str]]:
 
 
 def conclusion(compared: Compared) -> str:
-    """Return sentences on the gain by inferred rules; empty without a comparison."""
+    """Return sentences on the gain by inferred rules; "" if nothing was compared."""
     first, last = compared.variants[0], compared.best
     if last is first or math.isnan(first.correlation) or math.isnan(last.correlation):
         return ""
@@ -122,7 +121,7 @@ def policy_of(compared: Compared) -> str:
 
 
 def mapping(explained: Explained, compared: Compared | None, simulated: bool) -> dict[str, Any]:
-    """Return the result as plain values for programs."""
+    """Return the result as JSON data."""
     figures: dict[str, Any] = {
         "jobs": len(explained.jobs),
         "unit": explained.jobs.unit,

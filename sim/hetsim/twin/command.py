@@ -77,8 +77,10 @@ def twin(
 ) -> None:  # fmt: skip
     """Forecast a live cluster: starts of jobs, free nodes, what-if questions.
 
-    \b squeue --all --format="%i|%P|%u|%a|%q|%T|%V|%S|%l|%C|%b|%m|%D|%N|%r|%Q" > squeue.txt scontrol show node >
-    nodes.txt sacct --allusers --parsable2 --starttime=now-30days --state=CD,F,TO,CA,OOM,NF > sacct.txt \\
+    \b
+    squeue --all --format="%i|%P|%u|%a|%q|%T|%V|%S|%l|%C|%b|%m|%D|%N|%r|%Q" > squeue.txt
+    scontrol show node > nodes.txt
+    sacct --allusers --parsable2 --starttime=now-30days --state=CD,F,TO,CA,OOM,NF > sacct.txt \\
           --format=JobID,User,Account,Partition,Submit,Start,End,State,Timelimit,ReqTRES,AllocTRES,NodeList,QOS
     hetsim twin --squeue squeue.txt --nodes nodes.txt --history sacct.txt --page forecast.html
 
@@ -86,9 +88,10 @@ def twin(
     limits, as on the cluster.  The errors of the models on the history itself are printed with the forecast; --judge
     prints the errors of predicted starts.  For Kubernetes with Kueue:
 
-    \b kubectl get clusterqueues,cohorts,resourceflavors,localqueues,workloads,topologies -A -o json > k.json kubectl
-    get nodes -o json > n.json hetsim twin --kueue k.json --nodes n.json --what-if
-    clusterqueues.team-a.nominalQuota.gpu=64
+    \b
+    kubectl get clusterqueues,cohorts,resourceflavors,localqueues,workloads,topologies -A -o json > k.json
+    kubectl get nodes -o json > n.json
+    hetsim twin --kueue k.json --nodes n.json --what-if clusterqueues.team-a.nominalQuota.gpu=64
     """
     from hetsim.twin.shadow import ShadowLog
 
@@ -166,7 +169,7 @@ def _kueue(
 
 
 def _waiting(only: tuple[str, ...], jobs: list[SnapshotJob], instant: float, path: Path) -> None:
-    """Raise UsageError for named jobs that do not wait, and starts after `instant`."""
+    """Raise UsageError if a named job does not wait, or if running jobs start later."""
     if unknown := [name for name in only if name not in {job.id for job in jobs if not job.runs}]:
         raise UsageError(f"--job must be the id of a waiting job of {path}; got {unknown[0]}")
     if late := sum(job.runs and job.start > instant for job in jobs):
@@ -208,7 +211,7 @@ def _report(
 
 @dataclass(frozen=True)
 class _Known:
-    """The common input of all forecasts of one snapshot: jobs, history, keys."""
+    """The common input of all forecasts of one snapshot: jobs, history, scenario keys."""
 
     jobs: list[SnapshotJob]
     now: float
@@ -219,7 +222,6 @@ class _Known:
     seed: int
 
     def forecast(self, listed: list[dict[str, Any]], policy: Ruled, samples: int, altered: Sequence[str] = ()) -> Any:
-        """Return a forecast of the jobs on these nodes."""
         from hetsim.twin.forecast import SnapshotCluster, Twin
 
         overrides = (*self.overrides, *altered)
@@ -237,7 +239,7 @@ class _Known:
     def widened(
         self, listed: list[dict[str, Any]], policy: Ruled, count: int, quiet: bool, shadow: list[Past]
     ) -> tuple[Any, list[str]]:
-        """Return how earlier errors move intervals (None: unknown), with notes."""
+        """Return by how much earlier errors widen intervals (None: unknown), and notes."""
         from hetsim.twin.forecast import SnapshotCluster
         from hetsim.twin.judge import earlier_instants, look_back
         from hetsim.twin.widening import ENOUGH_STARTS, widening
@@ -279,7 +281,7 @@ def _split(text: str, default: str) -> tuple[str, str]:
 
 
 def _history(given: str) -> tuple[JobHistory, Any, float]:
-    """Return the jobs of the log, its table, and the offset of its clock in seconds."""
+    """Return the jobs of the log, its table, and its clock's offset in seconds."""
     from hetsim.workload.logs.history import history_of
 
     form, file = _split(given, "slurm")
@@ -312,7 +314,7 @@ def _site_rules(
     policy: str | None, rules: str | None, jobs: list[SnapshotJob], now: float, log: JobHistory,
     earlier: Weights | None = None,
 ) -> Rules:  # fmt: skip
-    """Return the site's rules; no cycle without a policy that would use it."""
+    """Return the site's rules, without a backfill cycle that no policy would use."""
     from hetsim.twin.rules import Rules, learned
 
     site = Rules() if rules == "none" else learned(jobs, now, log, earlier)
@@ -340,7 +342,6 @@ def _nodes(given: str, down: bool = True) -> list[dict[str, Any]]:
 
 
 def _in_use(listed: list[dict[str, Any]], up: list[dict[str, Any]], jobs: list[SnapshotJob]) -> list[dict[str, Any]]:
-    """Return the nodes that are up, and draining nodes that still run jobs."""
     taking = {str(node.get("name", "")) for node in up}
     holding = {name for job in jobs for name in job.nodes}
     nodes = []

@@ -2,8 +2,8 @@
 
 One scenario contains the nodes, the partitions, the jobs of the snapshot and jobs drawn from the history; each sample
 is a run of it with different run times and arrivals.  Running jobs start at time 0 with their remaining time, each
-bound to its nodes; waiting jobs arrive a moment later, in the order of their priority.  The scheduler knows time
-limits only, as on the cluster.
+bound to its nodes; waiting jobs arrive a moment later, in the order of their priority.  As on the cluster, the
+scheduler knows only the time limits of jobs.
 """
 
 import csv
@@ -43,7 +43,7 @@ COLUMNS = ("id", "arrival", *LABELS, "cpu_time", "gpu_time", "nodes", "cpus", "g
 
 @dataclass
 class SnapshotCluster:
-    """The nodes in the form of a scenario, and other keys (`site`, ...)."""
+    """The nodes in the form of a scenario, and further scenario keys such as `site`."""
 
     nodes: list[dict[str, Any]]
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class SnapshotCluster:
 
 @dataclass
 class TwinForecast:
-    """Sampled futures of a snapshot's jobs, in seconds from the snapshot."""
+    """Simulated futures of a snapshot's jobs; times are in s after the snapshot."""
 
     jobs: list[SnapshotJob]  # waiting jobs, in the order in which they are scheduled
     horizon: float
@@ -76,7 +76,7 @@ class TwinForecast:
         return [by_share[share] if share in by_share else self.drawn(job, [share])[0] for share in shares]
 
     def group(self, job: int) -> str:
-        """Return the group of jobs with similar errors: blocked by a limit, or not."""
+        """Return "limit" if a limit blocks the job, else "": both groups err differently."""
         return "limit" if LIMIT.search(self.jobs[job].reason) else ""
 
     def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
@@ -84,10 +84,10 @@ class TwinForecast:
         return np.quantile(self.starts[:, job], shares, method="inverted_cdf").tolist()
 
     def ends(self, job: int) -> list[float]:
-        """Return sampled quantiles of a start: the ends of intervals before widening.
+        """Return a start's quantiles `SHARES`, the bounds of intervals before widening.
 
-        An interval that reaches the horizon contains all later starts, so that its whole error probability is at its
-        lower end.
+        If an interval reaches the horizon, it contains all later starts: its whole error probability is at the lower
+        bound.
         """
         values = self.drawn(job, SHARES)
         return [self.drawn(job, [2 * share])[0] if share < 0.5 and other >= self.horizon else value
@@ -99,7 +99,7 @@ class TwinForecast:
 
 
 class Twin:
-    """A cluster at an instant, ready to simulate; ScenarioError if parts disagree.
+    """A cluster at an instant, ready to simulate; ScenarioError if its parts conflict.
 
     now: the instant, on the clock of jobs and history; later events are ignored.
     rules: the rules of the site's scheduler; usage and the age of jobs are those of this instant.
@@ -165,7 +165,7 @@ class Twin:
         self.capacity = float(gpus or sum(node.cpus for node in self.run.cluster.nodes))
 
     def _with_rules(self, policy: Any) -> Any:
-        """Return the policy with current usage; set each job's constant part of priority."""
+        """Return the policy with current usage; set the jobs' priorities without usage."""
         log, rules, self._own = self.history, self.rules, dict[str, Sequence[float]]()
         if not rules:
             return policy
@@ -181,7 +181,6 @@ class Twin:
         return {**policy, "scheduler": scheduler}
 
     def _left_out(self) -> list[str]:
-        """Return notes on jobs that fit on no node; waiting ones are not forecast."""
         missing = [job.id for job, row in zip(self.waiting, self._rows["w"], strict=True) if row < 0]
         lost = [job.id for job, row in zip(self.running, self._rows["r"], strict=True) if row < 0]
         notes = []
@@ -198,8 +197,8 @@ class Twin:
     def _count_in_partitions(self, pinned: set[str]) -> None:
         """Make limits of partitions count the running jobs, each bound to its nodes.
 
-        If more jobs run than a limit allows, those that end last by their time limits are counted: until they end no
-        other job may start.
+        If more jobs run than a limit allows, only those that end last by their time limits count: no other job may
+        start until they end.
         """
         tasks, cluster = self.run.tasks, self.run.cluster
         default = next((one for one in cluster.partitions.values() if one.default), None)
@@ -225,7 +224,6 @@ class Twin:
                        for name, count in beyond.items()]  # fmt: skip
 
     def _write(self, path: Path, pinned: set[str]) -> None:
-        """Write all jobs as one table, with placeholders for times."""
         log = self.history
         with path.open("w", newline="", encoding="utf-8") as file:
             table = csv.writer(file)
@@ -281,7 +279,7 @@ class Twin:
         return float(self.run_times.draw(job.user, job.group, job.limit, elapsed=elapsed, count=1, random=random)[0])
 
     def _told(self, job: SnapshotJob, elapsed: float = 0.0) -> float:
-        """Return a job's remaining time for the scheduler: its limit, or the median."""
+        """Return the remaining time that the scheduler expects: by limit, else the median."""
         total = job.limit
         if not math.isfinite(total):
             total = self.run_times.median(job.user, job.group, job.limit, elapsed)
@@ -291,7 +289,7 @@ class Twin:
         self, ends: np.ndarray, lengths: Sequence[float], at: np.ndarray, like: np.ndarray, random: np.random.Generator,
         times: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """Simulate one run; return starts of waiting jobs, and occupancy at these times."""
+        """Simulate one run; return starts of waiting jobs, and occupancy at times `at`."""
         log, tasks = self.history, self.run.tasks
         users, classes = log.labels["user"], log.labels["class"]
         fitting = [(t, k) for t, k in zip(at.tolist(), like.tolist(), strict=True) if self._rows["h"][k] >= 0]
@@ -330,7 +328,7 @@ class Twin:
         return start[first:count], occupied
 
     def _free(self, ends: np.ndarray) -> dict[str, np.ndarray]:
-        """Return when nodes are free if no other job starts; only nodes with jobs."""
+        """Return, by node in use, when it is free if no further job starts."""
         free = {"all": ends.max(axis=1) if ends.shape[1] else np.zeros(len(ends))}
         for name in dict.fromkeys(node for job in self.running for node in job.nodes):
             here = [k for k, job in enumerate(self.running) if name in job.nodes]
@@ -339,7 +337,6 @@ class Twin:
 
 
 def _pin(described: documents.Document, pinned: Mapping[str, Any]) -> None:
-    """Add a partition for each running job; nothing if `site` is not a mapping."""
     site = described.data.get("site")
     site = {} if site is None else site
     if pinned and isinstance(site, dict):
@@ -350,7 +347,6 @@ def _pin(described: documents.Document, pinned: Mapping[str, Any]) -> None:
 
 
 def _cells(name: str, labels: tuple[str, ...], nodes: float, cpus: float, gpus: float, kind: str) -> tuple[Any, ...]:
-    """Return a row of the table; jobs with equal parts have one part per node."""
     times = ("", 1) if gpus else (1, "")
     if nodes > 1 and cpus % nodes == 0 and gpus % nodes == 0:
         return (name, 0, *labels, *times, int(nodes), cpus / nodes, gpus / nodes, kind if gpus else "")

@@ -5,8 +5,8 @@ up to the instant.  For each waiting job it forecasts intervals of its remaining
 snapshots (`hetsim.twin.widening`).  For comparison:
 
     drawn    the intervals of the samples, not widened
-    limits   the start if every job ran to its time limit and none arrived, as a scheduler predicts: no interval
-    user     the waits of the user's last jobs (of all users, if they are few) minus the job's wait so far: an interval
+    limits   the start (no interval) if every job ran to its time limit and no job arrived, as schedulers predict
+    user     an interval: the waits of the user's last jobs (of all users, if they are few) minus the job's wait so far
 """
 
 import math
@@ -36,7 +36,7 @@ LAST = 50  # number of a user's latest jobs whose waits are used
 
 @dataclass
 class Method:
-    """Intervals and medians of one method, by job, in seconds from an instant."""
+    """Forecast intervals and medians of one method by job, in s after an instant."""
 
     median: list[float] = field(default_factory=list)
     intervals: dict[float, list[tuple[float, float]]] = field(default_factory=lambda: {share: [] for share in SHARES})
@@ -44,7 +44,7 @@ class Method:
 
 @dataclass
 class JudgedForecasts:
-    """Predictions and outcomes over all judged instants."""
+    """Predictions and actual starts of jobs that waited at any of the judged instants."""
 
     instants: list[float]
     horizon: float
@@ -53,7 +53,7 @@ class JudgedForecasts:
     methods: dict[str, Method]
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row per method: coverage and width of intervals, error.
+        """Return a row per method: coverage and width of its intervals, errors of medians.
 
         Times beyond the horizon, predicted or recorded, count as the horizon.
         """
@@ -84,7 +84,7 @@ def judge(
     progress: Callable[[str], None] = lambda _: None,
     overrides: Overrides = (),
 ) -> JudgedForecasts:
-    """Judge forecasts made at instants in the last half of the submissions.
+    """Judge forecasts that are made at instants in the second half of a log.
 
     ScenarioError if no job waits at any of these instants, or if the log is too short.
     """
@@ -139,7 +139,7 @@ def look_back(
 ) -> list[Past]:  # fmt: skip
     """Return forecasts from earlier instants of a history, under the same rules.
 
-    Each forecast uses the history up to its instant; running jobs that are not in the history are unknown to it.
+    Each forecast uses the history before its instant; running jobs that are not in the history are unknown to it.
     """
     errors = []
     for number, now in enumerate(instants):
@@ -154,7 +154,7 @@ def look_back(
 
 
 def earlier_instants(first: float, now: float, horizon: float, count: int) -> list[float]:
-    """Return instants of a log after `first` with outcomes known by `now`.
+    """Return instants after `first` whose forecasts can be compared at the time `now`.
 
     The list is empty if the log is too short.
     """
@@ -170,7 +170,7 @@ def _past(told: TwinForecast, rows: dict[str, int], history: JobHistory, now: fl
 
 
 def first_instant(history: JobHistory, horizon: float) -> float:
-    """Return the first instant to judge: in the second half, after one horizon."""
+    """Return the first instant to judge: in the second half, at least a horizon in."""
     low, high = float(history.submit[0]), float(history.submit[-1])
     return max(low + horizon, (low + high) / 2)
 
@@ -180,7 +180,7 @@ def with_limits(
 ) -> tuple[JobHistory, SnapshotCluster]:
     """Return history and cluster with the limits per user that a log shows so far.
 
-    Both are unchanged if there are no limits, or if the cluster has partitions.
+    Both are unchanged if there are no such limits, or if the cluster has partitions.
     """
     jobs = jobs_of(table)
     partitioned = any(node.get("partitions") for node in cluster.nodes) or "site" in cluster.more
@@ -207,7 +207,7 @@ def with_limits(
 
 
 def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dict[str, int]]:
-    """Return jobs that run or wait at an instant of a log, and waiting rows by id."""
+    """Return the jobs that run or wait at an instant, and the row of each waiting id."""
     here = np.flatnonzero((history.submit <= now) & (history.end > now))
     jobs, rows = [], {}
     for row in here.tolist():
@@ -226,7 +226,6 @@ def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dic
 
 
 def _waits(past: JobHistory, user: str, waited: float) -> np.ndarray:
-    """Return remaining waits of a user's jobs minus the wait so far; at least 0."""
     rows: Sequence[int] | np.ndarray = np.flatnonzero(past.labels["user"] == user)[-LAST:]
     if len(rows) < FEW:
         rows = np.arange(len(past))[-10 * LAST :]

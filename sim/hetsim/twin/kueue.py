@@ -41,7 +41,7 @@ class KueueTwin(Twin):
 
 
 class KueueCluster:
-    """A cluster with Kueue at an instant."""
+    """A cluster with Kueue at an instant: its nodes, jobs, history and policy."""
 
     def __init__(
         self, path: Path, nodes: Path, now: float | None, fair_sharing: bool, manifests: Sequence[Path] = ()
@@ -65,7 +65,7 @@ class KueueCluster:
                                   nodes=columns.pop("count"), **columns)  # fmt: skip
 
     def changed(self, changes: Sequence[str]) -> dict[str, Any]:
-        """Return the policy with changed quotas: clusterqueues.team-a.nominalQuota.gpu=64."""
+        """Return the policy with changes such as clusterqueues.team-a.nominalQuota.gpu=64."""
         policy = copy.deepcopy(self.policy)
         for change in changes:
             key, _, value = change.partition("=")
@@ -93,12 +93,12 @@ class KueueCluster:
         return twin.forecast(samples, seed)
 
     def causes(self) -> dict[str, str]:
-        """Return the cause of each workload's wait, from Kueue's message."""
+        """Return why each workload waits, from Kueue's message."""
         return {job.id: next((cause for sign, cause in CAUSES if re.search(sign, job.reason)), "the scheduler")
                 for job in self.jobs} | {job.id: "not submitted" for job in self.unsubmitted}  # fmt: skip
 
     def queues(self) -> list[dict[str, Any]]:
-        """Return usage, quota, borrowing, waiting workloads and starvation per queue."""
+        """Return, by queue, its usage, quota, borrowing, waiting workloads and starvation."""
         rows = []
         for name, queue in self.policy["queues"].items():
             quotas = queue.get("quotas", {}).values()
@@ -113,7 +113,7 @@ class KueueCluster:
         return rows
 
     def tables(self, only: Sequence[str] = ()) -> dict[str, list[list[str]]]:
-        """Return tables of the queues and of the causes of waits, heads first."""
+        """Return tables of queues and of causes of waits; the first row has the headings."""
         rows = [[f"{one:g}" if isinstance(one, float) else str(one) for one in list(row.values())[:-1]]
                 + ["starves" if row["starves"] else ""] for row in self.queues()]  # fmt: skip
         causes = self.causes()

@@ -20,7 +20,7 @@ def unsubmitted(path: Path, objects: KueueObjects, now: float) -> list[SnapshotJ
     """Return the jobs of a manifest as if they were submitted at `now`.
 
     The file has YAML documents of the kinds `Job` (batch/v1), `Pod`, `PodTemplate` and `Workload` (Kueue); other kinds
-    are ignored.  ScenarioError with file and line if one cannot be read, or its queue does not exist.
+    are ignored.  ScenarioError with file and line if a document cannot be read, or if its queue does not exist.
     """
     jobs = []
     for described in _documents(path):
@@ -77,7 +77,6 @@ def _workload(one: dict[str, Any], kind: str, labels: dict[str, str]) -> dict[st
 
 
 def _priority(spec: dict[str, Any], objects: KueueObjects) -> float:
-    """Return the priority of the class of a workload; 0 without a class."""
     classes = {**objects.kinds.get("PriorityClass", {}), **objects.kinds.get("WorkloadPriorityClass", {})}
     others = [other["spec"] for _, other in objects.kinds.get("Workload", {}).values()]
     priorities = {_class(other): other.get("priority") for other in others}

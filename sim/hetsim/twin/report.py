@@ -20,14 +20,14 @@ SHOWN = 20  # jobs and nodes in the terminal; the page and JSON have all
 
 
 def moment(seconds: float, now: float) -> str:
-    """Return an instant of the forecast on the cluster's clock; a dash if later."""
+    """Return an instant as text, on the cluster's clock; a dash if after the horizon."""
     if not math.isfinite(seconds):
         return "–"
     return f"{datetime.fromtimestamp(now + seconds, UTC):%d %b %H:%M}"
 
 
 def job_rows(told: TwinForecast, now: float) -> list[list[str]]:
-    """Return a row per waiting job: id, user, partition, start, chance to start."""
+    """Return a row per waiting job: id, user, partition, start, probability to start."""
     rows = []
     for place, job in enumerate(told.jobs):
         starts = [moment(value, now) for value in told.quantiles(place, (0.05, 0.5, 0.95))]
@@ -38,13 +38,13 @@ def job_rows(told: TwinForecast, now: float) -> list[list[str]]:
 
 
 def heads(told: TwinForecast) -> list[str]:
-    """Return the heads of `job_rows`: under Kueue, jobs have queues and no partition."""
+    """Return the column headings of `job_rows`; under Kueue, queue replaces partition."""
     owner = ["user", "partition"] if any(job.partition for job in told.jobs) else ["namespace", "queue"]
     return ["job", *owner, "start, from", "median", "to (90 %)", "within", "by time limits"]
 
 
 def free_rows(told: TwinForecast, now: float) -> list[list[str]]:
-    """Return a row per node in use, the cluster first, with the time when it is free."""
+    """Return, for the cluster and each node in use, when it is free of its jobs."""
     rows = []
     for name, ends in told.free.items():
         half, late = np.quantile(ends, [0.5, 0.95])
@@ -56,7 +56,7 @@ FREE_HEADS = ["drained now", "free, median", "95 %"]
 
 
 def error_lines(errors: Mapping[str, float]) -> list[str]:
-    """Return sentences on the models' errors on the log's last third."""
+    """Return sentences on the errors of the models on the last third of the log."""
     text_lines = []
     if not math.isnan(errors["run_time_median_error"]):
         off, inside = 100 * errors["run_time_median_error"], 100 * errors["run_time_inside_90"]
@@ -68,14 +68,14 @@ def error_lines(errors: Mapping[str, float]) -> list[str]:
 
 
 def rule_lines(told: TwinForecast) -> list[str]:
-    """Return the site's rules with evidence, and counts of jobs under other limits."""
+    """Return the rules with evidence, and counts of jobs under unmodeled limits."""
     limits = ", ".join(f"{name} {count:,}" for name, count in told.rules.limits.items())
     kept = f"{sum(told.rules.limits.values()):,} waiting jobs are held back by limits that are not modeled ({limits})"
     return [f"learned: {text}" for text in told.rules.evidence] + ([f"{kept}: they may start later"] if limits else [])
 
 
 def what_if_rows(told: TwinForecast, other: TwinForecast, now: float) -> list[list[str]]:
-    """Return a row per job that waits in both: median start now and after the change."""
+    """Return a row per job that waits in both forecasts, with both median starts."""
     places = {job.id: place for place, job in enumerate(other.jobs)}
     rows = []
     for place, job in enumerate(told.jobs):
@@ -114,7 +114,7 @@ def lines(
     told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None, changed: str = "",
     only: Sequence[str] = (),
 ) -> list[str]:  # fmt: skip
-    """Return the forecast as lines for a terminal; `only`: only these jobs."""
+    """Return the forecast as lines for a terminal; `only`: ids of the jobs to show."""
     text_lines = [f"forecast from {moment(0.0, now)}", *summary(told, now), *error_lines(errors), *rule_lines(told), ""]
     rows = [row for row in job_rows(told, now) if not only or row[0] in only]
     text_lines += terminal.table([heads(told), *rows[:SHOWN]], right=(3, 4, 5, 6, 7)) if rows else ["no job waits"]
@@ -131,7 +131,7 @@ def lines(
 def mapping(
     told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None, changed: str = ""
 ) -> dict[str, Any]:
-    """Return the forecast as JSON data: seconds from the snapshot; null: later."""
+    """Return the forecast as JSON data, in s after the snapshot; null: beyond horizon."""
     figures: dict[str, Any] = {
         "now": f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%S}", "horizon": told.horizon, "unit": told.unit,
         "capacity": told.capacity, "samples": len(told.starts),

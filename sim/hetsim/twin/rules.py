@@ -1,15 +1,15 @@
 """Infers the rules of a site from Slurm's output: caps, weights, backfill cycle.
 
-Caps     of GPUs or jobs, by QOS: per user, or in total.  REASON names them (QOSMaxGRESPerUser); the users' present
-         use and the requests of the blocked jobs bound them, and the largest amount ever used decides within the
-         bounds.  Without REASON, GPUs per user are capped at the largest amount ever used, if several users reached it
-         and waited.
-Weights  of age, fair share and size, and an amount by partition and QOS: least squares on one half of the PRIORITY of
-         waiting jobs, used if it orders the other half.  Fair share is computed from the history, by Slurm's classic
-         formula and by Fair Tree with equal shares; half-life and maximum age are those that fit best.
+Caps     limits on GPUs or jobs by QOS, per user or in total.  REASON names a cap (QOSMaxGRESPerUser).  Present use and
+         the requests of blocked jobs bound its value; within these bounds it is the largest amount ever used.  Without
+         REASON, the largest amount of GPUs that a user ever used is a cap, if several users reached it and waited.
+Weights  of age, fair share and size, and a constant for each partition and QOS: fitted by least squares to PRIORITY of
+         one half of the waiting jobs, and used if they order the other half.  Fair share is computed from the history,
+         by Slurm's classic formula and by Fair Tree with equal shares; half-life and maximum age are those that
+         fit best.
 Cycle    of backfilling: the longest usual period at whose multiples jobs start without an arrival or an end.
 
-Rules become parameters of `slurm_multifactor`.  Rules with little evidence are not used, and the sentences say so.
+Rules become parameters of `slurm_multifactor`.  Rules with little evidence are not used, and their evidence says so.
 """
 
 import math
@@ -57,7 +57,7 @@ Usage = Mapping[tuple[str, str], float]  # GPU seconds by account and user
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights of Slurm's multifactor priority in its units; `size` is per GPU."""
+    """Weights of Slurm's multifactor priority in units of priority; `size` is per GPU."""
 
     age: float
     fair: float
@@ -69,12 +69,12 @@ class Weights:
     labels: dict[str, float] = field(default_factory=dict)  # the amount of each "partition NAME" and "qos NAME"
 
     def constant(self, partition: str, qos: str, gpus: float) -> float:
-        """Return the part of a job's priority that neither age nor usage changes."""
+        """Return the part of a job's priority that depends neither on age nor on usage."""
         named = self.labels.get(f"partition {partition}", 0.0) + self.labels.get(f"qos {qos}", 0.0)
         return self.base + named + self.size * gpus
 
     def of_waiting(self, jobs: Sequence[SnapshotJob], now: float, usage: Usage) -> list[float]:
-        """Return waiting jobs' priority without fair share, from PRIORITY if known."""
+        """Return waiting jobs' priorities without fair share, from PRIORITY if known."""
         shares = fair_shares(usage, self.tree)
         return [
             self.constant(job.partition, job.qos, job.gpus) + self.age * min(1.0, (now - job.submit) / self.max_age)
@@ -91,7 +91,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of a site's scheduler, with their evidence as sentences."""
+    """The rules of a site's scheduler, and sentences that state their evidence."""
 
     caps: dict[str, dict[str, float]] = field(default_factory=dict)  # by QOS its keys in `slurm_multifactor`
     weights: Weights | None = None
@@ -104,7 +104,7 @@ class Rules:
         return bool(self.caps or self.weights or self.cycle)
 
     def scheduler(self, base: dict[str, Any]) -> dict[str, Any]:
-        """Return a scheduler with these rules; keys in `base` have precedence."""
+        """Return the scheduler `base` with these rules; keys in `base` have precedence."""
         own: dict[str, Any] = {"bf_max_job_test": 500}
         if self.weights is not None:
             own |= {**NONE, "age": self.weights.age, "fair_share": self.weights.fair,
@@ -116,7 +116,7 @@ class Rules:
         return {**own, **base}
 
     def for_jobs(self, jobs: Sequence[SnapshotJob]) -> "Rules":
-        """Return the rules, with a count of these jobs' limits that no rule models."""
+        """Return the rules, with the number of these jobs that unmodeled limits block."""
         return replace(self, limits=dict(sorted(Counter(job.reason for job in jobs if self.is_beyond(job)).items())))
 
     def is_beyond(self, job: SnapshotJob) -> bool:
@@ -129,7 +129,7 @@ class Rules:
 def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory, earlier: Weights | None = None) -> Rules:
     """Infer rules from a snapshot and the history before it.
 
-    earlier: weights of an earlier forecast, used if this snapshot has little evidence.
+    earlier: weights of an earlier forecast, used if this snapshot has little evidence for weights.
     """
     past = history.take(np.flatnonzero(history.end <= now))
     caps, evidence = _caps(jobs, past)
@@ -139,16 +139,17 @@ def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory, earlie
 
 
 def tiers_of(policy: Any) -> dict[str, dict[str, Any]]:
-    """Return the tiers of QOS that a policy sets itself."""
+    """Return the QOS tiers that a policy states itself, by name."""
     scheduler = policy.get("scheduler", policy) if isinstance(policy, dict) else None
     qos = scheduler.get("qos") if isinstance(scheduler, dict) else None
     return {name: tier for name, tier in qos.items() if isinstance(tier, dict)} if isinstance(qos, dict) else {}
 
 
 def with_policy(policy: Any, rules: Rules) -> tuple[dict[str, Any], Rules] | None:
-    """Apply rules to a policy, except those it sets itself; None if it supports none.
+    """Return a policy with these rules added, and the rules used; None if impossible.
 
-    First come, first served, EASY and conservative backfilling become equivalents under `slurm_multifactor`.
+    A rule is not added if the policy sets the same parameter itself.  First come, first served, EASY and conservative
+    backfilling become equivalents under `slurm_multifactor`.
     """
     outer = policy if isinstance(policy, dict) and "scheduler" in policy else {"scheduler": policy}
     own = outer["scheduler"] if isinstance(outer["scheduler"], dict) else {"name": outer["scheduler"]}
@@ -219,7 +220,7 @@ def _cap(
 
 
 def _ever_held(qos: str, each: bool, gpus: bool, jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[float, int]:
-    """Return the maximum ever used, and how many users reached it and waited."""
+    """Return the most ever used, and how many users reached it and waited."""
     peaks, running = [(0.0, False)], [job for job in jobs if job.runs and job.qos == qos]
     ended = past.take(np.flatnonzero(past.labels["qos"] == qos))
     for user in sorted({*ended.labels["user"].tolist(), *(job.user for job in running)}) if each else [""]:
@@ -235,7 +236,10 @@ def _ever_held(qos: str, each: bool, gpus: bool, jobs: Sequence[SnapshotJob], pa
 
 
 def usage_of(jobs: Sequence[SnapshotJob], now: float, past: JobHistory, half_life: float) -> Usage:
-    """Return usage up to now, halved every `half_life`, with users of 0 usage."""
+    """Return each user's usage up to now, which decays by half every `half_life`.
+
+    Users without usage are included.
+    """
     usage, rate = defaultdict[tuple[str, str], float](float), math.log(2.0) / half_life
     gpus = np.where(past.gpus > 0, past.gpus, past.cpus)
     decayed = (np.exp(rate * (past.end - now)) - np.exp(rate * (past.start - now))) / rate * gpus
@@ -248,7 +252,7 @@ def usage_of(jobs: Sequence[SnapshotJob], now: float, past: JobHistory, half_lif
 
 
 def fair_shares(usage: Usage, tree: bool) -> dict[tuple[str, str], float]:
-    """Return the fair-share factor of each user, with equal shares."""
+    """Return the fair-share factor of each user if all shares are equal."""
     totals = defaultdict[str, float](float)
     for one, amount in usage.items():
         totals[one[0 if tree else 1]] += amount
@@ -304,7 +308,7 @@ def _weights(
 
 
 def _ordered(predicted: np.ndarray, priority: np.ndarray) -> float:
-    """Return the share of pairs of different priority that are predicted in order."""
+    """Return the fraction of pairs of unequal priority that are predicted in order."""
     one, other = np.triu_indices(len(priority), 1)
     unlike = priority[one] != priority[other]
     right = (predicted[one] - predicted[other]) * (priority[one] - priority[other]) > 0

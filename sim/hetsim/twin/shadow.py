@@ -1,9 +1,9 @@
 """The shadow log: forecasts stored in a folder, and their errors.
 
 There is one file per forecast, named by its instant and written atomically, so that simultaneous runs do not conflict
-and the same forecast gives the same bytes.  A forecast is used when its whole horizon has passed; a job that still
-waits then started at the horizon or later, and a job canceled before its start is ignored.  Since sites change, a
-forecast is ignored after `MAX_AGE`.
+and equal forecasts are equal files.  A forecast is used when its whole horizon has passed.  A job that still waits then
+counts as started at the horizon; a job canceled before its start is ignored.  Since sites change, a forecast is ignored
+after `MAX_AGE`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ MAX_ROWS = 20  # number of latest forecasts in the table
 class Kept(BaseModel):
     """A stored forecast of the log.
 
-    policy: that of the forecast; only forecasts of one policy have similar errors.
-    table: by job the ends of intervals as drawn and as widened, and the start by time limits; at most the horizon.
+    policy: the policy simulated; only forecasts of one policy have similar errors.
+    table: by job the bounds of intervals as drawn and as widened, and the start by time limits; at most the horizon.
     actual: by job the actual start, at most the horizon; NaN if unknown.
     """
 
@@ -56,14 +56,14 @@ class Kept(BaseModel):
 
     @property
     def rows(self) -> np.ndarray:
-        """Rows of the jobs whose start is known."""
+        """Indexes of the jobs whose actual start is known."""
         return np.flatnonzero(np.isfinite(self.actual))
 
 
 class ShadowLog:
-    """The forecasts in a folder, by instant; ScenarioError if damaged.
+    """The forecasts in a folder, by instant; ScenarioError if a file is damaged.
 
-    folder: None stores nothing.
+    folder: if None, nothing is stored.
     """
 
     def __init__(self, folder: Path | None):
@@ -75,7 +75,7 @@ class ShadowLog:
         self.forecasts = sorted(map(_read, files), key=lambda one: one.now)
 
     def learn(self, starts: Mapping[str, float], now: float) -> None:
-        """Add the known starts of jobs, inf while waiting; ignore old forecasts."""
+        """Add the actual starts of jobs (inf: still waiting); ignore old forecasts."""
         for one in self.forecasts:
             begun = [starts.get(name, np.nan) - one.now for name in one.ids]
             complete = one.now + one.horizon <= now <= one.now + MAX_AGE
@@ -83,22 +83,22 @@ class ShadowLog:
 
     @property
     def judged(self) -> list[Kept]:
-        """Stored forecasts whose outcomes are known."""
+        """Stored forecasts for which actual starts are known."""
         return [one for one in self.forecasts if len(one.rows)]
 
     def pasts(self, horizon: float, policy: str = "") -> list[Past]:
-        """Return forecasts of a horizon and policy, for widening intervals."""
+        """Return the judged forecasts with this horizon and policy, to widen intervals."""
         return [Past(one.now + horizon, one.table[one.rows, : len(SHARES)], one.actual[one.rows],
                      groups=[one.groups[row] for row in one.rows])
                 for one in self.judged if (one.horizon, one.policy) == (horizon, policy)]  # fmt: skip
 
     def weights(self, now: float) -> Weights | None:
-        """Return priority weights of the latest earlier forecast with any, if recent."""
+        """Return the priority weights of the latest recent forecast that has any, or None."""
         earlier = (one.rules.weights for one in reversed(self.forecasts) if now - MAX_AGE <= one.now < now)
         return next((weights for weights in earlier if weights is not None), None)
 
     def keep(self, told: TwinForecast, now: float, policy: str = "") -> None:
-        """Store a forecast; one of the same instant is replaced."""
+        """Store a forecast; a stored forecast of the same instant is replaced."""
         if self.folder is None:
             return
         jobs, rules = range(len(told.jobs)), told.rules
@@ -115,21 +115,21 @@ class ShadowLog:
         write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
 
     def error_by_limit(self) -> dict[str, float]:
-        """Return the share of the error by limits that no rule models."""
+        """Return, by limit that no rule models, the share of all error by jobs under it."""
         pairs = [(one.limits[row], float(abs(one.table[row, MEDIAN] - one.actual[row])))
                  for one in self.judged for row in one.rows]  # fmt: skip
         total, names = sum(error for _, error in pairs), sorted({name for name, _ in pairs} - {""})
         return {name: sum(error for other, error in pairs if other == name) / total for name in names if total}
 
     def mapping(self) -> dict[str, Any]:
-        """Return errors in seconds as plain values: per forecast, and in all."""
+        """Return errors in seconds as plain values: per forecast, and of all forecasts."""
         done = self.judged
         rows = [{"now": f"{datetime.fromtimestamp(one.now, UTC):%Y-%m-%dT%H:%M:%S}", **_errors([one])} for one in done]
         return {"forecasts": len(self.forecasts), "rows": rows,
                 "all": _errors(done) if done else None, "shadow_error_by_limit": self.error_by_limit()}  # fmt: skip
 
     def lines(self) -> list[str]:
-        """Return errors as a table, and the share of jobs with unmodeled limits."""
+        """Return errors as a table, and the share of the error by unmodeled limits."""
         if self.folder is None:
             return []
         done = self.judged
@@ -149,7 +149,6 @@ MEDIAN = len(SHARES) + SHARES.index(0.5)
 
 
 def _errors(done: list[Kept]) -> dict[str, Any]:
-    """Return number of starts, coverage and width of intervals, errors in seconds."""
     table, actual = (np.concatenate([one[rows] for one, rows in pairs]) for pairs in
                      ([(one.table, one.rows) for one in done], [(one.actual, one.rows) for one in done]))  # fmt: skip
     low, first, half, third, high, limit = table[:, len(SHARES) :].T

@@ -1,14 +1,14 @@
 """Widens forecast intervals by the errors of earlier forecasts.
 
 A forecast of random run times and arrivals covers randomness, but not what is unknown about a site.  The errors of
-forecasts from earlier snapshots of the same history measure this: both ends of an interval are moved, outward or
+forecasts from earlier snapshots of the same history measure this: both bounds of an interval are moved, outward or
 inward, so that the intended share of these earlier intervals would have been right.
 
-Reference: Romano, Patterson, Candès, Conformalized Quantile Regression (2019).  Treating each end separately covers
-more than intended, since half of the starts are beyond the horizon and can miss one end only.  The coverage is valid if
-later errors are like earlier ones.  Errors of jobs in one snapshot are correlated, so that many starts at few instants
-are worth fewer: at two sites a snapshot of 54 and 73 starts was worth ten by the spread of its misses, and since three
-consecutive snapshots cover the same hours, each counts as `WORTH`.
+Reference: Romano, Patterson, Candès, Conformalized Quantile Regression (2019).  Treating each bound separately covers
+more than intended, since half of the starts are beyond the horizon and can miss one bound only.  The coverage is valid
+if later errors are like earlier ones.  Errors of jobs in one snapshot are correlated, so that many starts at few
+instants are worth less than as many independent starts: at two sites a snapshot of 54 and 73 starts was worth ten by
+the spread of its misses.  Since three consecutive snapshots cover the same hours, each counts as `WORTH` starts.
 
 Weakness: a start that is almost certain is widened like any other.  Errors relative to the interval's width, or to the
 predicted wait, would avoid this, but intervals were not narrower at the same coverage in experiments.
@@ -28,7 +28,7 @@ ENOUGH_STARTS = 30  # minimum number of judged starts for widening: with fewer, 
 
 @dataclass
 class Past:
-    """An earlier forecast: its quantiles, one row per job, and the outcomes."""
+    """An earlier forecast: its quantiles, one row per job, and the actual starts."""
 
     known_at: float  # when all outcomes were known, in s
     forecast: np.ndarray
@@ -38,7 +38,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Widening:
-    """Seconds by which each quantile is moved, and the data behind them."""
+    """Seconds by which each quantile is moved, and the amount of data behind them."""
 
     moves: tuple[float, ...]
     starts: int
@@ -47,7 +47,7 @@ class Widening:
     by_group: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def moved(self, told: Sequence[float] | np.ndarray, horizon: float, group: str = "") -> np.ndarray:
-        """Return the quantiles `SHARES` of a start, moved; at most the horizon."""
+        """Return the quantiles `SHARES` of a start after widening; at most the horizon."""
         capped = np.minimum(np.asarray(told, dtype=float), horizon)
         moved = np.clip(capped + np.array(self.by_group.get(group, self.moves)), 0.0, horizon)
         middle = moved[..., 2] = capped[..., 2]
@@ -59,7 +59,7 @@ class Widening:
 
 
 def widening(pasts: Sequence[Past], now: float) -> Widening | None:
-    """Learn from forecasts with known outcomes; None if there are too few."""
+    """Learn from forecasts with known actual starts; None if there are too few starts."""
     finished = [past for past in pasts if past.known_at <= now and len(past.actual)]
     starts = sum(len(past.actual) for past in finished)
     if starts < ENOUGH_STARTS:
@@ -76,9 +76,9 @@ def widening(pasts: Sequence[Past], now: float) -> Widening | None:
 
 
 def _moves(error: np.ndarray, snapshots: int) -> tuple[float, ...]:
-    """Return seconds that would have made each quantile right; the median is fixed.
+    """Return by how many seconds to move each quantile; the median is not moved.
 
-    The next start counts as one more among the independent starts.
+    With these moves the intended share of the earlier starts, and of one future start, is inside the intervals.
     """
     moves, starts, more = [0.0] * len(SHARES), len(error), max(1.0, len(error) / (WORTH * snapshots))
     for low, high in ((0, -1), (1, -2)):

@@ -79,7 +79,7 @@ class Poisson(ArrivalProcess):
 
 
 class AllAtOnce(ArrivalProcess):
-    """`count` arrivals at the instant `at`."""
+    """`count` arrivals, all at the time `at`."""
 
     process: Literal["all_at_once"]
     count: Count
@@ -96,12 +96,12 @@ class AllAtOnce(ArrivalProcess):
 
 
 class Closed(ArrivalProcess):
-    """A closed loop of clients that each think, send one task and wait for it.
+    """A closed loop of clients that each think, send one task and wait until it ends.
 
-    `times` returns the first arrival of every client, after its jitter and one think time; later arrivals depend on
-    completions, and the engine draws `think.sample` after each completion.
+    `times` returns the first arrival of every client, after its jitter and one think time.  The engine draws each later
+    think time (`think.sample`) when the client's task completes.
 
-    `clients` may change over time: a list of [from, clients] that starts at 0 s, like the rates of `piecewise_poisson`.
+    `clients` is a number, or a list of [from, clients] that starts at 0 s, like the rates of `piecewise_poisson`.
     When the number rises, new clients begin to think; when it falls, surplus clients leave as their tasks complete.
     """
 
@@ -115,7 +115,7 @@ class Closed(ArrivalProcess):
     ]
     """Number of clients, each with one task at a time: a number, or pairs of a time and the number from then on."""
     between: Literal["step", "linear"] = "step"
-    """Number of clients between two given times: step keeps the number, linear interpolates it."""
+    """Clients between two given times: with step the number is constant, with linear it is interpolated."""
     think: TimeDistribution
     """Time from the completion of a client's task to its next task: a quantity or a distribution."""
     start_jitter: Seconds = 0.0
@@ -157,7 +157,6 @@ BUILTIN = {
 
 
 def _named(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """Reject an unknown process with a suggestion; accept a process object as it is."""
     if isinstance(value, ArrivalProcess):
         return value
     name = value.get("process") if isinstance(value, dict) else None

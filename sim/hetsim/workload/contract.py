@@ -1,8 +1,8 @@
 """The contract of size distributions and of arrival processes.
 
-A longer run of a scenario must begin like a shorter one.  Therefore arrival processes use their generator in the same
-order, whatever the limits, and a distribution is *prefix-consistent* unless its docstring states otherwise: from the
-same fresh generator, the first 100 of 200 draws equal 100 draws.
+A longer run of a scenario must begin like a shorter one.  Therefore an arrival process draws its random numbers in the
+same order, whatever its limits, and a distribution is *prefix-consistent* unless its docstring states otherwise: from
+the same fresh generator, the first 100 of 200 draws equal 100 draws.
 """
 
 import math
@@ -43,13 +43,12 @@ Q = TypeVar("Q", bound=float)  # `Seconds`, `Bytes`, ... of `hetsim.model.units`
 
 
 class OverQuantity(Described):
-    """A pydantic model over a type of quantity, with a readable name in the schema."""
+    """Generic pydantic model whose parameter is a type of values, such as seconds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 
     @classmethod
     def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
-        """Return a readable name such as `ExponentialSeconds`."""
         named = [name for name, value in vars(units).items() if value is params[0]]
         return cls.__name__ + (named[0] if named else "Number")
 
@@ -144,11 +143,11 @@ class ArrivalProcess(Frozen):
 
     @property
     def endless(self) -> bool:
-        """True if arrivals never end without a limit."""
+        """True if the process yields arrivals without end unless a limit is given."""
         return True
 
     def events(self, until: float) -> float:
-        """Return the approximate number of events before `until`; 0 if unknown."""
+        """Return the approximate number of arrivals before `until`; 0 if unknown."""
         rate = self.rate_mean
         return 0.0 if rate is None else rate * until
 
@@ -175,13 +174,13 @@ class ArrivalProcess(Frozen):
     def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
         """Yield sorted arrays of arrival times, each later than the array before.
 
-        `last` may be used to stop early; it must not change the times before `last`.
+        `last` may be used to stop early; arrivals before `last` must not depend on it.
         """
         raise NotImplementedError
 
 
 def in_order(pairs: list[tuple[float, Any]]) -> list[tuple[float, Any]]:
-    """Return the pairs; ValueError unless their times begin at 0 s and increase."""
+    """Return the pairs; ValueError unless their times (first values) rise from 0 s."""
     if pairs and pairs[0][0] != 0:
         raise ValueError(f"the first entry must start at 0 s; got {pairs[0][0]:g} s")
     for (before, _), (after, _) in zip(pairs, pairs[1:], strict=False):
@@ -191,7 +190,7 @@ def in_order(pairs: list[tuple[float, Any]]) -> list[tuple[float, Any]]:
 
 
 def summed(draw: Callable[[int], Floats]) -> Iterator[Floats]:
-    """Yield running sums of `draw(BLOCK)`, bit for bit equal to one long sum."""
+    """Yield running sums of drawn gaps by block, bit for bit as one cumulative sum."""
     reached = 0.0
     while True:
         block = np.cumsum(np.concatenate([[reached], draw(BLOCK)]))[1:]

@@ -25,9 +25,9 @@ class Constant(Distribution, Generic[Q]):
     """Always `value`; a bare quantity means this distribution."""
 
     distribution: Literal["constant"] = "constant"
-    """constant, which may be left out together with the mapping: a bare quantity is constant."""
+    """constant; it may be left out with the whole mapping: a quantity such as 5 min means the same."""
     value: Q
-    """The value."""
+    """The constant value."""
 
     @property
     def mean(self) -> float:
@@ -125,7 +125,7 @@ class _OrBareQuantity:
 
 
 def distribution_of(quantity: Any) -> Any:
-    """Return the field type of a distribution over `quantity`, an annotated float."""
+    """Return the field type of a distribution whose values have the type `quantity`."""
     choices: Any = Union[tuple(kind[quantity] for kind in KINDS)]  # noqa: UP007  (a union made of a tuple)
     return Annotated[choices, Field(discriminator="distribution"), _OrBareQuantity(quantity)]
 

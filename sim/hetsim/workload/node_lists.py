@@ -25,7 +25,7 @@ BUILTIN: dict[str, str] = {
 
 
 def hosts(text: str) -> list[str]:
-    """Return the names in a list such as `n[01-03,7],login` or `r[1-2]n[1-4]`."""
+    """Return the host names in a list such as `n[01-03,7],login` or `r[1-2]n[1-4]`."""
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         before, bracket, rest = part.partition("[")

@@ -62,8 +62,8 @@ LISTS = ("predecessors", "reads", "writes")
 class Curves:
     """Jobs whose speed depends on the layout of their GPUs and on progress.
 
-    `kinds`: for each kind of job its sizes, each a number of GPUs with the job's progress curve; `kind` is that of each
-    row.
+    `kinds`: for each kind of job its sizes, each a number of GPUs with the job's progress curve; `kind` is the index in
+    `kinds` of each row of the table.
     """
 
     kinds: "Sequence[Sequence[tuple[int, TimedCurve]]]"
@@ -71,7 +71,7 @@ class Curves:
 
 
 class TimedCurve(WorkCurve, Protocol):
-    """A curve that also has the seconds of a unit of work on GPUs of speed 1."""
+    """A curve that also states how long a unit of work takes on GPUs of speed 1, in s."""
 
     @property
     def seconds(self) -> float: ...
@@ -82,15 +82,15 @@ class TaskTable:
     """Tasks of a trace as columns of equal length, in seconds and bytes.
 
     `times` maps `cpu_time`, `gpu_time` or `gpu_time.TYPE` to seconds, inf if a task cannot run there; `estimates` maps
-    the same names to the values that policies see, if different. `flops`, `bytes` and `efficiency` among `numbers` are
-    the work of a row: its time on types without a time follows from them (`hetsim.workload.costs.roofline`).  A trace
-    of requests has no `times`: its entry needs a `service:`.  `deadline` is absolute, `patience` relative.
-    `predecessors` contains row numbers, `reads` and `writes` names of data items, `hash_ids` names of the blocks of
-    each prompt: equal names mean a common prefix. `devices` contains the types that a row may run on, separated by `|`
-    (empty: all), `items` the sizes of data items. With `curves` each row has a mode for each size of its kind;
-    `gpu_time` is then that of the fastest. `extra` may contain the recorded `recorded_start` (absolute, as `deadline`)
-    and `recorded_node`. `unknown` names the columns without a meaning to the reader; number columns are in `extra` too.
-    `line(row)` returns the line of a row in the file, for messages.
+    the same names to the values that policies see, if different.  `flops`, `bytes` and `efficiency` among `numbers` are
+    the work of a row, from which its time on other types is computed (`hetsim.workload.costs.roofline`).  A trace of
+    requests has no `times`: its entry needs a `service:`.  `deadline` is an instant, `patience` a time after arrival.
+    `predecessors` contains row numbers, `reads` and `writes` names of data items, `items` the sizes of data items,
+    `hash_ids` names of the blocks of each prompt: equal names mean a common prefix.  `devices` contains the types that
+    a row may run on, separated by `|` (empty: all).  With `curves` a row has a mode for each number of GPUs on which
+    its job can run; `gpu_time` is then that of the fastest mode.  `extra` may contain `recorded_start` (an instant) and
+    `recorded_node`.  `unknown` names the columns that the reader does not interpret; those of numbers are also in
+    `extra`. `line(row)` returns the line of a row in the file, for messages.
     """
 
     source: str
@@ -119,9 +119,9 @@ class TaskTable:
 
     @property
     def requests(self) -> bool:
-        """True if rows are requests, whose times are computed by a service."""
+        """True if rows are requests, whose service times are computed by a `service:`."""
         return not self.times and "flops" not in self.numbers
 
     def name(self, row: int) -> Any:
-        """Return the id of a row, or its number in the file (from 1)."""
+        """Return the id of a row, or the row's number (from 1) if the table has no ids."""
         return row + 1 if self.id is None else self.id[row]

@@ -192,7 +192,6 @@ def _check_versions(about: Mapping[str, Any], wrong: Any) -> None:
 
 
 def _numbered(parts: Mapping[str, np.ndarray], wrong: Any) -> list[np.ndarray]:
-    """Return the arrays of a network in order."""
     expected = [f"array{number}" for number in range(len(parts) - 1)]
     for name in parts:
         if name != "about" and name not in expected:

@@ -83,7 +83,6 @@ class Dqn:
         self, practice: Practice, network: ScoreNetwork, target: ScoreNetwork, memory: Memory,
         random: np.random.Generator,
     ) -> list[np.ndarray]:  # fmt: skip
-        """Gradients of the Huber loss between values and their one-step estimates."""
         layout = practice.layout
         drawn = memory.draw(self.batch, random)
         after = memory.after(drawn)
@@ -195,7 +194,6 @@ class Reinforce:
         path.end = episodes.now
 
     def _gradients(self, practice: Practice, network: ScoreNetwork, paths: list[Path], left: float) -> list[np.ndarray]:
-        """Gradients of the loss: minus the expected advantage and the entropy bonus."""
         returns = [path.returns(self.horizon * practice.scale) for path in paths]
         gains = []
         for number, path in enumerate(paths):
@@ -230,7 +228,7 @@ _FIRST = np.zeros(1, np.int64)
 def balanced(
     scores: np.ndarray, starts: np.ndarray, may_wait: np.ndarray
 ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-    """Weigh waiting against all placements together as against the best placement.
+    """Adjust scores: waiting competes with all placements as with the best one.
 
     Otherwise waiting would be the likeliest of many actions even if most probability is on placing a task, and a policy
     that takes the best action would wait forever.  Waiting is the last row of a decision that allows it.  Return the
@@ -260,7 +258,7 @@ def balanced(
 
 @dataclass
 class Path:
-    """One episode: for each decision its rows, choice, time and reward."""
+    """One episode: the feature rows, the choice, the time and the reward of each step."""
 
     rows: list[np.ndarray] = field(default_factory=list)
     may_wait: list[bool] = field(default_factory=list)

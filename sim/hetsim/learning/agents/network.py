@@ -1,9 +1,8 @@
 """A small network that scores actions, with its gradient and Adam, in NumPy.
 
 Each action has a row of features (`hetsim.learning.observation.window.Layout.rows`), and the same layers score every
-row.  So what is learned for one task applies to all, and a few thousand weights suffice.  This is the idea of Mao,
-Schwarzkopf et al., Learning Scheduling Algorithms for Data Processing Clusters (SIGCOMM 2019): one score function for
-all nodes.
+row.  So what is learned for one task applies to all, and a few thousand weights suffice.  The idea is from Mao,
+Schwarzkopf et al., Learning Scheduling Algorithms for Data Processing Clusters (SIGCOMM 2019).
 """
 
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ class ScoreNetwork:
 
     @classmethod
     def fresh(cls, inputs: int, hidden: Sequence[int], random: np.random.Generator) -> "ScoreNetwork":
-        """Draw weights (Glorot and Bengio, 2010), small in the last layer: similar scores."""
+        """Draw weights (Glorot and Bengio 2010); small last weights give similar scores."""
         arrays = []
         sizes = [inputs, *hidden, 1]
         for before, after in zip(sizes, sizes[1:], strict=False):
@@ -51,7 +50,7 @@ class ScoreNetwork:
         return values, (values[-1] @ self.arrays[-2] + self.arrays[-1])[:, 0]
 
     def backward(self, slopes: np.ndarray) -> Arrays:
-        """Gradients of the arrays, from the loss's derivative by each score."""
+        """Gradients of the arrays; `slopes`: derivative of the loss by each score."""
         gradients: Arrays = []
         back: np.ndarray = slopes.astype(np.float32)[:, None]
         for layer in reversed(range(len(self._kept))):

@@ -82,7 +82,6 @@ class Practice:
         return self.kept
 
     def _value(self, network: Any) -> float:
-        """Reward per task in the validation runs, with the best action at each step."""
         judge, earned, tasks = self.judge, 0.0, 0
         for replication in range(JUDGED_ON):
             judge.reset(self.seed, replication, VALIDATION)

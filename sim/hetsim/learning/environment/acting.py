@@ -4,7 +4,7 @@
     width     also choose the width: an option is a device type and a number of devices of a mode on it
     mode      also choose the mode: an option is the position of a mode among those of the task
     node      also choose the node: each option exists once per node
-    preempt   stop one of the first `window` running tasks, by start; its progress is saved as its device saves it
+    preempt   stop one of the first `window` running tasks (by start); its device defines what progress is kept
     power     put an idle accelerator of a node to sleep, or wake a sleeping one (`Set`)
 
 Actions are numbered in this order: placements (task, then option, then node), preemptions, "off" of each node, "on" of
@@ -96,7 +96,7 @@ class Actions:
 
 
 class Acting(Window):
-    """A window with more actions than starts, and optionally another observation.
+    """A window for all enabled actions, not only starts, and for any observation.
 
     Without enabled actions and with the observation "vector" it is a plain `Window`.  `choice`, if given, chooses the
     actions: this makes a trained model a scheduler of a run.
@@ -209,7 +209,6 @@ class Acting(Window):
         return mask
 
     def _where(self, task: Task, known: dict[Any, bool], single: bool) -> np.ndarray:
-        """Return the mask of options and nodes that are possible for a task."""
         actions = self.actions
         fits = np.zeros((len(actions.options), len(actions.places)), np.bool_)
         for number, option in enumerate(actions.options):
@@ -251,7 +250,6 @@ class Acting(Window):
         return self.view.running(by="start", own=True)[: self.window]
 
     def _idle(self, number: int) -> list[Any]:
-        """Return the accelerators of a node that are awake, up and idle."""
         columns = self.view.nodes
         columns.refresh()
         share = columns.accelerators.share

@@ -65,10 +65,10 @@ class Episodes:
     the scenario's policy left open; `step(action)` makes one decision.  `mask` has the possible actions.  With
     `loads=TRAINING` the run has a load that no `hetsim.run` has.
     An action that the mask forbids counts as waiting; if waiting is forbidden too, the first allowed action is taken.
-    ahead: for agents that learn.  The time of a task beyond its minimum counts as soon as the task starts, by its
-        estimate, and the minimum time does not count; the same holds for meeting a deadline.  So the cost of an action
-        is charged immediately, and a discount does not make late starts look cheaper; the ranking of policies is that
-        of the plain reward.
+    ahead: for agents that learn.  The estimated excess of a task's time over its minimum is charged when the task
+        starts; the minimum is not charged.  A deadline that should be met is rewarded at the start, too.  So the cost
+        of an action is charged immediately, and a discount does not make late starts look cheaper; the ranking of
+        policies is that of the plain reward.
     normalize: rewards are multiplied by `factor`, computed from the first training runs of seed 0 under a policy that
         starts the oldest task that fits.  `return`: the root mean square of the return after a step, discounted by 0.99
         per step, is one, so that a critic with small weights is nearly right at first (its error would otherwise
@@ -334,8 +334,6 @@ def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> t
     layout, count = episodes.layout, episodes.actions
 
     class Trained(Acting):
-        """A scheduler that runs the trained model as its environment did."""
-
         def __init__(self) -> None:
             super().__init__(
                 episodes.window, episodes.scale, episodes.switches, observation=episodes.observer, choice=choice,

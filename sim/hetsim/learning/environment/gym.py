@@ -30,8 +30,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     scenario: a file, the name of a shipped scenario, a mapping, or a Scenario.  Its scheduler is replaced by the agent;
         its admission policy applies.
     window: number of waiting tasks shown, by arrival.
-    reward: response, slowdown, goodput, energy or value (`hetsim.learning.environment.rewards`), or a mapping of such
-        names to weights.
+    reward: a name (`hetsim.learning.environment.rewards`) such as response or goodput, or weights by name.
     scale: unit of times in seconds; by default the mean estimated time of the scenario's tasks.
     ahead: the time of a task beyond its minimum is charged as soon as it starts, by its estimate.
     normalize: rewards are multiplied by a factor so that the return of a step is about one, discounted by 0.99
@@ -131,7 +130,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
     @property
     def layout(self) -> Layout:
-        """Sizes of the observation vector and the plain actions, and action features."""
+        """The layout: sizes of the observation vector and the actions, action features."""
         return self.episodes.layout
 
     @property
@@ -166,7 +165,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
 
 def space_of(episodes: Episodes) -> spaces.Space[Any]:
-    """Return the observation space: of the vector, or of another observation."""
+    """Return the observation space of the vector, or of the chosen other observation."""
     if (first := episodes.first) is None:
         return spaces.Box(-LIMIT, LIMIT, (episodes.layout.observation,), np.float32)
     if first.shapes is None:  # a function: its first answer tells
@@ -190,7 +189,7 @@ def _replication(value: Any) -> int:
 
 
 def whole_number(action: Any) -> int:
-    """Convert an action to an integer; raise UsageError if it is none."""
+    """Convert an action to an integer; raise UsageError if it is not a whole number."""
     if isinstance(action, np.ndarray) and action.ndim == 0:
         action = action.item()
     if isinstance(action, bool) or not isinstance(action, int | np.integer):
@@ -214,7 +213,7 @@ class AdmissionEnv(SchedulingEnv):
 
 
 class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray]):
-    """Many environments in one process (`gymnasium.make_vec`), each with a row.
+    """Many environments in one process (`gymnasium.make_vec`), one per row of arrays.
 
     num_envs: number of environments; the other parameters are those of the single environment.
     `reset(seed=s)` seeds them with s, s + 1, ...; an ended episode begins again at the next step, whose action is
@@ -266,7 +265,6 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
         return observation, rewards, ends[:, 0], ends[:, 1], info
 
     def _seen(self) -> tuple[Any, dict[str, Any]]:
-        """Return the observations of all environments, and the info."""
         episodes, space, size = [env.episodes for env in self.envs], self.single_observation_space, self.num_envs
         observations = gymnasium.vector.utils.concatenate(
             space, [one.observation for one in episodes], gymnasium.vector.utils.create_empty_array(space, size)
@@ -277,7 +275,7 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
 
 
 class AdmissionVectorEnv(SchedulingVectorEnv):
-    """Many admission environments in one process, each with a row."""
+    """Many admission environments in one process; each is a row of every array."""
 
     kind = AdmissionEnv
 

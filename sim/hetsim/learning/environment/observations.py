@@ -31,7 +31,7 @@ GIGA = 1e9
 
 
 class Observation:
-    """Base of observations, made at each decision with the shapes of `shapes`.
+    """Base of observations: arrays with the shapes of `shapes`, made at each decision.
 
     problem: tasks and cluster of the run, with the estimates that policies see.  Do not show a task before it arrives.
     """
@@ -339,7 +339,6 @@ ObservationLike = str | type[Observation] | Callable[[Any], Any]
 
 
 def _made(kind: type[Observation], problem: PlanProblem, window: int, scale: float) -> Observation:
-    """Create an observation of this class; raise UsageError if it has no shape."""
     observation = kind(problem, window, scale)
     shapes = getattr(observation, "shapes", None)
     named = shapes if isinstance(shapes, Mapping) else {"": shapes}

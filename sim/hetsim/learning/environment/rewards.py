@@ -9,7 +9,7 @@ value       as goodput, each task counted with its weight
 makespan    minus the seconds from the first arrival to the last completion
 
 A mapping of names to weights gives the weighted sum: {slowdown: 1, energy: 0.001}, or {value: 1, response: 0.01}, the
-tasks' weights less a holding cost.
+tasks' weights minus a holding cost.
 """
 
 import math
@@ -243,7 +243,7 @@ class Slowdown(_InSystem):
 
 
 class Goodput(Reward):
-    """One per task that completes in time; if ahead, as soon as that is expected."""
+    """One for each task that completes in time; if ahead, when that is expected."""
 
     name, metric = "goodput", "goodput_fraction"
     per_task = ("share of tasks in time", 1.0)
@@ -310,7 +310,8 @@ class Makespan(Reward):
 class Energy(Reward):
     """Minus the joules used: idle devices by the device log, launches by the engine.
 
-    Work counts while it computes; the rest of a stopped launch's uninterruptible block counts when it is stopped.
+    The energy of work is charged while it computes; if a launch is stopped within an uninterruptible block, the energy
+    of the rest of the block is charged at once.
     """
 
     name, metric = "energy", ENERGY
@@ -352,7 +353,6 @@ class Energy(Reward):
         return -spent
 
     def _rest(self, now: float) -> None:
-        """Update the energy of idle devices up to the present."""
         log = reversed(self.simulation.state.recorder.device_log)
         new = takewhile(lambda entry: entry is not self._noted, log)
         # The end of a waking changes nothing here, and may be taken back.
@@ -379,7 +379,6 @@ class Energy(Reward):
 
 
 def _dynamic(mode: Mode) -> float:
-    """Watts above idle of a computing device or core."""
     return mode.type.power.busy - mode.type.power.idle
 
 
@@ -395,7 +394,7 @@ class RewardParts(dict[str, float]):
 
     @property
     def is_sum(self) -> bool:
-        """Return True if the reward is defined without decisions of an agent."""
+        """Return True if the reward can be computed for any policy, not only for an agent."""
         return not any(isinstance(item, partial) for item in self.made.values())
 
 

@@ -1,10 +1,11 @@
 """Observations of admission: the new task, and the system that it would join.
 
 The environment (`hetsim.learning.environment.admission`) and the policy that runs a trained network
-(`hetsim_policies.learning`) both use it.  It is notified as an admission policy is: of each new task, of completed
-tasks, and of tasks that ended otherwise.  It finds the waiting and running admitted tasks in the view, so that a policy
-observes in a run what it observed in training.  Cost: that of an observation (`hetsim.learning.observation.window`),
-and a pass over all admitted tasks if anything has started or ended since the last decision.
+(`hetsim_policies.learning`) both use this file.  An `AdmissionWindow` is notified as an admission policy is: of each
+new task, of completed tasks, and of tasks that ended otherwise.  It finds the waiting and running admitted tasks in the
+view, so that a policy observes in a run what it observed in training.  Cost: that of an observation
+(`hetsim.learning.observation.window`), and a pass over all admitted tasks if anything has started or ended since the
+last decision.
 """
 
 import math

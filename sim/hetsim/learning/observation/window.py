@@ -1,4 +1,4 @@
-"""The window: features of first waiting tasks; actions are (task, device type).
+"""The window: features of the first waiting tasks; actions: (task, device type).
 
 The Gymnasium environments (`hetsim.learning`) and the policies that run trained networks (`hetsim_policies.learning`)
 share this file, so that a policy observes in a run exactly what it observed in training.
@@ -60,7 +60,7 @@ class Layout:
 
     @classmethod
     def for_cluster(cls, cluster: Cluster, window: int, decides: str = SCHEDULING) -> "Layout":
-        """Return the layout for a cluster's types, in its order (cores only if present)."""
+        """Return the layout for the device types that a cluster has, in their order."""
         return cls(window, tuple(kind.name for kind in cluster.types.values() if cluster.count(kind.name)), decides)
 
     @property
@@ -96,9 +96,10 @@ class Layout:
     def rows(self) -> np.ndarray:
         """Indexes into the observation (with 0 and 1 appended), one row per action.
 
-        A row has the features of the task, of the task on the device type, of the type, which type it is, the state of
-        all types and of the system, and whether the action waits.  So one small network can score every action.  For
-        admission, the row that accepts has the task with all types; the row that rejects only the state.
+        A row has the features of the task, of the task on the device type, and of the type; the type in one-hot form;
+        the state of all types and of the system; and 1 if the action waits.  So one small network can score every
+        action.  For admission, the row that accepts has the task with all types; the row that rejects has only the
+        state.
         """
         kinds, tasks = len(self.types), self.window
         zero, one = self.observation, self.observation + 1
@@ -264,7 +265,7 @@ class Window(Scheduler):
         return observations[0], masks[0]
 
     def take_look(self, first: Task | None) -> tuple[list[Task], list[list[bool]]]:
-        """Return the tasks to show and where each fits, as `anything` found if it ran."""
+        """Return the tasks to show and where each fits; reuses what `anything` found."""
         looked, self._looked = self._looked, None
         if looked is None or first is not None:
             tasks = self.shown(first)
@@ -272,7 +273,10 @@ class Window(Scheduler):
         return looked
 
     def context(self, work: list[float], wanted: list[int]) -> list[float]:
-        """Features of the types and the system, from the tasks' work by fastest type."""
+        """Features of the device types and of the whole system.
+
+        `work`, `wanted`: by type, device-seconds and number of those tasks shown that are fastest there.
+        """
         now, scale, shown, row = self.view.now, self.scale, self.window, []
         self.view.nodes.refresh()
         for name, running, capacity, ahead, count in zip(
@@ -333,10 +337,7 @@ class Window(Scheduler):
         return bool(self.view.items) or any(task.allowed is not None for task in tasks)
 
     def _fits_task(self, task: Task, known: dict[Any, Placement | None]) -> list[bool]:
-        """Return for each type whether the task could start there in an allowed mode.
-
-        `known`: previous results; tasks that share a mode and data share the result.
-        """
+        """Return for each type if the task can start there in a mode; `known`: a cache."""
         modes, allowed, items = task.shape.modes, task.allowed, bool(self.view.items)
         row = []
         for positions in self._positions(task.shape):
@@ -360,7 +361,6 @@ class Window(Scheduler):
         return row
 
     def _positions(self, shape: Shape) -> list[list[int]]:
-        """Return the positions of a shape's modes by device type."""
         if (positions := self._modes.get(shape)) is None:
             names = [mode.type.name for mode in shape.modes]
             positions = self._modes[shape] = [

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class ActionScores(nn.Module):
-    """A score per action, from the rows of `Layout.rows`; the caller masks.
+    """A score per action, from `Layout.rows`; the caller masks forbidden actions.
 
-    `forward` is for drawing actions: waiting has the weight against all placements together that it has in `plain`
-    against the best placement.  The best action is that of `plain` (`greedy`).  Otherwise a policy that takes the
+    `forward` is for drawing actions at random: there, waiting competes with all placements together as it competes with
+    the best placement in `plain`.  The best action is that of `plain` (`greedy`).  Otherwise a policy that takes the
     likeliest action would wait forever, since the probability of placing is spread over many actions.
     hidden: widths of the hidden layers.  seed: seed of the first weights, as for `numpy.random.default_rng`.
     """
@@ -77,8 +77,7 @@ class ActionScores(nn.Module):
     def save(self, path: str | Path, env: SchedulingEnv) -> Path:
         """Write the file of a learned policy: arrays and JSON, without PyTorch.
 
-        The policy shows tasks by arrival, whatever the `order` of the environment: a score does not depend on the
-        position.
+        The policy shows tasks by arrival, whatever the environment's `order`: scores do not depend on positions.
         """
         episodes = env.episodes
         if episodes.switches or episodes.first is not None:

@@ -68,7 +68,6 @@ class ScoringPolicy(MaskableActorCriticPolicy):
     def _predict(
         self, observation: torch.Tensor, deterministic: bool = False, action_masks: np.ndarray | None = None
     ) -> torch.Tensor:
-        """Draw an action; if `deterministic`, take the one with the highest plain score."""
         if not deterministic:
             return super()._predict(observation, deterministic, action_masks)
         scores = self.scores.plain(observation)

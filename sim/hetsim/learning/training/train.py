@@ -4,13 +4,12 @@ There are three kinds of load, on separate branches of the tree of seeds (`hetsi
 from replications of its `TRAINING` loads; intermediate networks are validated on `VALIDATION` loads (the best is kept);
 and the final comparison is that of `hetsim compare`, with replications of the scenario's own seed.
 
-A learned admission policy is compared with hand-written ones (`hand_written`), all with the scenario's own scheduler,
-placement and batching:
+A learned admission policy is compared with `hand_written` ones, all with the scenario's own scheduler and placement:
 
 accept_all      no task is rejected
 queue_limit     rejects by queue length: the limit with the highest reward in the validation runs
 slo_feasible, predicted_wait    if tasks have deadlines
-mdp_threshold   if the reward is what it maximizes: goodput or value, less the costs of holding (response)
+mdp_threshold   if the reward is what it maximizes: goodput or value, minus holding costs (response)
 and the scenario's own admission policy
 """
 
@@ -81,7 +80,7 @@ class Training:
     baselines   reward per task of the baselines in the validation runs, by label
     comparison  learned policy and baselines on the scenario's own seed, or None if there are no baselines
     runs        the runs of the comparison, by label
-    earned      reward per task of these runs, by replication and label, if the reward is a sum without a metric
+    earned      reward per task of these runs, by replication and label, if no metric equals the reward
     """
 
     policy: Any
@@ -129,18 +128,15 @@ def train(
         scenario: as for `run`.
         agent: dqn, reinforce, or ppo (which needs the extra `learning`).
         steps: number of decisions to learn from.
-        decides: what is learned: scheduling (where each task runs), or admission (which tasks are accepted, under the
-            scenario's own scheduler).
+        decides: scheduling (where each task runs), or admission (which tasks are accepted).
         seed: seed of all random numbers in training; the same seed gives the same arrays.
         window, reward: as in `hetsim.learning`; the default for admission is `value` if no task has a deadline.
         settings: settings of the agent that replace its defaults ({"rate": 0.001}).
         baselines: policies to compare with, as in `compare`; () for none.  For admission these may be admission
             policies, which then run with the scenario's scheduler.
-        metrics, replications: metrics and replications of the comparison; default: the metric of the reward, and the
-            scenario's replications.
+        metrics, replications: those of the comparison; default: the metric of the reward, the scenario's number.
         out: a file to write the policy to.
-        workers: processes for the replications of the comparison, None for one per core; the agent learns in this
-            process.
+        workers: processes for the comparison, None for one per core; the agent learns in this process.
         options: the options that all studies have.
     Returns: the policy, its learning curve, and the comparison.
     Raises:
@@ -201,7 +197,6 @@ def train(
 def _rivals(
     scenario: Scenario, decides: str, baselines: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None
 ) -> dict[str, Any] | None:
-    """Return the policies to compare with, by label; None for the hand-written ones."""
     if decides != ADMISSION:
         return named_policies(BASELINES if baselines is None else baselines)
     run = scenario.build()
@@ -263,7 +258,6 @@ def _compared(
     scenario: Scenario, policy: Any, others: dict[str, Any], metrics: list[str], options: StudyOptions,
     practice: Practice,
 ) -> tuple[Comparison, dict[str, Any], pd.DataFrame | None]:  # fmt: skip
-    """Compare the learned policy with the baselines, on the scenario's own seed."""
     with tempfile.TemporaryDirectory(prefix="hetsim-") as folder:
         path = Path(folder) / "policy.npz"
         agent_files.save(policy, path)
@@ -355,7 +349,6 @@ def _best_limit(scenario: Scenario, played: Callable[[Scenario], float]) -> dict
 
 
 def _threshold(tasks: Tasks, reward: Mapping[str, float]) -> dict[str, Any] | None:
-    """Return `mdp_threshold` for rewards and costs of this form, else None."""
     earning = [name for name in (Goodput.name, ValueReward.name) if reward.get(name, 0.0) > 0]
     holding = reward.get("response", 0.0)
     if len(earning) != 1 or set(reward) - {*earning, "response"} or holding < 0:

@@ -45,7 +45,7 @@ class Comparison:
     pairs        a row per metric and compared pair: metric, policy, other, difference (policy - other), half_width, p,
                  significant, n; half_width and p are corrected by Holm's procedure
     winners      metric -> the policy that is better than all others, or None
-    findings     with a baseline one per pair; otherwise the best policy against each other one, by metric
+    findings     by metric: tests of all policies against the baseline; without one, of the best against all others
     sentences    the findings as text
     plans        if a policy has a plan, a row per policy: planned_makespan, makespan, lower_bound, ratio, planning_s,
                  all of the first run (`hetsim.results.one_run.plans`); otherwise no rows
@@ -55,7 +55,7 @@ class Comparison:
     runs         the compared runs, by policy
     baseline     the policy with which all others were compared, if one was named
     asked        arguments of the comparison, if known: metrics, by; best, probability, delta, replications
-    refused      policies that cannot run the scenario, with the reason; other attributes do not have them
+    refused      policies that cannot run the scenario, with the reason; no other attribute contains them
     planners     policies whose plan knows all arrivals
     """
 
@@ -80,7 +80,7 @@ class Comparison:
 
         Parameters: directory: the directory of the comparison.
         Returns: the comparison.
-        Raises: UsageError: it has no comparison, or is damaged.
+        Raises: UsageError: the directory has no comparison, or is damaged.
         """
         folder = Path(directory)
         with reading_stored(folder):
@@ -112,7 +112,7 @@ class Comparison:
         return selected + [finding.sentence for finding in self.findings]
 
     def cells(self, metric: str) -> list[str]:
-        """A metric as text by policy, in one unit with intervals; ◂ marks the winner."""
+        """Return a metric's values by policy as text, in one unit; ◂ marks the winner."""
         part = self.table[metric]
         texts = several(part["mean"].tolist(), units_of(metric), part["half_width"].tolist())
         return [
@@ -143,7 +143,7 @@ class Comparison:
         """Compare groups of tasks: the metrics of each under each policy.
 
         Parameters: group: class, gpus (the number requested) or user; with replications it must have been requested, by
-            `compare(..., by=["gpus"])`; names: metrics; without it those of groups.
+            `compare(..., by=["gpus"])`; names: metrics; by default, those usual for groups.
         Returns: index (group, policy), columns (metric, mean | half_width | n).
         """
         table = table_of_groups(self.runs, checked(group)[0], self.confidence)
@@ -156,14 +156,14 @@ class Comparison:
 
     @property
     def base(self) -> str:
-        """The policy to which groups are compared: the baseline, or else the first."""
+        """The policy with which groups are compared: the baseline, else the first one."""
         return next(iter(self.runs)) if self.baseline is None else self.baseline
 
     def differences_by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
         """Compare the policies with the `base` in each group of tasks.
 
         Parameters: group: class, gpus or user; names: metrics.
-        Returns: a row for each metric, group and other policy; the group, then the columns of `pairs`.
+        Returns: one row for each metric, group and policy except the base; columns: the group, then those of `pairs`.
         Raises: UnknownName: a metric without groups.
         """
         table = differences_of_groups(self.runs, checked(group)[0], self.base, self.confidence)
@@ -204,11 +204,12 @@ def compare(
     selection: Selection | None = None,
     refused: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """Compare policies (by name) on metrics over the replications that all have.
+    """Compare policies on metrics, over the replications that all policies have.
 
     With a `baseline` every policy is compared with it, otherwise all pairs are.  `metrics`: names of metrics, or of
-    sets (`hetsim.results.one_run.metrics`), of which the metrics that apply to the runs are compared; by default the
-    usual ones. Energy is measured up to one common end per replication.  `refused`: policies without runs, and why.
+    sets (`one_run.metrics`), of which the metrics that apply to the runs are compared; by default the usual ones. In
+    each replication, the energy of all policies is measured up to one common end.  `refused`: policies without runs,
+    and why.
     """
     refused = refused or {}
     _check_asked({**runs, **refused}, baseline, confidence)
@@ -259,10 +260,11 @@ def _check_asked(runs: Mapping[str, Any], baseline: str | None, confidence: floa
 
 
 def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> dict[str, pd.DataFrame]:
-    """Return contributions to the requested metrics; of sets, only metrics that apply.
+    """Return replications' contributions (`estimands`) to each metric to compare.
 
-    The makespan applies if every run ended by itself; deadlines, rejections, energy, users and prices if there are any;
-    CPU utilization if there are no GPUs.
+    The metrics are those requested by name, and those of requested sets that apply: the makespan if all runs ended by
+    themselves; metrics of deadlines, rejections, energy, users and prices if the runs have them; CPU utilization if
+    there are no GPUs.
     """
     asked = list(asked)
     by_name, expanded = metrics.by_name(asked), metrics.expanded(asked)
@@ -291,7 +293,7 @@ def _is_comparable(name: str, sets: Mapping[str, Replications], made: bool) -> b
 
 
 def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
-    """Contributions of the common replications (rows) to the metric, by policy."""
+    """Contributions to a metric: a row per common replication, a column per policy."""
     columns = {name: runs.column(metric) for name, runs in sets.items()}
     common = set.intersection(*(set(column.index) for column in columns.values()))
     columns = {name: runs.among(common).contributions(metric) for name, runs in sets.items()}
@@ -302,7 +304,6 @@ def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
 
 
 def _of_the_best(metric: str, frame: pd.DataFrame, found: list[Finding]) -> list[Finding]:
-    """Findings of the policy with the best mean against each other policy."""
     means = frame.mean()
     if not means.notna().any():
         return []

@@ -29,7 +29,7 @@ _SAME = ("arrival", "class", "user")
 
 @dataclass(frozen=True)
 class FirstDecision:
-    """The first instant at which decisions differ, with the decisions of one run only."""
+    """The first instant at which decisions differ, with those that only one run took."""
 
     time: float
     only_a: tuple[str, ...]
@@ -79,7 +79,7 @@ class Difference:
 
     @cached_property
     def only(self) -> tuple[int, int]:
-        """Number of tasks that only one of the runs has, for each run."""
+        """Numbers of tasks that only run a has, and that only run b has."""
         first, right = self._sides
         both = len(self.tasks)
         return len(first) - both, len(right) - both
@@ -97,7 +97,8 @@ class Difference:
         """Sum the changes by group.
 
         Parameters: group: class or user.
-        Returns: numbers of tasks, of tasks that gained and lost, mean in a and b, and mean change; largest gain first.
+        Returns: one row per group, largest gain first: the numbers of tasks, of tasks that gained and of tasks that
+            lost, the means in a and in b, and the mean change.
         Raises: UsageError: another group.
         """
         if group not in GROUPS:
@@ -123,7 +124,7 @@ class Difference:
 
     @cached_property
     def first(self) -> FirstDecision | None:
-        """The first decision that differs (start, stop, move, reject, device)."""
+        """The first decision (start, stop, move, reject, device) that differs, or None."""
         both = decisions(self.a).merge(decisions(self.b), on=["time", "what"], how="outer", indicator=True)
         both = both[both["_merge"] != "both"]
         if both.empty:
@@ -135,7 +136,7 @@ class Difference:
 
     @cached_property
     def settings(self) -> dict[str, tuple[Any, Any]]:
-        """Keys that differ in the two scenarios: (in a, in b), None if absent."""
+        """Scenario keys whose values differ: (value in a, value in b); None if absent."""
         if self.a.scenario is None or self.b.scenario is None:
             return {}
         first, right = _flat(self.a), _flat(self.b)
@@ -219,7 +220,6 @@ def decisions(run: Result) -> pd.DataFrame:
 
 
 def _labels(a: Result, b: Result) -> tuple[str, str]:
-    """Labels that distinguish the runs: policies, names, directories or numbers."""
     for one, other in (
         (a.policy, b.policy),
         (a.name, b.name),

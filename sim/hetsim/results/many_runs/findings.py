@@ -20,7 +20,7 @@ Shown = Literal["different", "equal", "open", "one run", "undefined"]
 
 @dataclass(frozen=True)
 class Finding:
-    """A test of two policies on a metric: difference = policy - other, n pairs.
+    """A test on a metric: mean difference policy - other, over n pairs of runs.
 
     `left_out`: number of pairs of runs in which the metric is infinite, or undefined for one policy; if there are any,
     no conclusion is drawn, since the difference would describe only the other pairs.
@@ -84,7 +84,10 @@ class Finding:
 
 
 def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confidence: float) -> list[Finding]:
-    """Test pairs of policies together; arrays have one row per replication."""
+    """Test pairs of policies together: (policy, other, their values by replication).
+
+    Values have a row per replication and two columns: the policy's and the other's.
+    """
     differences, left_out = [], []
     for _, _, both in pairs:
         both = both[~np.isnan(both).all(axis=1)]  # undefined for both: nothing to compare in that replication

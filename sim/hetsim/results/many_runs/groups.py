@@ -34,7 +34,10 @@ class Several(Protocol):
 
 
 def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np.ndarray]:
-    """Map (group, metric or _weight) to values by replication; NaN if undefined."""
+    """Return the values of each (group, metric) by replication; NaN if undefined.
+
+    In place of a metric, a key may have the name of a weight: the count over which means of the group are taken.
+    """
 
     if isinstance(outcome, Result):
         return {key: np.array([value]) for key, value in _values(outcome, by).items()}
@@ -53,7 +56,7 @@ def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np
 def group_contributions(
     values: Mapping[tuple[str, str], np.ndarray], chosen: np.ndarray | slice = slice(None)
 ) -> dict[tuple[str, str], np.ndarray]:
-    """Map (group, metric) to replications' contributions to its estimate."""
+    """Return the contributions of the chosen replications to each (group, metric)."""
     by_key = {}
     for group, name in values:
         if not name.startswith("_"):
@@ -69,10 +72,10 @@ def _values(result: Result, by: str, first: Result | None = None) -> dict[tuple[
 
 
 def table_of_groups(outcomes: Mapping[str, Result | Several], by: str, confidence: float = 0.95) -> pd.DataFrame:
-    """Table by (group, policy) of (metric, mean | half_width | n).
+    """Return a table: rows (group, policy), columns (metric, mean | half_width | n).
 
-    `half_width` is that of the interval (`hetsim.results.one_run.estimands`); NaN for one run, or if all are identical.
-    A group that no run of a policy has is omitted.
+    `half_width` is that of the confidence interval (`hetsim.results.one_run.estimands`); it is NaN for one run, and if
+    all replications are identical.  If no run of a policy has a group, this row is omitted.
     """
     values = {label: group_contributions(group_values(outcome, by)) for label, outcome in outcomes.items()}
     groups, names = groups_and_metrics(by, values)
@@ -102,7 +105,7 @@ def groups_and_metrics(
 
 
 def in_order(by: str, groups: Iterable[str]) -> list[str]:
-    """Groups in order of appearance; GPU counts by number, other users last."""
+    """Sort groups: GPU counts by number; others as they appear, "other users" last."""
     if by == "gpus":
         return sorted(groups, key=by_number)
     return sorted(groups, key=lambda group: group == OTHERS and by == "user")
@@ -128,7 +131,7 @@ def metrics_in(table: pd.DataFrame) -> list[str]:
 
 
 def telling(table: pd.DataFrame) -> list[str]:
-    """Metrics of a table of groups that are defined and not 0 in all groups."""
+    """Return the metrics of a table that are neither undefined nor 0 in every group."""
     means = {name: table[name, "mean"].to_numpy(dtype=np.float64) for name in metrics_in(table)}
     defined = {name: values for name, values in means.items() if not np.isnan(values).all()}
     return [name for name, values in defined.items()
@@ -136,7 +139,10 @@ def telling(table: pd.DataFrame) -> list[str]:
 
 
 def groups_json(tables: Mapping[str, pd.DataFrame], many: bool = True) -> dict[str, Any]:
-    """{by: {policy: {group: {metric: {mean, half_width, n}}}}}, or values of one run."""
+    """Return {by: {policy: {group: {metric: {mean, half_width, n}}}}} for JSON.
+
+    With `many=False` (one run of each policy), a metric maps to its value alone.
+    """
     by_grouping: dict[str, Any] = {}
     for by, table in tables.items():
         rows = zip(*(table.index.get_level_values(level) for level in (0, 1)), table.to_numpy(dtype=float), strict=True)
@@ -152,7 +158,10 @@ def groups_json(tables: Mapping[str, pd.DataFrame], many: bool = True) -> dict[s
 
 
 def flat(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with one header: `metric`, `metric_half_width` for many runs."""
+    """Return the table with one header row; columns METRIC and METRIC_half_width.
+
+    The half-width is omitted if it is NaN in all rows.
+    """
     columns = {}
     for metric in metrics_in(table):
         columns[metric] = table[metric, "mean"]
@@ -171,10 +180,11 @@ def flat(table: pd.DataFrame) -> pd.DataFrame:
 def differences_of_groups(
     outcomes: Mapping[str, Result | Several], by: str, base: str | None = None, confidence: float = 0.95
 ) -> pd.DataFrame:
-    """policy - base by group, metric and policy: columns `by`, `COLUMNS`.
+    """Return the differences policy - base for each group, metric and policy.
 
-    base: by default the first policy.  If each policy has one run or nothing is random, `half_width` is NaN and nothing
-    is `significant`; all are NaN if the metric is infinite, or undefined for one of the policies, in some pair of runs.
+    The columns are `by` and `COLUMNS`.  base: by default the first policy.  If each policy has one run or nothing is
+    random, `half_width` is NaN and no difference is `significant`.  If the metric is infinite in some pair of runs, or
+    undefined for one of the policies, all values of the row are NaN.
     """
     other = next(iter(outcomes)) if base is None else base
     if other not in outcomes:
@@ -198,7 +208,6 @@ Values = Mapping[tuple[str, str], np.ndarray]
 
 
 def _paired_values(outcomes: Mapping[str, Result | Several], by: str) -> dict[str, Values]:
-    """Contributions of the common replications, by policy and (group, metric)."""
     numbers = {label: _numbers(outcome) for label, outcome in outcomes.items()}
     common = sorted(set.intersection(*map(set, numbers.values())))
     if all(not isinstance(outcome, Result) and outcome.identical for outcome in outcomes.values()):
@@ -212,7 +221,6 @@ def _numbers(outcome: Result | Several) -> list[int]:
 
 
 def _both(of_policy: Values, of_other: Values, key: tuple[str, str]) -> np.ndarray:
-    """Values of two policies, a row per replication; NaN if a policy lacks the group."""
     there = of_policy[key] if key in of_policy else of_other[key]
     nowhere = np.full(len(there), math.nan)
     return np.column_stack([of_policy.get(key, nowhere), of_other.get(key, nowhere)])
@@ -235,7 +243,7 @@ def difference_cells(metric: str, differences: Sequence[float], halves: Sequence
 
 
 def difference_note(found: pd.DataFrame, confidence: float, identical: bool = False, single: bool = True) -> str:
-    """Explain ± and marks of a table of differences to readers."""
+    """Return a note that explains the ± and the marks of a table of differences."""
     if identical:
         return "The scenario is not random: all replications are equal, so differences have no intervals."
     numbers = sorted(set(found["n"]) - {0, 1})

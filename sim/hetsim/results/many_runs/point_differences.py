@@ -25,12 +25,13 @@ FACTS = ("point", "policy", "seed", "replications", "replication", "warmup_cut",
 
 
 def differences(sweep: "Points", metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
-    """policy - other at every point, with Holm's half-widths and p.
+    """Return the differences policy - other at every point of a sweep.
 
-    base: the policy with which every other is compared; without it all pairs are.  Half-widths and p are corrected over
-    the pairs of all points: the probability of any false difference is at most 1 - confidence.  `n` is the number of
-    pairs of common replications; with fewer than two, or if nothing is random, there is no interval.  If the metric is
-    infinite, or undefined for one policy, in some replication, all values are missing.
+    base: the policy with which every other is compared; without it all pairs of policies are.  Half-widths and p are
+    corrected by Holm's procedure over the pairs of all points: the probability of any false difference is at most 1 -
+    confidence.  `n` is the number of pairs of common replications; with fewer than two, or if nothing is random, the
+    interval is missing.  If the metric is infinite in some replication, or undefined for one policy, all values are
+    missing.
     """
     by_point = findings_by_point(sweep, metric, base, confidence)
     rows = [(point, *finding.row[1:]) for point, findings in by_point.items() for finding in findings]
@@ -66,7 +67,6 @@ def _by_point(frame: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
 def _pairs(
     frame: pd.DataFrame, policies: list[str], pairs: list[tuple[str, str]], metric: str, others: list[str]
 ) -> list[tuple[str, str, np.ndarray]]:
-    """Contributions of pairs of policies at a point over common replications."""
     once = frame.drop_duplicates(["policy", "replication"])
     runs = {policy: once[once["policy"] == policy].set_index("replication")[others] for policy in policies}
     common = sorted(set.intersection(*(set(one.index) for one in runs.values())))
@@ -78,7 +78,7 @@ def _pairs(
 
 
 class Leads(NamedTuple):
-    """Numbers of points at which each policy is best: alone, tied, or significantly."""
+    """Numbers of points at which a policy is best: alone, tied, or significantly."""
 
     alone: dict[str, int]
     ties: dict[tuple[str, ...], int]
@@ -127,10 +127,10 @@ class Points(Protocol):
 
 
 def rows_where(sweep: Points, frame: pd.DataFrame, where: Mapping[str, Any] | None) -> pd.DataFrame:
-    """Rows of a sweep's frame that have these values in these columns.
+    """Return the rows of a sweep's frame in which columns have the values of `where`.
 
     A value of a key may be a number in base units, or a text as in a scenario: 24/h matches values swept as 24/h or as
-    0.4/min.  UsageError, with the existing values, if no row matches.
+    0.4/min.  Raises UsageError, which lists the existing values, if no row matches.
     """
     for column, value in (where or {}).items():
         sweep._column(column)

@@ -31,10 +31,10 @@ class Replications:
     """Replications of one scenario under one policy.
 
     Only values of metrics are kept (`values`: a row per replication), and complete runs with `keep=True`.  Intervals
-    are Student t intervals from `contributions`: for means over customers they estimate the ratio of expectations,
-    otherwise the expectation of a replication's value (`hetsim.results.one_run.estimands`).  If all replications are
-    identical, since nothing is random, there are no intervals.
-    `remarks`: facts about the runs that a reader should know, such as the warm-up cut and the precision.
+    are Student t intervals of `contributions`: for a mean over customers, of the ratio of two expectations; for any
+    other metric, of the expectation of a replication's value (`hetsim.results.one_run.estimands`).  If all replications
+    are identical, since nothing is random, there are no intervals. `remarks`: facts about the runs that a reader should
+    know, such as the warm-up cut and the precision.
     """
 
     def __init__(self, results: Iterable[Result] = (), metrics: Iterable[str] | None = None, *, keep: bool = False):
@@ -55,7 +55,7 @@ class Replications:
 
         Parameters: directory: the directory of the replications.
         Returns: the replications.
-        Raises: UsageError: it has none, or is damaged.
+        Raises: UsageError: the directory has no replications, or is damaged.
         """
         folder = Path(directory)
         with reading_stored(folder):
@@ -109,7 +109,6 @@ class Replications:
         return pd.DataFrame.from_dict(self._rows, orient="index").sort_index().rename_axis("replication")
 
     def _column(self, name: str) -> pd.Series:
-        """Values kept under a name, by replication; NaN if missing."""
         numbers = sorted(self._rows)
         kept = [self._rows[number].get(name, math.nan) for number in numbers]
         return pd.Series(kept, index=pd.Index(numbers, name="replication"), name=name)
@@ -144,7 +143,7 @@ class Replications:
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
         """Get metrics of groups of tasks, over the replications.
 
-        Parameters: group: class, gpus or user; unless all runs were kept, it must have been requested (by=["gpus"]);
+        Parameters: group: class, gpus or user; requested by `by=["gpus"]` unless all runs are kept;
             names: metrics.
         Returns: index group, columns (metric, mean | half_width | n).
         """
@@ -219,7 +218,7 @@ class Replications:
 
     @property
     def replays(self) -> bool:
-        """Return True if a trace is used as it was recorded."""
+        """Return True if the scenario replays a trace unchanged."""
         return bool(self.results) and "" in self.results[0].record.input.traces
 
     @property
@@ -240,7 +239,7 @@ class Replications:
         return table.rename_axis("metric")
 
     def energy_until(self, ends: pd.Series) -> pd.DataFrame:
-        """energy_j and energy_idle_j, with the idle energy from each end to `ends` added."""
+        """Return energy_j and energy_idle_j as if each run idled from its end to `ends`."""
         own = self.ends
         further = (ends.reindex(own.index) - own).clip(lower=0.0) * self._column(_WATTS)
         return pd.DataFrame({name: self._column(name) for name in COMMON_END}).add(further.to_numpy(), axis=0)
@@ -261,7 +260,7 @@ class Replications:
         return {"scenario": self.name, "seed": self.seed, "summary": summary}
 
     def plot(self) -> Picture:
-        """Return a picture of the first run, with all mean responses."""
+        """Return a picture: the first run, and the mean response of each replication."""
         return drawn("default", self)
 
     def _title(self) -> str:

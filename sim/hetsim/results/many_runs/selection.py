@@ -9,8 +9,7 @@ h² = 2 η (n0 - 1) and η = ((2 α / (k - 1))^(-2 / (n0 - 1)) - 1) / 2.
 Proven for normal replications: if the best policy is better than all others by at least δ, it is selected with
 probability 1 - α or more; common random numbers are allowed, and save replications as they reduce S².  If others are
 within δ of the best, one of these may be selected.  Here δ is a share of the best mean of the first stage, not fixed
-beforehand, which makes the guarantee approximate.  Cost: replications grow as (S / δ)²; clearly worse policies are
-eliminated early.
+beforehand, which makes the guarantee approximate.  Cost: replications grow as (S / δ)².
 """
 
 import math
@@ -92,7 +91,7 @@ class Race:
         self._limit: dict[tuple[str, str], float] = {}
 
     def add(self, policy: str, value: float, count: float = 1.0) -> None:
-        """Add a policy's next replication: a mean over `count` customers."""
+        """Add the value of a policy's next replication, a mean over `count` customers."""
         if not math.isfinite(value):
             number, what = len(self.values[policy]), "undefined" if math.isnan(value) else "infinite"
             raise UsageError(f"{self.metric} is {what} in replication {number} of {policy}: select by another metric")
@@ -105,7 +104,7 @@ class Race:
         del self.values[policy], self.counts[policy]
 
     def _contributions(self, policy: str) -> np.ndarray:
-        """Contributions whose mean estimates the ratio of expectations.
+        """Contributions of replications, whose mean estimates a ratio of expectations.
 
         ratio + (value - ratio) × count / mean count, with ratio and mean count of the first stage: replications stay
         independent and earlier contributions do not change, as the procedure requires.
@@ -151,7 +150,10 @@ class Race:
         return out
 
     def ahead(self, most: int) -> int:
-        """Maximum number of replications that remaining policies may still need."""
+        """Return how many replications the remaining policies may still need, in total.
+
+        `most` is the maximum number of replications of one policy.
+        """
         r, max_needed = len(self.values[self.left[0]]), 0
         for one in self.left:
             limits = [self._limit[one, other] for other in self.left if other != one]

@@ -51,7 +51,7 @@ class Sweep:
                      customers over which means are taken
     keys             names of the swept keys other than the policy
     metrics          the requested metrics, which are shown first
-    points           the values of every point as they were written, one row per point
+    points           the values of the keys as the scenario file writes them, one row per point
     name, seed       name and seed of the scenario
     remarks          facts that a reader of the metrics should know
     replications     replications of every row: a number, or {precision, metric, max, confidence}
@@ -102,8 +102,7 @@ class Sweep:
     def best(self, metric: str, by: str | Sequence[str] | None = None) -> Any:
         """Find the row with the best mean of a metric.
 
-        The best of many estimates is biased: run it again with another seed before you rely on its value (as
-        `hetsim.tune` does).
+        The best of many estimates is biased: before you rely on it, run it with another seed, as `hetsim.tune` does.
 
         Parameters: metric: its name; by: columns: find the best row for each of their values.
         Returns: the row, or with `by` a table.
@@ -129,7 +128,7 @@ class Sweep:
         """Arrange a metric as a grid of two keys.
 
         Parameters: x, y: keys of columns and of rows; metric: its name; where: values of other columns, such as
-            {"policy": "sjf"}; values of keys may be texts as in a scenario (24/h) or numbers in base units.
+            {"policy": "sjf"}; values may be texts as in a scenario (24/h) or in base units.
         Returns: the grid.
         Raises: UsageError: several rows belong to one cell, or x is y.
         """
@@ -175,7 +174,7 @@ class Sweep:
         return [name for name in reached if name not in shown and name in self.table] + shown
 
     def shown(self, rows: int | None = SHOWN_ROWS) -> tuple[list[str], list[list[str]]]:
-        """Titles and rows of cells as text, metrics with units."""
+        """Return the titles and the first `rows` rows as text, metrics with their units."""
         frame = self.table if rows is None else self.table.iloc[:rows]
         varies = self.table["policy"].nunique() > 1 or not self.keys
         counted = not isinstance(self.replications, int)
@@ -267,7 +266,7 @@ class Sweep:
 
         Parameters: directory: the directory of the sweep.
         Returns: the sweep.
-        Raises: UsageError: it is not finished, is damaged, or is not a sweep.
+        Raises: UsageError: the sweep is not finished or damaged, or the directory has none.
         """
         folder = Path(directory)
         again = "the same command with --resume continues it"

@@ -172,7 +172,6 @@ def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndar
 def _estimates(
     cube: np.ndarray, weights: np.ndarray, names: Sequence[str], counts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Estimates and half-widths from each row's first `counts` replications."""
     means = np.full((cube.shape[0], cube.shape[2]), np.nan)
     half = means.copy()
     for count in np.unique(counts[counts > 0]).tolist() if names else ():

@@ -19,11 +19,12 @@ Better = Mapping[str, Literal["more", "less"]]  # Metric -> better direction, fo
 
 
 def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = None) -> pd.DataFrame:
-    """The policies (rows of a sweep) that no other policy (row) beats in both metrics.
+    """Return two metrics of each policy (row of a sweep), and if it is on the front.
 
-    For a sweep, x or y may also be a key with numbers, such as the number of nodes; less of it is better by default.
-    Columns label, policy, the two metrics, METRIC_half (of their 95 % intervals, or NaN), and `front`.  The front uses
-    the means: a policy whose interval reaches the front may belong to it.  Rows without a value are omitted.
+    A policy is on the Pareto front (column `front`) if no other policy is better in one metric and at least as good in
+    the other.  For a sweep, x or y may also be a key with numbers, such as the number of nodes; less of a key is better
+    by default.  Columns: label, policy, the two metrics, METRIC_half (half-width of the 95 % interval, or NaN),
+    `front`. The front uses means: a policy whose interval reaches it may be on it.  Rows without a value are omitted.
     """
     if x == y:
         raise UsageError(f"a front needs two different metrics; got {x} twice")
@@ -45,7 +46,10 @@ def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = Non
 
 
 def regrets(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> pd.DataFrame:
-    """Distance of each policy from the best policy of its row, as a share of the best."""
+    """Return |value - best| / |best|: the distance of each policy from the best one.
+
+    A row per point of a sweep (or replication of a comparison), a column per policy.
+    """
     more = more_is_better(metric)
     wide = _by_row(found, metric)
     if wide.shape[1] < 2:
@@ -123,8 +127,9 @@ NOUNS = {"cluster.nodes.count": ("nodes", "node"), "cluster.nodes.gpus.count": (
 def knees(sweep: Sweep) -> list[str]:
     """Sentences that name the knee of each policy's curve over one numeric key.
 
-    The knee is the smallest value after which every step gains less than 5 % of the metric there, and before which one
-    gained more.  With replications, a gain is the upper end of its paired 95 % interval.
+    The knee is the smallest value of the key from which every further step improves the metric by less than 5 %, if
+    some earlier step improved it by more on average.  With replications, a gain after the knee is the upper end of its
+    paired 95 % interval.
     """
     metric = next((name for name in sweep.shown_metrics if has_direction(name)), None)
     if metric is None or len(sweep.keys) != 1 or sweep.table[sweep.keys[0]].dtype.kind not in "if":
@@ -135,12 +140,14 @@ def knees(sweep: Sweep) -> list[str]:
     many, single = NOUNS.get(path, ("", "one" if integers else "step"))
     for policy, mine in sweep.by_replication.groupby("policy", sort=False, observed=True):
         values = mine.pivot_table(metric, key, "replication", dropna=False).dropna(axis=1).sort_index()
-        widths = np.diff(values.index) if integers else np.ones(max(len(values) - 1, 0))
+        if values.empty or not np.isfinite(values).all(axis=None):
+            continue
+        widths = np.diff(values.index) if integers else np.ones(len(values) - 1)
         steps = np.diff(values.to_numpy(dtype=float), axis=0) / widths[:, None] * (2 * higher_is_better(metric) - 1)
-        gains = [student_interval(step).high if len(step) > 1 else step.sum() for step in steps]
-        small = [gain <= 0 or gain < 0.05 * abs(mean) for gain, mean in zip(gains, values.mean(axis=1), strict=False)]
-        knee = max((step + 1 for step, below in enumerate(small) if not below), default=0)
-        if np.isfinite(values).all(axis=None) and 0 < knee < len(small):
+        highest = np.array([student_interval(step).high if len(step) > 1 else step.sum() for step in steps])
+        some = (0.05 * values.mean(axis=1).abs().to_numpy()[:-1]).clip(min=1e-300)
+        knee = 1 + int(max(np.flatnonzero(highest >= some), default=-1))
+        if knee < len(steps) and (steps.mean(axis=1) >= some)[:knee].any():
             value = sweep.points[key].loc[sweep.table.loc[sweep.table[key] == values.index[knee], "point"].iloc[0]]
             place = f"{value} {many}" if many else f"{key} = {value}"
             lines.append(f"{policy}: {place}: each further {single} gains less than 5 % in {metric_name(metric)}")

@@ -28,7 +28,7 @@ NEAR = 0.4  # Share of the run above which a cut is reported as near the limit o
 
 @dataclass(frozen=True)
 class WarmupCut:
-    """A warm-up of `time` seconds: `tasks` of `arrivals` tasks, found in `runs` runs."""
+    """The warm-up found in `runs` runs: `time` seconds, `tasks` of `arrivals` tasks."""
 
     time: float
     tasks: int
@@ -76,7 +76,7 @@ def mser(series: np.ndarray) -> int:
 
 @dataclass
 class WarmupSeries:
-    """Average of replications; `cut` is where the average becomes steady."""
+    """Response times in order of arrival, averaged over runs, and their warm-up."""
 
     runs: int = 0
     fewest: int = 0  # the replication with the fewest tasks
@@ -85,7 +85,7 @@ class WarmupSeries:
     _known: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def add(self, arrival: np.ndarray, response: np.ndarray) -> None:
-        """Add a replication: tasks in order of arrival; NaN if not completed."""
+        """Add a replication's tasks in order of arrival; response NaN if not completed."""
         there = ~np.isnan(response)
         new = (arrival, np.where(there, response, 0.0), there.astype(float))
         if not self.runs:

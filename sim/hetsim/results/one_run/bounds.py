@@ -3,10 +3,10 @@
 For every time r, the tasks that arrive at or after r need their area (device-seconds), so the makespan is at least
 r + area bound; and each task alone needs its arrival + fastest time.  Task graphs add the critical path.
 
-A task's own transfers count if it runs alone on one whole accelerator and in one piece: always in its own time, and
-in the area of an accelerator with one stream, which is occupied from the start of the upload to the end of the
-download.  Shared items and host resources are ignored, which only lowers the bound.  The bound holds for devices at
-nominal frequency or below.
+A task's own transfers count if the task runs alone on one whole accelerator and in one piece.  They are always part of
+the task's own time.  They are part of its area only on an accelerator with one stream, since such a device is occupied
+from the start of the upload to the end of the download.  Shared items and host resources are ignored, which only lowers
+the bound.  The bound holds for devices at nominal frequency or below.
 """
 
 import math
@@ -154,8 +154,9 @@ def _released_area(release: np.ndarray, areas: np.ndarray, capacity: np.ndarray)
 def area_bound(areas: np.ndarray, capacity: np.ndarray) -> float:
     """Minimum λ for which tasks, split freely among types, fit into λ × capacities.
 
-    Solves the dual, max over prices w >= 0 with Σ w·capacity = 1 of Σ_j min_t w_t·area_jt, by cutting planes: every
-    assignment of tasks to types is a cut, so a few small linear programs suffice, and any prices give a valid bound.
+    For tasks j and types t, solves the dual, max over prices w >= 0 with Σ_t w_t·capacity_t = 1 of Σ_j min_t
+    w_t·area_jt, by cutting planes: every assignment of tasks to types is a cut, so a few small linear programs suffice,
+    and any prices give a valid bound.
     """
     from scipy.optimize import linprog  # takes as long to import as a small run takes, and most runs do not ask
 
@@ -225,7 +226,7 @@ def min_area(work: np.ndarray, capacity: np.ndarray) -> float:
 
 
 def _split(loads: np.ndarray, fixed: np.ndarray) -> float:
-    """Balance two types: assign tasks to the first by ratio until loads are equal."""
+    """Balance two types: the first gets the tasks it suits best until loads are equal."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.nan_to_num(loads[:, 0] / loads[:, 1], posinf=math.inf)
     order = np.argsort(ratio, kind="stable")

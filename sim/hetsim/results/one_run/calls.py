@@ -24,7 +24,10 @@ PARTS = 60  # Number of equal parts of a run in which goodput is checked.
 
 
 class CallRows:
-    """Sent calls; `first`, `last`, `answer`: rows of these attempts (-1: no answer)."""
+    """Calls that were sent, with the rows of their first, last and answered attempt.
+
+    `answer` is -1 for a call without an answer.
+    """
 
     def __init__(self, record: Record, attempt_of: np.ndarray, call_end: np.ndarray):
         status, count = record.status, len(attempt_of)
@@ -53,7 +56,7 @@ def call_rows(record: Record) -> CallRows | None:
 
 
 def wasted_attempts(record: Record) -> np.ndarray:
-    """Mask of attempts that were not answered and that no client waits for."""
+    """Mask of attempts that did not answer their call and that no client waits for."""
     attempt_of, call_end = record.attempt_of, record.call_end
     assert attempt_of is not None and call_end is not None
     awaited = (record.status == UNFINISHED) & np.isnan(call_end[attempt_of])
@@ -65,7 +68,7 @@ def calls_table(record: Record, tasks: pd.DataFrame) -> pd.DataFrame:
     """Return the table of calls: one row per call that was sent.
 
     `id`, `class`, `user`, `arrival` and `deadline` are those of the first attempt, `attempts` is their number,
-    `answered_by` the id of the answered attempt, `finish` the time of the answer or of the client's giving up.  A call
+    `answered_by` the id of the answered attempt, `finish` the time of the answer, or when the client gave up.  A call
     that was given up has the status of its last attempt.
     """
     if (calls := call_rows(record)) is None:
@@ -102,7 +105,7 @@ def wasted_seconds(record: Record, modes: ModeTable, low: float, high: float) ->
 
 
 def rates_over(record: Record, modes: ModeTable, edges: np.ndarray) -> dict[str, np.ndarray]:
-    """Answers and attempts per second, and devices with wasted work, between edges."""
+    """By interval: answers and attempts per second, and devices with wasted work."""
     calls, width = call_rows(record), np.diff(edges)
     if calls is None or record.attempt_of is None:
         return {}

@@ -115,7 +115,10 @@ LEVEL = 0.10  # Significance level of the test for correlated neighboring batche
 
 
 def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
-    """Return the interval of a run's steady-state mean; UsageError with the reason."""
+    """Return the interval of a steady-state mean from one run.
+
+    Raises UsageError, with the reason, if the run gives none.
+    """
     metrics.metric(metric, result.bound)
     if isinstance(batches, bool) or not isinstance(batches, int) or not MIN_BATCHES <= batches <= MAX_BATCHES:
         raise UsageError(f"batches must be from {MIN_BATCHES} to {MAX_BATCHES}; got {batches!r}")
@@ -167,7 +170,7 @@ def lag_one(means: np.ndarray) -> float:
 
 
 def _values(result: Run, metric: str) -> np.ndarray:
-    """Values of the tasks in the window whose mean is the metric, by arrival."""
+    """Values by task, in order of arrival, of which the metric is the mean."""
     tasks = result.measured.tasks
     order = np.argsort(tasks["arrival"].to_numpy(), kind="stable")
     tasks = tasks.iloc[order]

@@ -46,9 +46,10 @@ _NO_TASK = np.iinfo(np.int64).max
 class _Waits:
     """The waits of one run, and the state of the cluster in each time interval.
 
-    Interval k is [grid[k], grid[k + 1]).  `state[v, k]` is for tasks of variant v: 0 no capacity, 1 fragmented, 2 fits;
-    `head[p, k]` is the rank (by ready time) of the earliest waiting task that does not fit and may share a node with
-    tasks of partition p; `part[v]` is the partition of variant v; `cycle[k]`: a scheduling cycle is pending or running.
+    Interval k is [grid[k], grid[k + 1]).  `state[v, k]` is for tasks of variant v (equal modes and partition): 0 no
+    capacity, 1 fragmented, 2 fits; `head[p, k]` is the rank (by ready time) of the earliest waiting task that does not
+    fit and may share a node with tasks of partition p; `part[v]` is the partition of variant v; `cycle[k]`: a
+    scheduling cycle is pending or running.
     """
 
     record: Record
@@ -84,7 +85,6 @@ class _Waits:
         return part, cause
 
     def head_of(self, at: int) -> np.ndarray:
-        """Rank of the first waiting task that may block this one, by time interval."""
         return self.head[self.part[self.variant[at]]]
 
 
@@ -97,7 +97,6 @@ def causes(result: Run) -> pd.DataFrame:
 
 
 def _causes(result: Run) -> tuple[pd.DataFrame, np.ndarray]:
-    """The table of `causes`, and the record's row of each task or first stage."""
     waits = _waits(result)
     seconds = _seconds(waits)
     seconds[:, _SCHEDULER] += waits.effective - waits.decided
@@ -118,7 +117,6 @@ def _causes(result: Run) -> tuple[pd.DataFrame, np.ndarray]:
 
 
 def _seconds(waits: _Waits) -> np.ndarray:
-    """Seconds from ready to decision of each wait, by cause, as sums of integer ticks."""
     tick = 2.0 ** (math.frexp(max(float(waits.grid[-1]), 1e-300))[1] - 61)
     ends = np.rint(waits.grid / tick).astype(np.int64)
     lengths = np.diff(ends, append=ends[-1])
@@ -347,16 +345,16 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
 
 
 def _replicas(record: Record) -> np.ndarray:
-    """Return by replica its requests' shape, and times of decision, end and loading."""
+    """By replica: shape of its requests, decision, end, start and end of loading."""
+    batches = np.array([(shape, *times) for shape, _, _, *times in record.occupied]).reshape(-1, 5).T
     if record.launches is None:
-        return np.zeros((5, 0))
+        return batches
     columns = [np.asarray(record.launches[name]) for name in ("task", "decided", "end", "upload_start", "upload_end")]
     rows = np.stack([record.input.tasks.shape[columns[0]], *columns[1:]])
-    return rows[:, language.periods(record, columns[0])]
+    return np.hstack([rows[:, language.periods(record, columns[0])], batches])
 
 
 def _loading(grid: np.ndarray, came: np.ndarray, gone: np.ndarray, begun: np.ndarray, loaded: np.ndarray) -> np.ndarray:
-    """Mask of intervals in which replicas exist and all are loading their model."""
     came, gone, begun, loaded = (np.searchsorted(np.sort(one), grid, "right") for one in (came, gone, begun, loaded))
     return (begun > loaded) & (came - gone == begun - loaded)
 
@@ -383,7 +381,7 @@ def _decided(record: Record) -> np.ndarray:
 
 
 def _effective(record: Record, decided: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """Time at which each task's first start took effect, one start after another."""
+    """Time at which each row's first start took effect; starts take effect in turn."""
     time = record.input.decisions
     if time is None or not time.per_start or record.launches is None:
         return decided
@@ -444,7 +442,6 @@ class _Queues:
         self.rank, self.size, self.count = rank[self.task], len(grid), len(row)
 
     def first(self, rows: np.ndarray) -> np.ndarray:
-        """Lowest rank of these tasks that are waiting, by time interval."""
         mine = np.flatnonzero(np.isin(self.task, rows))
         initial = mine[mine < self.count]
         initial = initial[np.argsort(self.rank[initial])]

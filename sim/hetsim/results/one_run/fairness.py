@@ -26,9 +26,8 @@ def rho(run: Measured) -> np.ndarray:
 def rho_of_tasks(result: Run) -> np.ndarray:
     """ρ = response / T_iso for each row of the task table; NaN if not completed.
 
-    T_iso is the task's time on an exclusive 1/N share of the cluster in the fastest feasible mode; N is the average
-    number of active tasks during the task's life, at least 1.  A mode that needs g of C devices takes max(1, g·N/C)
-    times its time alone.
+    T_iso is the task's time on an exclusive 1/N of the cluster in its fastest feasible mode; N is the average number of
+    active tasks during the task's life, at least 1.  A mode that needs g of C devices takes max(1, g·N/C) × its time.
     """
     record, table = result.record, result.modes
     tasks, rows = record.input.tasks, TableRows(record)
@@ -69,7 +68,6 @@ def _isolated(table: ModeTable, rows: TableRows, done: np.ndarray, crowd: np.nda
 
 
 def _on_a_share(table: ModeTable, chosen: np.ndarray, crowd: np.ndarray) -> np.ndarray:
-    """Seconds of tasks alone on one of `crowd` equal parts of the cluster."""
     tasks = table.tasks
     isolated = np.full(len(chosen), math.inf)
     moved = transfers(tasks)
@@ -131,8 +129,8 @@ def jain(run: Measured) -> float:
     """Jain's index (Σx)² / (n Σx²) over n users; 1 is equal treatment.
 
     x = GPU-seconds / min(demand, entitlement) of a user.  The demand is the GPU-seconds that the user's tasks in the
-    window need in their GPU modes of least GPU-seconds; the entitlement is the GPU-seconds of the window, divided among
-    these users by the mean weight of their tasks.  If no task of the run can use a GPU, core-seconds are used instead.
+    window need in their cheapest GPU modes; the entitlement is the GPU-seconds of the window, divided among these users
+    by the mean weight of their tasks.  If no task of the run can use a GPU, core-seconds are used instead.
     """
     record, table = run.result.record, run.result.modes
     tasks, rows = record.input.tasks, TableRows(record)
@@ -162,12 +160,12 @@ def jain(run: Measured) -> float:
 
 
 def gpu_demand(table: ModeTable) -> np.ndarray:
-    """GPU-seconds of each task in its GPU mode of least GPU-seconds, or 0."""
+    """GPU-seconds of each task in its cheapest GPU mode; 0 without a GPU mode."""
     return _demand(table, lambda mode: math.inf if mode.on_cpu else mode.gpu_share)
 
 
 def core_demand(table: ModeTable) -> np.ndarray:
-    """Core-seconds of each task in its CPU mode of least core-seconds, or 0."""
+    """Core-seconds of each task in its cheapest CPU mode; 0 without a CPU mode."""
     return _demand(table, lambda mode: units(mode) if mode.on_cpu else math.inf)
 
 
@@ -183,12 +181,11 @@ def _demand(table: ModeTable, units_of: Callable[[Mode], float]) -> np.ndarray:
 
 
 def gpu_seconds_of_tasks(result: Run) -> np.ndarray:
-    """GPU-seconds computed by each row of the task table; batches are divided."""
+    """GPU-seconds computed by each row of the task table; equal shares within a batch."""
     return TableRows(result.record).total(_received(result))
 
 
 def _received(result: Run, on_cores: bool = False) -> np.ndarray:
-    """GPU-seconds (or core-seconds of CPU modes) of useful work, by record row."""
     record, table = result.record, result.modes
     if record.input.language:
         return _of_requests(record, table, on_cores)
@@ -198,7 +195,6 @@ def _received(result: Run, on_cores: bool = False) -> np.ndarray:
 
 
 def _of_requests(record: Record, table: ModeTable, on_cores: bool) -> np.ndarray:
-    """Device-seconds of requests that share steps, divided among batch members."""
     end = np.where(np.isnan(record.finish), record.end, record.finish)
     computed = record.stage("compute")
     compute = end - record.start if computed is None else computed

@@ -1,7 +1,6 @@
-"""GPU fragmentation after FGD: the free GPU share that the workload cannot use.
+"""GPU fragmentation as in FGD: the free GPU share that the workload cannot use.
 
-Reference: Weng et al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
-Descent (USENIX ATC 2023).
+Weng et al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent (ATC 2023).
 """
 
 import math
@@ -24,11 +23,12 @@ ROUNDING = 1e-9  # Differences up to this value are rounding noise of a long sum
 def fragmentation(run: Measured) -> float:
     """Share of free GPU capacity that the workload's requests cannot use.
 
-    The time average of Σ_n Σ_m p_m F_n(m) / Σ_n unallocated_n while GPUs are unallocated.  F_n(m) is all of node n's
-    unallocated GPU share if request m does not fit on n, else the share on GPUs with less left than m needs of one GPU;
-    p_m is the share of the workload's tasks with request m.  A task that is equally demanding on several types of
-    accelerator can use any of them; one with other modes counts as its first accelerator mode.  A request without GPUs
-    that fits loses nothing; in the paper, and for the placement `fgd`, all free GPUs are lost to it.
+    It is the time average of unusable / unallocated GPUs, while GPUs are unallocated.  On a node, a request cannot use
+    any unallocated GPU if it does not fit there; otherwise it cannot use the GPUs with less free than it needs on one
+    GPU. The unusable GPUs are summed over nodes, and averaged over the requests of the workload's tasks.  A task that
+    is equally demanding on several types of accelerator can use any of them; a task with other modes counts with its
+    first accelerator mode. For a request without GPUs that fits, no GPU is unusable; in the paper and the placement
+    `fgd`, all are.
     """
     time, free, stranded, _ = fragmentation_steps(run.result)
     span = np.minimum(np.append(time[1:], run.result.end), run.high) - np.maximum(time, run.low)

@@ -3,8 +3,7 @@
 Groups depend on the workload, not on the policy: `gpus` is what a task requests, and the users with rows of their own
 are those with the highest demand.  Rows therefore mean the same for all policies and replications.
 
-Replications store only numbers; the groups that they should store are requested by a `Grouping`, written as text in
-the list of their metrics.
+Replications store only numbers; a `Grouping`, as text in the list of their metrics, requests groups.
 """
 
 import json
@@ -47,7 +46,7 @@ def group_metrics(bound: float = DEFAULT_BOUND) -> list[str]:
 
 @dataclass(frozen=True)
 class Grouping:
-    """A column to group by, metrics (empty: the usual), and users with own rows."""
+    """A column to group by, its metrics (empty: the usual), and users with own rows."""
 
     by: str
     named: tuple[str, ...] | None = None
@@ -75,7 +74,7 @@ def title(by: str, groups: Iterable[object] = ()) -> str:
 
 
 def checked(by: str | Iterable[str]) -> list[str]:
-    """Return the groupings by name, each once; UsageError with a similar name."""
+    """Return each grouping once; UsageError, with a similar name, for an unknown one."""
     names = list(dict.fromkeys([by] if isinstance(by, str) else by))
     for name in names:
         if name not in USUAL:
@@ -156,7 +155,6 @@ def by_number(label: str) -> tuple[float, float]:
 
 
 def _codes(result: Run, grouping: Grouping) -> tuple[np.ndarray, list[Any]]:
-    """Group number of each task row (-1: none), and the groups in order."""
     if grouping.by == "gpus":
         record = result.record
         labels = size_labels(record.input.tasks.shapes)

@@ -21,7 +21,7 @@ def periods(record: Record, task: np.ndarray) -> np.ndarray:
 
 
 def token_times(record: Record) -> dict[str, np.ndarray]:
-    """Columns `ttft` and `tpot` of the record's rows in seconds; NaN if undefined."""
+    """Columns `ttft` (first token) and `tpot` (per further token), in s, or NaN."""
     if not record.input.language:
         return {}
     tasks = record.input.tasks
@@ -37,7 +37,7 @@ def token_times(record: Record) -> dict[str, np.ndarray]:
 
 
 def counts(record: Record) -> dict[str, np.ndarray]:
-    """Columns `preemptions_*` of the rows, and `cached_tokens` with prefix caching.
+    """Columns `preemptions_*` of the rows, and with prefix caching `cached_tokens`.
 
     `cached_tokens`: prompt tokens that the cache had when the request first joined a replica; NaN if it did not join.
     """
@@ -60,7 +60,7 @@ def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np
     """Rows with a limit on token times, and rows that satisfy it.
 
     A limit on the first token alone is satisfied once that token is in time, whether the request finishes or not.  With
-    one output token, `tpot` is not checked.  The first token of a call counts from its first attempt.
+    one output token, `tpot` is not checked.  The first token of a call is timed from its first attempt.
     """
     limited, kept = np.zeros(len(record.status), bool), record.status == COMPLETED
     begun = ~np.isnan(times["ttft"]) & (record.status == UNFINISHED)

@@ -3,7 +3,7 @@
 The device tables, the timeline and `explain` read `LaunchColumns`; users see `launches_table`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -21,6 +21,7 @@ from hetsim.model.record import (
     UNFINISHED,
     Record,
 )
+from hetsim.model.tasks import Mode
 from hetsim.results.declared import ENERGY
 from hetsim.results.one_run.modes import ModeTable
 
@@ -91,6 +92,27 @@ def launches_of(record: Record, table: ModeTable) -> LaunchColumns:
     )  # fmt: skip
 
 
+def occupations_of(record: Record, table: ModeTable) -> tuple[LaunchColumns, list[Mode]]:
+    """Return launches as they occupy devices, and what replicas of batches occupy.
+
+    These replicas have the last rows, from their start to their end; their batches occupy nothing.
+    """
+    launches = launches_of(record, table)
+    if not record.occupied:
+        return launches, []
+    services = {one.shape.index: one for one in record.input.services if one.kinds}
+    inside = np.isin(record.input.tasks.shape[launches.task], list(services))
+    shape, position, place = np.array([row[:3] for row in record.occupied]).T
+    since, until = np.array([row[3:5] for row in record.occupied]).T
+    task, never, nothing = np.array([services[one].rows[0] for one in shape]), until * np.nan, until * 0.0
+    further = (task, table.codes(shape, position), place, since, never, never, never, until, nothing, nothing,
+               until >= record.end)  # fmt: skip
+    ended = replace(launches, end=np.where(inside, launches.decided, launches.end), open=launches.open & ~inside)
+    columns = [np.append(getattr(ended, one.name), more) for one, more in zip(fields(ended), further, strict=False)]
+    modes = [services[one].kinds[kind].mode for one, kind in zip(shape, position, strict=True)]
+    return LaunchColumns(*columns), [mode for mode in modes if mode is not None]
+
+
 def _derived(record: Record, table: ModeTable) -> LaunchColumns:
     task = np.flatnonzero((record.start == record.start) & (record.place >= 0))
     start, shape = record.start[task], record.input.tasks.shape
@@ -116,7 +138,7 @@ def _running(columns: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def launch_numbers(columns: dict[str, np.ndarray]) -> np.ndarray:
-    """Number of each launch row; rows without a number (-1) get the last ones."""
+    """Return the number of each launch row; rows without one (-1) are numbered last."""
     if "launch" not in columns:
         return np.arange(len(columns["task"]))
     number = np.asarray(columns["launch"], dtype=np.int64).copy()
@@ -156,9 +178,11 @@ class PlaceColumns:
         self._record = record
 
     def spread(self, place: np.ndarray, weight: np.ndarray, devices: int, *, to_hosts: bool = False) -> np.ndarray:
-        """Sum launches' weights by device; a launch over nodes is divided by its cores.
+        """Sum the weights of launches by device; each device of a launch gets its weight.
 
-        `to_hosts`: sum by the CPU device of the nodes, in proportion to the devices there.
+        `place`, `weight`: of each launch.  The weight of a launch on cores of several nodes is divided by its cores
+        there.
+        `to_hosts`: divide the weight among the CPU devices of the nodes, in proportion to the launch's devices there.
         """
         by_place = np.bincount(place, weights=weight, minlength=self.count).astype(np.float64)
         if to_hosts:
@@ -176,7 +200,7 @@ class PlaceColumns:
         return np.bincount(self.flat, weights=by_place[self.owner], minlength=devices)
 
     def pairs(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of an entry of `place` and one of its devices: positions, devices."""
+        """Return all pairs of a position in `place` and a device of that place."""
         sizes = self.sizes[place]
         first = np.concatenate([[0], np.cumsum(self.sizes)])[place]
         entry = np.repeat(np.arange(len(place)), sizes)
@@ -184,7 +208,7 @@ class PlaceColumns:
         return entry, self.flat[np.repeat(first, sizes) + within]
 
     def divided(self, place: np.ndarray, rate: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Divide each place's rate among its devices: `pairs`, with the rate of each pair."""
+        """Divide each place's rate among its devices; return `pairs` and the rate of each."""
         entry, device = self.pairs(place)
         totals = np.maximum(self.totals[place[entry]], 1)
         if not self.over_nodes.any():
@@ -194,7 +218,7 @@ class PlaceColumns:
         return entry, device, rate[entry] * self.amount[begin[place[entry]] + within] / totals
 
     def names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Name code of each place in `used` (and of -1), and the names by code."""
+        """Return a code for the name of each place in `used` (and for -1), and the names."""
         cluster = self._record.input.cluster
         texts = []
         for devices, cores in self._used(used):
@@ -206,7 +230,7 @@ class PlaceColumns:
         return self._codes(used, texts)
 
     def node_names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Code of each place in `used` (and of -1) by its nodes; node names by code."""
+        """Return codes of the node names of places in `used` (and of -1), and the names."""
         cluster = self._record.input.cluster
         nodes = [dict.fromkeys(cluster.devices[d].node for d in devices) for devices, _ in self._used(used)]
         texts = ["+".join([cluster.nodes[n].name for n in sorted(chosen)]) for chosen in nodes]

@@ -24,7 +24,7 @@ def summary_names(bound: float = DEFAULT_BOUND) -> list[str]:
 
 
 def metric(name: str, bound: float = DEFAULT_BOUND) -> Metric:
-    """Return a metric by name; UnknownName with a suggestion if there is none."""
+    """Return the metric of this name; UnknownName, with a suggestion, if none has it."""
     declared = declarations(bound)
     if name not in declared:
         registry.check_loaded("metric", name)

@@ -18,7 +18,7 @@ from hetsim.model.tasks import Mode, Tasks
 
 
 class ModeTable:
-    """The modes of all shapes in one list, with columns of their demands."""
+    """The modes of all shapes (shape: the modes of equal tasks), with their demands."""
 
     def __init__(self, tasks: Tasks, cluster: Cluster):
         self.tasks, self.cluster = tasks, cluster
@@ -66,7 +66,7 @@ class ModeTable:
         return self._offered[mode]
 
     def by_shape(self, position: int, value: Callable[[Mode], float], missing: float) -> np.ndarray:
-        """Value of each shape's mode at a position; `missing` if unusable."""
+        """Value of the mode at `position` of each shape; `missing` if it cannot be used."""
         return np.array(
             [
                 value(shape.modes[position])
@@ -107,7 +107,7 @@ def offered(mode: Mode, cluster: Cluster) -> bool:
 
 
 def _parts(mode: Mode, unit: Mode, node: Node) -> int:
-    """Number of the gang's units that fit on one empty node."""
+    """Number of equal parts (`unit`) of a gang's demand that fit on one empty node."""
     if unit.on_cpu and node.cpu.type.name != unit.type.name:
         return 0
     room = node.cpus * MILLI // unit.millicores if unit.millicores else mode.node_count
@@ -163,8 +163,7 @@ def _sum_items(lists: list[tuple[int, ...]] | None, sizes: np.ndarray, count: in
 def exclusive_time(table: ModeTable) -> np.ndarray:
     """T*: each task's true time alone in its fastest mode, in a batch of one.
 
-    Includes upload and download (stages, latency + bytes / rate of the device's link); a CPU mode has no transfers.
-    inf if no mode can run.
+    Includes upload and download (latency + bytes / link rate), except in CPU modes.  inf if no mode can run.
     """
     best = np.full(len(table.tasks), np.inf)
     moved = transfers(table.tasks)
@@ -176,8 +175,7 @@ def exclusive_time(table: ModeTable) -> np.ndarray:
 def mode_time(table: ModeTable, position: int, moved: TaskTransfers) -> np.ndarray:
     """True seconds of each task alone in one mode of its shape, transfers included.
 
-    `position`: the number of the mode; `exclusive_time` is the minimum over all.  inf if the shape has no such mode, or
-    the cluster cannot run it.
+    `position`: the number of the mode.  inf if the shape has no such mode, or the cluster cannot run it.
     """
     tasks = table.tasks
 

@@ -49,7 +49,7 @@ def memory_traffic(run: Measured) -> float:
 
 @metric(unit="B", better="less", of="run")
 def peak_memory(run: Measured) -> float:
-    """Maximum bytes occupied at one time in an accelerator's memory, whole run."""
+    """Maximum bytes occupied in an accelerator's memory at one time in the whole run."""
     return run.result.record.stats.get("peak_memory", math.nan)
 
 
@@ -91,7 +91,7 @@ def task_columns(record: Record, table: ModeTable) -> dict[str, np.ndarray]:
 
 
 def _on_one_node(record: Record, table: ModeTable, sums: dict[str, np.ndarray], stepping: np.ndarray) -> None:
-    """Add the steps of jobs on one node, which share no link, from their compute time."""
+    """Add the steps of jobs on one node, which use no link between nodes, to the sums."""
     tasks = record.input.tasks
     if (compute := record.stage("compute")) is None:
         end = np.where((record.status == UNFINISHED) & ~np.isnan(record.start), record.end, record.finish)
@@ -168,7 +168,7 @@ def over_time(values: np.ndarray, length: np.ndarray, share: float) -> float:
 
 @metric(unit="share", better="less", sets=("network",))
 def communication_fraction(run: Measured) -> float:
-    """Share of jobs' device time in communication, as if alone on their links."""
+    """Share of jobs' device time in communication, if each were alone on its links."""
     return _share(run, "communication")
 
 
@@ -221,10 +221,10 @@ def cross_rack_fraction(run: Measured) -> float:
 
 
 def stretch(result: Run, row: int) -> dict[str, float] | None:
-    """Why a task computed longer than alone in its best place; None without a network.
+    """Explain why a task computed longer than it would alone in its best place.
 
-    `seconds` of computing; of these `alone`, the time alone in the best place, and the additional time due to
-    `placement`, `neighbors` (other jobs) and slow `devices`.
+    Returns None without a network.  The `seconds` of computing are the sum of `alone` (the time alone in the best
+    place) and of the additional times due to `placement`, `neighbors` (other jobs) and slow `devices`.
     """
     stays = result.record.stays
     if stays is None or not (mine := stays["task"] == row).any():

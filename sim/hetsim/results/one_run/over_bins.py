@@ -31,7 +31,7 @@ def device_bars(result: Run) -> pd.DataFrame:
 def fill_lanes(begin: np.ndarray, end: np.ndarray, slack: float = 1e-12) -> tuple[np.ndarray, int]:
     """Assign each interval the lowest free lane (row of a chart); count the lanes.
 
-    Intervals that overlap by less than `slack` of their start share a lane, because of rounding.
+    An overlap of at most `slack` × start time is a rounding error and is ignored.
     """
     lane_of = np.zeros(len(begin), dtype=np.int64)
     free: list[int] = []
@@ -50,7 +50,7 @@ def fill_lanes(begin: np.ndarray, end: np.ndarray, slack: float = 1e-12) -> tupl
 
 
 def power_over_time(result: Run, bins: int = 200) -> pd.DataFrame:
-    """Watts in `bins` equal intervals: time, then TYPE.work, .idle, .sleep.
+    """Watts in `bins` equal intervals: columns time, TYPE.work, TYPE.idle, TYPE.sleep.
 
     `work` is the power of launches above idle, lost work included, spread evenly over each compute stage.
     """

@@ -58,8 +58,7 @@ def planned_makespan(run: Measured) -> float:
 def makespan_ratio(run: Measured) -> float:
     """Makespan / the best lower bound known for the run.
 
-    The bound is `makespan_bound`, or the plan's own if that is greater, estimates are exact, and every task completed
-    in one piece.
+    The bound is `makespan_bound`, or the plan's own bound if that is greater and holds for the run (`certified`).
     """
     return ratio(run.result.metric(MAKESPAN), lower_bounds({"": run.result})[""])
 
@@ -79,7 +78,7 @@ NOT_PROVEN = "is not proven optimal"  # Part of a run's warning about a plan tha
 
 
 def reservations(notes: Mapping[str, Any]) -> list[str]:
-    """Remarks on a plan: a stopped search, late tasks, gaps of a bound."""
+    """Remarks on a plan: a stopped search, late tasks, parts that a bound leaves out."""
     texts = []
     gap = number(notes, "gap")
     if notes.get("optimal") is False:

@@ -15,7 +15,7 @@ from hetsim.model.fusion import fused_mode
 from hetsim.model.plan import cores_on
 from hetsim.model.record import UP, DeviceStates, Record
 from hetsim.model.tasks import Mode
-from hetsim.results.one_run.launches import PlaceColumns, launch_numbers, launches_of
+from hetsim.results.one_run.launches import PlaceColumns, launch_numbers, occupations_of
 from hetsim.results.one_run.modes import ModeTable
 
 MAX_CELLS = 1 << 22  # Maximum number of states × accelerators × modes that one step examines.
@@ -77,7 +77,7 @@ class FreeCapacity:
         self._part = np.array([masks.index(mode.nodes) for mode in asked], dtype=np.int64)
 
     def _ask_sums(self, types: int) -> None:
-        """Demand of each mode on all its nodes, in the columns of `measure`'s totals."""
+        """Set each mode's demand on all its nodes together, in the columns of `measure`."""
         self._sums = np.zeros((len(self.asked), 3 + 2 * types))
         self._sums[:, 0] = [mode.millicores for mode in self.asked]
         self._sums[:, 1] = [mode.memory for mode in self.asked]
@@ -95,8 +95,8 @@ class FreeCapacity:
         """Mask of modes that fit (modes × states), free amounts (states × columns).
 
         Parameters:
-            node: the node of each state; `up`: whether its cores can be used.
-            share, gpu_memory, usable: by state and accelerator.
+            node: the node of each state; cores, memory: free there; up: True if its cores can be used.
+            share, gpu_memory, usable: free share and memory, and if it is up, by state and accelerator.
             cuts: by state, mode and accelerator, False if a MIG GPU has no slice for the mode; empty without MIG.
 
         For a mode over several nodes, the result is the number of its parts that fit.
@@ -135,7 +135,7 @@ class FreeCapacity:
         return fits, free
 
     def verdicts(self, at: np.ndarray, states: Sequence[np.ndarray], count: int) -> np.ndarray:
-        """Return FITS, FRAGMENTED (enough in total) or 0, by mode and time interval."""
+        """Return FITS, FRAGMENTED (room only in total) or 0 by mode and time interval."""
 
         def over_time(values: np.ndarray) -> np.ndarray:
             return by_stretch(values.astype(np.int64), at, states[0], count=count)
@@ -163,7 +163,10 @@ class FreeCapacity:
             yield [column[block] for column in states]
 
     def take(self, place: tuple[Sequence[int], Sequence[int] | None], mode: Mode, sign: int, key: int) -> list[int]:
-        """Occupy (sign 1) or release (-1) a launch's devices; return the nodes."""
+        """Occupy (sign 1) or release (-1) a launch's devices; return the nodes.
+
+        `key` identifies the launch, so that the MIG slices it occupied can be released.
+        """
         cluster = self.cluster
         nodes: dict[int, int] = {}
         devices, cores = place
@@ -196,7 +199,7 @@ class FreeCapacity:
 
 
 def by_stretch(values: np.ndarray, at: np.ndarray, node: np.ndarray, count: int) -> np.ndarray:
-    """Sum over nodes in each time interval, from the values of the nodes' states."""
+    """Return sums over all nodes by time interval, from values by state of a node."""
     order = np.argsort(at, kind="stable")
     last = np.searchsorted(at[order], np.arange(count), side="right") - 1
     before = np.where(np.append(True, node[1:] != node[:-1]), 0, np.append(0, values[:-1]))
@@ -208,9 +211,9 @@ class RunReplay:
 
     def __init__(self, record: Record, table: ModeTable, state: FreeCapacity, further: Sequence[np.ndarray] = ()):
         """`further`: times at which an interval must end although capacity is constant."""
-        launches = launches_of(record, table)
+        launches, kept = occupations_of(record, table)
         self.record, self.state, self._launches = record, state, launches
-        self.modes = [table.modes[code] for code in launches.mode]
+        self.modes = [table.modes[code] for code in launches.mode[: len(launches) - len(kept)]] + kept
         for at, number in enumerate([] if record.launches is None else launch_numbers(record.launches).tolist()):
             if number in record.fused:
                 shapes, rows = record.input.tasks.shapes, record.fused[number][0]
@@ -264,7 +267,6 @@ class RunReplay:
         ]  # fmt: skip
 
     def _step_by_step(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Return `states` for clusters with MIG GPUs, launch by launch in order of time."""
         state, size = self.state, len(self.grid)
         rows: list[tuple[Any, ...]] = []
         moments = np.append(0, np.searchsorted(self.grid, self._times))
@@ -286,10 +288,7 @@ class RunReplay:
         return at, states
 
     def _moves(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Changes of devices: (node, position), time interval, and amounts.
-
-        Amounts are share, GPU memory, millicores and memory of launches, and 1 while a device is not up.
-        """
+        """Changes at devices: (node, position), interval, amounts of launches or downtime."""
         state, moment = self.state, np.searchsorted(self.grid, self._times)
         where = np.array([(device.node, device.local) for device in state.cluster.devices]).T
         kinds, index = np.array(self._events, dtype=np.int64).reshape(-1, 2).T

@@ -276,8 +276,7 @@ class Result:
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
         """Get metrics of groups of tasks.
 
-        Parameters: group: a column of `tasks` (class, user, device_type, ...), or `gpus`, the number of requested GPUs;
-            names: names of metrics.
+        Parameters: group: a column of `tasks` (class, user, device_type, ...), or `gpus`, as requested; names: metrics.
         Returns: one row per group, one column per metric.
         """
         from hetsim.results.one_run.groups import Grouping, by_group
@@ -383,7 +382,7 @@ class Result:
 
         Parameters: directory: the directory of the run.
         Returns: the run.
-        Raises: UsageError: it has no run, or is damaged.
+        Raises: UsageError: the directory has no run, or is damaged.
         """
         with reading_stored(directory):
             saved = store.open_run(Path(directory))

@@ -88,7 +88,7 @@ class TableRows:
 
     @cached_property
     def deciding(self) -> np.ndarray:
-        """Task that decides a row's status: first failure, else unfinished, else last."""
+        """Task that decides a row's status: the first failed, else unfinished, else last."""
         record = self.record
         if self.staged is None:
             return np.arange(self.count) if self.chosen is None else self.chosen

@@ -54,7 +54,7 @@ def steps_table(record: Record) -> pd.DataFrame:
 
 
 def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds between tokens of an answer, and counts, for tokens in [low, high]."""
+    """Return gaps (s) between the tokens of answers in [low, high], and their counts."""
     if (rows := record.steps) is None:
         return np.empty(0), np.empty(0)
     chosen = np.flatnonzero(rows["sequences"] > 0)

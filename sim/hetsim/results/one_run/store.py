@@ -98,7 +98,7 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
 
 
 class Kept(Run, Protocol):
-    """Protocol of a run that can be written to a directory, as `Result` can."""
+    """Protocol of a run that can be saved: it has all that a run directory contains."""
 
     seed: int
     replication: int
@@ -145,9 +145,9 @@ def write_mark(folder: Path, about: dict[str, Any]) -> None:
 
 
 def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Read and verify a directory's mark.
+    """Read and verify a directory's mark (run.json or its like).
 
-    later: prefixes of names of files that are verified only when they are read.
+    later: files whose names begin with one of these are verified only when they are read.
     """
     check_names(folder / MARK, [MARK])
     about = unsealed(folder / MARK)
@@ -162,7 +162,6 @@ def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _copy(saved: "Saved", folder: Path) -> None:
-    """Copy the files of a loaded run; DamagedFile if one is damaged."""
     for name, digest in saved.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(verify(saved.directory / name, digest), folder / name)
@@ -251,6 +250,7 @@ def _save_record(record: Record, folder: Path) -> None:
         "reasons": [[int(task), text] for task, text in record.reasons.items()],
         "device_log": record.device_log,
         "holds": record.holds,
+        "occupied": record.occupied,
         "fused": [[launch, *figures] for launch, figures in record.fused.items()],
         "replicas": record.replicas,
         "stats": record.stats,
@@ -358,6 +358,7 @@ def _record(saved: Saved, directory: Path) -> Record:
         preemptions_by=kinds,
         device_log=[(time, device, what, value) for time, device, what, value in rest["device_log"]],
         holds=[(time, task, cause) for time, task, cause in rest["holds"]],
+        occupied=[tuple(row) for row in rest.get("occupied", [])],
         fused={launch: (tuple(rows), tuple(saved)) for launch, rows, saved in rest["fused"]}, stats=rest["stats"],
         notes=_numbers_from_json(about.get("notes", {})),
     )  # fmt: skip

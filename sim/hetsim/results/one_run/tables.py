@@ -12,7 +12,7 @@ row
   response = (ready - arrival) + wait + upload + compute + download + overhead;
 - if several items of a request are in different stages at the same time, such sums would exceed the response: `wait`
   is then that of the first start, and all time from there to the end is `compute`;
-- `slowdown` divides by the time that its plan of stages takes alone, transfers between them included;
+- `slowdown` is the response / the time that the request's stages, and the transfers between them, take alone;
 - `device_type`, `device` and `node` join those of the stages by `+`, each once, in the order of the stages;
 - `preemptions`, `migrations`, `energy_j` and `cost` are sums.
 """
@@ -43,7 +43,10 @@ SUMS = ("upload", "compute", "download", "overhead", STOPS, MOVES, ENERGY, COST)
 
 
 def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float) -> pd.DataFrame:
-    """Return the task table from a table of stages; `bounded`: its slowdown column."""
+    """Return the task table from a table of stages.
+
+    `bounded`: name of the column of bounded slowdowns; `bound`: their bound in seconds.
+    """
     staged = record.input.tasks.staged
     assert staged is not None
     rows = TableRows(record)
@@ -92,7 +95,6 @@ def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float
 def _ratios(
     found: pd.DataFrame, put: Any, alone: np.ndarray, completed: np.ndarray, bounded: str, bound: float
 ) -> None:  # fmt: skip
-    """Set the response of requests, and its ratios to the time alone."""
     response = np.where(completed, found["finish"].to_numpy() - found["arrival"].to_numpy(), np.nan)
     put("response", response)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -165,9 +167,9 @@ def tasks_table(record: Record, table: ModeTable, bound: float = DEFAULT_BOUND) 
     may span nodes; `cost` if the cluster has prices (`hetsim.results.one_run.usage_metrics`); `step`, `communication`,
     `bubble`, `contention`, `network_bytes` and `mfu` if jobs have steps with known parts
     (`hetsim.results.one_run.network`); `attempt_of`, the id of the call's first attempt, if clients time out or retry.
-    `met_deadline` is False for a task that did not complete in time, and missing without a deadline or if it is after
-    the end of the run (`hetsim.results.one_run.task_metrics`); for a call it is in the row of the first attempt.
-    Columns of requests with stages: see the module.
+    `met_deadline` is False for a task that did not complete in time.  It is missing if the task has no deadline, or a
+    deadline after the end of the run (`hetsim.results.one_run.task_metrics`); for a call it is in the row of the first
+    attempt. The module's text defines the columns of requests with stages.
     """
     frame = _each_task(record, table, bound)
     return frame if record.input.tasks.staged is None else request_rows(record, frame, bound_name(bound), bound)
@@ -278,7 +280,7 @@ def _codes(column: np.ndarray | None, rows: TableRows) -> np.ndarray:
 def _stages(
     record: Record, rows: TableRows, start: np.ndarray, finish: np.ndarray, status: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Seconds of upload, compute and download, of running tasks until the run's end."""
+    """Seconds of upload, compute and download; of running tasks, until the run's end."""
 
     def counted(name: str) -> np.ndarray | None:
         column = record.stage(name)
@@ -343,7 +345,6 @@ def _energy(record: Record, table: ModeTable) -> np.ndarray:
 
 
 def _cost(record: Record, table: ModeTable) -> np.ndarray:
-    """Cost of each row's resources; batch members have equal shares."""
     if record.input.language:
         return np.full(len(record.status), np.nan)
     launches = launches_of(record, table)

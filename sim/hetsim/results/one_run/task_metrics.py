@@ -1,8 +1,7 @@
 """Metrics of tasks: outcomes, times, deadlines, makespan, throughput.
 
-A metric maps a `Measured` run to a number; NaN means that it is undefined (a makespan with unfinished tasks, an
-attainment without deadlines).  Task metrics cover the tasks that arrive in the window [warmup, horizon), device metrics
-the time in the window.
+A metric maps a `Measured` run to a number; NaN means that it is undefined (a makespan with unfinished tasks).  Task
+metrics cover the tasks that arrive in the window [warmup, horizon), device metrics the time in the window.
 
 A run with a horizon ends with tasks whose deadline is still to come.  To count them as misses would be wrong, and to
 drop only the unfinished ones would favor fast tasks.  All tasks with a deadline after the end are therefore excluded
@@ -58,7 +57,7 @@ def declare_statistics(
 ) -> None:  # fmt: skip
     """Declare mean, p50, p95, p99 and max of a column of tasks.
 
-    `sets`: sets of single statistics, by statistic; `every`: the set that all of them are in.
+    `sets`: by statistic, the sets that contain it; `every`: a set that contains all five.
     """
     for label in STATISTICS:
         metric(
@@ -148,7 +147,7 @@ def rejected_fraction(run: Measured) -> float:
 
 
 def _met(run: Measured) -> tuple[int, int]:
-    """Numbers of tasks that met their deadline, and with a deadline before the end."""
+    """Number of tasks that met their deadline, and that had one before the end."""
     column = run.series("met_deadline")
     return int(column.sum()), int(column.notna().sum())
 

@@ -10,6 +10,7 @@ for all tasks by use, and `cost` minus `cost_held` is the cost of idle devices.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -109,11 +110,11 @@ def cost_held(run: Measured) -> float:
 @metric(unit="money", better="less", of="run", sets=("costs",), hide_if_zero=True, title="cost of idle replicas")
 def cost_held_idle(run: Measured) -> float:
     """Price × time in which GPUs were occupied but idle, if there are replicas."""
-    cluster = run.result.record.input.cluster
-    if not (cluster.priced and run.result.record.input.language):
+    given: Any = run.result.record.input
+    if not (given.cluster.priced and any(one.kinds for one in (*given.language, *given.services))):
         return math.nan
-    idle = np.array([one.type.kind != "cpu" for one in cluster.devices]) * (run.use.allocated - run.use.busy)
-    return float((prices(cluster)[0] * np.maximum(idle, 0.0)).sum())
+    idle = np.array([one.type.kind != "cpu" for one in given.cluster.devices]) * (run.use.allocated - run.use.busy)
+    return float((prices(given.cluster)[0] * np.maximum(idle, 0.0)).sum())
 
 
 @metric(unit="GPU s", better="neither", sets=("groups:180", "group_rows:180"), title="GPU time", hide_if_zero=True)
@@ -164,7 +165,7 @@ def migrations(run: Measured) -> float:
 
 @metric(unit="share", better="neither", of="run")
 def cache_hit_fraction(run: Measured) -> float:
-    """Share of completed requests that a cache answered, of services with a cache."""
+    """Share of completed requests to services with a cache that a cache answered."""
     services = run.result.record.input.services
     names = [service.name for service in services if getattr(service, "cache", None) is not None]
     if not names or not run.count(COMPLETED):
@@ -178,7 +179,7 @@ def cache_hit_fraction(run: Measured) -> float:
 def littles_law(result: Run) -> tuple[float, float]:
     """Return L and λW: mean number in system, arrival rate × mean time in system.
 
-    Equal, up to rounding, for a drained run without warmup in which every task completed.
+    They are equal, up to rounding, for a drained run without warmup in which every task completed.
     """
     run = result.measured
     return jobs_in_system_mean(run), len(run.status) / run.duration * run.mean("response")

@@ -11,7 +11,7 @@ from hetsim.scenario.schema import cluster as schema
 
 
 def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
-    """Build the cluster; ScenarioError if empty or with contradictory types."""
+    """Build the cluster; ScenarioError if it has no nodes or its types conflict."""
     problems: list[Problem] = []
     first_by_name: dict[str, tuple[DeviceType, str]] = {}
     names: dict[str, int] = {}
@@ -66,7 +66,6 @@ def _wrong_size(specs: list[NodeSpec]) -> Iterator[str]:
 def _in_racks(
     specs: list[NodeSpec], racks: schema.Racks, document: Document, problems: list[Problem]
 ) -> list[NodeSpec]:
-    """Put the nodes into racks of equal size; append errors to `problems`."""
     if (size := racks.nodes) is None:
         if all(spec.rack is None for spec in specs):
             text = "no node has a rack; give the number of nodes of each rack (nodes: 8), or a rack to each node"

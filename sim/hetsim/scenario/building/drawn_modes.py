@@ -25,27 +25,27 @@ GIB = 2**30
 
 
 def too_large(state: float, kept: float, room: float, device: str) -> str:
-    """Explain why a training plan does not fit: needed and available memory."""
+    """Return why a training plan does not fit: the memory that it needs and has."""
     parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
     total = f"{(state + kept) / 1e9:.4g} GB"
     return f"{parts} ({total}) exceed the {room / GIB:.4g} GiB ({room / 1e9:.4g} GB) of one {device}"
 
 
 def kinds_of(nodes: Iterable[Node]) -> list[NodeSpec]:
-    """Specifications of these nodes without duplicates, one for each kind."""
+    """Return the specifications of these nodes, without duplicates."""
     alike = {id(node.spec): node.spec for node in nodes}.values()
     return list({replace(s, name=None, rack=None, first=None, count=1, partitions=()): s for s in alike}.values())
 
 
 def pcie_of(device: DeviceType) -> float:
-    """Bytes per second between GPUs over PCIe, without NVLink."""
+    """Return the bytes per second between GPUs that communicate over PCIe."""
     return min(device.link.upload, device.link.download)
 
 
 def machine_of(
     spec: NodeSpec, gpus: int, device: DeviceType, peak: Peak, training: TrainingSpec
 ) -> formulas.TrainingMachine:
-    """Rates for training on `gpus` GPUs of each node."""
+    """Return the rates for training on `gpus` GPUs of each node."""
     return formulas.TrainingMachine(
         flops=peak.flops, bandwidth=peak.bandwidth, each=gpus, inside=spec.nvlink.curve or spec.nvlink.upload,
         card=min(spec.network.upload, spec.network.download) / spec.cards, cards=spec.cards,
@@ -58,7 +58,7 @@ def training_step(
     cluster: Cluster, spec: NodeSpec, nodes: int, model: formulas.Transformer, plan: formulas.ParallelPlan,
     machine: formulas.TrainingMachine,
 ) -> Exchange:  # fmt: skip
-    """A training step on this kind of nodes."""
+    """Return a training step with its communication, on `nodes` nodes of kind `spec`."""
     step = formulas.step(model, plan, machine)
     phases = list(formulas.phases(model, plan, machine).values())
     flops = model.flops(plan.batch, "none") / plan.gpus / machine.flops
@@ -74,7 +74,7 @@ def exchange_over(
     cluster: Cluster, spec: NodeSpec, nodes: int, compute: float, filling: float, phases: list[Phase],
     at_peak: float = math.nan, largest: float = 1.0, pipeline: StepPipeline | None = None,
 ) -> Exchange:  # fmt: skip
-    """A step with its communication; the nominal seconds ignore uplinks."""
+    """Return a step with communication; its nominal seconds ignore uplinks of racks."""
     card = min(spec.network.upload, spec.network.download) / spec.cards
     seconds = compute + filling
     for phase in phases:
@@ -86,7 +86,7 @@ def exchange_over(
 
 
 def stretch_of(exchange: Exchange | None) -> float:
-    """Step time with communication, divided by the compute time alone."""
+    """Return step time with communication / compute time; 1 without communication."""
     return 1.0 if exchange is None else exchange.nominal / exchange.compute
 
 
@@ -95,7 +95,7 @@ Seconds = Callable[[Peak, float], np.ndarray]
 
 
 class DrawnModes:
-    """Modes and times of one class's tasks, for every form in which they are given."""
+    """Modes and times of the tasks of one class, whatever keys state the times."""
 
     def __init__(self, demand: Demand, n: int, label: tuple[str, ...], context: Context):
         self.demand = demand
@@ -145,7 +145,6 @@ class DrawnModes:
                 self._gpu_modes(device, own[device.name])
 
     def _time_on_cores(self, reference: np.ndarray | None) -> np.ndarray | None:
-        """Times from `cpu_time`; a speedup is relative to `reference`."""
         if (given := self.demand.cpu_time) is None:
             return None
         if not isinstance(given, Speedup):
@@ -163,7 +162,7 @@ class DrawnModes:
         return mode, times * stretch_of(exchange)
 
     def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
-        """Return the slowest step with communication, for `each` ranks per node."""
+        """Return the slowest step over the kinds of nodes, with `each` ranks per node."""
         if (communication := self.demand.communication) is None:
             return None
         cluster, nodes = self.context.cluster, self.demand.used("nodes")
@@ -182,10 +181,7 @@ class DrawnModes:
         self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None,
         exchange: Exchange | None = None, nodes: int | None = None,
     ) -> None:  # fmt: skip
-        """Add the mode of a GPU type, or a mode per entry of `scaling`.
-
-        times: times on one GPU.
-        """
+        """Add a mode of a GPU type, or one per entry of `scaling`; `times`: on one GPU."""
         demand = self.demand
         counts = {"": 1.0} if demand.scaling is None else demand.scaling
         stretch = 1.0
@@ -221,17 +217,15 @@ class DrawnModes:
                     self.work[mode] = way.work
 
     def _drawn(self, number: int, time: Any, reference: np.ndarray | None) -> np.ndarray | None:
-        """Draw the stated times of a mode; None for a speedup without a reference."""
         if isinstance(time, Speedup):
             return None if reference is None else reference * time.speedup
         return self._sample(f"modes.{number}", time)
 
     def _scaled(self, kind: str, drawn: np.ndarray) -> list[tuple[DeviceType, np.ndarray]]:
-        """Times on each type of a kind, divided by its speed; unchanged for a named type."""
+        """Return times by device type; for a kind, divided by the speed of each type."""
         return [(one, drawn / one.speed if kind == one.kind and kind != one.name else drawn) for one in self._of(kind)]
 
     def _computed(self, way: TaskMode) -> list[tuple[DeviceType, np.ndarray]]:
-        """Times of a mode with given `work` or `profile`, on each type with a known peak."""
         seconds = self._work_time(way.work) if way.work else self._profile_time(profile_use(way))
         gpus, cores = way.used("gpus"), way.cpus or 1.0
         devices = self._of(way.device)
@@ -254,7 +248,6 @@ class DrawnModes:
         return lambda peak, share: steps * use.seconds_per_step(peak, share)
 
     def _training(self, training: TrainingSpec) -> None:
-        """Add a mode for each width on every GPU type with a known peak and enough memory."""
         where = (*self.path, "training")
         steps = drawn_steps(self._sample("training.steps", training.steps))
         refused: list[str] = []
@@ -277,7 +270,6 @@ class DrawnModes:
         raise self.context.fail(where, "training needs GPUs, but the cluster has none")
 
     def _trained(self, training: TrainingSpec, plan: formulas.ParallelPlan, nodes: int, steps: np.ndarray) -> list[str]:
-        """Add the modes of one width; return why other GPU types are not possible."""
         demand, gpus = self.demand, round(self.demand.used("gpus"))
         model = training.transformer()
         state, kept = formulas.memory(model, plan)
@@ -314,7 +306,6 @@ class DrawnModes:
         return refused
 
     def _cost_model(self, seconds: Seconds, gpu_memory: int | None) -> None:
-        """Add a mode on every type with a known peak among `devices`."""
         demand = self.demand
         gpus, cores = demanded_share(demand.work) or demand.used("gpus"), demand.cpus or 1.0
         for device in self.context.cluster.types.values():
@@ -333,7 +324,7 @@ class DrawnModes:
 
 
 def _on(device: DeviceType, peak: Peak, seconds: Seconds, gpus: float, cores: float) -> np.ndarray:
-    """Times on a share of a GPU, on several GPUs (work divided evenly), or on cores."""
+    """Return times on cores, or on `gpus` GPUs (a share, or several with equal work)."""
     if device.kind == "cpu":
         wide = peak.model_copy(update={"flops": peak.flops * cores, "bandwidth": peak.bandwidth * cores})
         return seconds(wide, 1.0)

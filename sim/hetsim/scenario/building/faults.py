@@ -83,13 +83,13 @@ def _longest(every: Any) -> float:
 
 
 def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon: float = math.inf) -> list[str]:
-    """Warnings about tasks that rarely finish because of faults.
+    """Return warnings about tasks that rarely finish because of faults.
 
     ScenarioError for tasks that cannot be expected to finish, unless the run has a horizon.
 
-    From one checkpoint to the next, restoring included, a task needs an interval without a fault on any of its devices:
-    about exp(r × devices × seconds) attempts with faults at a rate r per device, or infinitely many if the time between
-    faults is always shorter.
+    From one checkpoint to the next, restoring included, a task needs an interval without a fault on any of its devices.
+    This takes about exp(r × devices × seconds) attempts with r faults per second and device, or infinitely many if the
+    time between faults is always shorter.
     """
     rates, longest = _rates(faults, cluster)
     if not any(rates.values()):
@@ -134,7 +134,7 @@ def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon:
 
 
 def _rates(faults: list[Faults], cluster: Cluster) -> tuple[dict[str, float], dict[str, float]]:
-    """Failures per second of the best device of each type, and its longest uptime."""
+    """Return, by device type, the lowest failure rate and the longest faultless time."""
     per_device = np.zeros(len(cluster.devices))
     sound = np.full(len(cluster.devices), np.inf)
     for fault in faults:
@@ -155,7 +155,6 @@ def _rates(faults: list[Faults], cluster: Cluster) -> tuple[dict[str, float], di
 
 
 def _devices(where: str, cluster: Cluster) -> list[int]:
-    """Indexes of the devices that a fault target names: a node's cores, a link's GPU."""
     accelerators = [device for node in cluster.nodes for device in node.accelerators]
     if where == "node":
         return [node.cpu.index for node in cluster.nodes]
@@ -172,7 +171,6 @@ def _devices(where: str, cluster: Cluster) -> list[int]:
 
 
 def _racks(cluster: Cluster) -> dict[int, tuple[int, ...]]:
-    """Other nodes of each node's rack, each given by the index of its CPU device."""
     racks: dict[str | None, list[int]] = {}
     for node in cluster.nodes:
         racks.setdefault(node.spec.rack, []).append(node.cpu.index)
@@ -198,7 +196,7 @@ def _maintenance(entry: Fault, cluster: Cluster, document: Document, path: Path_
 
 
 def read_events(file: Path, cluster: Cluster, source: str = "") -> list[FaultEvent]:
-    """Read faults from a CSV file: `time`, `device` (or node), `event`, `factor`."""
+    """Read fault events from a CSV file: time, device (or node), event, factor."""
     names = {node.name: node.cpu.index for node in cluster.nodes}
     names |= {device.name: device.index for device in cluster.devices}
     names |= {name: len(cluster.devices) + place for place, name in enumerate(link_names(cluster))}
@@ -217,7 +215,6 @@ def read_events(file: Path, cluster: Cluster, source: str = "") -> list[FaultEve
 
 
 def _event(row: dict[str, str], names: dict[str, int], events: list[FaultEvent], source: str) -> str | None:
-    """Append the row's event to `events`; return an error message if it is invalid."""
     device, what = row["device"] or "", row["event"] or ""
     if device not in names:
         return f'the cluster has no device or node "{device}"{suggestion(device, names) or ""}'

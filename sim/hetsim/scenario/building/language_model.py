@@ -39,7 +39,7 @@ S = TypeVar("S")
 
 
 class DrawnRequests(Generic[S]):
-    """Base of the builders that add the service of one entry to its stream."""
+    """Base class of builders that add the service of one entry to its stream."""
 
     def __init__(self, service: S, name: str, path: Path_, context: Context):
         self.service = service
@@ -60,7 +60,7 @@ class DrawnRequests(Generic[S]):
     def _overload(
         self, rate: float, max_rate: float, limited_rate: float, servers: str, why: str, otherwise: str
     ) -> tuple[str, float] | None:
-        """Return a warning if `rate` exceeds what the service, or its limit, can serve."""
+        """Return a warning and the maximum rate if `rate` is above it; else None."""
         text = f"{self.name}: {rate:.4g} requests/s arrive"
         if rate > max_rate:
             return f"{text}, but its {servers} serve at most {max_rate:.4g}/s: the queue grows without bound", max_rate
@@ -69,11 +69,11 @@ class DrawnRequests(Generic[S]):
 
 
 class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
-    """Builder of the language model of one entry, while its stream is drawn."""
+    """Builder of the language model of one entry; it exists while the stream is built."""
 
     @cached_property
     def modes(self) -> list[tuple[llm_schema.LanguageModel, Mode]]:
-        """Return the service and a replica's mode for each type of device."""
+        """The language model and a replica's mode, for each type of device."""
         return [(kind, self._mode_on(kind, number)) for number, kind in enumerate(self.service.kinds)]
 
     def _mode_on(self, service: llm_schema.LanguageModel, number: int) -> Mode:
@@ -101,7 +101,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return f"the cluster has no accelerator {named}"
 
     def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
-        """Return modes and times of n requests, each alone; store their tokens in `extra`."""
+        """Return modes and times of n requests served alone; store tokens in `extra`."""
         if demand.tokens is None:
             text = "the lengths of prompts and answers are missing; give tokens: {prompt: ..., output: ...}"
             raise self.context.fail(self.path, text)
@@ -109,7 +109,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return self._alone()
 
     def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
-        """Return modes and times of n requests of a trace, each alone on a replica."""
+        """Return modes and times of the n requests of a trace, each served alone."""
         if missing := [name for name in TOKENS if name not in extra]:
             text = f"this trace lacks the lengths of requests: it has no {' and no '.join(missing)}"
             raise self.context.fail((*self.path, "trace"), text)
@@ -128,7 +128,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return [(mode, kind.times.alone(prompt, output, limit)) for kind, mode in self.modes]
 
     def finish(self, stream: TaskStream, entry: WorkloadEntry) -> None:
-        """Add the service to the stream, with warnings about its load."""
+        """Add the service to the stream; warn if its load is too high."""
         stream.language = self.service
         stream.replica_modes = self.modes
         for kind, mode in stream.replica_modes:
@@ -153,7 +153,6 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         rate = request_rate(entry, stream)
 
         def overload(batching: IterationPolicy, policy: str) -> tuple[str, float] | None:
-            """Describe an overload under a policy, assuming the fullest possible steps."""
             max_rate, limit = self._capacity(prompt, output, math.inf), self.service.max_num_batched_tokens
             limited_rate = math.inf if limit is None else self._capacity(prompt, output, limit)
             why = f"with at most {limit or 0:,} tokens in a step (max_num_batched_tokens)"
@@ -163,23 +162,27 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         stream.overload = overload
 
     def _intervals(self, stream: TaskStream) -> None:
-        """State the error range of an engine's steps; draw this replication's factor."""
+        """State the error range of an engine's step times; draw this run's factor."""
         service = self.service
-        if service.engine is None or service.figures is None:
+        if service.interval is not None:
+            interval = of_engine("measured")(*service.interval)
+            stream.step_factor = math.exp(interval.normal[0])
+        elif service.engine is None or service.figures is None:
             return
-        tokens = float((stream.extra["prompt_tokens"] + stream.extra["output_tokens"]).mean())
-        interval = of_engine("interval")(*service.figures, service.engine, (tokens, service.max_sequences))
-        text = f"{self.name}: steps with {service.engine} take, {interval}"
+        else:
+            tokens = float((stream.extra["prompt_tokens"] + stream.extra["output_tokens"]).mean())
+            interval = of_engine("interval")(*service.figures, service.engine, (tokens, service.max_sequences))
+        text = f"{self.name}: steps{f' with {service.engine}' if service.engine else ''} take, {interval}"
         if text not in self.context.warnings:
             self.context.warnings.append(text)
         if service.uncertain:
             stream.step_factor = interval.factor(self.context.random.stream("steps", self.name))
 
     def _capacity(self, prompt: np.ndarray, output: np.ndarray, max_num_batched_tokens: float) -> float:
-        """Return the requests per second that the replicas can serve at most.
+        """Return the maximum number of requests per second that the replicas can serve.
 
-        A step that decodes is shared by max_num_seqs, one that reads prompts by those that fit into the tokens of a
-        step; at best the same steps do both.
+        It assumes full steps: max_num_seqs requests share a decoding step, and prompts fill max_num_batched_tokens; at
+        best the same steps decode and read prompts.
         """
         service, scale, apart = self.service, self.service.scale, self.service.disaggregated
         decoding = float((output - 1.0).mean()) / service.max_sequences
@@ -253,7 +256,7 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
     if each is None:
         return UNLIMITED if limit is None or service.kv is None else limit // service.kv.block
     memory = int(each * service.gpus * service.share)
-    what = f"{service.gpus} × {device.name}" if service.gpus > 1 else f"a {device.name}"
+    what = f"{service.gpus} × {device.name}" if service.gpus > 1 else f"one {device.name}"
     if service.share < 1:
         what = f"{service.share:.0%} of {what}"
     room = memory - service.weights
@@ -275,7 +278,7 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
 
 
 def joining_problem(stream: TaskStream, batching: IterationPolicy) -> tuple[str, str] | None:
-    """Return the key that prevents requests from joining a batch, and why, or None."""
+    """Return a key that keeps requests from joining a batch, with the reason, or None."""
     service = stream.language
     assert service is not None
     if batching.by_client and stream.weight is not None and not (stream.weight > 0).all():
@@ -301,7 +304,7 @@ def joining_problem(stream: TaskStream, batching: IterationPolicy) -> tuple[str,
 def language_of(
     stream: TaskStream, service: llm_schema.LanguageModel, rows: np.ndarray, tasks: Tasks
 ) -> LanguageService:  # fmt: skip
-    """Return the language model of a stream; `rows`: its requests by arrival."""
+    """Return the language model of a stream; `rows`: rows of its requests, by arrival."""
     shape = tasks.shapes[tasks.shape[rows[0]]]
     return LanguageService(
         name=stream.name,

@@ -18,7 +18,7 @@ from hetsim.scenario.building.streams import Context, TaskStream, calls_of, with
 def merge(
     streams: list[TaskStream], context: Context, items: list[Item]
 ) -> tuple[Tasks, list[ClosedStream], list[Service], list[LanguageService], Calls | None]:
-    """Merge all streams into one table by arrival; rows not sent yet (inf) come last."""
+    """Merge all streams into one table by arrival; tasks not sent yet (inf) come last."""
     counts = [len(stream) // stream.depth for stream in streams]
     streams = [with_attempts(stream, context) for stream in streams]
     sizes = [len(stream) for stream in streams]
@@ -94,7 +94,6 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def _matrix(parts: list[np.ndarray]) -> np.ndarray:
-    """Stack matrices vertically, padded with inf to the widest."""
     width = max(part.shape[1] for part in parts)
     short = {number: width - part.shape[1] for number, part in enumerate(parts) if part.shape[1] < width}
     filled = [
@@ -133,7 +132,6 @@ def _merged_codes(
 
 
 def _ids(streams: list[TaskStream], sizes: list[int], sort: Any) -> np.ndarray | None:
-    """Task ids of all streams, prefixed by the stream's name if there are several."""
     if all(stream.id is None for stream in streams):
         return None
     if len(streams) == 1:
@@ -160,7 +158,6 @@ def _sorted_lists(streams: list[TaskStream], lists: list[list[Any]], order: np.n
 
 
 def _join_graph(tasks: Tasks, streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray, order: Any) -> None:
-    """Set predecessors as rows of the merged table."""
     if all(stream.predecessors is None for stream in streams):
         return
     new = rank.tolist()
@@ -174,7 +171,7 @@ def _join_graph(tasks: Tasks, streams: list[TaskStream], starts: np.ndarray, ran
 
 
 def _staged(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray) -> StagedRequests | None:
-    """Return stage and request of each merged task; None if nothing has stages."""
+    """Return the request and the stage of each task; None if no stream has stages."""
     if all(stream.stages is None for stream in streams):
         return None
     total = len(rank)
@@ -209,7 +206,7 @@ def _join_items(tasks: Tasks, streams: list[TaskStream], order: Any) -> None:
 
 
 def _results_in_place(tasks: Tasks) -> None:
-    """Convert results with successors to items, which successors read where they are."""
+    """Turn results that successors read into data items, which stay on their device."""
     if tasks.predecessors is None or tasks.bytes_out is None:
         return
     tasks.items = list(tasks.items)

@@ -1,4 +1,4 @@
-"""Interned modes and shapes of a run, and checks whether the cluster can run them."""
+"""Modes and shapes of a run without duplicates, and checks against the cluster."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from hetsim.scenario.schema.service import VariantSpec
 
 
 class ModeBook:
-    """All modes and shapes of a run; equal demands share one object."""
+    """All modes and shapes (alternative modes of a task) of a run, without duplicates."""
 
     def __init__(self, cluster: Cluster, spreads: Collection[str] = ("gpus", "cores", "nodes")):
         self.cluster = cluster
@@ -58,8 +58,8 @@ class ModeBook:
     ) -> Mode:  # fmt: skip
         """Return the mode of a demand, by default of 1 core or 1 GPU.
 
-        `span_any`: whether the mode may use several nodes; if None, the demand's `span` decides.
-        `curve`: how the time depends on layout and work; equal demands with the same curve have the same Mode object.
+        `span_any`: the mode may use several nodes; if None, the demand's `span` decides.  `curve`: how the time depends
+        on layout and work.  Equal demands with the same curve have one Mode object; other curves are other modes.
         """
         on_cpu = device.kind == "cpu"
         slice, nodes, memory = demand.slice, demand.used("nodes"), demand.used("memory")
@@ -94,7 +94,7 @@ class ModeBook:
         return interned
 
     def served(self, device: DeviceType, way: VariantSpec, gpu_memory: int, batch_limit: int, several: bool) -> Mode:
-        """Return a mode of a service on a type of device, for one workload entry only."""
+        """Return a new mode of a service on a type of device."""
         on_cpu = device.kind == "cpu"
         gpus = 0.0 if on_cpu else way.used("gpus")
         cores = (way.cpus or 1.0) if on_cpu else (way.cpus or 0.0)
@@ -108,7 +108,7 @@ class ModeBook:
         )  # fmt: skip
 
     def shape(self, modes: Sequence[Mode], stopping: Stopping, preemptible: bool) -> int:
-        """Number of the shape with these modes in this order."""
+        """Return the number of the shape (alternative modes of a task) with these modes."""
         key = (tuple(id(mode) for mode in modes), stopping, preemptible)
         if key not in self._shapes:
             self._shapes[key] = len(self.shapes)
@@ -134,7 +134,6 @@ class ModeBook:
         return sum(self._room(node, mode) * count for node, count in kinds) >= mode.gpus
 
     def _over_bounds(self, mode: Mode) -> str:
-        """Return a phrase for the limit that a mode exceeds, or ""."""
         bound, memory = mode.partition, mode.type.memory
         within = _within(bound)
         if bound is not None:
@@ -143,13 +142,12 @@ class ModeBook:
                     return f"{needed:g} {unit} exceed the {limit:g} that jobs{within} may use"
         if memory is not None and mode.gpu_memory > memory:
             max_memory = _size(memory)
-            return f"{_size(mode.gpu_memory)} of GPU memory exceed the {max_memory} of a {mode.type.name}"
+            return f"{_size(mode.gpu_memory)} of GPU memory exceed the {max_memory} of one {mode.type.name}"
         if bound is not None and bound.max_nodes is not None and mode.node_count > bound.max_nodes:
             return f"{mode.node_count} nodes exceed the {bound.max_nodes} that jobs{within} may use"
         return ""
 
     def _over_slices(self, mode: Mode) -> str:
-        """Return a phrase for why no MIG slice can run a mode, or ""."""
         kind = mode.type
         if mode.slice and kind.sharing.share_of(mode.slice) is None:
             names = ", ".join(dict.fromkeys(one.profile for one in kind.sharing.slices if one.profile))
@@ -162,7 +160,7 @@ class ModeBook:
         return f"{_size(mode.gpu_memory)} of GPU memory for {mode.slice or share} exceed the memory of {within}"
 
     def _parts(self, node: Node, mode: Mode) -> int:
-        """Number of a gang's nodes (1 or 0) or cores that one empty node offers."""
+        """Return how many parts of a mode an empty node can run: nodes (0 or 1), or cores."""
         unit = mode.unit
         assert unit is not None
         if self._room(node, unit) < max(1, unit.gpus):
@@ -172,7 +170,7 @@ class ModeBook:
         return node.cpus if not unit.memory or node.memory is None else min(node.cpus, node.memory // unit.memory)
 
     def _room(self, node: Node, mode: Mode) -> int:
-        """Number of devices for the mode on an empty node (for a CPU mode 1 or 0)."""
+        """Return how many devices an empty node has for the mode; on cores 1 if it fits."""
         if mode.on_cpu:
             fits = node.cpu.type is mode.type and mode.millicores <= node.cpus * 1000
             return int(fits and (node.memory is None or mode.memory <= node.memory))
@@ -185,7 +183,7 @@ class ModeBook:
         return room
 
     def why_not(self, mode: Mode, nodes_by: str = "nodes: N") -> str:
-        """Phrase: why a mode can never run; nodes_by: key that allows several nodes."""
+        """Return why a mode can never run; nodes_by: the key that allows several nodes."""
         if over := self._over_bounds(mode):
             return over
         if mode.unit is not None:

@@ -1,4 +1,4 @@
-"""Build streams from traces: rows kept or resampled, with the entry's keys."""
+"""Builds streams from traces: rows as recorded or resampled, with an entry's keys."""
 
 import math
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from hetsim.workload.traces import TaskTable
 
 @dataclass
 class _Chosen:
-    """The rows of the table that make the stream, in its order."""
+    """The rows of a table that form the stream, in the order of the stream."""
 
     rows: np.ndarray
     arrival: np.ndarray | None = None  # arrival times if the rows are resampled; None: from the entry or the table
@@ -35,7 +35,7 @@ class _Chosen:
 
 
 def build_recorded(entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, context: Context) -> TaskStream:
-    """Build the stream of an entry with `trace`; its keys fill missing columns."""
+    """Build the stream of an entry with a `trace`; the entry's keys fill blank cells."""
     _check_estimates(entry, path, table, context)
     served = _served(entry, name, path, table=table, context=context)
     if served is None:
@@ -133,7 +133,7 @@ def _deadline(stream: TaskStream, entry: WorkloadEntry, table: TaskTable, kept: 
 def _patience(
     stream: TaskStream, entry: WorkloadEntry, table: TaskTable, kept: np.ndarray, random: RandomTree
 ) -> np.ndarray | None:
-    """Seconds from arrival until a task that has not started gives up."""
+    """Return the seconds after which a waiting task gives up; None: no task does."""
     rng = random.stream("patience", stream.name)
     drawn = None if entry.patience is None else entry.patience.sample(rng, len(stream))
     if "patience" not in table.numbers:
@@ -162,7 +162,6 @@ def _fill_transfers(
 
 
 def _labels(entry: WorkloadEntry, stream: TaskStream, time: np.ndarray) -> None:
-    """Fill time limits, QoS and accounts from the entry where the table has none."""
     if (limits := seconds_of(entry.time_limit, time.min(axis=1))) is not None:
         given = stream.extra.get("time_limit")
         stated = None if given is None else np.array(given, dtype=float)
@@ -208,7 +207,7 @@ def _requests(
 
 
 def _kept_rows(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Context) -> np.ndarray:
-    """Rows by arrival, within `skip`, `count`, `until`; a task graph in file order."""
+    """Return the rows by arrival that `skip`, `count` and `until` select."""
     if table.predecessors is not None:
         for key in ("skip", "count", "until"):
             if getattr(entry, key) is not None:
@@ -229,7 +228,6 @@ def _kept_rows(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Con
 def _resampled(
     entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, kept: np.ndarray, context: Context
 ) -> _Chosen:
-    """The rows unchanged, or drawn again if the entry has `resample`."""
     if entry.resample is None:
         return _Chosen(kept)
     if table.predecessors is not None:
@@ -261,7 +259,7 @@ def _resampled(
 
 
 def described(entry: WorkloadEntry) -> str:
-    """Describe how an entry's trace is resampled; "" if it is not."""
+    """Return how an entry's trace is resampled, as a phrase; "" if it is not."""
     if entry.resample is None:
         return ""
     block = entry.resample.block
@@ -269,7 +267,6 @@ def described(entry: WorkloadEntry) -> str:
 
 
 def _ids_of(table: TaskTable, kept: np.ndarray, repeated: bool) -> np.ndarray | None:
-    """Ids of the rows, made unique by the number of the draw."""
     if table.id is None or not repeated:
         return None if table.id is None else table.id[kept]
     import pandas as pd
@@ -281,7 +278,6 @@ def _ids_of(table: TaskTable, kept: np.ndarray, repeated: bool) -> np.ndarray | 
 
 
 def _copied_users(stream: TaskStream, copies: np.ndarray) -> None:
-    """Rename users that were drawn again: `ann` and `ann#2`."""
     codes = np.zeros(len(copies), dtype=np.int64) if stream.user_code is None else stream.user_code.astype(np.int64)
     width = int(copies.max(initial=0)) + 1
     copies_of, position = np.unique(codes * width + copies, return_inverse=True)
@@ -293,7 +289,6 @@ def _copied_users(stream: TaskStream, copies: np.ndarray) -> None:
 def _arrival(
     entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, chosen: _Chosen, context: Context
 ) -> np.ndarray:
-    """Arrival times of rows: resampled, from the table (scaled), or from `arrivals`."""
     if chosen.arrival is not None:
         return chosen.arrival
     kept = chosen.rows
@@ -310,7 +305,7 @@ def _arrival(
 def loaded(
     arrival: np.ndarray, time: np.ndarray, shape: np.ndarray, load: float, path: Path_, context: Context
 ) -> np.ndarray:
-    """Stretch the arrivals, from the first one on, to this load."""
+    """Scale the gaps between arrivals so that the cluster's load becomes `load`."""
     from hetsim.results.one_run.bounds import offered_load
     from hetsim.results.one_run.modes import ModeTable
 
@@ -325,7 +320,6 @@ def loaded(
 
 
 def _codes(values: np.ndarray | None, kept: np.ndarray, default: str) -> tuple[np.ndarray | None, list[str]]:
-    """Convert a column to codes and names; blank cells get the default."""
     if values is None:
         return None, [default]
     import pandas as pd

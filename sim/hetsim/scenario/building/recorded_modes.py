@@ -1,4 +1,4 @@
-"""Modes of a trace's rows: rows with equal demands share a shape."""
+"""Modes of a trace's rows; rows with equal demands share a shape (list of modes)."""
 
 import math
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ DEMANDS = ("nodes", "cpus", "gpus", "memory", "gpu_memory", "upload", "download"
 
 @dataclass(frozen=True)
 class TraceRows:
-    """The rows of a trace that an entry uses, in the order of the stream."""
+    """The rows of a trace that an entry uses, in the order of its stream."""
 
     entry: WorkloadEntry
     path: Path_
@@ -44,7 +44,7 @@ class TraceRows:
 
 @dataclass
 class RowModes:
-    """Shape, times, estimates and work of each row."""
+    """The shape (list of modes), times, estimates and work of each row."""
 
     shape: np.ndarray
     time: np.ndarray
@@ -61,7 +61,7 @@ class RowModes:
 
 
 class _Way(NamedTuple):
-    """A mode, and the source of its times."""
+    """A mode of a group of rows, and the table columns with its times."""
 
     mode: Mode
     column: str | None  # column of the table with the times; None on a missing device, where tasks never run
@@ -70,8 +70,6 @@ class _Way(NamedTuple):
 
 @dataclass
 class _Group:
-    """Rows with equal demands."""
-
     rows: np.ndarray  # positions among the rows of the stream
     ways: list[_Way]  # modes that the demands allow
     plan: list[_Way]  # modes that fit on this cluster; empty: the rows can never run
@@ -86,7 +84,7 @@ def modes_of_rows(rows: TraceRows, refused: dict[int, str], context: Context) ->
     """Return the modes of each row; raise ScenarioError if a row has none.
 
     `refused`: reasons to reject rows, by position.  If the entry's key `unfit` is `reject`, rows without a mode are
-    added to it.  Rejected rows keep a placeholder shape.
+    added.  Rejected rows have a placeholder as shape.
     """
     groups = list(_groups(rows, refused, context))
     if rows.entry.unfit == LEAVE_OUT[1]:
@@ -112,7 +110,6 @@ def modes_of_rows(rows: TraceRows, refused: dict[int, str], context: Context) ->
 
 
 def _groups(rows: TraceRows, refused: dict[int, str], context: Context) -> Iterator[_Group]:
-    """Groups of rows with their modes, in the order of their first rows."""
     entry, table, kept, modes = rows.entry, rows.table, rows.kept, context.modes
     demands = {key: demand_of(entry, table, key, kept) for key in DEMANDS}
     possible = _sources(table, context)
@@ -185,7 +182,7 @@ COMPUTED = "work on "  # Prefix of a device type's name: column of times compute
 
 
 def with_computed_times(entry: WorkloadEntry, table: TaskTable, path: Path_, context: Context) -> TaskTable:
-    """Return the table, with missing times computed from its work."""
+    """Return the table with missing times computed from the work in its rows."""
     if "flops" not in table.numbers:
         return table
     timed = {device.name for device, _, _ in _sources(table, context)}
@@ -211,7 +208,7 @@ def with_computed_times(entry: WorkloadEntry, table: TaskTable, path: Path_, con
 
 
 def _stages_of_work(table: TaskTable, peak: Peak, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Seconds of launching, operations and memory traffic; NaN if unknown."""
+    """Return the seconds of launches, operations and memory traffic; NaN if unknown."""
     flops, efficiency = table.numbers["flops"][rows], table.numbers.get("efficiency")
     reached = np.ones(len(rows)) if efficiency is None else np.nan_to_num(efficiency[rows], nan=1.0)
     overhead = np.where(np.isnan(flops), np.nan, peak.launch_overhead)
@@ -228,7 +225,7 @@ NODE, ANY, IF_WIDER = range(3)  # a gang may use several nodes: no, yes, or only
 
 
 def _spans(entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarray:
-    """For each row, if its gang may use several nodes: NODE, ANY or IF_WIDER."""
+    """Return by row if its gang may use several nodes: no, yes, or if wider than one."""
     if entry.span != "recorded":
         return np.full(len(kept), ANY if entry.span == "any" else NODE, dtype=np.int8)
     if (names := table.extra.get("recorded_node")) is None:
@@ -247,7 +244,7 @@ def _allowed(table: TaskTable, device: DeviceType, kept: np.ndarray) -> np.ndarr
 
 
 def demand_of(entry: WorkloadEntry, table: TaskTable, key: str, kept: np.ndarray) -> np.ndarray:
-    """One demand of each row; NaN if neither table nor entry has it."""
+    """Return one demand (`key`) of each row; NaN if neither table nor entry has it."""
     given = getattr(entry, key)
     default = math.nan if given is None else float(given)
     if key not in table.numbers:
@@ -257,7 +254,7 @@ def demand_of(entry: WorkloadEntry, table: TaskTable, key: str, kept: np.ndarray
 
 
 def _sources(table: TaskTable, context: Context) -> list[tuple[DeviceType, str, float]]:
-    """Device types with times: (type, column of the times, factor on these times)."""
+    """Return device types with times: type, column of the times, factor on the times."""
     cluster = context.cluster
     own = {
         device.name: column
@@ -287,10 +284,7 @@ def _mode(
     entry: WorkloadEntry, device: DeviceType, demand: dict[str, Any], profile: str, partition: Partition | None,
     span: int, context: Context, size: tuple[int, WorkCurve] | None = None,
 ) -> Mode | None:  # fmt: skip
-    """Return the mode of a row on a device type; None if the row requests no GPU.
-
-    size: number of GPUs and work curve, for jobs that can run in several sizes.
-    """
+    """Return the mode of a row on a device type; None if the row requests no GPU."""
     values = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
     gpus = values["gpus"] = values["gpus"] if size is None else float(size[0])
     if device.kind != "cpu" and gpus == 0:
@@ -305,7 +299,6 @@ def _mode(
 
 
 def _group(columns: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Group number of each row, and first row of each group of equal rows."""
     import pandas as pd
 
     n = len(columns[0])
@@ -320,7 +313,6 @@ def _group(columns: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lost(rows: TraceRows, lost: list[_Group], context: Context) -> list[Problem]:
-    """One problem for all rows that can never run, naming the first in the file."""
     table = rows.table
     count = sum(len(group.rows) for group in lost)
     worst = min(lost, key=lambda group: int(rows.kept[group.rows].min()))

@@ -51,7 +51,10 @@ OF_TOKENS = {"kv": "KV blocks", "prefix": "cached prefixes", "forecast": "foreca
 def service_policies(
     streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem], language: bool
 ) -> list[tuple[Any, Any, Any]]:
-    """The batching, routing and scaling policies of the services of one kind."""
+    """Return the batching, routing and scaling policy of each service.
+
+    `language`: True for services that are language models, False for all others.
+    """
     policies, document = scenario.policies, scenario.document
     served = [one for one in streams if (one.language if language else one.service) is not None and len(one)]
     alone = served and not any(stream.service if language else stream.language for stream in streams)
@@ -85,7 +88,7 @@ def service_policies(
 def _note_overload(
     stream: TaskStream, spec: PolicySpec, policy: Any, scenario: "ScenarioSource", context: Context
 ) -> None:  # fmt: skip
-    """Warn of a load that a service cannot serve; record it if it is certain."""
+    """Warn if a service cannot serve its load; record the overload if it is certain."""
     overload = None if stream.overload is None else stream.overload(policy, spec.name)
     if overload is None:
         return
@@ -100,12 +103,11 @@ def _note_overload(
 
 
 def iterates(spec: PolicySpec) -> bool:
-    """Return True if a batching policy is for language models."""
+    """Return True if a batching policy is one for language models."""
     return bool(getattr(registry.policy("batching", spec.name), "iterates", False))
 
 
 def _replica_policies(stream: TaskStream, scenario: "ScenarioSource", problems: list[Problem]) -> tuple[Any, Any]:
-    """The routing and the scaling policy of a service with replicas; else None."""
     if not stream.replica_modes:
         return None, None
     policies, number, problem = scenario.policies, int(stream.path[1]), scenario.document.problem
@@ -126,7 +128,7 @@ def _replica_policies(stream: TaskStream, scenario: "ScenarioSource", problems: 
 
 
 def _without_age(router: Routing) -> str | None:
-    """Return why a router's signals cannot be delayed or read at intervals, or None."""
+    """Return why a router's signals cannot have the given refresh or delay, or None."""
     if "forecast" in router.signals and (router.refresh or router.delay):
         return "the forecast uses the current state; leave out refresh and delay"
     if router.delay and not router.refresh and router.signals != ("queue",):
@@ -166,12 +168,12 @@ def make_policy(spec: PolicySpec, scenario: "ScenarioSource", problems: list[Pro
 
 
 class ScenarioSource(ReadScenario, Protocol):
-    """Protocol: the part of a `Scenario` that building a run reads."""
+    """Protocol of the part of a `Scenario` that is used to build a run."""
 
     notes: list[str]
 
     def table(self, entry: int) -> TaskTable:
-        """The trace of a workload entry, read once."""
+        """Return the trace of a workload entry, which is read only once."""
 
 
 SHORT_CYCLES = 10  # Number of scheduling cycles below which a task's compute time is short.
@@ -182,8 +184,8 @@ LONG = 120.0  # Seconds above which a run is reported to take long.
 def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
     """Build one run of the scenario; ScenarioError lists everything wrong with it.
 
-    The same scenario, seed, replication and `loads` (purpose of the run) give bit-identical columns.  `seed` defaults
-    to the scenario's.
+    The same scenario, seed, replication and `loads` (purpose of the run) yield columns that are equal bit for
+    bit.  `seed` defaults to that of the scenario.
     """
     model = scenario.model
     random = RandomTree(model.seed if seed is None else seed, replication, loads)
@@ -212,7 +214,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     )
     batching, there = [one[0] for one in formed], any(stream.replica_modes for stream in served)
     eviction = make_policy(policies.eviction or DEFAULT_EVICTION, scenario, problems) if there else None
-    problems += place_problems(served, context)
+    problems += place_problems(served, model.workload, context)
     faults = _faults(model.faults, cluster, scenario, problems)
     if isinstance(scheduler, Scheduler) and scheduler.knows_rates:
         scheduler.rates = true_rates(scenario, streams, policies.scheduler.name, problems)
@@ -264,7 +266,6 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
 
 
 def _short_tasks(tasks: Tasks, decisions: DecisionTime | None) -> list[str]:
-    """Warn if most tasks are short compared with a scheduling cycle."""
     if decisions is None or not len(tasks):
         return []
     fastest = tasks.computing(tasks.time).min(axis=1)
@@ -284,7 +285,6 @@ def _faults(given: Any, cluster: Cluster, scenario: ScenarioSource, problems: li
 
 
 def _plans(policy: Any) -> bool:
-    """Return True if the policy, or one of its inner policies, makes a plan."""
     wanted = {key: inner_type(one) for key, one in registry.parameters(type(policy)).items()}
     inner = [getattr(policy, key, None) for key, kind in wanted.items() if kind is not None]
     planner = isinstance(policy, PlannedScheduler) or PlannedScheduler in wanted.values()
@@ -292,7 +292,6 @@ def _plans(policy: Any) -> bool:
 
 
 def _check_refused(tasks: Tasks, scheduler: Any, name: str) -> None:
-    """Raise ScenarioError for rejected tasks if the scheduler plans all beforehand."""
     if tasks.refused and type(scheduler).prepare is not Scheduler.prepare:
         first = next(iter(tasks.refused))
         text = f"{name} plans all tasks in advance, but {tasks.name(first)} "
@@ -300,7 +299,7 @@ def _check_refused(tasks: Tasks, scheduler: Any, name: str) -> None:
 
 
 def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
-    """Return True if a draw has tasks with a probability of at least 1 %."""
+    """Return True if random arrivals are expected to bring at least 0.01 tasks."""
     expected = 0.0
     for entry in entries:
         if entry.arrivals is not None and not entry.arrivals.closed and entry.count is None:
@@ -310,7 +309,10 @@ def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
 
 
 def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
-    """Describe tasks that are late even alone; True if random sizes do not explain it."""
+    """Return a warning about tasks that are late even if they run alone.
+
+    The second value is True if more than `HOPELESS` of all tasks are: random sizes do not explain so large a share.
+    """
     if tasks.deadline is None or not len(tasks):
         return [], False
     fastest = tasks.computing(tasks.time).min(axis=1)
@@ -330,7 +332,7 @@ def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
 def true_rates(
     scenario: ScenarioSource, streams: list[TaskStream], name: str, problems: list[Problem]
 ) -> Mapping[str, Callable[[float], float]]:
-    """Arrival rate of each class and service, as a function of time."""
+    """Return the arrival rate of each class and service, as a function of time."""
     parts: dict[str, list[tuple[float, Any, float]]] = {}
     for stream in streams:
         number = int(stream.path[1])
@@ -358,7 +360,7 @@ def _rate(parts: list[tuple[float, Any, float]], time: float) -> float:
 
 
 def may_take_long(scheduler: Scheduler, name: str, problem: PlanProblem) -> list[str]:
-    """Warn of a long run if the scheduler examines all waiting tasks in each round."""
+    """Warn of a long run if the scheduler considers all waiting tasks in each round."""
     cost, count = scheduler.round_cost(problem), len(problem.tasks)
     if not cost or cost * count**2 < LONG:
         return []
@@ -375,7 +377,10 @@ def may_take_long(scheduler: Scheduler, name: str, problem: PlanProblem) -> list
 
 
 def offered_load(tasks: Tasks, cluster: Cluster) -> float:
-    """Arriving work per second / capacity, by estimates in each task's fastest mode."""
+    """Return the arriving work per second divided by the capacity.
+
+    The work of a task is its estimated time in its fastest mode times the width of that mode.
+    """
     work = {"cores": 0.0, "accelerators": 0.0}
     by_mode = tasks.computing(tasks.estimate)
     for number, shape in enumerate(tasks.shapes):

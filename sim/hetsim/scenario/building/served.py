@@ -26,11 +26,11 @@ OWN = ("service", "batching")  # Path of an entry's own batching policy.
 
 
 class DrawnService(DrawnRequests[ServiceSpec]):
-    """Builder of the service of one entry, while its stream is drawn."""
+    """Builder of the service of one entry; it exists while the stream is built."""
 
     @cached_property
     def modes(self) -> list[tuple[Mode, ComputeStage]]:
-        """Modes of all variants on their devices, with their compute stages."""
+        """Modes of all variants on their devices, each with its compute stage."""
         modes: list[tuple[Mode, ComputeStage]] = []
         self.kinds: list[ReplicaKind] = []  # the replicas in each mode, if there are any
         for way in self.service.ways:
@@ -57,7 +57,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return modes
 
     def _kept(self, device: DeviceType, way: VariantSpec) -> ReplicaKind:
-        """The replicas in the next mode: devices that each keeps, and their first count."""
+        """Return the replicas of a variant: the devices of each, and their initial number."""
         gpus, weights, modes = way.used("gpus"), self.service.model or 0, self.context.modes
         kept = Demand.model_construct(gpus=gpus, cpus=way.cpus, memory=way.memory, gpu_memory=weights)
         mode = modes.mode(device, kept, name=self.name)
@@ -73,7 +73,6 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return ReplicaKind(LinearSteps(), 0, weights * int(gpus), count, mode=mode)
 
     def _remark(self, way: VariantSpec) -> None:
-        """Warn if measured times of a variant are extrapolated."""
         for name in ("upload", "compute", "download"):
             stage = getattr(way, name)
             if stage.measured is None:
@@ -84,15 +83,14 @@ class DrawnService(DrawnRequests[ServiceSpec]):
             self.context.warnings += [text for text in sentences if text not in self.context.warnings]
 
     def _room(self, device: Any, memory: int, there: int | None) -> None:
-        """Raise ScenarioError unless the model and a batch fit into memory."""
         needed = (self.service.model or 0) + memory
         if device.kind != "cpu" and there is not None and needed > there:
-            where = f"a {device.name}" if there == device.memory else f"a slice of {device.name}"
+            where = f"one {device.name}" if there == device.memory else f"a slice of {device.name}"
             text = f"the model and its batches need {needed / 1e9:g} GB, {where} has {there / 1e9:g} GB"
             raise self._fail("model", text)
 
     def _limit(self, way: VariantSpec, device: Any, memory: int, there: int | None) -> int:
-        """Return the largest batch that the variant, and memory next to the model, allow."""
+        """Return the largest batch that measured sizes, max_batch and memory allow."""
         limit = UNLIMITED_BATCH if way.max_batch is None else way.max_batch
         for stage in (way.upload, way.compute, way.download):
             if stage.measured is not None and not stage.extrapolate:
@@ -102,18 +100,18 @@ class DrawnService(DrawnRequests[ServiceSpec]):
             room = there - (self.service.model or 0) - memory * batches
             limit = min(limit, int(room // (batches * way.gpu_memory_per_item)))
             if limit < 1:
-                memory_there = f"the {there / 1e9:g} GB of a {device.name}"
+                memory_there = f"the {there / 1e9:g} GB of one {device.name}"
                 text = f"one request per stream and the model do not fit into {memory_there}"
                 raise self.context.fail((*self.path, "service"), text)
         return limit
 
     def ways(self, n: int, label: tuple[str, ...], demand: Demand) -> list[tuple[Mode, np.ndarray]]:
-        """Modes and times of n requests; also stores their tokens in `extra`."""
+        """Return modes and times of n drawn requests; store their tokens in `extra`."""
         self.extra = {} if demand.tokens is None else self._tokens_of(demand, n, label)
         return self._times(n, label)
 
     def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
-        """Modes and times of n requests of a trace with these columns."""
+        """Return modes and times of the n requests of a trace; `extra`: its other columns."""
         self.extra = {key: extra[key] for key in TOKENS if key in extra}
         return self._times(n, (self.name,))
 
@@ -134,7 +132,6 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return modes
 
     def _tokens(self, key: str) -> np.ndarray:
-        """Tokens of each request; ScenarioError if they are unknown."""
         if key not in self.extra:
             text = f"per_{key.removesuffix('s')} needs the lengths of requests: "
             text += "give the entry tokens: {prompt: ..., output: ...}, or a trace that has them"
@@ -186,14 +183,13 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         stream.overload = overload
 
     def _capacity(self, mode: Mode, limit: int, each: float, bytes_in: float, bytes_out: float) -> float:
-        """Requests per second in batches of up to `limit`."""
         max_batch = min(mode.batch_limit, limit, 10**9)
         stages = [stage for stage in (mode.upload, mode.table, mode.download) if isinstance(stage, StageTable)]
         sizes = {max_batch, *(size for stage in stages for size in stage.sizes if size < max_batch)}
         return max(self._served(mode, size, each, bytes_in=bytes_in, bytes_out=bytes_out) for size in sizes)
 
     def _served(self, mode: Mode, size: int, each: float, bytes_in: float, bytes_out: float) -> float:
-        """Requests per second in batches of one size, as a pipeline of stages."""
+        """Return the requests per second in batches of `size`, whose stages overlap."""
         up, compute, down = _stages(mode, size, each, bytes_in=bytes_in, bytes_out=bytes_out)
         longest = max(compute, up + down if mode.type.link.duplex == "half" else max(up, down))
         streams = 1 if mode.on_cpu else mode.type.streams
@@ -208,7 +204,6 @@ class DrawnService(DrawnRequests[ServiceSpec]):
 
 
 def _stages(mode: Mode, size: int, each: float, bytes_in: float, bytes_out: float) -> BatchTimes:
-    """Stage times of a batch on an idle link, from seconds and bytes of a request."""
     link, (up, compute, down) = mode.type.link, mode.stages(size, each * size)
     if not mode.on_cpu:
         up += link.latency + size * bytes_in / link.upload if bytes_in else 0.0
@@ -217,7 +212,7 @@ def _stages(mode: Mode, size: int, each: float, bytes_in: float, bytes_out: floa
 
 
 def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
-    """Return shortest and mean time of a lone request; both the mean for drawn times."""
+    """Return the shortest and mean seconds of one request; only the mean if drawn."""
     if compute.by_tokens:
         return float(times.min()), float(times.mean())
     mean = 0.0 if compute.per_item is None else float(compute.per_item.mean)
@@ -225,14 +220,14 @@ def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
 
 
 def serving_of(entry: WorkloadEntry, name: str, path: Path_, context: Context) -> DrawnService | ServedLanguage | None:
-    """The service for an entry's requests; None if the entry has plain tasks."""
+    """Return the builder of an entry's service; None if the entry has plain tasks."""
     if isinstance(entry.service, LanguageModel):
         return ServedLanguage(entry.service, name, path, context)
     return None if entry.service is None else DrawnService(entry.service, name, path, context)
 
 
 def service_of(stream: TaskStream, spec: ServiceSpec, rows: np.ndarray, tasks: Tasks) -> Service:
-    """Build the service of a stream, with the rows of its requests by arrival."""
+    """Return the service of a stream; `rows`: the rows of its requests, by arrival."""
     shape = tasks.shapes[tasks.shape[rows[0]]]
     times = tasks.estimate[rows][:, : len(shape.modes)]
     alike = bool((times == times[0]).all() and (tasks.time[rows][:, : len(shape.modes)] == times[0]).all())

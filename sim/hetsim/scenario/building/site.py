@@ -25,7 +25,7 @@ SHOWN = 3  # Maximum number of reasons for rejections in a warning.
 
 
 def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Cluster:
-    """Return the cluster with the partitions of its nodes and of the site."""
+    """Return the cluster with the partitions that its nodes name or that `site` has."""
     problems: list[Problem] = []
     if any(rules.nodes for rules in site.partitions.values()):
         cluster = _told(cluster, site)
@@ -48,7 +48,6 @@ def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Clu
 
 
 def _told(cluster: Cluster, site: SiteSpec) -> Cluster:
-    """Copy the cluster, and add to each node the names of the partitions that list it."""
     extra: dict[int, list[str]] = {}
     for name, rules in site.partitions.items():
         for pattern in rules.nodes or ():
@@ -64,7 +63,7 @@ def _told(cluster: Cluster, site: SiteSpec) -> Cluster:
 
 
 def nodes_named(pattern: str, cluster: Cluster) -> list[Node]:
-    """Nodes that match a name, a list with ranges (`n[0-3]`) or a pattern (`n*`)."""
+    """Return the nodes that match a name, a range (`n[0-3]`) or a pattern (`n*`)."""
     wanted = dict.fromkeys(hosts(pattern)) if "[" in pattern or "," in pattern else {pattern: None}
     return [
         node for node in cluster.nodes
@@ -77,12 +76,12 @@ def _matching(pattern: str, cluster: Cluster) -> int:
 
 
 def default_of(cluster: Cluster) -> Partition | None:
-    """Partition of tasks that name none; None if they may run on all nodes."""
+    """Return the partition of tasks that name none; None if they may use all nodes."""
     return next((one for one in cluster.partitions.values() if one.default), None)
 
 
 def drawn_partition(demand: Demand, path: Path_, context: "Context") -> Partition | None:
-    """Partition of a drawn class's tasks; ScenarioError if unknown."""
+    """Return the partition of a drawn class's tasks; ScenarioError if it is unknown."""
     if (given := demand.partition) is None:
         return default_of(context.cluster)
     if isinstance(given, PartitionColumn):
@@ -91,7 +90,7 @@ def drawn_partition(demand: Demand, path: Path_, context: "Context") -> Partitio
 
 
 def unknown_partition(name: str, cluster: Cluster) -> str:
-    """Error text for an unknown partition, with a suggestion or the known names."""
+    """Return an error text for an unknown partition, with a suggestion or all names."""
     names = list(cluster.partitions)
     near = suggestion(name, names) or (f"; there are {', '.join(names[:8])}" if names else "; the cluster has none")
     return f'unknown partition "{name}"{near}'
@@ -100,9 +99,9 @@ def unknown_partition(name: str, cluster: Cluster) -> str:
 def recorded_partitions(
     demand: Demand, path: Path_, table: TaskTable, kept: np.ndarray, context: "Context"
 ) -> tuple[np.ndarray, list[Partition | None], dict[int, str]]:
-    """Partition number of each row, the partitions, and rejected rows with reasons.
+    """Return each row's partition number, all partitions, and reasons of rejections.
 
-    Rows without a partition are in the partition of the entry, or the default one.
+    Rows that name no partition are in the partition of the entry, or in the default partition.
     """
     import pandas as pd
 
@@ -136,7 +135,6 @@ def _named_partition(name: str, path: Path_, context: "Context") -> Partition:
 
 
 def _text(cell: object) -> str:
-    """Convert a cell to a name: "" if missing, 3 rather than 3.0."""
     if cell is None or cell != cell:
         return ""
     return f"{cell:g}" if isinstance(cell, float) else str(cell)
@@ -160,7 +158,6 @@ def apply_rules(tasks: Tasks, site: SiteSpec, context: "Context") -> None:
 
 
 def _asked(tasks: Tasks) -> np.ndarray | None:
-    """Time limits that tasks request (column `time_limit`); inf for tasks without one."""
     if (column := tasks.extra.get("time_limit")) is None:
         return None
     values = np.array(column, dtype=float)
@@ -168,7 +165,7 @@ def _asked(tasks: Tasks) -> np.ndarray | None:
 
 
 def _by_partition(tasks: Tasks, limit: np.ndarray | None, cluster: Cluster) -> np.ndarray | None:
-    """Add the partitions' default limits; reject tasks that violate the rules."""
+    """Apply partitions' default limits; reject tasks that violate partitions' rules."""
     codes = np.zeros(len(tasks), dtype=np.int32) if tasks.partition_code is None else tasks.partition_code
     for code, name in enumerate(tasks.partitions):
         if not name:
@@ -201,7 +198,6 @@ def _keep_out(tasks: Tasks, rows: np.ndarray, partition: Partition) -> None:
 
 
 def _bound_estimates(tasks: Tasks, end: np.ndarray) -> None:
-    """Cap each estimate so that the task ends by its time limit."""
     with np.errstate(invalid="ignore"):
         latest = np.maximum(0.0, end[:, np.newaxis] - tasks.computing(np.zeros_like(tasks.estimate)))
         longer = np.isfinite(tasks.estimate) & (tasks.estimate > latest)
@@ -210,7 +206,7 @@ def _bound_estimates(tasks: Tasks, end: np.ndarray) -> None:
 
 
 def refusals(tasks: Tasks) -> str:
-    """Text: number of tasks rejected at arrival, by reason."""
+    """Return a text on the number of tasks that are rejected at arrival, by reason."""
     counts: dict[str, int] = {}
     for reason in tasks.refused.values():
         alike = re.sub("^asks for [^,]*, ", "asks for ", reason)  # what is asked for differs from task to task

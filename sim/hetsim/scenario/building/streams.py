@@ -28,7 +28,7 @@ NO_STOPPING = Stopping()
 
 @dataclass
 class Stages:
-    """Stages of a stream's requests; arrays have one entry per task."""
+    """Stages of the requests of a stream; each array has one value per task."""
 
     first: np.ndarray  # position of the first task of the request
     stage: np.ndarray
@@ -39,10 +39,10 @@ class Stages:
 
 @dataclass(slots=True)
 class TaskStream:
-    """Columns of one workload entry, in task order; codes index its lists of names.
+    """Columns of one workload entry, in task order; codes are indexes of name lists.
 
-    `time` and `estimate` have a column for each mode of the widest shape, inf beyond a row's own modes; `estimate` is
-    None if exact.  `deadline` and `patience` count seconds from the arrival.
+    `time` and `estimate` have a column for each mode of the widest shape (list of modes), inf beyond a row's own modes;
+    `estimate` is None if exact.  `deadline` and `patience` count seconds from the arrival.
     """
 
     name: str
@@ -92,7 +92,7 @@ class TaskStream:
 
 @dataclass
 class Context:
-    """The run for which a stream is built."""
+    """The run for which streams are built: scenario, cluster, modes, random numbers."""
 
     document: Document
     cluster: Cluster
@@ -104,7 +104,7 @@ class Context:
     overloads: list[tuple[str, float, float]] = field(default_factory=list)  # as `RunInput.overloads`
 
     def note_unused(self, name: str, keys: Iterable[str]) -> None:
-        """Record each key `gpu_time.TYPE` whose type the cluster lacks."""
+        """Record each key `gpu_time.TYPE` whose type is not in the cluster."""
         for key in keys:
             kind = key.removeprefix(GPU_TIME)
             if key != kind:
@@ -123,14 +123,14 @@ class Context:
 
 
 def peak_of(device: DeviceType) -> Peak | None:
-    """Peak rates of a type: its own, or the rates of a known device with that name."""
+    """Return the peak rates of a type: those given, or those known for its name."""
     if isinstance(device.peak, Peak):
         return device.peak
     return roofline.DEVICES.get(device.name.lower()) if device.kind != "cpu" else None
 
 
 def one_lane(mode: Mode) -> bool:
-    """Return True for one core or one whole accelerator, where tasks can be fused."""
+    """Return True if the mode uses exactly one core or one whole accelerator."""
     return mode.gpus == 1 and mode.whole_devices if mode.gpus else mode.millicores == MILLI
 
 
@@ -140,7 +140,7 @@ def stopping_of(demand: Demand) -> tuple[Stopping, bool]:
 
 
 def users_of(demand: Demand, n: int, rng: np.random.Generator) -> tuple[np.ndarray | None, list[str]]:
-    """User of each task: fixed, or drawn from the mix."""
+    """Return the users of tasks as codes (None: only one user), and the user names."""
     if demand.users is None:
         return None, [demand.user or ""]
     mix: Any = demand.users
@@ -160,7 +160,7 @@ def draw_codes(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.ndar
 
 
 def estimate_error(demand: Demand, n: int, rng: np.random.Generator) -> np.ndarray | None:
-    """Random factors from true times to estimates; None if exact."""
+    """Draw the factor from true time to estimate for each task; None if exact."""
     given = demand.estimates
     if given is None or (given.error is None and given.factor == 1):
         return None
@@ -172,7 +172,7 @@ def unfit(
     context: Context, path: Path_, count: int, first: str, refused: list[Mode], types: Iterable[str] = (),
     nodes_by: str = "nodes: N",
 ) -> Problem:  # fmt: skip
-    """Build the problem for tasks that no device of the cluster can ever run."""
+    """Return the problem that no device of the cluster can ever run these tasks."""
     many = f"{count:,} tasks, the first of them {first}," if count > 1 else first
     why = why_unfit(context, refused, types, nodes_by)
     return context.problem(path, f"{many} can never run on this cluster: {why}")
@@ -189,7 +189,7 @@ def why_unfit(context: Context, refused: list[Mode], types: Iterable[str] = (), 
 
 
 def closed_rows(entry: WorkloadEntry, until: float, fastest_mean: float) -> int:
-    """Number of rows for a closed loop: its `count`, or a safe bound before `until`."""
+    """Return the number of rows of a closed loop: its `count`, or a safe upper bound."""
     if entry.count is not None:
         return entry.count
     arrivals: Any = entry.arrivals
@@ -205,7 +205,7 @@ def closed_rows(entry: WorkloadEntry, until: float, fastest_mean: float) -> int:
 
 
 def with_attempts(stream: TaskStream, context: Context) -> TaskStream:
-    """Append rows for all retries and hedges: tasks that are not sent yet."""
+    """Add a row to the stream for each possible retry and hedge of its calls."""
     if stream.calls is None or stream.calls.attempts == stream.depth == 1:
         return stream
     clients, parts, depth, count = stream.calls, stream.calls.attempts, stream.depth, len(stream)
@@ -244,7 +244,7 @@ def with_attempts(stream: TaskStream, context: Context) -> TaskStream:
 
 
 def _bind_apart(stream: TaskStream, attempts: tuple[int, ...], changes: dict[str, Any], context: Context) -> None:
-    """Bind each attempt to a random mode; attempts of one try get different modes."""
+    """Bind each attempt to a random mode, and copies of one try to different modes."""
     tries, copies, _ = attempts
     random, shapes = context.random.stream("apart", stream.name), changes["shape"]
     times = {key: np.full_like(changes[key], np.inf) for key in ("time", "estimate") if changes[key] is not None}
@@ -267,7 +267,7 @@ OF_SIZE = ("prompt_tokens", "output_tokens")  # Columns that are the size of a r
 
 
 def _other_sizes(stream: TaskStream, times: int, random: np.random.Generator) -> np.ndarray:
-    """Draw for each call `times` random calls of its class, whose sizes it then uses."""
+    """Return, by call, `times` random calls of its class, from which to take sizes."""
     kind = stream.shape if stream.class_code is None else stream.class_code
     kinds = np.tile(kind, (times, 1))
     drawn = np.empty(kinds.shape, np.int64)
@@ -278,7 +278,7 @@ def _other_sizes(stream: TaskStream, times: int, random: np.random.Generator) ->
 
 
 def calls_of(streams: list[TaskStream], rank: np.ndarray, counts: list[int], context: Context) -> Calls | None:
-    """Build the attempts of all streams' calls; counts: number of calls by stream."""
+    """Return the calls and attempts of all streams; counts: number of calls by stream."""
     if all(stream.calls is None for stream in streams):
         return None
     total, first = len(rank), np.full(len(rank), -1)
@@ -337,8 +337,8 @@ def check_retries(
 ) -> None:  # fmt: skip
     """Raise ScenarioError for retries whose cause cannot occur in the scenario.
 
-    policies: policies of the whole run, with `rejects`; batching: the same for each stream that is a service; killing:
-    True if tasks are killed at their time limits.
+    policies: policies of the whole run; batching: the batching policy of each stream that is a service.  `rejects` of a
+    policy states that it may reject tasks.  killing: tasks are killed at their time limits.
     """
     problems: list[Problem] = []
     served = iter(batching)

@@ -29,10 +29,10 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) -> list[Problem]:
-    """Problems of cluster and entries that do not belong to single keys.
+    """Return problems of cluster and entries that concern more than one key.
 
-    For a scenario with wrong keys elsewhere, so that one report has all problems.  `tables` are the traces that could
-    be read.
+    Used for a scenario with other invalid keys, so that one report lists all problems.  `tables`: the traces that could
+    be read, by entry.
     """
     data, context = document.data, {"base": str(base)}
     entries = _as_list(data.get("workload"))
@@ -60,7 +60,7 @@ def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) ->
 
 
 class ScenarioHorizon(Model):
-    """The horizon of a scenario with errors in other parts."""
+    """The key `horizon` alone, of a scenario whose other keys may be invalid."""
 
     horizon: Seconds | None = None
 
@@ -77,7 +77,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def entry_names(entries: list[Any]) -> list[str | None]:
-    """Name of each entry: its own, its class, or `stream` and its number."""
+    """Return the name of each entry: its own, its class, or `stream` with a number."""
     given = enumerate(entry if isinstance(entry, dict) else {} for entry in entries)
     names = [entry.get("name") or entry.get("class") or f"stream{number}" for number, entry in given]
     return [str(name) if isinstance(name, str | int) else None for name in names]
@@ -94,7 +94,7 @@ def _repeated(entries: list[Any], document: Document) -> Iterator[Problem]:
 def build_parts(
     entries: dict[int, WorkloadEntry], data: list[DataItem], tables: Callable[[int], TaskTable], context: Context
 ) -> tuple[list[TaskStream], list[Item], list[Problem]]:
-    """Build streams and items; also return all problems found."""
+    """Build streams and data items; also return all problems found."""
     raw = _as_list(context.document.data.get("workload"))
     problems = list(_repeated(raw, context.document))
     streams: list[TaskStream] = []
@@ -130,7 +130,6 @@ def build_parts(
 
 
 def _absurd(stream: TaskStream, context: Context) -> list[Problem]:
-    """Problems with values that no column can hold, such as sizes of 1e300 B."""
     sizes = ((key, getattr(stream, key)) for key in ("bytes_in", "bytes_out"))
     problems = [
         context.problem((*stream.path, key), f"must be at most what a memory can have; got {column.max():.3g} bytes")
@@ -163,7 +162,6 @@ def _items(data: list[DataItem], context: Context) -> tuple[list[Item], list[Pro
 
 
 def _unknown_items(streams: list[TaskStream], items: list[Item], context: Context) -> Iterator[Problem]:
-    """Problems with items that tasks name and `data` does not list."""
     item_names = {item.name for item in items}
     for key in ("reads", "writes"):
         for stream in streams:

@@ -102,7 +102,7 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
 
 
 def _join(stream: TaskStream, entry: WorkloadEntry, name: str, context: Context, best: np.ndarray) -> None:
-    """Combine tasks that arrive together; best: fastest times (requests × parts)."""
+    """Make one request of the tasks that arrive together; best: fastest time of each."""
     count, parts = best.shape
     labels = [one.class_ for one in entry.classes or []]
     before = [[labels.index(name) for name in one.after or ()] for one in entry.classes or []]
@@ -123,7 +123,7 @@ def _join(stream: TaskStream, entry: WorkloadEntry, name: str, context: Context,
 
 
 def _alike(arrivals: Any, demand: Demand) -> bool:
-    """Return True if clients of a language model stay synchronized."""
+    """Return True if the clients of a closed loop always send their requests together."""
     tokens = demand.tokens
     if tokens is None or arrivals.start_jitter:
         return False
@@ -133,7 +133,7 @@ def _alike(arrivals: Any, demand: Demand) -> bool:
 def _arrivals(
     entry: WorkloadEntry, name: str, path: Path_, context: Context
 ) -> tuple[np.ndarray, list[tuple[float, int]]]:
-    """Arrival times (inf if set by a closed loop during the run), and client numbers."""
+    """Return arrivals (inf if decided during the run) and changes of client numbers."""
     arrivals: Any = entry.arrivals
     until = min(context.horizon, math.inf if entry.until is None else entry.until)
     limited = entry.count is not None or math.isfinite(until)
@@ -157,7 +157,6 @@ def _arrivals(
 
 
 def _check_amount(arrivals: Any, until: float, count: int | None, path: Path_, context: Context) -> None:
-    """Raise ScenarioError for arrivals that would take hours to draw."""
     rate = arrivals.rate_mean
     # A block at least is drawn whatever the count.
     lasts = until if count is None or not rate else min(until, max(count, BLOCK) / rate)
@@ -169,7 +168,6 @@ def _check_amount(arrivals: Any, until: float, count: int | None, path: Path_, c
 
 
 def _probe(entry: WorkloadEntry, name: str, context: Context) -> float:
-    """Estimate the mean time of a task in its fastest mode."""
     total = weights = 0.0
     weighted: list[tuple[Demand, float]] = [(one.over(entry), one.weight) for one in entry.classes or []]
     for k, (demand, weight) in enumerate(weighted or [(entry, 1.0)]):
@@ -187,8 +185,6 @@ NEUTRAL = {"deadline": math.nan, "patience": math.inf, "bytes_in": 0.0, "bytes_o
 
 @dataclass
 class _Drawn:
-    """The tasks of one class: modes that fit, times, and other drawn columns."""
-
     modes: list[Mode]
     refused: list[Mode]
     time: np.ndarray
@@ -246,7 +242,6 @@ def _draw(
 
 
 def _own_limits(demand: Demand, n: int) -> dict[str, np.ndarray]:
-    """Limits on token times of a class of requests; 0 for classes without limits."""
     limits = {"ttft_limit": demand.ttft, "tpot_limit": demand.tpot}
     return {key: np.full(n, limit) for key, limit in limits.items() if limit is not None}
 

@@ -1,7 +1,7 @@
 """Checks for keys next to a trace that have no effect.
 
-A key fills blank cells of rows (`hetsim.scenario.building.recorded`).  A key that no row needs is an error, since it
-seems to apply to the tasks and does not.
+A key fills blank cells of rows (`hetsim.scenario.building.recorded`).  If no row has such a blank cell, the key is an
+error, since a reader would expect it to apply to the tasks.
 """
 
 import re
@@ -24,7 +24,7 @@ ON_GPUS = ("gpus", "gpu_memory", "upload", "download", "bytes_in", "bytes_out")
 
 
 def check_effect(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Context) -> None:
-    """Raise ScenarioError for keys that have no effect or mislead."""
+    """Raise ScenarioError for keys that have no effect or that mislead."""
     problems: list[Problem] = []
 
     def refuse(key: str, text: str) -> None:
@@ -58,7 +58,6 @@ def _reads_as_time(column: str, kind: str) -> bool:
 
 
 def _given(entry: WorkloadEntry) -> list[tuple[str, str]]:
-    """Keys that the entry gives, with the columns that they fill."""
     pairs = [(key, key) for key in (*NUMBERS, *TEXTS, "reads", "writes", "user", "time_limit")
              if getattr(entry, key) is not None]  # fmt: skip
     pairs += [("slice", "gpus"), ("slice", "slice")] if entry.slice is not None else []
@@ -85,7 +84,7 @@ def _filled(table: TaskTable, column: str) -> bool:
 
 
 def nodes_by(entry: WorkloadEntry) -> str:
-    """Key or column that gives the node counts of a trace's jobs."""
+    """Return the key or column that states the number of nodes of a trace's jobs."""
     sources = {"swf": "cores_per_node: N under trace", "slurm": "node_counts: true under trace"}
     form = "" if entry.trace is None else entry.trace.format
     return sources.get(form, "a column nodes of the table")

@@ -1,1 +1,1 @@
-"""Scenario files as text and plain data: reading, overriding, and problems."""
+"""Scenario files as text and plain data: reading, overrides, and problems."""

@@ -2,8 +2,8 @@
 
 The reader builds data from the parser's events, without recursion, so that depth, size and aliases are bounded before
 anything large exists.  It resolves only `true`, `false`, `null` and plain decimal numbers; every other plain scalar is
-a string (standard YAML reads `1e6` as a string, `1:30` as 90, `no` as false, `012` as 10).  Keys of mappings are always
-strings.
+a string.  (Standard YAML would read `1e6` as a string, `1:30` as 90, `no` as false, and `012` as 10.)  Keys of mappings
+are always strings.
 """
 
 import math
@@ -28,7 +28,7 @@ Path_ = tuple[str | int, ...]  # Path of a value: keys and list indexes.
 
 
 def key_of(path: Path_) -> str:
-    """Dotted form of a path: `workload.0.arrivals.rate`."""
+    """Return a path as dotted text: `workload.0.arrivals.rate`."""
     return ".".join(str(part) for part in path)
 
 
@@ -38,7 +38,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def resolve(text: str) -> Any:
-    """Value of a scalar: true, false, null, a finite number, or text."""
+    """Return the value of a scalar: true, false, null, a finite number, or text."""
     if text in _WORDS:
         return _WORDS[text]
     if len(text) < 400 and _NUMBER.match(text):
@@ -64,7 +64,7 @@ class Document:
     program: ExternalProgram | None = None
 
     def problem(self, path: Path_, message: str) -> Problem:
-        """Build a problem at the address of `path`, or of its nearest parent in the file."""
+        """Return a problem at the position of `path`, or of its nearest existing parent."""
         key, path = key_of(path), self._written(path)
         for end in range(len(path), -1, -1):
             if path[:end] in self.set_by:  # also what the file has below it is no longer there
@@ -81,7 +81,7 @@ class Document:
         return Problem(message, key, self.file)
 
     def in_entries(self, *keys: str) -> Iterator[tuple[int, Path_, Any]]:
-        """Number, path and value of these nested keys in all workload entries."""
+        """Yield entry number, path and value of nested keys, for all workload entries."""
         entries = self.data.get("workload")
         for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
             value = entry
@@ -91,7 +91,7 @@ class Document:
                 yield number, ("workload", *((number,) if isinstance(entries, list) else ()), *keys), value
 
     def _written(self, path: Path_) -> Path_:
-        """Return the path as in the file: without the index if a list has one item."""
+        """Return the path as in the file, which has no index if a list is a single item."""
         here, written = self.data, []
         for part in path:
             if part == 0 and isinstance(here, dict):
@@ -102,7 +102,7 @@ class Document:
         return tuple(written)
 
     def addressed(self, problem: Problem) -> Problem:
-        """Add file, line and column of its key to a problem that has none."""
+        """Return the problem with file, line and column of its key, if it has none yet."""
         if problem.file is not None or problem.line is not None:
             return problem
         here, path = self.data, []
@@ -120,7 +120,6 @@ _PLAIN = {str, int, float, bool, type(None)}
 
 
 def _copied(value: Any) -> Any:
-    """Return a deep copy of plain data, five times as fast as `deepcopy`."""
     if type(value) is dict:
         return {key: _copied(inner) for key, inner in value.items()}
     if type(value) is list:
@@ -129,7 +128,7 @@ def _copied(value: Any) -> Any:
 
 
 def read(path: Path) -> Document:
-    """Read a scenario file; ScenarioError with position unless one YAML mapping."""
+    """Read a scenario file; ScenarioError with position unless it is one YAML mapping."""
     shown = str(path)
     try:
         if not path.exists():
@@ -166,12 +165,12 @@ def parse(content: str | bytes, file: str | None = None) -> Document:
 
 
 def parse_value(text: str) -> Any:
-    """Parse one value as in scenario files (the right side of `--set`)."""
+    """Parse one value as in scenario files (used for the right side of `--set`)."""
     return _Builder(None).document(text).data
 
 
 def from_mapping(data: Any) -> Document:
-    """Build a document from a copy of Python data; keys become strings, tuples lists."""
+    """Return a document of copied Python data; keys become strings, tuples lists."""
     return Document(_plain(data, 0))
 
 
@@ -181,7 +180,7 @@ def dump(data: Any) -> str:
 
 
 def with_full_paths(value: Any, named: Mapping[tuple[str, str], Path], keys: tuple[str, ...] = ()) -> Any:
-    """Document data with absolute paths; `named` maps (key, value) to paths."""
+    """Return data with absolute paths; `named` maps a key and its value to the path."""
     if isinstance(value, dict):
         return {key: with_full_paths(inner, named, (*keys, str(key))) for key, inner in value.items()}
     if isinstance(value, list):
@@ -229,8 +228,6 @@ def _key_text(key: Any) -> str:
 
 
 class _Open:
-    """A mapping or list that is being read."""
-
     __slots__ = ("value", "path", "key", "anchor", "first", "long", "keys")
 
     def __init__(self, value: dict | list, path: Path_, anchor: str | None, first: int, long: int):
@@ -244,8 +241,6 @@ class _Open:
 
 
 class _Builder:
-    """Builds data and positions from the events of one YAML document."""
-
     def __init__(self, file: str | None):
         self.file = file
         self.positions: dict[Path_, tuple[int, int]] = {}
@@ -377,7 +372,7 @@ class _Builder:
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML writer that quotes each text that `resolve` would not read back unchanged."""
+    """YAML writer that quotes all texts that `resolve` would not read back as texts."""
 
     yaml_implicit_resolvers: dict = {}
 

@@ -33,7 +33,7 @@ ATTENTION = re.compile(r"attn(\*|\.\*|\$|$|\.[qkvo]\w*proj)")
 
 
 def architecture(folder: str, named: Any, formats: bool = True) -> dict[str, Any]:
-    """Read an architecture from a config.json; ValueError with the key if that fails."""
+    """Return the architecture in a config.json; ValueError names the key in error."""
     if not isinstance(named, str) or not named:
         raise ValueError(f"config: must be the name of a file; got {shown(named)}")
     path = record_input(Path(folder) / named, "config", named)
@@ -47,7 +47,7 @@ def architecture(folder: str, named: Any, formats: bool = True) -> dict[str, Any
 
 
 class _Config:
-    """A config.json; the language model may be described below text_config."""
+    """A config.json; the keys of the language model may be those in text_config."""
 
     def __init__(self, read: document.Document):
         self.read = read
@@ -62,7 +62,7 @@ class _Config:
         return self.text.get(key, self.read.data.get(key))
 
     def number(self, *keys: str, default: int | None = None) -> int:
-        """First given value of these keys; above 0 unless 0 is the default."""
+        """Return the first value given for these keys; above 0, unless the default is 0."""
         key = next((one for one in keys if self.value(one) is not None), keys[0])
         value = self.value(key)
         if value is None and default is not None:
@@ -112,7 +112,7 @@ class _Config:
         return figures
 
     def types(self, layers: int, kind: str) -> list[str]:
-        """Attention types of layers that are not listed; every n-th has full attention."""
+        """Return the type of attention of each layer, if the config does not list them."""
         other, every, first = "sliding_attention", 10**9, 0
         if kind.startswith(("qwen3_5", "qwen3_next")):
             other, every = "linear_attention", self.number("full_attention_interval", default=4)
@@ -173,7 +173,7 @@ class _Config:
 
     @staticmethod
     def width(given: Any) -> str | None:
-        """Number format, from its name or its type and bits; None if unknown."""
+        """Return the number format from its name, or its type and bits; None if unknown."""
         if not isinstance(given, dict):
             return FORMATS.get(str(given))
         name = FORMATS.get(f"{given.get('type', 'int')} {given.get('num_bits')}")

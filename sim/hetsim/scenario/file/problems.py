@@ -25,9 +25,9 @@ def translate(
     error: ValidationError, document: Document, model: type[BaseModel], prefix: Path_ = (),
     holder: type[BaseModel] | None = None,
 ) -> list[Problem]:  # fmt: skip
-    """Turn the errors of a validation at `prefix` into problems with addresses.
+    """Return the errors of a validation at `prefix` as problems with positions.
 
-    holder: model of the mapping around the validated value, for keys that belong there.
+    holder: model of the mapping around the validated value, to find keys that belong there.
     """
     by_place: dict[tuple, Problem] = {}
     data = value_at(document.data, prefix)
@@ -54,7 +54,6 @@ def translate(
 
 
 def _with_key(path: Path_, data: Any, cause: Any) -> Path_:
-    """Path of an error about a key of the mapping at `path`."""
     inside = getattr(cause, "inside", None)
     steps = inside if isinstance(inside, tuple) else (inside,)
     here = value_at(data, path)
@@ -66,18 +65,15 @@ def _with_key(path: Path_, data: Any, cause: Any) -> Path_:
 
 
 def _is_word(detail: Any) -> bool:
-    """Return True for an error about a value that must be one of some words."""
     return detail["type"] == "literal_error" and str(detail["loc"][-1]).startswith("literal[")
 
 
 def _is_beside(other: Any, word: Any) -> bool:
-    """Return True if the other error is about another form of the same value."""
     before = word["loc"][:-1]
     return not _is_word(other) and other["loc"][: len(before)] == before
 
 
 def _or_word(detail: Any, word: Any, model: type[BaseModel]) -> str:
-    """Return one sentence for a value that is neither a word nor the other form."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     allowed = _words(word.get("ctx", {}))
     hint = suggestion(value, allowed) if isinstance(value, str) else ""
@@ -102,7 +98,7 @@ def value_at(data: Any, path: Path_) -> Any:
 
 
 def _in_data(location: Iterable[Any], data: Any, kind: str) -> Path_:
-    """Pydantic's location without union tags, as in the file."""
+    """Return pydantic's location as a path in the file, without the tags of unions."""
     path: list[Any] = []
     parts = list(location)
     for number, part in enumerate(parts):
@@ -148,7 +144,6 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
 def _place_of(
     key: str, location: tuple, model: type[BaseModel], data: Any, prefix: Path_, holder: type[BaseModel] | None
 ) -> str:  # fmt: skip
-    """Hint that says where a key unknown at a location is allowed, or ""."""
     for depth in range(len(location) - 2, -1, -1):
         above = _in_data(location[:depth], data, "")
         # The same mapping is left out: there it is a key of another form than the one that was chosen.
@@ -197,7 +192,7 @@ def _noun(detail: Any, context: dict[str, Any]) -> str:
     if named.isidentifier():
         return named
     last = detail["loc"][-1] if detail["loc"] else "value"
-    return str(last) if isinstance(last, str) else "value"
+    return last.strip("[]") if isinstance(last, str) else "value"  # pydantic: "[key]"
 
 
 def _listed(names: Iterable[str], word: str = "the keys here are") -> str:
@@ -230,7 +225,6 @@ def _models_at(model: type[BaseModel], location: Iterable[Any]) -> list[type[Bas
 
 
 def _models_in(annotations: Iterable[Any]) -> Iterator[tuple[type[BaseModel], Any]]:
-    """Yield the models in annotations, each with its tag in a union."""
     annotations = tuple(annotations)
     tag = next((annotation.tag for annotation in annotations if isinstance(annotation, Tag)), None)
     for annotation in annotations:
@@ -243,7 +237,6 @@ def _models_in(annotations: Iterable[Any]) -> Iterator[tuple[type[BaseModel], An
 
 
 def _tags(model: type[BaseModel]) -> list[Any]:
-    """Values of a model's literal fields, which identify it in a union."""
     return [
         value
         for info in model.model_fields.values()

@@ -18,12 +18,12 @@ from hetsim.scenario.file.problems import translate
 
 
 class Profiled(Mirror):
-    """A mapping that a profile of `hetsim calibrate` may complete."""
+    """A mapping whose missing keys a profile of `hetsim calibrate` may supply."""
 
     SECTION: ClassVar[str]  # section of the file
 
     profile: str | None = None
-    """File of `hetsim calibrate` with the keys that are not given here, relative to the scenario."""
+    """File of `hetsim calibrate`, relative to the scenario, that supplies the keys not given here."""
 
     @model_validator(mode="before")
     @classmethod
@@ -32,7 +32,7 @@ class Profiled(Mirror):
 
 
 def included(value: Any, section: str, model: type[BaseModel], info: ValidationInfo) -> Any:
-    """Add the keys of the mapping's `profile`; KeyProblem if it is invalid."""
+    """Return the mapping with the keys of its `profile`; KeyProblem if it is invalid."""
     if not isinstance(value, dict) or value.get("profile") is None:
         return value
     named = value["profile"]

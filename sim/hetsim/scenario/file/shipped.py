@@ -34,14 +34,14 @@ def _folder() -> Path | None:
 
 
 def shipped() -> list[Shipped]:
-    """All shipped scenarios by theme and name."""
+    """Return all shipped scenarios by theme and name."""
     if (folder := _folder()) is None:
         return []
     return [Shipped(path.stem, path.parent.name, path) for path in sorted(folder.glob("*/*.yaml"))]
 
 
 def find(name: str) -> Path:
-    """File of a shipped scenario by `name` or `theme/name`; UnknownName if none."""
+    """Return the file of a shipped scenario `name` or `theme/name`; else UnknownName."""
     every = shipped()
     by_name = {one.name: one.path for one in every} | {f"{one.theme}/{one.name}": one.path for one in every}
     if name not in by_name:
@@ -51,7 +51,7 @@ def find(name: str) -> Path:
 
 
 def template(kind: str) -> list[Path]:
-    """Template files of a kind of folder that `hetsim new` makes, by name."""
+    """Return the template files of a kind of folder that `hetsim new` makes, by name."""
     folder = _folder()
     within = [] if folder is None else sorted((folder / "templates" / kind).glob("*.*"))
     files = [path for path in within if path.is_file()]

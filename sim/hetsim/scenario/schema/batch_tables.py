@@ -35,7 +35,7 @@ INLINE = {"type": "object", "patternProperties": {"^[0-9]+$": {}}, "additionalPr
 
 
 def short(value: Any) -> Any:
-    """Expand a short form: `5 ms` is a fixed time, `{1: 5 ms, 2: 6 ms}` a table."""
+    """Expand a short form: `5 ms` is a fixed time, `{1: 5 ms, 2: 6 ms}` is a table."""
     if isinstance(value, str):
         return {"fixed": value}
     if isinstance(value, dict) and any(_is_size(key) for key in value) and not KEYS & set(value):
@@ -54,7 +54,6 @@ def _ranks(value: Any) -> Any:
 
 
 def _rank(key: Any) -> float:
-    """Convert p99, 99 or min to a probability."""
     text = {"min": "0", "max": "100"}.get(str(key), str(key)).removeprefix("p")
     try:
         percent = float(text)
@@ -66,7 +65,7 @@ def _rank(key: Any) -> float:
 
 
 class MeasuredSpec(Model):
-    """Keys of stages whose times were measured by batch size."""
+    """Keys of a stage whose times were measured at several batch sizes."""
 
     USED: ClassVar = {"batch": "batch", "time": "time"}
 
@@ -75,20 +74,20 @@ class MeasuredSpec(Model):
     batch: Name | None = None
     """Column of the file with the batch size."""
     time: Name | None = None
-    """Column of the file with the time that policies expect (with quantiles, without this key: their mean)."""
+    """Column of the file with the time that policies expect; without it, the mean of the quantiles."""
     unit: TimeUnit | None = None
     """Unit of the times in the file, if the names of its columns do not end with one."""
     where: dict[str, str | float | bool] | None = None
     """Select the rows of the file with these values in these columns; all rows unless given."""
     between: Literal["linear", "step", "power"] = "linear"
-    """Interpolation between two measured sizes: linear; step (time of the next larger size); or power (the time beyond
-    the fixed time of a step grows by a power of the size, and in proportion to it beyond the largest size)."""
+    """Interpolation between two measured sizes: linear; step (the time of the next larger size); or power (the time
+    minus the fixed time of a step is a power of the size; beyond the largest size it is proportional to the size)."""
     extrapolate: Flag = False
     """Allow batches larger than the largest measured size."""
     quantiles: Annotated[dict[float, str], BeforeValidator(_ranks)] | None = None
     """Columns of the file with percentiles, such as {p50: p50_ms, p99: p99_ms}; times are drawn from these."""
     samples: Flag = False
-    """Treat several rows of one size as samples, from which times are drawn."""
+    """Use several rows of one size as samples of the time, from which times are drawn."""
 
     _built: StageTable | None = PrivateAttr(None)
 
@@ -134,7 +133,6 @@ class MeasuredSpec(Model):
 
 
 def _inline(table: Mapping[Any, Any], between: Literal["linear", "step", "power"]) -> StageTable:
-    """Build the table from a mapping of times, lists of samples, or percentiles."""
     sizes = [_size(key) for key in table]
     keys = list(table)
     for place in range(1, len(sizes)):
@@ -194,7 +192,7 @@ def _spread(value: Any) -> TimeSpread | None:
 
 
 def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batches of") -> list[str]:
-    """Warnings about a table; `sizes` names what its sizes count."""
+    """Return warnings about a table; `sizes` names what is counted, such as batches."""
     texts = []
     if (fallen := table.falls(FALL)) is not None:
         size, slower = fallen

@@ -38,17 +38,17 @@ def _slice(value: Any) -> Any:
 
 
 class MigLayout(Model):
-    """One MIG layout of a GPU; a list is a short form for its slices."""
+    """One MIG layout of a GPU; a list of slices is its short form."""
 
     slices: Annotated[list[Annotated[float | str, BeforeValidator(_slice)]], Field(min_length=1)]
     """Shares of one GPU, or names of profiles: [0.5, 0.25, 0.25], [3g.20gb, 2g.10gb, 2g.10gb]."""
     memory: list[Annotated[Bytes, Field(gt=0)]] | None = None
     """Memory of each slice; in proportion to its share unless given."""
     positions: list[Whole] | None = None
-    """For profiles: the first memory slice (of eight) of each profile; all that NVIDIA allows unless given."""
+    """For profiles: the first of the eight memory slices of each profile; unless given, all that NVIDIA allows."""
 
     def cuts(self, family: Family | None) -> list[Layout]:
-        """All arrangements of the layout's profiles; KeyProblem if there are none."""
+        """Return all arrangements of the profiles on a GPU; KeyProblem if there are none."""
         shapes, slices = PROFILES.get(family or "", {}), self.slices
         for key, values in (("memory", self.memory), ("positions", self.positions)):
             if values is not None and (key == "memory") == bool(family):
@@ -115,11 +115,11 @@ Priced = Annotated[
 
 @keys_of(Sharing)
 class SharingSpec(Mirror):
-    """How an accelerator runs several launches; `sharing: mps` is a short form."""
+    """Sharing of an accelerator by several launches; `sharing: mps` is a short form."""
 
     layouts: Annotated[list[Cutting], Field(min_length=1)] | None = None
     """For mig: the layouts of one GPU, each a list of shares or profiles, or a mapping with memory or positions of its
-    slices.  One slice of the whole GPU, or all layouts that the profiles allow, unless given."""
+    slices.  Unless given: one slice of the whole GPU, or with profiles all layouts that they allow."""
     profiles: Family | None = None
     """For mig: the GPU whose profiles (1g.5gb, ...) are used: A100-40, A100-80 or H100-80."""
     pairs: dict[str, dict[str, Positive | None]] = {}
@@ -130,7 +130,7 @@ class SharingSpec(Mirror):
             raise KeyProblem("pairs", f"pairs need sharing timeslice or mps; got {self.kind}")
 
     def cut(self) -> Sharing:
-        """Build the sharing, with layouts as slices and one row per pair."""
+        """Return the sharing, with layouts made of slices and one row per pair of classes."""
         rows = ((one, *row) for one, others in self.pairs.items() for row in others.items())
         pairs = tuple((one, other, math.inf if slower is None else slower) for one, other, slower in rows)
         return self.made(layouts=cuts_of(self.layouts, self.profiles), pairs=pairs)
@@ -141,7 +141,7 @@ Linked = Annotated[Link, Keys(Link)]
 
 @keys_of(Link)
 class Switch(Mirror):
-    """A PCIe switch: `size` accelerators share its bandwidth."""
+    """A PCIe switch, whose bandwidth `size` accelerators share."""
 
     size: Count
     """Number of consecutive accelerators behind one switch that share its bandwidth."""
@@ -184,7 +184,7 @@ class GpuLink(Profiled):
     FIRST: ClassVar = ("rate", "curve")
 
     rate: Flowing | None = None
-    """Bus bandwidth per GPU in one direction, as collectives reach it."""
+    """Bus bandwidth per GPU in one direction, as collective operations reach it."""
     curve: Curve | None = None
     """Bus bandwidth by message size, in place of rate: [[1 MB, 40 GB/s], [1 GB, 230 GB/s]]; interpolated log-log."""
 
@@ -214,9 +214,9 @@ class NodeNetworkSpec(Profiled):
     curve: Curve | None = None
     """Bus bandwidth by message size, in place of out and in: [[1 MB, 9 GB/s], [1 GB, 90 GB/s]]; it must rise."""
     out: BytesPerSecond | None = None
-    """Bytes per second from this node to others; the rate of in, or no limit, unless given."""
+    """Bytes per second from this node to others; unless given, the rate of in, or no limit if in is missing too."""
     into: BytesPerSecond | None = Field(None, alias="in")
-    """Bytes per second from others to this node; the rate of out, or no limit, unless given."""
+    """Bytes per second from others to this node; unless given, the rate of out, or no limit if out is missing too."""
     upload: BytesPerSecond | None = None
     """Another name of out."""
     download: BytesPerSecond | None = None
@@ -257,7 +257,7 @@ class Accelerator(Mirror):
     pcie: Linked | None = None
     """The accelerator's own link to the host, if it differs from the node's pcie."""
     sharing: Annotated[SharingSpec, KIND] = SharingSpec.model_validate({"kind": "exclusive"})
-    """How each accelerator runs several launches: a kind, or a mapping with its parameters."""
+    """Sharing of each accelerator by several launches: a kind, or a mapping with its parameters."""
 
     def _check_keys(self) -> None:
         cuts_of(self.sharing.layouts, self.sharing.profiles, self.memory)
@@ -324,13 +324,13 @@ class Racks(Model):
     """Racks of nodes, and their uplinks to the other racks."""
 
     nodes: Degree | None = None
-    """Nodes per rack, assigned in order to racks r0, r1, ...; the racks that nodes name (`rack`) unless given."""
+    """Nodes per rack, assigned in order to racks r0, r1, ...; unless given, the racks that nodes name (`rack`)."""
     uplink: Flowing | None = None
     """Bytes per second out of each rack, and the same rate into it; no limit unless given."""
     uplinks: dict[Name, Flowing] = {}
     """Uplink rates of single racks, by name, if they differ."""
     oversubscription: Positive | None = None
-    """Sum of the network rates of a rack's nodes / rate of its uplink; in place of uplink."""
+    """Sum of the network rates of a rack's nodes divided by the rate of its uplink; in place of uplink."""
 
     def _check_keys(self) -> None:
         if self.uplink is not None and self.oversubscription is not None:
@@ -349,21 +349,21 @@ class NodeList(Model):
 
 
 class ClusterSpec(Model):
-    """The machines: listed here, or read from a file with `trace`."""
+    """The machines: listed in the scenario, or read from a file with `trace`."""
 
     nodes: Annotated[list[Nodes], OneOrMany, Field(min_length=1)]
     """The machines: one mapping, or a list of groups of equal nodes."""
     trace: NodeList | None = None
     """A file that lists the machines, in place of nodes."""
     racks: Racks | None = None
-    """Racks and the rates of their uplinks; the racks that nodes name, without a limit, unless given."""
+    """Racks and the rates of their uplinks; unless given, the racks that nodes name, without limits."""
     stores: Annotated[list[Store], OneOrMany] = []
     """Stores from which replicas load models over the network."""
     contention: Literal["random", "aligned", "interleaved", "none"] = "random"
     """How communication phases of jobs on a shared link overlap: random, aligned (all at once), interleaved, none (no
     slowdown)."""
     prices: dict[Name, Priced] = {}
-    """Prices by type of device, as `price` of the type; for clusters that a file lists."""
+    """Prices by type of device, like the key `price` of a type; for clusters that a file lists."""
 
     @model_validator(mode="before")
     @classmethod
@@ -383,7 +383,7 @@ class ClusterSpec(Model):
 
 
 def listed(trace: Any, base: str) -> list[dict[str, Any]]:
-    """Nodes in the file of a `trace:`, in the form of `nodes`; KeyProblem if invalid."""
+    """Return the nodes in the file of a `trace:` as the key `nodes`; else KeyProblem."""
     from hetsim import registry
     from hetsim.scenario.schema.policy import parameter_model
 

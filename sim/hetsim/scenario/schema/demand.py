@@ -34,7 +34,7 @@ Amount = Annotated[NumberDistribution, forbid(lambda tokens: tokens.mean < 1, _F
 
 
 class Tokens(Model):
-    """Numbers of prompt and answer tokens, at least one of each."""
+    """Numbers of tokens of prompt and answer, at least one each."""
 
     prompt: Amount
     """Tokens of the prompt, a number or a distribution."""
@@ -46,7 +46,7 @@ GPU_TIME = "gpu_time."
 
 
 class Speedup(Model):
-    """`{speedup: 24}`: 24 times the drawn time of the reference mode."""
+    """`{speedup: 24}`: 24 times the time that was drawn for the reference mode."""
 
     speedup: Positive
     """Factor on the time drawn for the reference mode: 24 takes 24 times as long."""
@@ -67,11 +67,11 @@ class Factor(Model):
     """`slo: {factor: 3}`: three times the task's fastest time."""
 
     factor: Positive
-    """Multiple of the task's own fastest time."""
+    """Factor on the fastest time of the task itself."""
 
 
 def seconds_of(limit: float | Factor | None, fastest: np.ndarray) -> np.ndarray | None:
-    """Seconds of a limit for each task; a factor applies to its `fastest` time."""
+    """Return each task's limit in seconds; a factor multiplies its `fastest` time."""
     if limit is None:
         return None
     return limit.factor * fastest if isinstance(limit, Factor) else np.full(len(fastest), float(limit))
@@ -91,7 +91,6 @@ class StoppingSpec(Mirror):
 
 
 def _unit_mean(value: Any) -> Any:
-    """Give an error distribution without a mean the mean 1: no bias."""
     if isinstance(value, dict) and "distribution" in value and "cv" in value and "mean" not in value:
         return {**value, "mean": 1}
     return value
@@ -103,7 +102,7 @@ class Estimates(Model):
     basis: Literal["time", "mean"] = "time"
     """Base of error and factor: each task's own time (time), or only the mean of its class (mean)."""
     error: Annotated[NumberDistribution, Short(_unit_mean, {"type": "object"})] | None = None
-    """Random factor on the true time, a distribution; one with cv and no mean has mean 1; none unless given."""
+    """Random factor on the true time, a distribution; if it has cv but no mean, its mean is 1; none unless given."""
     factor: Positive = 1.0
     """Fixed factor on the true time."""
 
@@ -144,10 +143,10 @@ Speeds = Annotated[SpanSpeeds, Keys(SpanSpeeds)]
 
 
 class PartitionColumn(Model):
-    """The partition from a column: `{column: vc, names: {11cb48: research}}`."""
+    """Partition by the value in a column: `{column: vc, names: {11cb48: research}}`."""
 
     column: Name = "partition"
-    """Column of the trace that names the partition (user and class are allowed)."""
+    """Column of the trace with the name of the partition (user and class are allowed)."""
     names: dict[str, Name] = {}
     """Partitions of the cluster by the values of the column, if the names differ."""
     others: Name | None = None
@@ -163,7 +162,7 @@ class Occupied(Model):
     USED: ClassVar = {"gpus": 1.0, "memory": 0}
 
     cpus: NotNegative | None = None
-    """Cores used; 1 on cores and 0 on GPUs unless given."""
+    """Cores used; unless given, 1 for a mode on cores and 0 for a mode on GPUs."""
     gpus: Annotated[Positive, forbid(lambda gpus: gpus > 1 and gpus != int(gpus), _BROKEN_GPUS)] | None = None
     """GPUs used by a mode on GPUs: a whole number, or a share of one GPU below 1."""
     memory: Bytes | None = None
@@ -173,7 +172,7 @@ class Occupied(Model):
 
 
 class Held(Occupied):
-    """Keys of a mode or task: resources, and how times are computed."""
+    """Keys of a mode or task: resources, and the source of its times."""
 
     USED: ClassVar = {
         "batch": profiles.BATCH, "steps": profiles.STEPS, "efficiency": profiles.EFFICIENCY, "nodes": 1,
@@ -189,15 +188,15 @@ class Held(Occupied):
     steps: StepCount | None = None
     """Steps of the profile: a whole number, or a distribution whose values are rounded."""
     efficiency: Share | None = None
-    """Share of a device's best rates that the profile reaches."""
+    """Share of a device's peak rates that the profile reaches."""
     nodes: Degree | None = None
     """Number of nodes of a job; cpus, gpus and memory are then those on each."""
     slice: Name | None = None
-    """Profile of the MIG slice used, such as 2g.20gb, in place of gpus; any that is large enough unless given."""
+    """Profile of the MIG slice used, such as 2g.20gb, in place of gpus; unless given, any slice large enough."""
     span_speed: Annotated[Positive, Field(le=1)] | None = None
     """Speed of a gang that spans several nodes, relative to one node."""
     span_speeds: Speeds | None = None
-    """Speed of a gang by the smallest unit that contains it: island, switch, node, rack, cluster."""
+    """Speed of a gang by the smallest unit that contains all its devices: island, switch, node, rack, cluster."""
     upload: Seconds | None = None
     """Time of the upload alone on an idle link."""
     download: Seconds | None = None
@@ -235,7 +234,7 @@ class TaskMode(Held):
         check_nodes(self, self.device == "cpu")
 
     def within(self, demand: Demand) -> TaskMode:
-        """Complete the mode with the keys that it inherits from a task's demand."""
+        """Return the mode, with missing keys inherited from a task's demand."""
         said = {key for key in Held.model_fields.keys() | {"span"} if getattr(self, key) is not None}
         inherited = {key: getattr(demand, key) for key, other in INHERITED.items() if not said & {key, other}}
         inherited["gpus"] = self.gpus or demanded_share(self.work) or demand.gpus
@@ -270,7 +269,7 @@ def _check_profile_keys(demand: TaskMode | Demand, elsewhere: bool = False) -> N
 
 
 def demanded_share(work: Work | None) -> float | None:
-    """Share of a GPU's multiprocessors that the work needs, or None."""
+    """Return the share of a GPU's multiprocessors that the work states, or None."""
     return work.share if work is not None and "share" in work.model_fields_set else None
 
 
@@ -283,7 +282,7 @@ def _check_share(work: Work | None, gpus: float | None, scaling: Any = None) -> 
 
 
 class Demand(Held):
-    """Keys of a workload entry and its classes; a class overrides its entry."""
+    """Keys of a workload entry and of its classes; keys of a class have precedence."""
 
     FIRST: ClassVar = ("class", "gpu_time", "gpu_time.*", "cpu_time", "modes", "scaling")
     USED: ClassVar = {"span": "node", "priority": 0.0, "estimates": "exact"}
@@ -318,15 +317,15 @@ class Demand(Held):
     deadline: Limit | None = None
     """Another name of slo."""
     slo: Limit | None = None
-    """Time from arrival within which a task should be done, or a factor of its fastest time; none unless given."""
+    """Time from arrival within which a task should complete, or a factor of its fastest time; none unless given."""
     patience: TimeDistribution | None = None
-    """Time after which a waiting task gives up, a distribution; endless unless given."""
+    """Time after which a waiting task gives up, a quantity or a distribution; endless unless given."""
     priority: Number | None = None
-    """Priority for policies that use it; a greater value goes first."""
+    """Priority for policies that use it; tasks of a higher value are first."""
     partition: PartitionOf | None = None
     """Partition in which the tasks must run, or the column of a trace that names it."""
     time_limit: Annotated[Limit, forbid(lambda limit: limit == 0, _NO_LIMIT)] | None = None
-    """Maximum time for which a task may occupy its devices, or `{factor: 2}` of its fastest time."""
+    """Maximum time for which a task may occupy its devices, or a multiple of its fastest time: `{factor: 2}`."""
     qos: Name | None = None
     """Quality of service, for slurm_multifactor."""
     account: Name | None = None
@@ -346,14 +345,13 @@ class Demand(Held):
     tokens: Tokens | None = None
     """Lengths of prompts and answers, for requests to a language model."""
     ttft: Annotated[Seconds, Field(gt=0)] | None = None
-    """Limit of these requests on the time to the first token, in place of that of the language model (`slo`)."""
+    """Limit on the time to the first token of these requests, in place of that of the language model (`slo`)."""
     tpot: Annotated[Seconds, Field(gt=0)] | None = None
-    """Limit of these requests on the mean time per further token, in place of that of the language model."""
+    """Limit on the mean time per further token of these requests, in place of that of the language model."""
 
     @model_validator(mode="before")
     @classmethod
     def _gather_types(cls, value: Any) -> Any:
-        """Collect keys such as `gpu_time.v100` in one field."""
         if not isinstance(value, dict):
             return value
         typed = {key: v for key, v in value.items() if isinstance(key, str) and key.startswith(GPU_TIME)}
@@ -421,7 +419,7 @@ class Demand(Held):
 
     @property
     def limit(self) -> float | Factor | None:
-        """The relative deadline, from either of its two keys."""
+        """Relative deadline: the value of `slo` or of `deadline`."""
         return self.slo if self.slo is not None else self.deadline
 
     @property
@@ -430,7 +428,7 @@ class Demand(Held):
                     or self.training)  # fmt: skip
 
     def over(self, other: Demand) -> Demand:
-        """Fill the missing values of this demand from another one."""
+        """Return this demand with missing values filled from `other`."""
         values = {name: getattr(other, name) for name in Demand.model_fields}
         given = self.model_fields_set & set(values)
         for rivals in RIVALS:

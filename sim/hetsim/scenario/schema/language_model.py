@@ -22,7 +22,7 @@ from hetsim.workload.costs.roofline import Peak
 
 
 class Disaggregated(Model):
-    """Replicas that only prefill, and replicas that decode."""
+    """Separate replicas for reading prompts (prefill) and for decoding."""
 
     prefill: Count
     """Number of replicas that only prefill prompts."""
@@ -38,11 +38,11 @@ class AlsoOn(ReplicasOn):
     """Replicas on another device type, and the keys that differ on this type."""
 
     step: StepTime | None = None
-    """Time of a step on gpus devices of this type; estimated from model and gpu if the service's step is."""
+    """Time of a step on gpus devices of this type; estimated from model and gpu if that of the service is estimated."""
     gpu: NamedPeak | None = None
     """Peak rates of the GPU for the estimate: a known name, or figures."""
     tensor_parallel: Count | None = None
-    """Number of GPUs of a node over which each replica is divided, for the estimate; in place of gpus."""
+    """Number of GPUs of a node over which each replica is divided; in place of gpus, if steps are estimated."""
     memory_share: Share | None = None
     """Share of the devices' memory for model, keys and values; that of the service unless given."""
 
@@ -53,16 +53,17 @@ class Drift(Model):
     cv: Share = 0.0
     """Coefficient of variation of the lognormal factor on all steps of a replication."""
     mean: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """Mean of that factor: 1.05 makes steps 5 % longer than the service says."""
+    """Mean of the factor on all steps: 1.05 makes steps on average 5 % longer than the service states."""
 
     def factor(self, generator: np.random.Generator) -> float:
         variance = math.log1p(self.cv**2)
         return self.mean * math.exp(generator.normal(-variance / 2, math.sqrt(variance)))
 
 
+StepFactor = Annotated[float, Field(gt=0, le=100)]
 MAX_TOKENS = 10**9
+# Defaults of `memory_share`; the first is the default of servers (vLLM: gpu_memory_utilization)
 FILLED = {"where model is an architecture": 0.9, "where it is bytes": 1.0}
-"""Defaults of `memory_share`; the first is the default of servers (vLLM: gpu_memory_utilization)."""
 _WEIGHTS: TypeAdapter[int | Architecture] = TypeAdapter(Weights)
 
 
@@ -92,22 +93,25 @@ class TokenLimits(Mirror):
 
 LIMITS = {"max_num_batched_tokens": Annotated[Count, Field(le=MAX_TOKENS)] | None}
 
+REPLACED = {"autoscale": "a policy: scale: {name: target_requests, min: 1, ...}",
+            "timeout": "a key of the entry's clients: clients: {timeout: 5 min, at_timeout: cancel}"}  # fmt: skip
+
 
 @keys_of(LanguageService, *LIMITS, **LIMITS)
 class LanguageModel(Profiled, Replicas):
     """A language model served by replicas on `gpus` devices of one node.
 
     `model`: bytes of the weights of one replica, loaded before the run starts; the rest of the devices' memory stores
-    keys and values.  Or `model` is an architecture, from which, with `gpu` and `tensor_parallel`, step times and bytes
-    of keys and values are estimated if they are not given.
+    keys and values.  If `model` is an architecture, step times and bytes of keys and values that are not given are
+    estimated from it, `gpu` and `tensor_parallel`.
     """
 
     SECTION: ClassVar = "service"
     FIRST: ClassVar = (
-        "kind", "profile", "step", "gpu", "tensor_parallel", "engine", "uncertain", "drift", "device", "gpus",
-        "replicas", "also_on", "model", "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs",
-        "max_output_tokens", "preemption", "prefix_cache", "disaggregated", "scale", "network",
-        "front_end", "slo", "batching",
+        "kind", "profile", "step", "gpu", "tensor_parallel", "engine", "uncertain", "interval", "drift", "device",
+        "gpus", "replicas", "also_on", "model", "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs",
+        "max_output_tokens", "preemption", "prefix_cache", "disaggregated", "scale", "network", "front_end", "slo",
+        "batching",
     )  # fmt: skip
 
     USED: ClassVar = {"replicas": 1, "memory_share": FILLED}
@@ -117,37 +121,40 @@ class LanguageModel(Profiled, Replicas):
     device: Name = "gpu"
     """Type or kind of device of the replicas."""
     gpus: Count = 1
-    """Devices of one node that each replica is on."""
+    """Number of devices of one node that each replica uses."""
     replicas: Count | None = None
-    """How many replicas."""
+    """Number of replicas."""
     step: StepTime
     """Time of a step on gpus devices; estimated from model, gpu and tensor_parallel unless given."""
     gpu: NamedPeak | None = None
     """GPU for the estimate: a name of `hetsim list models`, or matrix_flops, bandwidth, link, memory."""
     tensor_parallel: Count | None = None
-    """Number of GPUs of a node over which each replica is divided, for the estimate; in place of gpus."""
+    """Number of GPUs of a node over which each replica is divided; in place of gpus, if steps are estimated."""
     engine: EngineName | None = None
-    """Serving engine and its version, such as vllm-0.15: steps are the sum of its measured kernels, and its own times
-    between them; for model, gpu and tensor_parallel, in place of step."""
+    """Serving engine and its version, such as vllm-0.15, whose steps are the sum of measured kernel times and of the
+    engine's own times between kernels; for model, gpu and tensor_parallel, in place of step."""
     uncertain: bool = False
-    """Draw an error factor for all steps of a replication, from the errors of measured servers (engine)."""
+    """Draw an error factor for all steps of a replication, from interval or the errors of measured servers (engine)."""
+    interval: tuple[StepFactor, StepFactor] | None = None
+    """90 % interval of a factor on all steps, as `hetsim calibrate` writes it; without uncertain, all steps have the
+    factor in its middle (geometric mean)."""
     drift: Drift | None = None
-    """Differences of a server from run to run: a random factor on all steps of a replication, {cv: 2%, mean: 1}."""
+    """Random variation of a server's speed from run to run: a factor on all steps of a run, {cv: 2%, mean: 1}."""
     also_on: list[AlsoOn] = []
     """Further device types on which replicas run, or may run, in order of preference."""
     model: Weights = 0
     """Bytes of weights of one replica, on its devices together; or its architecture: a name of `hetsim list models`,
-    its figures, a file {config: config.json} as next to its weights, or one of these with changes, such as
+    its figures, a file {config: config.json} (part of published weights), or one of these with changes, such as
     {name: llama-2-70b, number_format: fp8}."""
     memory_share: Share | None = None
     """Share of the devices' memory for model, keys and values."""
     kv: KvCacheSpec | None = None
     """Memory that keys and values need; unless given, memory is not limited."""
     max_num_seqs: Degree = 256
-    """Maximum number of requests in a replica; fewer if no more were measured or fit into a step."""
+    """Maximum number of requests in a replica; without this key, fewer if no more were measured or fit into a step."""
     max_output_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | Literal["exact"] | None = None
-    """Longest answer that a request announces, at which answers end; exact: each announces its own length; none unless
-    given."""
+    """Longest answer that a request announces, at which answers end; exact: each request announces its own length; none
+    unless given."""
     preemption: Literal["recompute", "swap"] = "recompute"
     """Treatment of preempted requests when KV blocks run out: recompute, or swap to the host."""
     prefix_cache: Annotated[Prefixes, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
@@ -157,7 +164,7 @@ class LanguageModel(Profiled, Replicas):
     network: Annotated[FrontEndSpec, BOTH_WAYS] = FrontEndSpec()
     """Delay between the clients and the replicas: one time for both ways, or request and response."""
     front_end: Seconds = 0.0
-    """Time that each request takes in front of the replicas, before it waits there: tokenization, routing."""
+    """Time that each request spends in front of the replicas (tokenization, routing) before it waits at one."""
     slo: TokenLimits = TokenLimits()
     """Target limits on the time to the first token and per further token."""
     batching: PolicyName = None
@@ -166,8 +173,8 @@ class LanguageModel(Profiled, Replicas):
     @model_validator(mode="before")
     @classmethod
     def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, dict) and "autoscale" in value:
-            raise KeyProblem("autoscale", "autoscale is now a policy: scale: {name: target_requests, min: 1, ...}")
+        for key in [key for key in REPLACED if isinstance(value, dict) and key in value]:
+            raise KeyProblem(key, f"{key} is now {REPLACED[key]}")
         merged = included(value, cls.SECTION, cls, info)
         return _estimated(merged, info) if isinstance(merged, dict) else merged
 
@@ -177,7 +184,7 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def kinds(self) -> list[LanguageModel]:
-        """Return the service as it is on each type of device, in order of preference."""
+        """The service with the keys of each type of device, in order of preference."""
         return [self, *(self._on(other, number) for number, other in enumerate(self.also_on))]
 
     def _on(self, other: AlsoOn, number: int) -> LanguageModel:
@@ -218,7 +225,7 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def estimated(self) -> bool:
-        """Return True if step times are estimated from published figures, not measured."""
+        """True if step times are estimated from published figures, not measured."""
         return self.engine is None and self.step.roofline is not None and not self.step.roofline.model_fields_set
 
     @property
@@ -239,14 +246,16 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def delay(self) -> float:
-        """Seconds before a request waits at a replica: as given, or that of the engine."""
+        """Seconds before a request waits at a replica: `front_end`, or that of the engine."""
         if self.engine is None or "front_end" in self.model_fields_set or self.figures is None:
             return self.front_end
         return float(of_engine("front_end")(*self.figures, self.engine))
 
     def _check_estimate(self) -> None:
-        if self.uncertain and self.engine is None:
-            raise KeyProblem("uncertain", "uncertain needs a measured engine; give engine, such as vllm-0.15")
+        if self.uncertain and self.engine is None and self.interval is None:
+            raise KeyProblem("uncertain", "uncertain needs interval, or a measured engine; give engine: vllm-0.15, say")
+        if self.interval is not None and not self.interval[0] < self.interval[1]:
+            raise KeyProblem("interval", "the first number must be below the second, as in [0.97, 1.05]")
         if self.step.roofline is None:
             return
         if not isinstance(self.model, Architecture):
@@ -318,7 +327,7 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def max_sequences(self) -> int:
-        """Maximum number of requests in a replica, by default limited by step tokens."""
+        """Maximum number of requests in a replica, as `max_num_seqs` describes."""
         decode = self.step.decode
         if "max_num_seqs" in self.model_fields_set:
             return self.max_num_seqs
@@ -364,19 +373,19 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def prefills_on(self) -> LanguageModel:
-        """The service as it is on the devices of prefill replicas, if these are separate."""
+        """The service with the keys of the devices on which prompts are read."""
         return self._named(None if self.disaggregated is None else self.disaggregated.prefill_on)
 
     @property
     def decodes_on(self) -> LanguageModel:
-        """The service as it is on the devices of decode replicas, if these are separate."""
+        """The service with the keys of the devices on which tokens are decoded."""
         return self._named(None if self.disaggregated is None else self.disaggregated.decode_on)
 
     def _named(self, device: str | None) -> LanguageModel:
         return next((kind for kind in self.kinds if kind.device == device), self)
 
     def starts(self, kind: LanguageModel) -> tuple[int, int]:
-        """Return the initial numbers of prefill replicas and other replicas of a kind."""
+        """Return a kind's initial numbers of replicas: decoding (or both), only prefill."""
         if (apart := self.disaggregated) is not None:
             decode = apart.decode if kind.device == self.decodes_on.device else 0
             return decode, apart.prefill if kind.device == self.prefills_on.device else 0
@@ -385,7 +394,6 @@ class LanguageModel(Profiled, Replicas):
         return kind.used("replicas"), 0
 
     def _measured_numbers(self) -> None:
-        """Check that no step can exceed the measured sizes, unless it is extrapolated."""
         decode, prefill = self.step.decode, self.step.prefill
         if decode is not None and decode.measured is not None and not decode.extrapolate:
             low, high = decode.measured.sizes[0], decode.measured.sizes[-1]
@@ -401,7 +409,6 @@ class LanguageModel(Profiled, Replicas):
 
 
 def _estimated(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-    """Return values of an architecture or engine for keys that are not given."""
     keys = dict(value)
     if keys.get("engine") is not None:
         if "step" in keys:

@@ -24,11 +24,11 @@ BOUNDS = frozenset({"min", "max", "every", "roles"})  # keys of `scale:` that ar
 
 @keys_of(DecisionTime)
 class DecisionsSpec(Mirror):
-    """Simulated time that the scheduler's decisions take."""
+    """The simulated time that the decisions of a scheduler take."""
 
 
 def long_form(policy: Any) -> Any:
-    """Expand `fcfs` to {scheduler: {name: fcfs}}; other types are returned unchanged."""
+    """Expand `fcfs` to {scheduler: {name: fcfs}}; values of other types are unchanged."""
     if policy is None:
         policy = {}
     if isinstance(policy, str):
@@ -68,7 +68,7 @@ class PolicySpec:
     written: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def make(self) -> Any:
-        """Create a policy object; for a placement function return the function."""
+        """Create a policy object; if the policy is a placement function, return it."""
         item = registry.policy(self.kind, self.name)
         # A policy makes its predictors itself: one for each series.
         values = {key: v if not isinstance(v, PolicySpec) else v.make if v.kind == "predictor" else v.make()
@@ -112,7 +112,7 @@ class Policies:
 
 
 def check_policies(document: Document, base: Path) -> tuple[Policies | None, list[Problem]]:
-    """Build the policies of the document's `policy` and services; or problems."""
+    """Return the policies of `policy` and of services; or None, and the problems."""
     of_service, problems = _of_services(document, base, "batching")
     routing_of, more = _of_services(document, base, "routing")
     scale_of, others = _of_services(document, base, "scale")
@@ -147,7 +147,6 @@ def check_policies(document: Document, base: Path) -> tuple[Policies | None, lis
 
 
 def _of_services(document: Document, base: Path, kind: str) -> tuple[dict[int, PolicySpec], list[Problem]]:
-    """Policies of one kind that services name, by number of the workload entry."""
     specs: dict[int, PolicySpec] = {}
     problems: list[Problem] = []
     for number, path, value in document.in_entries("service", kind):
@@ -159,7 +158,7 @@ def _of_services(document: Document, base: Path, kind: str) -> tuple[dict[int, P
 
 
 def _owner(key: str, policy: Mapping[str, Any]) -> str:
-    """Hint that names the policy that has a parameter of this name, or ""."""
+    """Return a hint that names the policy with a parameter of this name, or ""."""
     for kind in PARTS:
         value = policy.get(kind)
         name = value.get("name") if isinstance(value, dict) else value
@@ -172,7 +171,6 @@ def _owner(key: str, policy: Mapping[str, Any]) -> str:
 def _check(
     document: Document, path: Path_, kind: str, value: Any, base: Path
 ) -> tuple[PolicySpec | None, list[Problem]]:
-    """Check one policy, given as a name or as {name, parameters}."""
     named = path if isinstance(value, str) else (*path, "name")
     if isinstance(value, str):
         value = {"name": value}
@@ -214,7 +212,7 @@ def _check(
 
 
 def _inner_kinds(given: dict[str, Any], signature: Mapping[str, inspect.Parameter]) -> dict[str, type | None]:
-    """Parameters that are policies, with their class (None for a placement function)."""
+    """Return the parameters that are policies, by class (None: a placement function)."""
     inner: dict[str, type | None] = {"placement": None} if "placement" in given and "placement" in signature else {}
     for key, parameter in signature.items():
         if (wanted := inner_type(parameter)) is not None and given.get(key) is not None:
@@ -225,8 +223,8 @@ def _inner_kinds(given: dict[str, Any], signature: Mapping[str, inspect.Paramete
 def inner_type(parameter: inspect.Parameter) -> type | None:
     """Return the class of policy that a parameter accepts, or None.
 
-    A policy that uses another one declares it by an annotation: `by: Scheduler`, `planner: PlannedScheduler`, or
-    `predictor: Callable[[], Predictor]` for predictors that it makes itself; with `| None` if optional.
+    A policy that uses another policy declares it by an annotation: `by: Scheduler`, `planner: PlannedScheduler`, or
+    `predictor: Callable[[], Predictor]` if it makes predictors itself; with `| None` if the parameter is optional.
     """
     try:
         return _inner_of(parameter.annotation)
@@ -249,7 +247,6 @@ def _inner_of(annotation: Any) -> type | None:
 def _check_inner(
     document: Document, path: Path_, outer: str, wanted: type, value: Any, base: Path
 ) -> tuple[PolicySpec | None, list[Problem]]:
-    """Check the scheduler or predictor that another policy uses."""
     from hetsim.policy import PlannedScheduler, Predictor, Scheduler
 
     spec, problems = _check(document, path, "predictor" if wanted is Predictor else "scheduler", value=value, base=base)
@@ -286,7 +283,7 @@ def _parameter_problems(
 
 
 def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
-    """Parameters of a policy; for an order function, the list scheduler's parameters."""
+    """Return the parameters of a policy; for an order function, of its scheduler."""
     if kind == "scheduler" and not inspect.isclass(item):
         parameters = registry.parameters(_list_scheduler())
         parameters.pop("order", None)
@@ -295,7 +292,7 @@ def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
 
 
 def parameter_model(title: str, signature: dict[str, inspect.Parameter]) -> type[BaseModel]:
-    """Return a cached pydantic model of the parameters in a signature."""
+    """Return a pydantic model (cached) of the parameters in a signature."""
     try:
         return _kept_model(title, tuple(signature.items()))
     except TypeError:  # a default or an annotation that has no hash

@@ -24,9 +24,9 @@ class ReplicasOn(Model):
     USED: ClassVar = {"replicas": 1}
 
     device: Name
-    """Type of device."""
+    """Type of device of these replicas."""
     replicas: Annotated[int, Field(ge=0)] | None = None
-    """Initial number of replicas on this type; with 0, only replicas that replace others."""
+    """Initial number of replicas on this type; 0: replicas on it only replace others."""
     gpus: Count | None = None
     """Number of devices of a node that each replica uses; the service's gpus unless given."""
 
@@ -52,12 +52,12 @@ class Replicas(Model):
     scale: ScaleSpec | None = None
     """Policy that starts and drains replicas according to the load."""
     start: Annotated[ReplicaStart, Keys(ReplicaStart, sources=SomeNames)] = ReplicaStart()
-    """Start of later replicas: fixed times, and where the weights come from."""
+    """Start of replicas during the run: fixed times, and the places from which the weights are loaded."""
     routing: PolicyName = None
     """Routing policy of this service (which replica serves a request): a name, or name and parameters."""
 
     def check_counts(self, *others: str) -> None:
-        """Raise KeyProblem for two numbers of replicas, and for roles that are not there."""
+        """Raise KeyProblem for contradictory replica numbers, or roles that do not exist."""
         if self.scale is not None and "roles" in self.scale.model_fields_set and not getattr(self, "disaggregated", 0):
             raise KeyProblem("scale.roles", "roles are those of disaggregated replicas, and these do everything")
         for other in others:
@@ -66,8 +66,7 @@ class Replicas(Model):
 
 
 Kept = Annotated[Count, Field(le=10_000_000)]
-MAX_NOISE = 0.3
-"""Maximum noise: above it, cutting off negative times changes the mean noticeably."""
+MAX_NOISE = 0.3  # more would change the mean noticeably, since negative times are cut off
 
 
 @keys_of(StageTime)
@@ -79,7 +78,7 @@ class StageSpec(MeasuredSpec, Mirror):
 class ComputeStage(MeasuredSpec, Mirror):
     """Compute seconds: `fixed` and `per_item`, or a measured `table`.
 
-    A request's own time grows with its tokens besides, where it has some (`tokens:` of the entry, or a trace).
+    If requests have tokens (`tokens:` of the entry, or columns of a trace), times per token are added.
     """
 
     per_item: TimeDistribution | None = None
@@ -128,7 +127,7 @@ class VariantSpec(Occupied):
 
 
 def check_whole(way: VariantSpec) -> None:
-    """Raise KeyProblem for times that contradict each other."""
+    """Raise KeyProblem for times of a variant that contradict each other."""
     for name in ("upload", "compute", "download"):
         _check_table(way, name)
     each, fixed = way.compute.per_item, way.compute.fixed
@@ -145,7 +144,7 @@ def check_whole(way: VariantSpec) -> None:
 
 
 def _check_table(way: VariantSpec, name: str) -> None:
-    """Raise KeyProblem for a stage with both table and line, or beyond measured sizes."""
+    """Raise KeyProblem for a table next to other times, or batches beyond the table."""
     stage = getattr(way, name)
     if (table := stage.measured) is None:
         return
@@ -158,23 +157,22 @@ def _check_table(way: VariantSpec, name: str) -> None:
         raise KeyProblem("max_batch", f"{text}, or measure batches of {way.max_batch}")
 
 
-INLINE = tuple(key for key in VariantSpec.model_fields if key != "name")
-"""Keys of a variant that a service may have itself."""
+INLINE = tuple(key for key in VariantSpec.model_fields if key != "name")  # that a service may have itself
 
 
 @keys_of(ResultCache, size=Kept)
 class ResultCacheSpec(Mirror):
-    """A cache of popular inputs: the k-th has a share proportional to k^-zipf."""
+    """A cache of popular inputs: the k-th input has a share proportional to k^-zipf."""
 
     inputs: Kept
     """Number of different inputs."""
     zipf: NotNegative = 1.0
-    """Exponent of the inputs' popularity: the k-th has a share proportional to k^-zipf."""
+    """Exponent of the inputs' popularity: the k-th input has a share proportional to k^-zipf."""
 
 
 @keys_of(Service, "request_delay", "response_delay")
 class FrontEndSpec(Mirror):
-    """Delays of requests between front end and node, and of responses."""
+    """Delays of requests from front end to node, and of responses back."""
 
 
 @keys_of(Service, "noise", noise=Annotated[Fraction, forbid(lambda noise: not 0 <= noise <= MAX_NOISE, _NOT_NOISE)])
@@ -182,10 +180,10 @@ class FrontEndSpec(Mirror):
 class ServiceSpec(Profiled, Replicas):
     """A service: one variant inline, or several under `variants`.
 
-    `model` are the bytes of weights that an accelerator must hold before it serves; `noise` the relative standard
-    deviation of all stage times; `batching` a policy for this service in place of the common one; `profile` a file
-    of `hetsim calibrate` with everything that is not given here.  With `replicas` or `scale` each replica has a
-    queue and a batching policy on devices of its own; without, batches run wherever the scheduler starts them.
+    `model`: bytes of weights that an accelerator must load before it serves.  `noise`: relative standard deviation of
+    all stage times.  `batching`: a policy for this service in place of the common one.  `profile`: a file of `hetsim
+    calibrate` that supplies the keys not given here.  With `replicas` or `scale` each replica has a queue and a
+    batching policy on devices of its own; without them, batches run wherever the scheduler starts them.
     """
 
     SECTION: ClassVar = "service"
@@ -194,7 +192,7 @@ class ServiceSpec(Profiled, Replicas):
     variants: Annotated[list[VariantSpec], OneOrMany, Field(min_length=1)] | None = None
     """Several ways to serve, each with its own device and times."""
     replicas: Annotated[dict[str, Annotated[int, Field(ge=0)]], NUMBER, Field(min_length=1)] | None = None
-    """How many replicas: a number, or one for each variant or type of device by name."""
+    """Number of replicas: one number, or one for each variant or type of device by name."""
     model: Bytes | None = None
     """Bytes of weights that must be loaded on an accelerator before it serves; none unless given."""
     cache: ResultCacheSpec | None = None
@@ -219,12 +217,12 @@ class ServiceSpec(Profiled, Replicas):
 
     @property
     def kept(self) -> bool:
-        """Return True if replicas keep the devices on which it runs."""
+        """True if the service has replicas, which occupy their devices permanently."""
         return self.replicas is not None or self.scale is not None
 
     @property
     def ways(self) -> list[VariantSpec]:
-        """Return all variants; a service without `variants` is its only variant."""
+        """All variants; a service without `variants` is its only variant."""
         if self.variants is not None:
             return self.variants
         return [

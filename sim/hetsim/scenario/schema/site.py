@@ -31,7 +31,7 @@ class SiteSpec(Model):
     """Partitions of the site, and rules for all jobs."""
 
     at_limit: Literal["overrun", "kill"] = "overrun"
-    """At their time limit, tasks may continue (overrun) or are killed (kill)."""
+    """At their time limit, tasks continue (overrun) or are killed (kill)."""
     grace: Seconds = 0.0
     """Time between the limit and the kill."""
     partitions: dict[Name, Annotated[PartitionSpec, Short(lambda v: {} if v is None else v, {"type": "null"})]] = Field(
@@ -51,7 +51,7 @@ class SiteSpec(Model):
 class MaintenanceSpec(Mirror):
     """A time window in which nodes are down.
 
-    Policies know of it from `announced` on; from then on, with `drain`, no task starts on the nodes.
+    Policies see it from the time `announced` on; with `drain`, no task starts on the nodes from then on.
     """
 
     FIRST: ClassVar = ("nodes",)
@@ -64,8 +64,8 @@ class MaintenanceSpec(Mirror):
 class Fault(Mirror):
     """One source of faults: random (`on`), a `maintenance`, or a `file`.
 
-    `on` names kinds (gpu, node, link, uplink), types, or single devices, nodes and links.  `together` is the
-    probability that each other node of the same rack fails at the same time.
+    `on` names kinds (gpu, node, link, uplink), types, or single devices, nodes and links.  When a node fails, each
+    other node of its rack fails at the same time with probability `together`.
     """
 
     FIRST: ClassVar = ("name", "on", "every", "repair", "slow", "for", "together")
@@ -73,7 +73,7 @@ class Fault(Mirror):
     on: Names | None = None
     """Targets of faults: gpu, node, link, uplink, a type of device, or names of devices, nodes or links (r0/uplink)."""
     every: TimeDistribution | None = None
-    """Time from the end of one fault of a device to its next fault, a distribution."""
+    """Time from the end of one fault of a device to its next fault, a quantity or a distribution."""
     repair: TimeDistribution | None = None
     """Time from a failure to its repair, a distribution."""
     lasting: TimeDistribution | None = Field(None, alias="for")

@@ -22,23 +22,23 @@ from hetsim.workload.costs.roofline import Efficiency, Peak, roofline_steps
 ENGINES = {
     "named": "hetsim.silicon.engines:engine_of", "steps": "hetsim.silicon.engines:steps_of",
     "front_end": "hetsim.silicon.engines:front_end", "defaults": "hetsim.silicon.engines:defaults",
-    "interval": "hetsim.silicon.engines:interval",
+    "interval": "hetsim.silicon.engines:interval", "measured": "hetsim.silicon.engines:Interval",
 }  # fmt: skip
 STAGE = Short(lambda value: value if isinstance(value, str) else short(value), INLINE)
 
 
 @keys_of(Efficiency, memory=Share, compute=Share, attention=Share, link=Share)
 class Roofline(Mirror):
-    """Shares of the hardware's peaks that the `model` reaches on the `gpu`."""
+    """Shares of the GPU's peak rates that a language model reaches."""
 
 
 @keys_of(LinearSteps)
 class StepTime(Mirror):
-    """Seconds of a step of a language model.
+    """Seconds of a step of a language model, in one of three forms.
 
     Linear: `fixed`, plus a time for each decoding sequence, for each prompt token read, and for each context token of
-    the decoding sequences; or times of decode-only and prefill-only steps (`decode`, `prefill`); or limits of the
-    hardware (`roofline`).
+    the decoding sequences.  Separate: times of decode-only and prefill-only steps (`decode`, `prefill`).  Roofline:
+    times from limits of the hardware (`roofline`).
     """
 
     decode: Annotated[StageSpec, STAGE] | None = None
@@ -72,7 +72,7 @@ class StepTime(Mirror):
                 raise KeyProblem("fixed", f"fixed must not exceed any time of {name}")
 
     def times(self, figures: tuple[Architecture, Peak, int] | None) -> LinearSteps | RooflineSteps:
-        """Build the step times; a roofline uses the figures of model and GPU."""
+        """Return the step times; a roofline requires the figures of model and GPU."""
         if self.roofline is not None:
             assert figures is not None
             return roofline_steps(*figures, self.roofline.made(fixed=self.fixed))
@@ -88,7 +88,6 @@ class StepTime(Mirror):
 
 
 def _named(value: Any, info: ValidationInfo) -> Any:
-    """Parse bytes of weights, or an architecture by name, file or figures."""
     if isinstance(value, Architecture):
         return value
     if isinstance(value, dict):
@@ -150,7 +149,7 @@ EngineName = Annotated[str, AfterValidator(lambda value: of_engine("named")(valu
 
 
 def figures_missing(gpu: Peak, devices: int) -> str | None:
-    """Return the name of an unknown GPU figure that step times need, or None."""
+    """Return the name of an unknown GPU figure that step times require, or None."""
     if gpu.matrix_flops is None:
         return "the peak of the GPU's matrix units is unknown (matrix_flops)"
     if devices > 1 and gpu.link is None:

@@ -1,8 +1,8 @@
-"""Ranges of a sweep: the ends of a key's values, and how values lie in between.
+"""Ranges of a sweep: the ends of a key's values, and the scale between them.
 
 {low: 10/s, high: 1000/s, scale: log}            to sample from
 {low: 1, high: 8, integer: true, steps: 4}       a grid of at most that number of values
-10/s..1000/s log        1..8 integer 4           the same as texts, for the command line
+10/s..1000/s log        1..8 integer 4           the same ranges as texts, for the command line
 """
 
 import math
@@ -34,7 +34,7 @@ class Range:
     steps: int | None = None
 
     def at(self, share: float) -> Any:
-        """The value at a fraction (0 to 1) of the range, as a scenario writes it."""
+        """Return the value at a fraction (0 to 1) of the range, as a scenario writes it."""
         # Of whole numbers each has an interval of its own, so that the last is drawn as often as the others.
         high = self.high + 1 if self.integer else self.high
         number = self._number(share, high)
@@ -43,7 +43,7 @@ class Range:
         return self._written(min(max(number, self.low), self.high))
 
     def grid(self) -> list[Any]:
-        """`steps` values with both ends included; whole numbers are distinct."""
+        """Return `steps` values from low to high, both included; whole numbers only once."""
         assert self.steps is not None
         between = [step / (self.steps - 1) for step in range(self.steps)] if self.steps > 1 else [0.0]
         numbers = [self._number(share, self.high) for share in between]
@@ -63,14 +63,14 @@ class Range:
 
 
 def is_range(value: Any) -> bool:
-    """Return True for a range, False for a value or a list of values."""
+    """Return True for a range; False for a value or a list of values."""
     if isinstance(value, Mapping):
         return "low" in value or "high" in value
     return isinstance(value, str) and _RANGE.match(value) is not None
 
 
 def read_range(value: Any) -> Range:
-    """Parse the range in a mapping or text; ValueError with a sentence."""
+    """Return the range that a mapping or text describes; ValueError if it is none."""
     given = _from_text(value) if isinstance(value, str) else dict(value)
     for key in given:
         if key not in _KEYS:
@@ -118,7 +118,6 @@ def _steps(steps: Any) -> int | None:
 
 
 def _from_text(text: str) -> dict[str, Any]:
-    """Parse `low..high`, then `log`, `integer` or a number of steps in any order."""
     words = text.split()
     parts: dict[str, Any] = {}
     while words and ".." not in words[-1]:

@@ -16,13 +16,12 @@ from hetsim.workload.costs import architectures
 from hetsim.workload.distributions import StepCount
 
 Part = Annotated[Fraction, Field(ge=0, le=1)]
-EFFICIENCY, PASSES = 0.703, 2.51
-"""Fitted to twelve published steps of Megatron-LM on A100 (docs/background/validation.md)."""
+EFFICIENCY, PASSES = 0.703, 2.51  # fitted to 12 published steps of Megatron-LM on A100 (background/validation.md)
 
 
 @keys_of(training.Transformer)
 class TransformerSpec(Mirror):
-    """A decoder by its dimensions, or by name."""
+    """A decoder-only transformer, given by its dimensions or by name."""
 
     FIRST: ClassVar = ("name",)
 
@@ -72,7 +71,7 @@ class TransformerSpec(Mirror):
 
 
 class Communication(Model):
-    """Traffic among the ranks of a job (its GPUs; on cores its nodes)."""
+    """Traffic among the ranks of a job: one rank per GPU, or per node on cores."""
 
     pattern: Pattern
     """all_reduce, reduce_scatter, all_gather, all_to_all, or ring (each rank sends to the next)."""
@@ -86,7 +85,7 @@ class Communication(Model):
     """Share of the computing time that can hide communication."""
 
     def phase(self, nodes: int, each: int, spec: NodeSpec, beyond: float = math.inf) -> Phase:
-        """The communication phase of one step, on `nodes` nodes with `each` ranks.
+        """Return the communication phase of a step on `nodes` nodes with `each` ranks.
 
         beyond: bytes per second between GPUs of a node that NVLink does not connect.
         """
@@ -128,7 +127,7 @@ class TrainingSpec(Mirror):
     efficiency: Part = EFFICIENCY
     """Share of the peak that matrix products reach, fitted on A100."""
     passes: NotNegative = PASSES
-    """Number of times that element-wise kernels move the activations' bytes in a forward pass."""
+    """Number of times that element-wise kernels move the bytes of the activations in a forward pass."""
     widths: Annotated[list[Degree], Field(min_length=1)] | None = None
     """For an elastic job, in place of `nodes`: the numbers of nodes on which it can run."""
     steps: StepCount
@@ -155,7 +154,7 @@ class TrainingSpec(Mirror):
             raise KeyProblem("experts", text if self.model.experts > 1 else f"{text}; the model has none")
 
     def plan(self, gpus: int) -> training.ParallelPlan:
-        """The plan on this number of GPUs; KeyProblem if the degrees do not fit."""
+        """Return the parallel plan on this number of GPUs; KeyProblem if it is impossible."""
         stage = self.tensor * self.pipeline
         data = self.data or max(1, gpus // stage)
         if stage * data != gpus:

@@ -45,7 +45,7 @@ _NO_HORIZON = "must be above 0; leave it out to run until everything is done"
 
 
 class Precision(Model):
-    """Replicate until an interval is within ± `precision` of the mean."""
+    """Replicate until the confidence interval is within ± `precision` of the mean."""
 
     precision: _Inside
     """Half-width of the interval to reach, as a share of the mean, such as 5%."""
@@ -93,7 +93,7 @@ class ScenarioModel(Model):
     seed: Seed = 0
     """Seed of all random streams; the same seed gives the same tables to the last bit."""
     horizon: "Annotated[Seconds, forbid(lambda end: end == 0, _NO_HORIZON)] | None" = None
-    """Time at which the run ends, warm-up included; left out, the run ends when no task waits, runs or will arrive."""
+    """Time at which the run ends, warm-up included; unless given, when no task waits, runs or will arrive."""
     warmup: Warmup = 0.0
     """Tasks that arrive before this time are not measured; auto finds the time by MSER-5."""
     replications: Replications = 1
@@ -136,7 +136,7 @@ class ScenarioModel(Model):
 
 
 def check(document: Document, base: Path) -> tuple[ScenarioModel | None, list[Problem]]:
-    """Validate a document: return its model, or all problems."""
+    """Validate a document; return its model, or None and all problems."""
     try:
         return ScenarioModel.model_validate(document.data, context={"base": str(base)}), []
     except ValidationError as error:

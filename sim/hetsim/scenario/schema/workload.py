@@ -35,7 +35,7 @@ class TraceSpec:
     parameters: dict[str, Any]
 
     def read(self) -> TaskTable:
-        """Read the tasks; ScenarioError with file, line and column."""
+        """Read the tasks of the trace; ScenarioError with file, line and column."""
         reader: Callable[..., TaskTable] = registry.entry("traces", self.format)
         with recorded_inputs() as inputs:
             table = reader(**self.parameters)
@@ -44,7 +44,7 @@ class TraceSpec:
 
 
 def check_traces(document: Document, base: Path) -> tuple[dict[int, TraceSpec], list[Problem]]:
-    """Check the traces of the raw document; return them by entry, and problems."""
+    """Check the traces of the document before validation; return them and problems."""
     specs: dict[int, TraceSpec] = {}
     problems: list[Problem] = []
     for number, path, trace in document.in_entries("trace"):
@@ -82,7 +82,6 @@ def _checked_trace(
 
 
 def _path_in_trace(key: str, trace: dict[str, Any]) -> tuple[str, ...]:
-    """Path of a key such as columns.gpu_time.v100 within the trace."""
     first, _, rest = key.partition(".")
     inside = trace.get(first)
     if first not in trace:
@@ -102,7 +101,7 @@ class PipelineSpec(Model):
     training: Flag = False
     """Send items forward and backward; gradients take the path of the activations."""
     replication: Flag = True
-    """Allow a stage on several devices, which take items in turn."""
+    """Allow a stage on several devices, which process items in turn."""
 
 
 # Another trace from one: rows drawn again by blocks of time, or user by user.
@@ -175,7 +174,7 @@ def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> 
 
 
 def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Resample users; return row positions, earlier draws of each user, user count."""
+    """Resample users; return rows, number of earlier draws by row, number of users."""
     import pandas as pd
 
     codes, names = pd.factorize(user, use_na_sentinel=False)
@@ -191,7 +190,7 @@ def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, 
 def by_row(
     gpus: np.ndarray, capacity: float, demand: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resample rows until they request demand × capacity GPUs: positions and times.
+    """Resample rows until they request demand × capacity GPUs; return rows and times.
 
     ValueError if no row requests a GPU.
     """
@@ -226,7 +225,7 @@ def _named_process(value: Any) -> Any:
 
 @keys_of(Item)
 class DataItem(Mirror):
-    """A named data item at the start, on every host unless `home` is given."""
+    """A named data item that exists at the start: on every host, or at `home`."""
 
     home: Name | None = None
     """Node whose host memory has the item; every node unless given."""
@@ -267,7 +266,7 @@ def refuse(demand: Demand, keys: tuple[str, ...], why: str) -> None:
 
 
 class TaskClass(Demand):
-    """One of several classes of an entry, drawn in proportion to `weight`."""
+    """One of the classes of an entry, drawn with probability proportional to `weight`."""
 
     weight: NotNegative = 1.0
     """Probability per arrival, relative to the other classes."""
@@ -351,7 +350,7 @@ class WorkloadEntry(Demand):
 
     @property
     def whole_demands(self) -> list[Demand]:
-        """Demands of each class completed by the entry's keys, or of the entry."""
+        """Return the demand of each class, completed by the entry; or that of the entry."""
         return [one.over(self) for one in self.classes] if self.classes else [self]
 
     def _check_clients(self, clients: Clients) -> None:
@@ -364,7 +363,6 @@ class WorkloadEntry(Demand):
             raise KeyProblem("clients", text, key)
 
     def _check_together(self) -> None:
-        """Check that classes can be parts of one request."""
         names: list[str | None] = []
         for number, one in enumerate(self.classes or []):
             if unknown := [name for name in one.after or () if not self.together or names.count(name) != 1]:
@@ -413,7 +411,6 @@ class WorkloadEntry(Demand):
                 raise KeyProblem(key, "limits of classes are for requests to a language model (kind: llm)")
 
     def _check_times(self) -> None:
-        """Check that each class has a time on some device."""
         forms = "gpu_time, cpu_time, modes, work or a profile"
         if self.classes is None and not self.has_times:
             raise ValueError(f"the tasks have no time on any device; give {forms}")
@@ -428,7 +425,6 @@ class WorkloadEntry(Demand):
             raise KeyProblem(of_gpus[0], text)
 
     def _only_a_pipeline(self) -> None:
-        """Check for keys that conflict with `pipeline`, which gives times and devices."""
         for field in type(self).model_fields:
             if field in self.model_fields_set and field not in WITH_PIPELINE:
                 key = type(self).model_fields[field].alias or field

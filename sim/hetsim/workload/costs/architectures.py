@@ -41,7 +41,7 @@ class NumberFormat(Frozen):
 
     @property
     def of_weights(self) -> str:
-        """The formats of the weights as a phrase for reports."""
+        """Phrase for reports that names the formats of the weights."""
         if self.experts is not None:
             return f"with experts in {self.experts}"
         return "in 16 bits" if WIDTHS[self.weights] == KEPT else f"in {self.weights}"
@@ -78,7 +78,10 @@ class Latent(Frozen):
 
 
 class Indexer(Frozen):
-    """Heads that select the `tokens` that sparse attention reads (one key, FP8)."""
+    """Attention heads that select the `tokens` tokens of the context to be read.
+
+    Sparse attention reads only these tokens.  The heads share one key of `head_size` 8-bit numbers per token and layer.
+    """
 
     heads: Whole
     head_size: Whole
@@ -86,10 +89,10 @@ class Indexer(Frozen):
 
 
 class Linear(Frozen):
-    """Layers with gated linear attention, which store a state.
+    """Layers with gated linear attention, which store a state of constant size.
 
-    Reference: Yang et al., Gated Delta Networks, ICLR 2025.  `convolution`: width in tokens of the convolution before
-    it.
+    `convolution`: width, in tokens, of the convolution before the attention.
+    Reference: Yang et al., Gated Delta Networks, ICLR 2025.
     """
 
     layers: Whole
@@ -101,16 +104,16 @@ class Linear(Frozen):
 
     @property
     def queries(self) -> int:
-        """Size of a token's queries, keys and values together."""
+        """Total size of the queries, keys and values of a token."""
         return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
 
 
 class Attention(NamedTuple):
     """Total attention of all layers that read the same `reach` of the context.
 
-    `reach` is in tokens (None: the whole context), `bytes` per token read, and the operations are per pair of tokens,
-    when a prompt is read and when decoding: there latent attention multiplies the compressed numbers without expanding
-    them.
+    `reach` is a number of tokens (None: the whole context); `bytes` is per token read.  `prompt_operations` and
+    `decode_operations` are per pair of tokens, while a prompt is read and while tokens are decoded.  Decoding with
+    latent attention multiplies the compressed numbers without expanding them.
     """
 
     reach: int | None
@@ -119,7 +122,7 @@ class Attention(NamedTuple):
     decode_operations: float
 
     def share(self, context: float) -> float:
-        """Return the fraction of a context that attention reads."""
+        """Return the fraction of `context` tokens that this attention reads."""
         return 1.0 if self.reach is None else min(1.0, self.reach / context)
 
 
@@ -209,14 +212,15 @@ class Architecture(Frozen):
 
     @property
     def expert_layers(self) -> int:
-        """Number of layers with experts; of a dense model, with feed-forward blocks."""
+        """Number of layers with experts; in a dense model, the number of all layers."""
         return self.layers - self.dense_layers
 
     @property
     def matrices(self) -> list[tuple[str, int, int, int]]:
-        """Part, inputs, outputs and count of all matrices except the input embedding.
+        """All matrices but the input embedding, as (part, input size, output size, count).
 
-        `count` covers all layers.  The part "expert" counts one expert per layer; shared experts belong to "dense".
+        `count` is the number in all layers.  The part "expert" counts one expert per layer; shared experts belong to
+        "dense".
         """
         hidden, gates = self.hidden, 2 if self.gated else 1
         rows = [("attention", *shape, self.attention_layers) for shape in self._projections]
@@ -276,7 +280,7 @@ class Architecture(Frozen):
 
     @property
     def head(self) -> int:
-        """Number of weights of the output matrix of the vocabulary."""
+        """Number of weights of the vocabulary's output matrix."""
         return self.vocabulary * self.hidden
 
     @property
@@ -285,7 +289,7 @@ class Architecture(Frozen):
 
     @property
     def active_parameters(self) -> int:
-        """Number of weights that one token is multiplied with."""
+        """Number of weights that are used to compute one token."""
         return self.attention + self.dense + self.active_experts * self.expert + self.head
 
     @property
@@ -352,12 +356,15 @@ class Architecture(Frozen):
         return max(1, -(-devices // self._kv_heads))
 
     def read(self, devices: int) -> float:
-        """Return the bytes per token of a context that decoding reads and writes."""
+        """Return the bytes of traffic, per token of context, to decode one token.
+
+        The figure is that of all `devices` GPUs together, in a context of `CONTEXT` tokens.
+        """
         kept = sum(one.bytes * one.share(CONTEXT) for one in self.attentions)
         return kept * self._copies(devices) + 2.0 * self.state_bytes / CONTEXT
 
     def stored(self, devices: int) -> int:
-        """Return the bytes that a token occupies, in a context of `CONTEXT` tokens."""
+        """Return the memory per token (bytes, all GPUs) of a context of `CONTEXT` tokens."""
         if self.indexer is not None:  # it may choose any token
             return self.bytes_per_token * self._copies(devices)
         return math.ceil(self.read(devices) - self.state_bytes / CONTEXT)
@@ -367,7 +374,7 @@ MODELS: dict[str, Architecture] = shipped(Architecture, __file__, "models.yaml")
 
 
 def model(name: str) -> Architecture:
-    """Return the named architecture of `MODELS`; UnknownName if it is not there."""
+    """Return the architecture `name` of `MODELS`; UnknownName if there is none."""
     if name not in MODELS:
         raise UnknownName("model", name, MODELS)
     return MODELS[name]

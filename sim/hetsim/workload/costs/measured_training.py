@@ -1,10 +1,11 @@
 """Data-parallel training from measured tables: step times and progress per step.
 
 Definitions of Qiao et al., Pollux (OSDI 2021); data from the folders that `hetsim.workload.readers.pollux` reads.
-Step times between measured batch sizes are interpolated linearly; on placements that were not measured, linearly
-between the numbers of nodes, GPUs and samples.  A step with s times the samples of the smallest batch is worth
-(var + sqr) / (var / s + sqr) of its steps (var: variance, sqr: squared norm of the gradient): larger batches gain less
-and less.  A batch too large for the GPUs is accumulated in several passes, and only the last pass synchronizes.
+Step times between measured batch sizes are interpolated linearly; for placements that were not measured, step times
+are interpolated linearly between numbers of nodes, of GPUs and of samples.  One step with s times the samples of the
+smallest batch advances the training as much as (var + sqr) / (var / s + sqr) steps with the smallest batch (var:
+variance, sqr: squared norm of the gradient), so that doubling the batch gains less and less.  A batch too large for
+the GPUs is processed in several passes, and only the last pass synchronizes.
 A job completes at the progress of the last epoch that all measured trainings reached.
 """
 
@@ -25,10 +26,10 @@ EPSILON = 1e-8  # rounding error that is ignored before a number is rounded up
 
 @dataclass(frozen=True)
 class StepModel:
-    """Seconds of a step: (passes^g + sync^g)^(1/g) (Pollux, section 4.1).
+    """Fitted model of the seconds of a step, (P^g + S^g)^(1/g) (Pollux, section 4.1).
 
-    The time of a pass is linear in the local batch size, the synchronization in the GPUs beyond two, with separate
-    coefficients within a node and over several nodes.
+    P, the time of a pass, is linear in the local batch size.  S, the time of the synchronization, is linear in the
+    number of GPUs beyond two, with separate coefficients within one node and over several nodes.  g is fitted, too.
     """
 
     # of a pass: fixed, per sample; of sync over nodes: fixed, per GPU; of sync within a node: the same; g
@@ -59,7 +60,7 @@ class StepModel:
         return self.figures[0] + self.figures[1] * local
 
     def seconds(self, nodes: Any, gpus: Any, local: np.ndarray, more: np.ndarray) -> np.ndarray:
-        """Return the seconds of a step with `more` passes before the last pass."""
+        """Return the seconds of a step that has `more` passes before the last pass."""
         over_fixed, over_each, within_fixed, within_each, power = self.figures[2:]
         beyond = np.maximum(np.asarray(gpus) - 2.0, 0.0)
         within = np.where(np.asarray(gpus) > 1, within_fixed + within_each * beyond, 1e-8)
@@ -105,7 +106,7 @@ class Application:
         return (self.gpus_per_node,) * full + ((rest,) if rest else ())
 
     def step_times(self, layout: Layout, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return seconds of a step and of its synchronization; NaN if not measured."""
+        """Return the seconds of a step and of its synchronization; NaN where not measured."""
         turned = min(layout[i:] + layout[:i] for i in range(len(layout)))
         if (rows := self.steps.get(turned)) is not None:
             outside = (local < rows[0, 0]) | (local > rows[-1, 0])
@@ -118,7 +119,7 @@ class Application:
 
     @cached_property
     def model(self) -> StepModel:
-        """Fitted model of step times with which a job chooses its batch size."""
+        """Fitted model of the step times, with which a job chooses its batch size."""
         return StepModel.fitted(self.spread)
 
     @cached_property
@@ -128,13 +129,13 @@ class Application:
         return LinearNDInterpolator(self.spread[:, :3], self.spread[:, 3:])
 
     def gain(self, batch: np.ndarray, epoch: int) -> np.ndarray:
-        """Return the progress of one step, in steps of the smallest batch size."""
+        """Return the progress of a step with each batch, in steps of the smallest batch."""
         sizes = self.batch_sizes
         sqr, var = (np.interp(batch, sizes, [self.epochs[size][epoch, column] for size in sizes]) for column in (2, 3))
         return (var + sqr) / (var * sizes[0] / batch + sqr)
 
     def split(self, gpus: int, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the local batch size, and the passes before the last one, of a batch."""
+        """Return the samples per GPU in a pass, and the number of passes before the last."""
         smallest, largest = self.batch_sizes[0], self.local_range[1]
         local = np.ceil(batch / gpus - EPSILON)
         more = np.ceil(local / largest - EPSILON) - 1
@@ -144,7 +145,7 @@ class Application:
         return np.minimum(local, np.floor(self.batch_sizes[-1] / (gpus * (more + 1)))), more
 
     def speeds(self, layout: Layout, batch: int | None) -> np.ndarray:
-        """Return the progress per second by epoch on a layout; batch None: the best batch."""
+        """Return the progress per second in each epoch; `batch` None: the best batch size."""
         gpus, epochs = sum(layout), len(self.progress) - 1
         if batch is not None:
             wanted = np.array([float(batch)])
@@ -170,7 +171,7 @@ class Application:
 
 @dataclass(eq=False)
 class TrainingCurve:
-    """Progress of a job of an application on a given number of GPUs."""
+    """Progress of a training job over time, on a given number of GPUs."""
 
     application: Application
     gpus: int
@@ -182,12 +183,12 @@ class TrainingCurve:
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds of the whole job on the packed layout; inf if it cannot run."""
+        """Seconds of the whole job on the packed layout; inf if the job cannot run there."""
         return float(self._of(self.packed, 1.0)[1][-1])
 
     @cached_property
     def _ends(self) -> np.ndarray:
-        """Fraction of the work done at the start of each epoch, and 1."""
+        """Fraction of the work that is done at the start of each epoch, followed by 1."""
         return self.application.progress / self.application.progress[-1]
 
     @cached_property
@@ -195,7 +196,7 @@ class TrainingCurve:
         return {}
 
     def _of(self, layout: Layout, unit: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return, by epoch, the fraction of work per unit of time, and the start times."""
+        """Return, by epoch, the fraction of work in `unit` s; and 0 with the end times."""
         progress = self.application.progress
         with np.errstate(divide="ignore"):
             rates = self.application.speeds(layout, self.batch) / progress[-1] * unit

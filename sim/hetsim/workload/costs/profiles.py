@@ -4,26 +4,26 @@
       - {profile: cnn_training,  weight: 3, steps: 2000}
       - {profile: lstm_training, weight: 1, steps: 500}
 
-Formulas, for 4-byte floats.  A multiply-add is two operations; biases, activations and losses are left out,
-being small next to the rest.  Per sample and forward:
+Formulas, for 4-byte floats.  A multiply-add is two operations; biases, activations and losses are left out, since they
+are small compared with the rest.  Operations per sample in the forward pass:
 
     convolution             2 · k² · in channels · out channels · out pixels
     transposed convolution  2 · k² · in channels · out channels · in pixels
     dense                   2 · in · out
     pooling                 k² · outputs
-    simple recurrent        2 · units · (in + units) a token; four times that for an LSTM
+    simple recurrent        2 · units · (in + units) per token; four times as many for an LSTM
     embedding               none: it only copies rows
 
-Backward costs twice the forward pass (one product for the gradient of the inputs, one for that of the
-weights), so training does 3 × the forward operations, as is customary.
+A backward pass costs twice a forward pass (one product for the gradient of the inputs, one for that of the weights), so
+that training costs 3 forward passes, as is customary.
 
-Memory traffic of a step, each layer being a kernel of its own: a layer reads its weights once a step (a recurrent layer
-once a token, since each token is a kernel; an embedding reads the rows it copies), reads its input and writes its
-output.  Backward moves twice the forward traffic of activations and reads the weights again.  Then the gradients are
-written and read, and Adam reads and writes the weights and two moments: 8 × the weights.
+Memory traffic of a step, where each layer is one kernel: a layer reads its weights once per step (a recurrent layer
+once per token, since each token is a kernel; an embedding reads the rows it copies), reads its input and writes its
+output.  A backward pass moves twice the forward traffic of activations and reads the weights again.  Then the gradients
+are written and read, and Adam reads and writes the weights and two moments: in total 8 × the weights.
 
-GPU memory: for training the weights, their gradients and two moments, and all activations of the batch; for
-inference the weights and the largest input and output of a layer.  The frameworks' own needs come on top.
+GPU memory: for training the weights, their gradients and two moments, and all activations of the batch; for inference
+the weights and the largest input and output of a layer.  Memory that the framework itself uses is not included.
 """
 
 import math
@@ -83,7 +83,7 @@ def _transposed(filters: int, kernel: int, stride: int = 1) -> Layer:
 
 
 def _pool(size: int) -> Layer:
-    """Return a k × k pooling with stride k; a remainder at the edge is dropped."""
+    """Return a k × k pooling with stride k; incomplete windows at an edge are dropped."""
 
     def costs(shape: Shape) -> LayerCosts:
         output = shape[0] // size, shape[1] // size, shape[2]
@@ -93,7 +93,7 @@ def _pool(size: int) -> Layer:
 
 
 def _dense(units: int, output: Shape = ()) -> Layer:
-    """Return a fully connected layer, which flattens its input and shapes its outputs."""
+    """Return a fully connected layer of `units` outputs, arranged in shape `output`."""
     return lambda shape: LayerCosts(output or (units,), (math.prod(shape) + 1) * units, 2 * math.prod(shape) * units)
 
 
@@ -113,7 +113,7 @@ def _recurrent(units: int, gates: int = 1) -> Layer:
 
 
 class LayerNetwork:
-    """Sequence of layers on an input shape; its figures are per sample."""
+    """Sequence of layers applied to an input shape; all figures are per sample."""
 
     def __init__(self, shape: Shape, layers: Iterable[Layer]):
         self.input = shape
@@ -164,10 +164,7 @@ class LayerNetwork:
 
 @dataclass(frozen=True)
 class Passes:
-    """Number of forward and backward passes in a step; a backward pass costs twice.
-
-    `updated`: the step changes the weights.
-    """
+    """Forward and backward passes of a step; `updated`: the step changes the weights."""
 
     network: LayerNetwork
     forward: int = 1
@@ -177,7 +174,7 @@ class Passes:
 
     @property
     def equivalent(self) -> int:
-        """Number of forward passes with the same cost."""
+        """Number of forward passes with the same cost; a backward pass counts as two."""
         return self.forward + 2 * self.backward + self.inputs_only
 
 
@@ -218,7 +215,7 @@ class Profile:
         return self.training if kind == "training" else self.inference
 
     def step(self, kind: Kind | None = None, batch: int = BATCH, efficiency: float = EFFICIENCY) -> Work:
-        """Return the work of one step on a batch; `kind` defaults to the profile's own."""
+        """Return the work of one step on a batch; `kind` None: the profile's own kind."""
         flops = moved = kernels = 0  # whole numbers, exact
         for passes in self._passes(kind or self.kind):
             network = passes.network

@@ -9,20 +9,20 @@ with e the efficiency reached and s the share of the device.
 
 `KernelLaunch` refines it for a GPU kernel with known thread blocks.  Assumptions: all blocks do the same work; blocks
 are assigned to multiprocessors in turn; each of n multiprocessors has 1/n of the device's arithmetic and bandwidth; it
-reaches them if `warps_to_saturate` warps are resident, and proportionally less with fewer warps.  Then with B blocks
-resident on each of S multiprocessors (the occupancy)
+reaches them if `warps_to_saturate` warps are resident, and proportionally less with fewer warps.  Blocks run in waves
+of as many blocks as are resident at one time (the occupancy times the multiprocessors used), and
 
-    seconds = launch overhead + full waves · time of a full wave + time of the last, partial wave,
+    seconds = launch overhead + full waves · time of a full wave + time of the last, partial wave.
 
-where a wave of k blocks on the busiest multiprocessor takes k · max(flops, bytes of a block over 1/n of the peaks),
+A wave with k blocks on the busiest multiprocessor takes k times the roofline time of one block at 1/n of the peaks,
 divided by the saturation min(1, resident warps / warps_to_saturate).  The model ignores caches, and that one
 multiprocessor can use somewhat more than 1/n of an otherwise idle memory; `efficiency` can be calibrated.
 
 `roofline_steps` computes the step times of a language model from its architecture and its GPUs.  Each kernel of a step
 is bound by arithmetic or by memory (Roofline), and reaches a share of the peak, its efficiency.  With tensor
-parallelism each of `devices` GPUs has a part of every matrix, and each layer sums partial results twice; a ring moves
-2 (n - 1) / n of them over each link (Shoeybi et al., Megatron-LM, 2019).  Work is assumed to be divided evenly, and
-experts to be chosen uniformly and independently.
+parallelism each of n = `devices` GPUs has a part of every matrix, and each layer sums partial results twice; a ring sum
+moves 2 (n - 1) / n of the results over each link (Shoeybi et al., Megatron-LM, 2019).  Work is assumed to be divided
+evenly, and experts to be chosen uniformly and independently.
 """
 
 import math
@@ -84,7 +84,7 @@ class Peak(Frozen):
     shared_memory_reserved: Bytes = 0
     """Bytes of shared memory that the system reserves for each block, in addition to the block's own."""
     shared_memory_granularity: Bytes = 256
-    """Bytes to a multiple of which a block's shared memory is rounded up."""
+    """Granularity of shared memory: the bytes of a block are rounded up to a multiple of it."""
     threads_per_block: Whole = 1024
     """Maximum number of threads per block."""
     registers_per_thread: Whole = 255
@@ -92,9 +92,9 @@ class Peak(Frozen):
     warp: Whole = 32
     """Number of threads per warp."""
     register_granularity: Whole = 256
-    """Number to a multiple of which a warp's registers are rounded up."""
+    """Granularity of registers: the number of a warp's registers is rounded up to a multiple of it."""
     warp_granularity: Whole = 4
-    """Number to a multiple of which a block's warps are rounded up."""
+    """Granularity of warps: the number of a block's warps is rounded up to a multiple of it."""
     warps_to_saturate: Whole = 1
     """Number of resident warps with which a multiprocessor reaches the full rate; 1: any launch reaches it."""
 
@@ -103,7 +103,7 @@ class Peak(Frozen):
             raise ValueError("flops and bandwidth must be above 0")
 
     def matrix_peak(self, arithmetic: str) -> float | None:
-        """Return the maximum operations per second in this format, or in the next wider."""
+        """Return the matrix units' peak rate in a format; if unknown, in a wider format."""
         wider = {"fp4": (self.fp4_flops, self.fp8_flops), "fp8": (self.fp8_flops,), "int8": (self.int8_flops,)}
         return next((one for one in wider.get(arithmetic, ()) if one is not None), self.matrix_flops)
 
@@ -153,9 +153,9 @@ class KernelLaunch(Frozen):
     """
 
     grid: Dimensions
-    """Number of blocks in the grid: a whole number, or up to three."""
+    """Number of blocks in the grid: one whole number, or one for each of up to three axes."""
     block: Dimensions
-    """Number of threads in a block: a whole number, or up to three."""
+    """Number of threads in a block: one whole number, or one for each of up to three axes."""
     registers: Whole = 32
     """Number of registers per thread."""
     shared_memory: Bytes = 0
@@ -183,7 +183,7 @@ class KernelOccupancy:
 def occupancy(launch: KernelLaunch, peak: Peak) -> KernelOccupancy:
     """Return resident blocks per multiprocessor, like NVIDIA's occupancy calculator.
 
-    Registers are allocated by warp and rounded up to the granularity, and warps to whole groups.
+    Registers are allocated per warp, and the number of warps is rounded up, as `peak` states.
     ValueError if not even one block fits.
     """
     _require_gpu(peak)
@@ -214,7 +214,7 @@ def active_multiprocessors(peak: Peak, share: float = 1.0) -> int:
 
 
 def waves(launch: KernelLaunch, peak: Peak, share: float = 1.0) -> float:
-    """Return blocks of the grid / resident blocks: 2.5 is two and a half waves."""
+    """Return the number of waves: blocks of the grid / blocks resident at one time."""
     return launch.blocks / (occupancy(launch, peak).blocks * active_multiprocessors(peak, share))
 
 
@@ -222,7 +222,7 @@ def kernel_time(
     launch: KernelLaunch, flops: float, bytes: float, peak: Peak, efficiency: float = 1.0,
     launch_overhead: float | None = None, share: float = 1.0,
 ) -> float:  # fmt: skip
-    """Return the seconds of a GPU kernel; `flops` and `bytes` are those of all blocks.
+    """Return the seconds of a GPU kernel; `flops` and `bytes` are sums of all blocks.
 
     The module docstring states the model; `launch_overhead` defaults to the device's.
     """
@@ -271,7 +271,7 @@ class Work(Frozen):
         _require_share("share", self.share)
 
     def step_seconds(self, peak: Peak, share: float | None = None) -> float:
-        """Return the seconds of one step on a device, or on another share of the device."""
+        """Return the seconds of one step; `share` None: on the share that the work needs."""
         share = self.share if share is None else share
         overhead = peak.launch_overhead if self.launch_overhead is None else self.launch_overhead
         if self.launch is None or not peak.is_gpu:
@@ -284,7 +284,7 @@ class Work(Frozen):
         return self.kernels * kernel
 
     def parts(self, peak: Peak) -> tuple[float, float, float, float]:
-        """Return seconds of launches, operations alone and traffic alone, and the bytes."""
+        """Return the seconds of launches, of operations, of traffic, and the bytes moved."""
         overhead = self.steps * self.kernels * (
             peak.launch_overhead if self.launch_overhead is None else self.launch_overhead
         )
@@ -319,7 +319,7 @@ def _require_fit(what: str, wanted: int, most: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Fractions of the peak rates that kernels reach, and times not in any data sheet.
+    """Fractions of the peak rates that kernels reach, and latencies of links and host.
 
     The defaults are medians of fits to published measurements (docs/llm.md reports their errors).
     """
@@ -333,14 +333,14 @@ class Efficiency:
     link: Fraction = 0.6
     """Fraction of the bandwidth between GPUs that is reached."""
     link_latency: Seconds = 10e-6
-    """Latency of each sum over the GPUs; a layer has two sums."""
+    """Latency of each sum of partial results over the GPUs; a layer has two such sums."""
     host: Seconds = 0.0
-    """Time in which the host issues the kernels of a step; a step takes at least this time."""
+    """Time in which the host launches the kernels of a step; a step takes at least this time."""
     fixed: float = field(default=0.0, metadata=NO_KEY)
 
 
 def roofline_steps(model: Architecture, gpu: Peak, devices: int, reached: Efficiency) -> RooflineSteps:
-    """Return step times of a model on `devices` GPUs; needs `matrix_flops` and `link`."""
+    """Return step times on `devices` GPUs whose `matrix_flops` and `link` are known."""
     fast = gpu.matrix_peak(model.number_format.arithmetic)
     assert gpu.matrix_flops is not None and fast is not None
     read = 1.0 / (devices * gpu.bandwidth * reached.memory)

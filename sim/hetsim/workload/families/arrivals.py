@@ -56,9 +56,9 @@ class Renewal(ArrivalProcess):
 class MarkovModulatedPoisson(ArrivalProcess):
     """Poisson arrivals at rate `rates[state]`; the state is a Markov chain (MMPP).
 
-    `switching[i][j]` is the transition rate from state i to j, with 0 on the diagonal; or `holding[i]` is the mean time
-    in state i, and the states follow each other in a cycle.  The chain starts in its stationary distribution, so that
-    `rate_mean` is valid from time 0 on.
+    Either `switching[i][j]` is the transition rate from state i to j, with 0 on the diagonal; or `holding[i]` is the
+    mean time in state i, and the states follow each other in a cycle.  The chain starts in its stationary distribution:
+    then `rate_mean` is valid from time 0 on.
 
     Reference: Fischer, Meier-Hellstern, The Markov-modulated Poisson process (MMPP) cookbook (1993).
     """
@@ -140,7 +140,6 @@ class MarkovModulatedPoisson(ArrivalProcess):
                 return
 
     def _path(self, rng: np.random.Generator, block: int = 256) -> Iterator[tuple[Any, Floats]]:
-        """Yield the visited states and the time in each, in blocks."""
         leaving = self.switching_rates.sum(axis=1)
         onward = [(np.cumsum(row) / row.sum()).tolist() for row in self.switching_rates]
         state = bisect_right(np.cumsum(self.stationary)[:-1].tolist(), rng.random())
@@ -165,7 +164,7 @@ class PiecewisePoisson(ArrivalProcess):
     rate: Annotated[list[tuple[Seconds, PerSecond]], Field(min_length=1), AfterValidator(in_order)]
     """Pairs of a time and the arrivals per unit of time from then on; the first time is 0 s."""
     between: Literal["step", "linear"] = "step"
-    """Rate between two given times: step keeps the rate, linear interpolates it."""
+    """Rate between two given times: with step the rate stays constant, with linear it is interpolated."""
     period: Interval | None = None
     """Time after which the list starts again; the last rate applies forever unless given."""
 
@@ -181,7 +180,7 @@ class PiecewisePoisson(ArrivalProcess):
 
     @property
     def rate_mean(self) -> float | None:
-        """Mean rate over a period; without a period, the rate if there is only one."""
+        """Mean rate over a period; without a period, the only rate, or None if several."""
         if self.period is not None:
             return self._expected(self.period)[-1] / self.period
         return self.rate[0][1] if len(self.rate) == 1 else None
@@ -198,7 +197,7 @@ class PiecewisePoisson(ArrivalProcess):
         return float(self._expected(min(until, 1e300))[-1])
 
     def _pieces(self) -> tuple[Floats, Floats, Floats]:
-        """Return the start, the rate and the growth of the rate per second of each piece."""
+        """Return the start of each piece, its rate, and the change of its rate per second."""
         starts, rates = np.array(self.rate).T
         slopes = np.zeros(len(starts))
         if self.between == "linear":
@@ -270,10 +269,10 @@ class Diurnal(ArrivalProcess):
 
 
 class Burst(ArrivalProcess):
-    """Bursts of `size` arrivals, every `every` seconds from 0, or at times `at`.
+    """Bursts of `size` arrivals, every `every` seconds from 0 s on, or at times `at`.
 
-    The arrivals of a burst are simultaneous, or at independent uniform instants of the time `over` after its start.  A
-    drawn size that is not whole is rounded up or down at random, so that its mean does not change.
+    All arrivals of a burst occur at its start, or at independent uniform times within `over` seconds after its
+    start.  A drawn size that is not whole is rounded up or down at random, so that the mean size does not change.
     """
 
     process: Literal["burst"]
@@ -356,7 +355,7 @@ class FromFile(ArrivalProcess):
         return False
 
     def load(self) -> Floats:
-        """Read the arrival times: sorted, in seconds."""
+        """Read the file now; return the arrival times, sorted, in seconds."""
         factor = TypeAdapter(Seconds).validate_python(f"1 {self.unit}")
         numbers = np.sort(read_column(self.path, self.column))
         # As in `hetsim.model.units`: 3 ms must be the float 0.003, which 3 · 0.001 is not for every 3.

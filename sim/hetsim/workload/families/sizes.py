@@ -134,10 +134,7 @@ class Pareto(Distribution, Generic[Q]):
         require_order(self.low, self.high)
 
     def _moment(self, k: int) -> float:
-        """Return E (X / low)^k, the moment of order k over low^k.
-
-        shape / (1 − h^−shape) · (h^(k − shape) − 1) / (k − shape), with h = high / low
-        """
+        """Return E[(X / low)^k], the k-th moment divided by low^k."""
         log_ratio = math.log(self.high / self.low)
         above = (k - self.shape) * log_ratio
         # The limit for shape = k is ln h; expm1 keeps shapes close to k accurate.
@@ -167,10 +164,10 @@ class Branch(OverQuantity, Generic[Q]):
 
 
 class Hyperexponential(Distribution, Generic[Q]):
-    """A mixture of exponentials, which is more variable than one exponential.
+    """A mixture of exponential distributions, more variable than a single one.
 
-    Given by `branches` with weights, or by `mean` and `cv` > 1: then two branches with balanced means,
-    p₁ m₁ = p₂ m₂ (Allen, Probability, Statistics, and Queueing Theory, 1990, §5.2).
+    Given by `branches` with weights, or by `mean` and `cv` > 1.  The latter means two branches with equal products of
+    probability and mean (Allen, Probability, Statistics, and Queueing Theory, 1990, §5.2).
     """
 
     distribution: Literal["hyperexponential"]
@@ -196,7 +193,6 @@ class Hyperexponential(Distribution, Generic[Q]):
 
     @property
     def _mixture(self) -> tuple[Floats, Floats]:
-        """Probabilities and means of the branches."""
         if self.branches is not None:
             weights = np.array([branch.weight for branch in self.branches])
             return weights / weights.sum(), np.array([float(branch.mean) for branch in self.branches])
@@ -229,14 +225,11 @@ class Hyperexponential(Distribution, Generic[Q]):
 
 @dataclass(frozen=True, eq=False)  # eq=False: arrays have no single truth value, and models compare fields
 class _Table:
-    """Values, with cumulative probabilities if they are weighted."""
-
     values: Floats
     cumulative: Floats | None
 
 
 def _written_as_one(unit: Any) -> Any:
-    """Turn a unit into a quantity of one: "ms" becomes "1 ms"."""
     if unit is None or isinstance(unit, float):
         return unit
     if not isinstance(unit, str):
@@ -247,9 +240,9 @@ def _written_as_one(unit: Any) -> Any:
 class Empirical(Distribution, Generic[Q]):
     """One of the given values, with equal probability or by `weights`.
 
-    The values are in the scenario, or in a `column` of a CSV or Parquet file at `path` (`weights` may then name a
-    column too): plain numbers in `unit`, or in base units (seconds, bytes) without `unit`.  The file is read at the
-    first use; `load` reads it now and raises ScenarioError with file, line and column of bad cells.
+    The values are in the scenario, or in a `column` of a CSV or Parquet file at `path`; `weights` may then name a
+    column, too.  Numbers in a file are in `unit`, or in base units (seconds, bytes) without `unit`.  The file is read
+    at the first use; `load` reads it now and raises ScenarioError with file, line and column of bad cells.
     """
 
     distribution: Literal["empirical"]
@@ -327,10 +320,9 @@ class Empirical(Distribution, Generic[Q]):
 class Scipy(Distribution, Generic[Q]):
     """Values loc + scale · X, where X is `scipy.stats.NAME(**parameters)`.
 
-    `low` conditions on values ≥ low: lower values are cut off and the remaining density is scaled up.  A distribution
-    that can be negative, such as norm, requires `low`.  `mean` and `scv` are those of scipy; with `low` they are
-    integrated numerically.  Prefix-consistent with `low`, and without it if scipy's own `rvs` is; some of scipy's
-    distributions draw by rejection and are not.
+    With `low`, smaller values are cut off and the density above is scaled up; a distribution that can be negative, such
+    as norm, requires `low`.  `mean` and `scv` are those of scipy; with `low` they are integrated numerically.  Draws
+    are prefix-consistent (see `hetsim.workload.contract`) with `low`; without it, unless scipy draws them by rejection.
     """
 
     USED: ClassVar = {"loc": 0.0}

@@ -1,10 +1,10 @@
 """Compares scheduling rules with a log at each instant of the recorded state.
 
 At each arrival, start and end, the recorded state is the set of running jobs, with their nodes and start times, and
-the waiting jobs.  A rule (an order and a discipline, with or without limits) names the waiting jobs that it would
-start then; the first such instant of a job is its predicted start.  A job that the log starts later leaves the queue
-of the rule at its predicted start, so that one wrong row does not decide what follows.  A job that the log starts
-earlier is predicted to start with the first job that blocks it.
+the waiting jobs.  A rule (an order and a discipline, with or without limits) selects the waiting jobs that it would
+start then.  A job's predicted start is the first instant at which the rule selects it; the job then leaves the rule's
+queue even if the log starts it later, so that one wrong row does not decide what follows.  If the log starts a job
+before the rule does, the predicted start is that of the first job that blocks it.
 
 Cost: O(instants × rules), plus a scan of the first `DEPTH` waiting jobs where a job fits and may not start.  In logs
 with more than `MAX_JUDGED` jobs, `MAX_JUDGED` jobs are judged, in stretches spread evenly over the log.
@@ -76,7 +76,7 @@ KEYS: dict[str, Callable[[LoggedJob], float]] = {
 
 
 class RecordedState:
-    """Free and used capacity per node, and usage per user and limited group."""
+    """Free and used capacity per node, and usage per user and per group with a limit."""
 
     def __init__(self, sizes: list[float], max_of_group: dict[int, float], half_lives: Iterable[float], users: int):
         self.free = list(sizes)
@@ -116,14 +116,14 @@ class RecordedState:
         self.of_user[job.user] += sign * job.amount
 
     def room(self, demand: Demand) -> list[int]:
-        """Return the nodes on which one part of a job fits; empty if there are too few."""
+        """Return the nodes with enough room for a job; empty if the job needs more nodes."""
         if demand not in self._room:
             self._room[demand] = fitting(self.free, demand)
         return self._room[demand]
 
 
 def fitting(free: list[float], demand: Demand) -> list[int]:
-    """Return the nodes with room for one part of a job; empty if there are too few."""
+    """Return the nodes with enough room for a job; empty if the job needs more nodes."""
     pool, need, count = demand
     need -= SLACK
     nodes = [node for node, amount in enumerate(free) if amount >= need and pool >> node & 1]
@@ -131,7 +131,7 @@ def fitting(free: list[float], demand: Demand) -> list[int]:
 
 
 class Round:
-    """One decision of a rule: the recorded state, and the jobs it has started so far."""
+    """One decision of a rule: the recorded state, and the jobs started so far."""
 
     def __init__(self, state: RecordedState, now: float, coming: list[LoggedJob]):
         self.state, self.now = state, now
@@ -151,20 +151,20 @@ class Round:
         return fitting(self.free, demand) if self.given else self.state.room(demand)
 
     def within_limit(self, group: int) -> float:
-        """Return the amount that a group may still use."""
+        """Return the amount that a group may still use; inf without a limit."""
         if group not in self.state.max_of_group:
             return math.inf
         holds = sum(amount for _, amount in self.state.of_group[group].values())
         return self.state.max_of_group[group] - holds - sum(job.amount for job in self.given if job.group == group)
 
     def ends(self, node: int) -> list[tuple[float, float]]:
-        """Return expected ends on a node with the freed amounts; an overdue end is now."""
+        """Return pairs of expected end (at the earliest now) and freed amount on a node."""
         entries = [(max(end, self.now), need) for end, need in self.state.running[node].values()]
         entries += [(self.now + job.estimate, job.demand[1]) for job in self.given if node in job.nodes]
         return sorted(entries)
 
     def ends_of_group(self, group: int) -> list[tuple[float, float]]:
-        """Return expected ends and amounts of a limited group; an overdue end is now."""
+        """Return pairs of expected end (at the earliest now) and amount of a group's jobs."""
         entries = [(max(end, self.now), need) for end, need in self.state.of_group[group].values()]
         return sorted(entries + [(self.now + job.estimate, job.amount) for job in self.given if job.group == group])
 
@@ -176,7 +176,10 @@ class Round:
         return math.inf
 
     def shadow(self, head: LoggedJob, limited: bool) -> tuple[float, dict[int, float]]:
-        """Return when a head job could start, and what is then free by node and limit."""
+        """Return a head job's earliest start, and the capacity that remains free then.
+
+        The free capacity is by node; under the key -1 it is the amount below the limit of the head's group.
+        """
         pool, need, count = head.demand
         times = [(self._when(free, need, self.ends(node)), node)
                  for node, free in enumerate(self.free) if pool >> node & 1]  # fmt: skip
@@ -196,7 +199,7 @@ class Round:
 
 
 class FreeLevels:
-    """Free capacity over time, by node and by limit, in which jobs get reservations."""
+    """Free capacity over time, by node and by limited group, for reservations of jobs."""
 
     def __init__(self, here: Round, limited: bool):
         ends = [(end, node, amount) for node in range(len(here.free)) for end, amount in here.ends(node)]
@@ -211,7 +214,7 @@ class FreeLevels:
         self.free = change.cumsum(axis=0)
 
     def reserve(self, job: LoggedJob) -> float:
-        """Reserve the earliest slot for a job and return its start."""
+        """Reserve capacity for a job as early as possible; return its start (inf: never)."""
         pool, need, count = job.demand
         nodes = np.array([node for node in range(self.free.shape[1]) if pool >> node & 1])
         room = self.free[:, nodes] >= need - SLACK
@@ -236,7 +239,7 @@ class FreeLevels:
 
 
 class Examined:
-    """A rule with its own queue, and the starts it predicts (NaN: not judged)."""
+    """A rule with its own queue, and the starts that it predicts (NaN: not judged)."""
 
     def __init__(self, rule: Rule, count: int, cycle: float, prefer: Prefer | None):
         self.rule, self.cycle, self.prefer = rule, cycle, prefer
@@ -260,7 +263,7 @@ class Examined:
         del self.queue[bisect_left(self.queue, self._entry(job))]
 
     def decide(self, state: RecordedState, now: float, starts: list[LoggedJob], hopeless: bool) -> None:
-        """Compare the rule's starts at an instant with the recorded starts.
+        """Compare the jobs that the rule starts now with `starts`, the recorded ones.
 
         `hopeless`: no waiting job fits on any node.
         """
@@ -293,7 +296,7 @@ class Examined:
 
     @staticmethod
     def _turns(here: Round, heads: list[LoggedJob], waiting: list[LoggedJob]) -> Iterator[LoggedJob]:
-        """Yield jobs in turns of users: next the first job of the user that uses least."""
+        """Yield jobs in turn: always the first job of the user with the least usage."""
         lines: dict[int, list[LoggedJob]] = {}
         for job in reversed(waiting):
             lines.setdefault(job.user, []).append(job)
@@ -310,7 +313,7 @@ class Examined:
                 del lines[user]
 
     def _started(self, here: Round, heads: list[LoggedJob]) -> Iterator[LoggedJob]:
-        """Yield the jobs that the rule starts now; `heads` collects jobs that fit nowhere."""
+        """Yield the jobs that the rule starts now; add jobs that cannot start to `heads`."""
         discipline, everywhere = self.rule.discipline, (1 << len(here.free)) - 1
         closed, behind = 0, []
         for job in self._order(here, heads):
@@ -335,7 +338,6 @@ class Examined:
             yield from self._reserved(here, behind)
 
     def _fits(self, here: Round, job: LoggedJob) -> list[int]:
-        """Return the nodes on which a job behind the head could start now."""
         places = here.room(job.demand)
         return places if not self.rule.limits or here.within_limit(job.group) >= job.amount - SLACK else []
 
@@ -365,7 +367,6 @@ class Examined:
                 yield job
 
     def _reserved(self, here: Round, behind: list[LoggedJob]) -> Iterator[LoggedJob]:
-        """Yield the jobs whose reservation begins now, after all earlier reservations."""
         last = max((place for place, job in enumerate(behind) if self._fits(here, job)), default=-1)
         levels = FreeLevels(here, self.rule.limits == "reserved") if last >= 0 else None
         for job in behind[: last + 1]:
@@ -395,7 +396,6 @@ def logged_jobs(jobs: Jobs, limits: Limits | None, order: Order | None) -> list[
 
 
 def _pools(jobs: Jobs, nodes: list[list[int]]) -> list[int]:
-    """Return, by job, the bit mask of nodes used by its partition and GPU type."""
     kinds = [jobs.labels[kind].tolist() for kind in ("partition", "devices") if kind in jobs.labels]
     keys = list(zip(*kinds, strict=True)) or [()] * len(nodes)
     entries: dict[Any, int] = {}
@@ -406,7 +406,7 @@ def _pools(jobs: Jobs, nodes: list[list[int]]) -> list[int]:
 
 
 def ranks_of(order: Order) -> dict[str, int]:
-    """Return the rank of each class: the number of classes with priority over it."""
+    """Return each class's rank: the longest chain of classes with priority over it."""
     ranks = {name: 0 for first, second, *_ in order.pairs for name in (first, second)}
     for _ in ranks:  # a circle ends there
         for first, second, *_ in order.pairs:
@@ -420,7 +420,7 @@ def examine(
 ) -> list[Examined]:  # fmt: skip
     """Apply all rules at all instants; judge only the jobs that every rule predicts.
 
-    `prefer`: the node score of a placement; default: the first node with room.
+    `prefer`: node score of a placement; None: the first node with room.
     """  # fmt: skip
     half_lives = {rule.half_life for rule in rules if rule.order == "usage"}
     state = RecordedState(sizes, max_of_group, half_lives, max(job.user for job in jobs) + 1)
@@ -463,7 +463,7 @@ def examine(
 
 
 def _instants(jobs: list[LoggedJob]) -> Iterator[tuple[float, list[LoggedJob], list[LoggedJob], list[LoggedJob]]]:
-    """Yield each instant with its ends (of jobs that take time), arrivals and starts."""
+    """Yield each instant with the jobs that end (if they took time), arrive and start."""
     entries: dict[float, tuple[list[LoggedJob], list[LoggedJob], list[LoggedJob]]] = {}
     for job in jobs:
         for kind, time in enumerate((job.end, job.arrival, job.start)):

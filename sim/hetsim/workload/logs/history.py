@@ -1,10 +1,10 @@
 """Forecasts from a cluster's history: when jobs arrive and how long they run.
 
-Run times    drawn, as fractions of the time limit, from completed jobs of the same user and class (the partition, if
-             the log has no class); with fewer than `FEW` such jobs, of the user, of the class, or of all jobs.  For a
-             job that has run for a while, only longer jobs are drawn; for jobs without a limit, times themselves.
+Run times    drawn from completed jobs of the same user and class (the partition, if the log has no class).  If there
+             are fewer than `FEW` such jobs: from those of the user, else of the class, else from all jobs.  For a job
+             with a time limit the ratio of run time to limit is drawn; for a running job, only longer times.
 Arrivals     the jobs of the same hours of an earlier day, with drawn run times: the daily rhythm and bursts are
-             preserved, weekdays are not; in a shorter log, any window of that length.
+             preserved, weekdays are not.  If the log has fewer than three such days: any window of that length.
 
 Reference: for run times by user Tsafrir, Etsion, Feitelson, Backfilling Using System-Generated Predictions Rather than
 User Runtime Estimates (2007); the arrivals are a block bootstrap (Künsch, 1989).
@@ -134,14 +134,14 @@ class RunTimes:
         return elapsed * (1.0 + random.exponential(0.5, count)) + 1.0
 
     def median(self, user: str, class_: str, limit: float, elapsed: float = 0.0) -> float:
-        """Return the median run time of a job without a limit, as a scheduler's estimate."""
+        """Return the median of drawn run times, an estimate for jobs without a time limit."""
         return float(
             np.median(self.draw(user, class_, limit, elapsed=elapsed, count=101, random=np.random.default_rng(0)))
         )
 
 
 class ArrivalTimes:
-    """A model of arrival times, and of which earlier jobs the new jobs resemble."""
+    """A model of arrival times that also selects a similar earlier job per arrival."""
 
     def __init__(self, submitted: JobHistory, horizon: float, now: float):
         self.submit = submitted.submit
@@ -158,7 +158,7 @@ class ArrivalTimes:
         self.bounds = first, last - horizon
 
     def draw(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draw ascending arrival times (s) up to the horizon, and rows of similar jobs."""
+        """Draw ascending arrival times (s) before the horizon, and rows of similar jobs."""
         if self.begins is not None and len(self.begins) >= 3:
             begin = float(random.choice(self.begins))
         else:

@@ -1,8 +1,8 @@
 """Infers which scheduler made a log: the rules that explain its recorded starts.
 
 Limits, the order of classes, the cycle of decisions, half-lives and the order of nodes are inferred from one half of
-the log (`half_of`); the fraction of starts that each rule explains is measured on the other half.  Rules that explain
-it as well as the best rule are reported as equal (McNemar's exact test, 1 %).
+the log (`half_of`); the fraction of starts that each rule explains is measured on the other half.  A rule is reported
+as equal to the best rule if it does not explain significantly fewer starts (McNemar's exact test, 1 %).
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ PLACES = {"first_fit": 0.0, "best_fit": 1.0, "worst_fit": -1.0}
 
 @dataclass(kw_only=True)
 class Score:
-    """Score of an explanation on the half of a log that it was not fitted to."""
+    """Score of a rule or placement on the half of a log that was not used to fit it."""
 
     right: np.ndarray = field(repr=False)  # by judged job: True if it is as recorded
     alike: bool = False  # not significantly worse than the best explanation
@@ -39,7 +39,7 @@ class Score:
 
 @dataclass(kw_only=True)
 class RuleScore(Score):
-    """Score of a rule as an explanation of the starts."""
+    """Score of a scheduling rule as an explanation of the recorded starts."""
 
     rule: Rule
     early: float  # fraction of the jobs that the rule would start earlier than recorded
@@ -77,7 +77,8 @@ def identify(
 ) -> Identified | None:
     """Judge all rules on a log; return None without recorded starts or waits.
 
-    `capacity`: that of the cluster, if known.  `sizes`: sizes of the nodes by name.
+    `capacity`: number of GPUs (or cores) of the cluster, if known.  `sizes`: those of each node, by name.  `cut`: the
+    log begins with the jobs that run or wait at that time.
     """
     if (half := explain(table, capacity, cut, part=0)) is None:
         return None
@@ -142,7 +143,7 @@ def identify(
 
 
 def candidates(half: Explained) -> Iterator[Rule]:
-    """Yield all rules to be tried, with and without each inferred part."""
+    """Yield all rules to be judged, each with and without the inferred limits."""
     rules = [Rule("arrival", discipline) for discipline in ("block", "skip", "easy", "conservative")]
     static = [order for order in KEYS if order not in ("arrival", "class")]
     rules += [Rule(order, discipline) for order in static for discipline in ("block", "skip")]
@@ -163,8 +164,9 @@ def candidates(half: Explained) -> Iterator[Rule]:
 def cycle_of(jobs: Jobs, half: Explained) -> float:
     """Return the cycle: seconds between decisions (at least 1), from waits of jobs.
 
-    Only jobs that arrive while no other job waits and that fit count.  Such waits are uniform up to the cycle: waits
-    more than a fifth above what the lower nine tenths imply have another cause.
+    Only jobs that fit and arrive while no other job waits are used.  Such a job waits for the next decision, so that
+    waits are uniform between 0 and the cycle.  Waits above 1.2 / 0.9 times their 90 % quantile have other causes; the
+    cycle is the longest of the other waits.
     """
     before = np.searchsorted(np.sort(jobs.start), jobs.arrival, side="right")
     alone = np.searchsorted(jobs.arrival, jobs.arrival, side="left") <= before
@@ -174,7 +176,6 @@ def cycle_of(jobs: Jobs, half: Explained) -> float:
 
 
 def _worse(right: np.ndarray, best: np.ndarray) -> bool:
-    """Return True if one rule explains significantly less than the best (McNemar)."""
     from scipy.stats import binomtest
 
     won, lost = int((best & ~right).sum()), int((right & ~best).sum())
@@ -185,7 +186,7 @@ def place_scores(
     jobs: Jobs, logged: list[LoggedJob], sizes: list[float], warm: float,
     key: Callable[[LoggedJob], float] | None = None,
 ) -> tuple[list[PlaceScore], float]:  # fmt: skip
-    """Score placements by the recorded nodes that they, and chance, explain.
+    """Score placements, and chance, by the recorded nodes that they explain.
 
     Ties between nodes are broken by how often each possible node was used in the other half.  `key`: the order of jobs
     that start at one instant; without `key` such jobs are skipped.
@@ -221,8 +222,8 @@ def on_nodes(
 ) -> tuple[list[LoggedJob], list[float]] | None:
     """Assign jobs to the nodes that a placement chooses at their recorded starts.
 
-    None for a single node, or a job wider than any node.  `key`: the order of jobs that start at one instant.  A job
-    that fits on no node goes to the node with the most room, which is then overfull.
+    Return None if there is only one node, or a job is larger than any node.  `key`: the order of jobs that start at one
+    instant.  A job that fits on no node is assigned to the node with the most room, which is then overfull.
     """
     if len(sizes) < 2 or any(job.amount > max(sizes) for job in logged):
         return None
@@ -247,7 +248,7 @@ def _preference(factor: float, rate: list[float], free: float, node: int) -> tup
 def _choices(
     logged: list[LoggedJob], sizes: list[float], key: Callable[[LoggedJob], float] | None
 ) -> Iterator[tuple[LoggedJob, list[int], list[float]]]:
-    """Yield each job that had a choice of nodes, these nodes, and what was free then."""
+    """Yield each job that could choose among nodes, these nodes, and the free amounts."""
     state = RecordedState(sizes, {}, (), max(job.user for job in logged) + 1)
     together = Counter(job.start for job in logged)
     ends = sorted(logged, key=lambda job: job.end)

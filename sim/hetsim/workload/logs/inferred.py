@@ -20,7 +20,7 @@ SELDOM = 0.2  # fraction of starts that may exceed an inferred limit
 
 @dataclass
 class Limits:
-    """Limits by one label (user, queue, ...), inferred from longer waits."""
+    """Limits of the groups of one label (such as user or queue), inferred from waits."""
 
     kind: str
     max_held: dict[str, float]
@@ -29,7 +29,11 @@ class Limits:
 
 @dataclass
 class Order:
-    """Pairs of classes by priority: first, second, jobs overtaken, and the reverse."""
+    """Pairs of classes (first, second), where the first has priority over the second.
+
+    Each pair also has the number of waiting jobs of the second class that the first overtook, and the number of waiting
+    jobs of the first class that the second overtook.
+    """
 
     kind: str
     pairs: list[tuple[str, str, int, int]]
@@ -39,11 +43,11 @@ class Order:
 
 
 def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Limits | None:
-    """Return the limits of the label that explain the most waiting, or None.
+    """Return the limits by the label whose limits explain the most waiting, or None.
 
-    A group has a limit if, for most of the time in which its jobs wait although the cluster has room, it uses one and
-    the same amount, and seldom more; or if such jobs start right after one of its own ended, far more often than by
-    chance.
+    A group (the jobs with one value of the label) has a limit in two cases: while its jobs wait although the cluster
+    has room, it uses one constant amount most of the time and rarely more; or such jobs start right after the end of
+    another job of the group, far more often than by chance.
     """
     best: tuple[float, Limits] | None = None
     for kind in LABELS:
@@ -63,7 +67,7 @@ def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Lim
 def _limit(
     jobs: Jobs, steps: HeldSteps, rows: np.ndarray, capacity: float, warm: float
 ) -> tuple[float, float, int] | None:
-    """Return the inferred limit, the wait it explains, and the starts that show it."""
+    """Return a group's limit, the waiting that it explains, and starts that show it."""
     waited = rows[(jobs.wait[rows] > SHORT) & (jobs.start[rows] > warm) & jobs.evidence[rows]]
     if len(waited) < FEW:
         return None
@@ -96,7 +100,7 @@ def _limit(
 
 
 def _beyond_chance(prompt: int, roomy: int, ends: np.ndarray, last: float) -> bool:
-    """Return True if more starts follow an end at once than by chance."""
+    """Return True if more starts follow right after an end than chance explains."""
     from scipy.stats import binom
 
     gaps = np.minimum(np.diff(np.append(ends, max(last, ends[-1]))), PROMPT)
@@ -105,7 +109,7 @@ def _beyond_chance(prompt: int, roomy: int, ends: np.ndarray, last: float) -> bo
 
 
 def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
-    """Return the level in use for more than half of the time; None if none or at 0."""
+    """Return the level in use for most of the time; None if there is none above 0."""
     if not length.sum():
         return None
     values, place = np.unique(level, return_inverse=True)
@@ -115,7 +119,7 @@ def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
 
 
 def at_limit_of(jobs: Jobs, steps: HeldSteps, limits: Limits | None) -> dict[int, tuple[HeldOverTime, float]]:
-    """Return, by job of a limited group, the group's use over time and its limit."""
+    """Return, by job of a group with a limit, the group's use over time and its limit."""
     if limits is None:
         return {}
     at_limit: dict[int, tuple[HeldOverTime, float]] = {}
@@ -145,8 +149,9 @@ def capacity_curve(
 ) -> np.ndarray:
     """Return the capacity that was available in each time step.
 
-    If in half of a stretch of time jobs wait that would fit into the whole cluster and are at no limit, the maximum use
-    in this stretch and its neighbors is the capacity there; elsewhere the whole cluster is.
+    It is that of the whole cluster, except in intervals in which, for more than half of the time, jobs wait that would
+    fit into the whole cluster and are not held back by a limit.  In such an interval the capacity is the maximum use in
+    it and in its neighbors.
     """
     low, high = float(jobs.arrival[0]), float(jobs.arrival[-1])  # behind the last submission a log drains
     curve = np.full(len(steps.times), capacity)
@@ -176,11 +181,11 @@ def capacity_curve(
 
 
 def order_of(jobs: Jobs) -> Order | None:
-    """Return the label by which some jobs overtake others; None without one.
+    """Return the label by which some jobs overtake others; None if there is none.
 
     A job overtakes an earlier job that still waits and requests no more than the overtaking job.  Class A has priority
-    over class B if a larger share of B's waiting jobs is overtaken by A than the other way round (Fisher's exact test,
-    1 % for all pairs together); pairs that follow from others are omitted.
+    over class B if a larger share of B's waiting jobs is overtaken by A than of A's by B (Fisher's exact test, 1 % for
+    all pairs together).  Pairs that follow from two other pairs are omitted.
     """
     best: tuple[int, Order] | None = None
     for kind in LABELS[1:]:
@@ -197,7 +202,7 @@ def order_of(jobs: Jobs) -> Order | None:
 
 
 def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Count jobs overtaken by another class, per pair of classes, and waiting jobs."""
+    """Count overtaken jobs, [overtaking class, own class], and waiting jobs by class."""
     passing, waiting = np.zeros((count, count), dtype=int), np.zeros(count, dtype=int)
     chosen = np.flatnonzero((jobs.wait > SHORT) & jobs.evidence)
     chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MAX_JOBS)).astype(int)] if len(chosen) else chosen
@@ -224,6 +229,5 @@ def _surely(passes: np.ndarray, waiting: np.ndarray) -> set[tuple[int, int]]:
 
 
 def _reduced(pairs: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the pairs that do not follow from two other pairs, sorted."""
     classes = {one for pair in pairs for one in pair}
     return sorted((a, b) for a, b in pairs if not any((a, c) in pairs and (c, b) in pairs for c in classes))

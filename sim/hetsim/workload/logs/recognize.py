@@ -98,7 +98,6 @@ def maybe_table(file: str | Path) -> bool:
 
 
 def _beginning(path: Path) -> str | None:
-    """Return the first text of a file, gzip or not; None if it cannot be read."""
     try:
         with open_input(path) as source:
             zipped = source.read(2) == b"\x1f\x8b"
@@ -113,5 +112,4 @@ def _head(text: str) -> str:
 
 
 def _columns(head: str) -> set[str]:
-    """Return the cells of the first line, split at any known separator."""
     return {cell.strip().strip('"') for cell in re.split(r"[,;|\t]", head)}

@@ -25,7 +25,7 @@ FEW = 3
 
 @dataclass
 class NodeParts:
-    """Amounts that jobs use per node, in equal parts if a job spans several nodes."""
+    """Amounts that jobs use per node; a job on several nodes uses as much on each."""
 
     names: list[str]
     job: np.ndarray
@@ -38,7 +38,7 @@ class NodeParts:
 
 
 def node_parts(labels: np.ndarray | None, amount: np.ndarray, start: np.ndarray, end: np.ndarray) -> NodeParts | None:
-    """Return the nodes of jobs from names separated by `|`; None if a job has none."""
+    """Return the nodes of jobs from names separated by `|`; None if a job names none."""
     if labels is None or not len(labels) or not all(one == one and one for one in labels.tolist()):
         return None
     lists = [str(one).split("|") for one in labels.tolist()]
@@ -54,7 +54,6 @@ def node_parts(labels: np.ndarray | None, amount: np.ndarray, start: np.ndarray,
 
 
 def _merge_renamed(parts: NodeParts, start: np.ndarray, end: np.ndarray) -> None:
-    """Merge names of one node that was renamed during the log."""
     if len(parts.names) < 2 or len(parts.names) > 5_000:
         return
     begin, span = float(start.min()), float(end.max() - start.min())
@@ -119,7 +118,6 @@ def capacity_of(
 
 
 def _exceeds(held: HeldOverTime, most: float) -> bool:
-    """Return True if more than `most` is in use for longer than rounding explains."""
     return float(held.length[held.level > most + 1e-6].sum()) > MOMENT
 
 
@@ -129,7 +127,7 @@ def _spans(parts: NodeParts | None, rows: np.ndarray, start: np.ndarray, end: np
 
 
 def level_of(start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> float:
-    """Return the number of devices that these jobs imply, at least the largest job."""
+    """Return the devices that these jobs imply: their common use, or the largest job."""
     if not len(start):
         return 0.0
     return float(math.ceil(max(HeldOverTime(start, end, amount).common(), float(amount.max())) - 1e-9))
@@ -138,7 +136,6 @@ def level_of(start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> float:
 def _beyond(
     start: np.ndarray, end: np.ndarray, held: HeldOverTime, most: float, jobs: np.ndarray
 ) -> tuple[float, float, float, list[int]]:
-    """Return the first time of excess, its duration, the peak, and jobs started then."""
     over = held.level > most + 1e-6
     first = float(held.times[int(np.argmax(over))])
     began = np.flatnonzero(held.at(start) > most + 1e-6)
@@ -178,7 +175,7 @@ class Jobs:
 
     @property
     def evidence(self) -> np.ndarray:
-        """Mask of the jobs whose waits serve as evidence."""
+        """Mask of the jobs from whose waits limits, capacity and order may be inferred."""
         return np.ones(len(self), dtype=bool) if self.used is None else self.used
 
     def capacity(self, stated: float | None = None) -> Capacity:
@@ -235,14 +232,14 @@ class HeldSteps:
         self.last = np.searchsorted(self.times, jobs.start)
 
     def waiting(self, jobs: Jobs, chosen: np.ndarray | None = None) -> Iterator[tuple[int, slice]]:
-        """Yield each waiting job with its steps."""
+        """Yield each waiting job (of `chosen`, if given) with the steps in which it waits."""
         rows = np.flatnonzero(self.last > self.first) if chosen is None else chosen
         for row in rows.tolist():
             yield row, slice(int(self.first[row]), int(self.last[row]))
 
 
 def chosen_of(jobs: Jobs, steps: HeldSteps) -> np.ndarray:
-    """Return the rows of waiting jobs; of large logs an evenly chosen part."""
+    """Return rows of waiting jobs; in large logs `MAX_JOBS` of them, evenly spaced."""
     rows = np.flatnonzero(steps.last > steps.first)
     return rows if len(rows) <= MAX_JOBS else rows[np.linspace(0, len(rows) - 1, MAX_JOBS).astype(int)]
 

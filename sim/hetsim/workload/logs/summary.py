@@ -12,7 +12,7 @@ BINS = 48
 def held_amounts(table: TaskTable) -> tuple[np.ndarray, np.ndarray]:
     """Return the number of GPUs and cores that each task occupies on all its nodes.
 
-    A task with a time on GPUs occupies its GPUs (1 unless given), other tasks none.
+    A task with a time on GPUs occupies its GPUs (1 unless given); other tasks occupy no GPU.
     """
     on_gpu = on_gpus(table)
     one = np.ones(len(table))
@@ -40,7 +40,10 @@ def durations(table: TaskTable) -> np.ndarray:
 
 
 def occupied(begin: np.ndarray, end: np.ndarray, width: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Return the mean number of devices in use in each interval by tasks of `width`."""
+    """Return the mean number of devices in use between each two successive `edges`.
+
+    Task i uses `width[i]` devices from `begin[i]` to `end[i]`.
+    """
     times = np.concatenate([begin, end])
     order = np.argsort(times, kind="stable")
     times, level = times[order], np.cumsum(np.concatenate([width, -width])[order])
@@ -49,9 +52,10 @@ def occupied(begin: np.ndarray, end: np.ndarray, width: np.ndarray, edges: np.nd
 
 
 def load(table: TaskTable, bins: int = BINS) -> dict[str, Any]:
-    """Return submissions, GPUs and cores over time, from recorded starts if any.
+    """Return submissions and the use of GPUs and cores over time.
 
-    The covered time is that in which tasks are submitted.
+    Tasks begin at their recorded starts, or at their arrivals if none is recorded; the time from the first to the last
+    arrival is divided into `bins` intervals.
     """
     first, last = float(table.arrival.min()), float(table.arrival.max())
     if last <= first:
@@ -70,9 +74,9 @@ def load(table: TaskTable, bins: int = BINS) -> dict[str, Any]:
 
 
 def sizes(table: TaskTable) -> list[dict[str, Any]]:
-    """Return tasks by number of GPUs, with shares of all tasks and of GPU time.
+    """Return counts of tasks by number of GPUs, and shares of tasks and of GPU time.
 
-    If no task uses a GPU, tasks by number of cores (key `cores` instead of `gpus`).
+    If no task uses a GPU, the same by number of cores (key `cores` instead of `gpus`).
     """
     gpus, cores = held_amounts(table)
     unit, amount = ("gpus", gpus) if gpus.any() else ("cores", cores)
@@ -106,7 +110,7 @@ def _classes(gpus: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def shares(table: TaskTable) -> dict[str, float]:
-    """Return the shares of GPU tasks that use part of a GPU, and more than one."""
+    """Return the fractions of GPU tasks that use part of a GPU, and several GPUs."""
     gpus, _ = held_amounts(table)
     count = max(1, int((gpus > 0).sum()))
     return {"fractions": float(((gpus > 0) & (gpus < 1)).sum()) / count, "gangs": float((gpus > 1).sum()) / count}

@@ -5,15 +5,15 @@ job is attributed to the first of these reasons that applies:
 
     no room         the job did not fit into the free capacity of the whole cluster
     nodes down      it did not fit into the free part of the capacity that was up then (`capacity_curve`)
-    before the log  the head of the log, in which jobs ran that are not in the log (`warm_end`)
-    limit           its user, queue, ... used as much as it ever did (`limits_of`)
+    before the log  the time is before `warm_end`, when jobs may have run that are not in the log
+    limit           its user, queue or other group had reached its limit (`limits_of`)
     priority        a job of a class with priority over its own (`order_of`) waited for room
     order           a job that arrived earlier waited for room
     fragmented      it fitted into the free capacity of the cluster, but on no single node
     held back       it fitted, and nothing in the log explains why it did not start
 
-Capacity is one pool of GPUs, or of cores if no job uses a GPU.  Nodes are considered if all rows name their nodes, for
-jobs that ran on one node.  A job that fits on no single node also waits for room.
+Capacity is one pool of GPUs, or of cores if no job uses a GPU.  If all rows name their nodes, a job that ran on one
+node also waits for room while it fits on no single node.
 """
 
 import math
@@ -32,7 +32,7 @@ REASONS = ("no room", "nodes down", "before the log", "limit", "priority", "orde
 
 @dataclass
 class Explained:
-    """Recorded waits of a log by reason, and what was inferred for them."""
+    """Recorded waits of a log by reason, and the inferred limits, order and capacity."""
 
     jobs: Jobs
     site: Capacity
@@ -58,9 +58,9 @@ def explain(
 ) -> Explained | None:
     """Explain the recorded waits of a log; None without starts or waits.
 
-    `capacity`: of the cluster, in GPUs or cores; inferred from the log unless given.  `cut`: the log begins with the
-    jobs in the cluster at that time (a warm start), so that no unknown job runs in its head.  `part`: infer limits and
-    capacity from the waits of one half of the jobs only (`half_of`).
+    `capacity`: number of GPUs (or cores) of the cluster; inferred from the log unless given.  `cut`: the log begins
+    with the jobs that run or wait at that time (a warm start), so that no job runs that is not in the log.  `part`:
+    infer limits and capacity from the waits of one half of the jobs only (`half_of`).
     """
     jobs = jobs_of(table)
     if jobs is None or not (jobs.wait > 0).any():
@@ -82,7 +82,7 @@ def explain(
 
 
 def half_of(arrival: np.ndarray) -> np.ndarray:
-    """Return the half (0 or 1) of a log of each job, by a hash of its arrival."""
+    """Return, for each job of a log, its half (0 or 1), by a hash of its arrival."""
     keys = np.rint(arrival * 1000).astype(np.int64).astype(np.uint64)
     return ((keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) & np.uint64(1)
 
@@ -93,7 +93,7 @@ def half_of(arrival: np.ndarray) -> np.ndarray:
 def warm_end(jobs: Jobs, steps: HeldSteps) -> float:
     """Return the time at which the log first reaches its median occupancy.
 
-    Before this time the occupancy rises from 0, which means that jobs ran that are not in the log.
+    Until then the occupancy rises from 0, because jobs ran that are not in the log.
     """
     low, high = jobs.arrival[0], jobs.arrival[-1]
     inside = (steps.times >= low) & (steps.times < high)
@@ -113,7 +113,7 @@ def _attributed(
     jobs: Jobs, steps: HeldSteps, capacity: float, curve: np.ndarray, warm: float, at_limit: dict[int, Any],
     order: Order | None,
 ) -> tuple[dict[str, float], int]:  # fmt: skip
-    """Return the share of all waiting seconds by reason, and how many jobs count."""
+    """Return the fraction of all waiting time by reason, and the number of jobs used."""
     rows = chosen_of(jobs, steps)
     earliest = np.full(len(steps.times), math.inf)  # by step: arrival of the first job that waits for room
     codes = None if order is None else jobs.labels[order.kind]
@@ -153,7 +153,7 @@ def _attributed(
 
 
 def _widest(jobs: Jobs, steps: HeldSteps) -> np.ndarray | None:
-    """Return the maximum free on one node in each step; None without node names."""
+    """Return, by step, the largest free amount on one node; None without node names."""
     if (parts := jobs.nodes) is None:
         return None
     widest_free = np.zeros(len(steps.times))
@@ -166,14 +166,14 @@ def _widest(jobs: Jobs, steps: HeldSteps) -> np.ndarray | None:
 
 
 def _split(jobs: Jobs, row: int, part: slice, widest: np.ndarray | None) -> np.ndarray:
-    """Return the steps in which a job that ran on one node would have fitted on none."""
+    """Return in which steps a job that ran on one node would have fitted on no node."""
     if widest is None or jobs.nodes is None or not jobs.nodes.alone[row]:
         return np.zeros(part.stop - part.start, dtype=bool)
     return widest[part] < jobs.amount[row] - SLACK
 
 
 def _before(order: Order, names: list[str]) -> dict[int, set[int]]:
-    """Return, by class, all classes with priority over it, indirect ones included."""
+    """Return, by class, all classes with priority over it, directly or through others."""
     direct: dict[int, set[int]] = {}
     for first, second, *_ in order.pairs:
         direct.setdefault(names.index(second), set()).add(names.index(first))

@@ -1,7 +1,7 @@
 """Cells of a log with its own columns: instants, durations, sizes and counts.
 
 A cell reader accepts a text (CSV), or a number, a date or a duration (Parquet, JSON), and returns a number in seconds,
-bytes or units.  Its ValueError completes a sentence that begins with the cell.
+bytes or units.  If it raises ValueError, the message continues a sentence that begins with the cell.
 """
 
 import math
@@ -43,7 +43,7 @@ _OFFSET = re.compile(r"([-+])(\d{2}):?(\d{2})")
 
 
 def plain(value: Any) -> float:
-    """Return a number, or the number that a text spells."""
+    """Return a number, or a text of a number, as float; ValueError for anything else."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, str) and NUMBER.fullmatch(value):
@@ -54,7 +54,7 @@ def plain(value: Any) -> float:
 
 
 def number(least: float = 0.0, most: float = MAX_SECONDS, divisor: float = 1.0) -> Cell:
-    """Return a cell reader of numbers within bounds."""
+    """Return a cell reader that divides numbers by `divisor` and checks the bounds."""
 
     def read(value: Any) -> float:
         return bounded(plain(value) / divisor, least, most)
@@ -74,7 +74,7 @@ def bounded(found: float, least: float = 0.0, most: float = MAX_SECONDS) -> floa
 
 
 def scaled(value: Any, factor: float) -> float:
-    """Return number × factor; below 1 by division, so that 3 ms is exactly 0.003."""
+    """Return number · factor; divides if factor < 1, so that 3 ms is exactly 0.003 s."""
     number = plain(value)
     return number * factor if factor >= 1 else number / round(1 / factor)
 
@@ -83,7 +83,7 @@ def scaled(value: Any, factor: float) -> float:
 
 
 def duration(unit: str | None) -> Cell:
-    """Return a cell reader of durations: numbers in the unit, `1-02:03:04`, `5 min`."""
+    """Return a cell reader of durations: numbers in the unit, `1-02:03:04` or `5 min`."""
     factor = TIMES[unit or "s"]
 
     def read(value: Any) -> float:
@@ -105,7 +105,7 @@ def duration(unit: str | None) -> Cell:
 
 
 def clock(text: str) -> float | None:
-    """Return the seconds of `1-02:03:04`, `02:03:04` or `03:04` (minutes), or None."""
+    """Return the seconds of `1-02:03:04`, `02:03:04` or `03:04` (min:s), else None."""
     match = _CLOCK.fullmatch(text)
     if not match or (match[1] is None and match[3] is None):
         return None
@@ -118,7 +118,7 @@ def clock(text: str) -> float | None:
 
 
 def composite(text: str) -> float | None:
-    """Return the seconds of `1h30m`, `2 days 3 hours`, `45m` or `PT1H30M`, or None."""
+    """Return the seconds of `1h30m`, `2 days 3 hours`, `45m` or `PT1H30M`, else None."""
     match = _PARTS.fullmatch(text) or _ISO_PARTS.fullmatch(text)
     if not match or not any(match.groups()):
         return None
@@ -158,8 +158,8 @@ def with_point(read: Cell) -> Cell:
 def decimal_points(cells: Sequence[Any], separator: str = "") -> list[Any]:
     """Replace decimal commas in a column's cells by points.
 
-    `separator`: of the columns of the file.  If it is a comma, `1,234` alone may be a thousand and stays unchanged.
-    ValueError if some numbers have a comma and others a point.
+    `separator`: the separator of the file's columns.  If it is a comma, `1,234` alone may mean a thousand: then nothing
+    is replaced.  ValueError if some numbers have a decimal comma and others a point.
     """
     texts = [cell for cell in cells if isinstance(cell, str)]
     commas = [text for text in texts if "," in text and COMMA.fullmatch(text)]
@@ -172,7 +172,7 @@ def decimal_points(cells: Sequence[Any], separator: str = "") -> list[Any]:
 
 
 def size(unit: str | None) -> Cell:
-    """Return a cell reader of sizes: numbers in the unit, `16G`, `16GiB`, `16GB`."""
+    """Return a cell reader of sizes: numbers in the unit, or `16G`, `16GiB`, `16GB`."""
     factor = SIZES[unit or "B"]
 
     def read(value: Any) -> float:
@@ -224,7 +224,7 @@ def is_date(form: str) -> bool:
 
 
 def check_form(form: str) -> None:
-    """Raise ValueError unless it is `iso`, an epoch, a unit, or a date format."""
+    """Raise ValueError unless the format is `iso`, an epoch, a unit, or a date format."""
     if form == ISO or form in EPOCH or form in TIMES:
         return
     if "%" not in form:
@@ -245,9 +245,10 @@ def check_form(form: str) -> None:
 
 
 class Instants:
-    """Reader of instants: dates as seconds since 1970, or numbers of the log's time.
+    """Reader of instants: dates as seconds since 1970, or numbers of the log's clock.
 
-    A local time that occurs twice when clocks are set back is a `Twice`; `skipped` counts times that never occurred.
+    A local time that occurs twice when clocks are set back is returned as `Twice`; `skipped` counts local times that do
+    not exist, because clocks were set forward.
     """
 
     def __init__(self, form: str | None, zone: tzinfo | None):
@@ -300,10 +301,7 @@ _WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}
 
 
 def _sliced(form: str) -> Callable[[str], datetime] | None:
-    """Return a reader of fixed-width dates, ten times as fast as `strptime`; or None.
-
-    The reader raises ValueError for every date that is not written in full; `strptime` then decides.
-    """
+    """Return a fast reader of fixed-width dates (`strptime` reads others), or None."""
     places: dict[str, slice] = {}
     signs: list[tuple[int, str]] = []
     at = 0

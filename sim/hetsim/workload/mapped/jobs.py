@@ -23,7 +23,7 @@ class MappedJobs:
     """Converter of rows of cells into jobs."""
 
     def __init__(self, log: JobLog, made: LogMap, keyed: bool):
-        """`keyed`: rows have keys of their own (`FileRows.keyed`)."""
+        """`keyed`: rows have keys (JSON); a blank cell may be a missing key."""
         self.log, self.made, self.keyed = log, made, keyed
         self.readers = {target: made.reader(target) for target in made.columns if kind_of(target) != "text"}
         self.bad: dict[str, int] = {}  # cells of each target that cannot be read
@@ -58,7 +58,7 @@ class MappedJobs:
     # Rows -------------------------------------------------------------------------------------------------------
 
     def take(self, line: int, cells: dict[str, Any]) -> None:
-        """Convert a row into a job, a skipped row, or problems of the row."""
+        """Convert a row into a job; or count it as skipped, or record its problems."""
         self.row += 1
         row: dict[str, Any] = {}
         fine, dropped = True, ""
@@ -101,12 +101,11 @@ class MappedJobs:
             self.rows(line, row, whole)
 
     def _key(self, by: str, row: dict[str, Any], cells: dict[str, Any]) -> str | None:
-        """Return the text of a row's target or column `by`; None if it is blank."""
         value = row.get(by) if by in self.made.columns else cells.get(by)
         return None if value is None or is_blank(value, self.made.blanks) else str(value)
 
     def _value(self, target: str, source: CellSource, cells: dict[str, Any]) -> Any:
-        """Return a row's value of a target; None if the cell is blank, _Bad if unreadable."""
+        """Return a row's value of a job attribute; None if blank, _Bad if unreadable."""
         if source.operation == "constant":
             return source.constant if kind_of(target) == "text" else self.readers[target](source.constant)
         if source.operation != "column":
@@ -149,7 +148,6 @@ class MappedJobs:
         return values[0] - values[1]
 
     def _operands(self, target: str, source: CellSource) -> list[Any]:
-        """Return the cell readers of an operation's columns; the module describes them."""
         kind, count = kind_of(target), len(source.columns)
         if source.operation == "product":
             factor = cells_of.with_point(_factor) if self.made.comma else _factor
@@ -166,7 +164,6 @@ class MappedJobs:
 
     @cached_property
     def _instant(self) -> Instants:
-        """Reader of instants that are not targets, in the format of the arrival."""
         return Instants(self.made.form("arrival"), self.made.zone)
 
     # RowProblems -------------------------------------------------------------------------------------------------
@@ -179,7 +176,6 @@ class MappedJobs:
             self.log.row_problems.add(f"row {self.row}, column {column}: {message}", self._place(line))
 
     def _place(self, line: int) -> int | None:
-        """Return the line of a row, or None in files without lines."""
         return None if self.log.word == "row" else line
 
     def _complain_blank(self, line: int, target: str, source: CellSource) -> None:
@@ -193,7 +189,6 @@ class MappedJobs:
             self.log.row_problems.add(text, self._place(line))
 
     def _nothing(self, source: CellSource) -> str:
-        """Return a message that a row has no value of this source."""
         if source.key is not None:
             return f"{shown(source.key)} is not found in {_of(source)}"
         if self.keyed:
@@ -201,7 +196,7 @@ class MappedJobs:
         return f"{_of(source)} is blank"
 
     def finish(self) -> None:
-        """Count what was not mapped, and note ambiguous dates."""
+        """Finish all jobs; report unreadable and blank cells, and ambiguous dates."""
         log = self.log
         for (column, key), (there, target) in self.keys_sought.items():
             if not there:
@@ -259,7 +254,7 @@ class MappedJobs:
         self.times.added(log.add(line, id_, arrival, duration=duration, key=key, whole=whole, **found))
 
     def _limits(self, line: int, found: dict[str, Any], took: float | None) -> None:
-        """Rename the deadline as in tables; a time limit replaces missing estimates."""
+        """Rename deadline to due; use the time limit as the estimate if there is none."""
         if "deadline" in found:
             found["due"] = found.pop("deadline")
         if (limit := found.get("time_limit")) is not None:
@@ -268,13 +263,12 @@ class MappedJobs:
                 self.log.remark("ran longer than their time limit", line)
 
     def _id(self, line: int, id_: Any) -> Any:
-        """Return the id, as a number if it is one; a blank id becomes the row's number."""
         if "id" in self.made.columns and id_ is None:
             return f"{self.log.word} {line}"
         return number_or_text(id_) if isinstance(id_, str) else id_
 
     def _devices(self, line: int, found: dict[str, Any], times: dict[str, float]) -> bool:
-        """Reconcile a job's GPUs and cores with its times; return False to skip the job."""
+        """Match a job's GPUs and cores with its times; return False to skip the job."""
         log = self.log
         gpus = found.get("gpus")
         if gpus is not None and gpus > 1 and gpus % 1:
@@ -300,8 +294,6 @@ class MappedJobs:
 
 
 class _Bad(Exception):
-    """A cell that cannot be read."""
-
     def __init__(self, column: str, message: str):
         self.column, self.message = column, message
 
@@ -319,9 +311,9 @@ def _factor(value: Any) -> float:
 
 
 def _part(cell: str, key: str) -> str | None:
-    """Return the text behind `key=` in a cell such as cpu=8,gres/gpu=2.
+    """Return the text after `key=` in a cell such as cpu=8,gres/gpu=2.
 
-    For gpu:a100:2,gpu:v100:1 return the sum (`key` is gpu).
+    If the cell is like gpu:a100:2,gpu:v100:1, the key gpu yields the sum of the numbers.
     """
     parts = [part.partition("(")[0].strip() for part in cell.split(",")]
     for part in parts:

@@ -44,12 +44,12 @@ class LogMap:
 
     @property
     def wanted(self) -> list[str]:
-        """Columns of the file to be read."""
+        """Names of the columns that the mapping reads from the file."""
         keys = [one.by for one in (self.fold, self.gang) if one is not None and one.by not in self.columns]
         return list(dict.fromkeys([*(name for source in self.columns.values() for name in source.columns), *keys]))
 
     def form(self, target: str) -> str | None:
-        """Return the format of a target's instants; None: ISO dates, or the file's type."""
+        """Return the date format of a job attribute; None: ISO dates, or the file's type."""
         return self.forms.get(target, self.forms.get(""))
 
     @property
@@ -59,7 +59,7 @@ class LogMap:
         return form is None or read.is_date(form)
 
     def problems(self, names: Sequence[str] | None, file: str, missing: Sequence[str] = ()) -> list[tuple[str, str]]:
-        """Return all contradictions, as pairs of key and sentence."""
+        """Return all contradictions in the mapping, as pairs of a key and a message."""
         problems = [*self._whole(), *self._twice(), *self._of_units(), *self._of_missing(), *self._of_forms()]
         for key, fold in (("fold", self.fold), ("gang", self.gang)):
             problems += [] if fold is None else self._of_fold(key, fold, names, file=file, missing=missing)
@@ -144,7 +144,6 @@ class LogMap:
                 yield from self._unreadable(f"columns.{target}", target, "constant", value=source.constant)
 
     def _unreadable(self, key: str, target: str, what: str, value: str) -> Problems:
-        """Yield the problem of a stated value that the target's cell reader refuses."""
         if kind_of(target) != "text":
             try:
                 self.reader(target)(value)
@@ -197,7 +196,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def contradiction(target: str, column: str, unit: str | None) -> str:
-    """Return the contradiction between a column's name and its unit, or ""."""
+    """Return why the unit in a column's name contradicts `unit`; "" if it does not."""
     if not (unit_named := unit_in_name(column, kind_of(target))):
         return ""
     factors = TIMES if kind_of(target) == "duration" else SIZES
@@ -212,7 +211,7 @@ def contradiction(target: str, column: str, unit: str | None) -> str:
 
 
 def unit_in_name(column: str, kind: str) -> tuple[str, tuple[float, ...]] | None:
-    """Return the unit at the end of a column's name (`runtime_ms`, `memory [GB]`)."""
+    """Return the unit in a column's name (`runtime_ms`, `memory [GB]`), or None."""
     word = column.replace("(", " ").replace(")", " ").replace("[", " ").replace("]", " ").replace("_", " ")
     parts = word.replace("-", " ").replace(".", " ").split()
     if len(parts) < 2:

@@ -1,7 +1,7 @@
-"""The mapping of a log with its own columns: targets, units, blanks.
+"""The mapping of a log with its own columns: job attributes, units, blank cells.
 
-`columns:` maps the values that the simulator uses (`TARGETS`) to columns of the file, or to one of the operations
-below.  Nothing in it is evaluated as code.
+`columns:` maps the attributes of jobs (`TARGETS`) to columns of the file, or to one of the operations below.  Nothing
+in it is evaluated as code.
 
     arrival: submit_time                        a column
     duration: {difference: [end, start]}        difference, sum or product of columns
@@ -62,7 +62,7 @@ Operation = Literal["column", "constant", "difference", "sum", "product"]
 
 @dataclass(frozen=True)
 class CellSource:
-    """Source of a target's values: a column, an operation on columns, or a constant."""
+    """Source of a job attribute's values: a column, an operation, or a constant."""
 
     operation: Operation
     columns: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class CellSource:
 
 @dataclass(frozen=True)
 class Missing:
-    """Treatment of a blank cell: drop the row, an error, no value, or a given value."""
+    """Treatment of a blank cell: skip the row, error, no value, or a default value."""
 
     action: Literal["drop", "error", "default"]
     value: str | None = None
@@ -108,7 +108,6 @@ def _source(value: Any) -> CellSource:
 
 
 def _operation(value: dict[str, Any]) -> Operation:
-    """Return the one operation of a source; ValueError if there is not exactly one."""
     operations = get_args(Operation)
     given = [key for key in operations if key in value]
     further = [key for key in value if key not in operations]
@@ -164,7 +163,7 @@ def _checked(value: Any, check: Callable[[str], object]) -> str:
 
 
 def forms_of(value: Any) -> dict[str, str]:
-    """Return date formats from `time:`, one for all instants (key "") or one for each."""
+    """Return date formats from `time:` by job attribute ("": of all attributes)."""
     if isinstance(value, dict) and set(value) == {""}:
         return value
     if not isinstance(value, dict):
@@ -205,7 +204,7 @@ def _blank_words(value: Any) -> tuple[str, ...]:
 
 
 def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
-    """Return the words that mean no value, and their numbers if they are numeric."""
+    """Return the words that mean no value; a word such as -1 also as a number."""
     return frozenset([*words, *(float(word) for word in words if NUMBER.fullmatch(word))])
 
 

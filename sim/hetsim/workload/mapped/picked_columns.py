@@ -21,7 +21,7 @@ MAX_LISTED = 8  # number of values of a column that a message lists
 
 
 class PickedColumns:
-    """Columns of the rows that `where` selects in a file.
+    """Columns of a file of measurements, restricted to the rows that `where` selects.
 
     ScenarioError names file, line and column of unreadable cells.
     """
@@ -57,7 +57,7 @@ class PickedColumns:
 
     @staticmethod
     def bare(names: Sequence[str]) -> dict[str, str]:
-        """Return columns by plain name, such as `p50` or `latency` for `Latency (ms)`."""
+        """Return columns by plain name: `latency` for `Latency (ms)`, `p50` for `P50 [s]`."""
         units = {one.casefold() for one in TIME}
         columns: dict[str, str] = {}
         for name in names:
@@ -69,7 +69,7 @@ class PickedColumns:
         return any(one in self.bare(self.names) for one in wanted)
 
     def first_of(self, wanted: Sequence[str]) -> str:
-        """Return the column with the first of these names; ScenarioError without any."""
+        """Return the column with the first of these names that exists; else ScenarioError."""
         columns = self.bare(self.names)
         for one in wanted:
             if one in columns:
@@ -77,7 +77,7 @@ class PickedColumns:
         raise file_error(self.path, f"no column {wanted[0]} (or {', '.join(wanted[1:])})", 1)
 
     def values(self, name: str, of: Callable[[Any], Any]) -> list[Any]:
-        """Return the cells of a column, read by `of`; a ValueError becomes a problem."""
+        """Return the cells of a column, converted by `of`; record each ValueError."""
         place = self.names.index(name)
         try:
             cells = decimal_points([row[place] for row in self._cells], self._separator)
@@ -93,7 +93,7 @@ class PickedColumns:
         return values
 
     def complain(self, line: int, column: str, message: str) -> None:
-        """Record a problem in a row, which `done` raises."""
+        """Record a problem in a row; `done` raises all recorded problems."""
         where = f"row {line}, " if self.word == "row" else ""
         self.row_problems.add(f"{where}column {column}: {message}", self.line_of(line))
 
@@ -122,7 +122,7 @@ class PickedColumns:
         return self.times(name, self.unit_of(name, unit, "--unit ms"), "a step" if positive else "")
 
     def unit_of(self, name: str, unit: str | None, option: str) -> float:
-        """Return the seconds of the unit in a column's name, or else of `unit`."""
+        """Return the seconds of the unit in a column's name, else of `unit`."""
         named_unit = unit_in_name(name, "duration") or unit_in_name(f"x_{name}", "duration")
         if named_unit is not None:
             return named_unit[1][0]
@@ -132,7 +132,7 @@ class PickedColumns:
         return TIME[unit]
 
     def times(self, name: str, factor: float, what: str) -> list[float]:
-        """Read times in units of `factor` seconds; if `what` is given, they must be > 0."""
+        """Read times in units of `factor` s; unless `what` is "", they must be above 0."""
 
         def read(cell: Any) -> float:
             value = bounded(scaled(cell, factor))
@@ -143,7 +143,7 @@ class PickedColumns:
         return self.values(name, read)
 
     def one_each(self, wanted: Sequence[str], what: str) -> None:
-        """Raise ScenarioError if columns such as a model's name have several values."""
+        """Raise ScenarioError if a column that must be constant has several values."""
         mixed = {}
         for name in self.names:
             if name.casefold() in wanted:
@@ -190,7 +190,7 @@ def read(
     path: Path, batch: str, time: str | None, unit: str | None, where: Mapping[str, Any],
     quantiles: Mapping[float, str], samples: bool,
 ) -> Found:  # fmt: skip
-    """Read sizes, expected seconds and spread; ScenarioError with file and line."""
+    """Read batch sizes, expected seconds, spreads; ScenarioError with file and line."""
     ranks = sorted(quantiles)
     names = [*([time] if time is not None else []), *(quantiles[rank] for rank in ranks)]
     columns = PickedColumns(path, where, (batch, *names))
@@ -224,7 +224,6 @@ class _Table:
         self.last = 0
 
     def add(self, number: int, batch: str, size: int, values: list[float]) -> None:
-        """Add a row: another sample of its batch size, or the next size."""
         if size in self.rows and not self.samples:
             text = f"the batch size {size} is also in {self.columns.word} {self.places[size]}"
             self.columns.complain(number, batch, f"{text}; samples: true draws from such rows, where picks some")
@@ -236,7 +235,7 @@ class _Table:
             self.last = size
 
     def result(self, expected: bool, ranks: list[float]) -> Found:
-        """Return the whole table; if `expected`, a row's first value is the expected time."""
+        """Return sizes, seconds and spreads; `expected`: a row's first value is the mean."""
         sizes = sorted(self.rows)
         seconds, spreads = [], []
         for size in sizes:

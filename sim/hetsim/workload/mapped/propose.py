@@ -99,7 +99,7 @@ def _columns_in(source: Any) -> list[str]:
 
 
 def _with_names(rows: FileRows, found: Proposal) -> FileRows:
-    """Return the rows with column names; numbers, if a CSV file has no header."""
+    """Return the rows with column names; numbers are the names if a CSV has no header."""
     twice = sorted({name for name in rows.names if name and rows.names.count(name) > 1})
     for name in twice:
         found.unsure.append(f"columns: the file has two columns {shown(name)}; rename one if it is used")
@@ -117,7 +117,6 @@ def _with_names(rows: FileRows, found: Proposal) -> FileRows:
 
 
 def _columns(names: list[str], rows: list[list[Any]], found: Proposal) -> list[Column]:
-    """Return the columns of the first rows, and note words that mean no value."""
     columns = [column_of(name, [cells[k] for cells in rows], blanks_of(BLANKS)) for k, name in enumerate(names)]
     with_comma = [column for column in columns if column.commas]
     if with_comma and found.keys["format"] == "csv":
@@ -139,7 +138,6 @@ def _columns(names: list[str], rows: list[list[Any]], found: Proposal) -> list[C
 
 
 def _minus_one(column: Column) -> bool:
-    """Return True if -1 means no value in a column of times or amounts."""
     numbers = column.numbers
     if numbers is None or min(numbers) != -1 or any(-1 < value < 0 for value in numbers):
         return False
@@ -148,7 +146,7 @@ def _minus_one(column: Column) -> bool:
 
 
 def _consistent(chosen: dict[str, Column], found: Proposal) -> dict[str, Column]:
-    """Return the choices without those that the contents of the rows contradict."""
+    """Return the choices without columns whose contents contradict the choice."""
     if (queue := chosen.get("queue")) is not None and queue.numbers is not None and len(set(queue.cells)) > 1:
         what = "the wait" if _is_wait(queue, chosen) else "numbers, maybe the time in the queue"
         found.unsure.append(f'queue: "{queue.name}" has {what}; the column was left out')
@@ -166,7 +164,6 @@ def _consistent(chosen: dict[str, Column], found: Proposal) -> dict[str, Column]
 
 
 def _parts_of_cells(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """Map GPUs, cores and memory from cells such as cpu=8,gres/gpu=2,mem=64G."""
     for column in reversed(columns):
         if column.cells and all(_RESOURCES.match(str(cell)) for cell in column.cells):
             _resources_of(column, chosen, found)
@@ -176,7 +173,6 @@ def _parts_of_cells(columns: list[Column], chosen: dict[str, Column], found: Pro
 
 
 def _resources_of(column: Column, chosen: dict[str, Column], found: Proposal) -> None:
-    """Map the targets in a column of resources, unless they have their own column."""
     for target, key in (("gpus", "gres/gpu"), ("cpus", "cpu"), ("memory", "mem")):
         there = sum(f"{key}=" in str(cell) for cell in column.cells)
         if target not in chosen and there:
@@ -187,7 +183,6 @@ def _resources_of(column: Column, chosen: dict[str, Column], found: Proposal) ->
 
 
 def _gpus_of_gres(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """Map GPUs from the first column whose cells are all like gpu:a100:2."""
     for column in columns:
         texts = [str(cell) for cell in column.cells]
         if any("gpu" in text for text in texts) and all(_GRES.fullmatch(text) for text in texts):
@@ -204,7 +199,6 @@ _GRES = re.compile(r"(?:(?:gres[:/])?[\w.-]+(?::[\w.-]+)?(?:[:=]\d+)?(?:\([^)]*\
 
 
 def _is_wait(column: Column, chosen: dict[str, Column]) -> bool:
-    """Return True if a column is the time between submission and start."""
     if not {"arrival", "start"} <= set(chosen) or any(chosen[one].blank for one in ("arrival", "start")):
         return False
     came, began = seconds_of(chosen["arrival"]), seconds_of(chosen["start"])
@@ -235,7 +229,7 @@ def _times(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def _form_of_numbers(column: Column) -> str:
-    """Return the format of numeric instants: since 1970 if large, else by name."""
+    """Return the format of numeric instants: an epoch if they are large, else a unit."""
     numbers = [value for value in column.numbers or [] if value > 0]
     if not numbers:
         return ""
@@ -287,7 +281,6 @@ def _blanks(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, str], found: Proposal) -> None:
-    """Note the columns that a replay needs and that the log seems to lack."""
     there = found.keys["columns"]
     spent = next((one for one in columns if re.search(r"gpu[ _-]?(time|hours|seconds)", one.name, re.IGNORECASE)), None)
     if spent is not None:
@@ -309,7 +302,7 @@ def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, 
 
 
 def _amounts_of_each(column: Column, there: dict[str, Any], found: Proposal) -> None:
-    """Note amounts that may be per node or per instance of a job."""
+    """Note that amounts of this column may be per node, or per instance of a job."""
     if column.name not in there.values():
         for target in ("gpus", "cpus"):
             if isinstance(there.get(target), str):
@@ -332,7 +325,7 @@ INSTEAD = {"gpus": ({"devices"},), "start": ({"end", "duration"},)}  # targets t
 
 
 def form_of(path: Path) -> str:
-    """Return the file's form (one of three), by its name and first character."""
+    """Return the file's form (csv, parquet or jsonl), by its name and first character."""
     if path.suffix.lower() in PARQUET:
         return "parquet"
     sign = first_sign(path)

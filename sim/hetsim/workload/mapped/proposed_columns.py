@@ -1,4 +1,4 @@
-"""Proposes the columns of a log by their names, words in them, and contents."""
+"""Proposes which column of a log has which job attribute, by name and contents."""
 
 import datetime
 import re
@@ -25,7 +25,7 @@ WIDTHS: tuple[str, ...] = tuple(_TABLES["widths"].split())
 
 @dataclass(frozen=True)
 class Words:
-    """Words that identify a column: one word of each set, and no word of the last set."""
+    """Words that identify a column: a word of each of `sets` and no word of `none`."""
 
     sets: tuple[frozenset[str], ...]
     none: frozenset[str] = frozenset()
@@ -49,13 +49,13 @@ _PLURALS = re.compile(r"\b(?:n|num)?([GC])PUs?(?![a-z])|(?<=[a-z])([GC])PUs?(?![
 
 
 def words_of(name: str) -> frozenset[str]:
-    """Return the words of a name: `jobSubmitTime` equals `Job submit-time`."""
+    """Return the set of words of a name; `jobSubmitTime` equals `Job submit-time`."""
     plain = _PLURALS.sub(lambda match: f"_{(match[1] or match[2]).lower()}pus_", name)
     return frozenset(word.casefold() for word in _WORD.findall(plain))
 
 
 def by_words(target: str, name: str) -> bool:
-    """Return True if the words of a column's name indicate this target."""
+    """Return True if the words of a column's name indicate this job attribute."""
     words = words_of(name)
     return any(one.match(words) for one in WORDS.get(target, ()))
 
@@ -73,7 +73,7 @@ BY_WORDS = 1000  # rank of a name that only matches by some words: behind all kn
 
 @dataclass
 class Proposal:
-    """Keys of a proposed trace, with remarks on uncertain, missing and unused columns."""
+    """Proposed keys of `trace:`; remarks on uncertain, missing and unused columns."""
 
     keys: dict[str, Any]
     unsure: list[str] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Proposal:
 
     @property
     def lacking(self) -> list[str]:
-        """Missing targets without which a mapping cannot run."""
+        """Job attributes without a column, among those that the mapping requires."""
         return [target for target in ("arrival", "duration") if target not in self.keys["columns"]]
 
 
@@ -101,11 +101,11 @@ class Column:
 
     @property
     def plain(self) -> str:
-        """The name without signs and unit: submittime for `Submit-Time (s)`."""
+        """The letters of the name in lower case: submittimes for `Submit-Time (s)`."""
         return re.sub(r"[^a-z]", "", self.name.rpartition(".")[2].casefold())
 
     def names(self, target: str) -> list[str]:
-        """Return names of the column for comparison: with and without a unit at the end."""
+        """Return forms of the column's name to compare: with and without its final unit."""
         unit = unit_in_name(self.name, "duration" if target in (*INSTANTS, *DURATIONS) else kind_of(target))
         if unit is None and target in DURATIONS and self.plain.endswith(MINUTES):
             return [self.plain, self.plain.removesuffix(MINUTES)]
@@ -136,7 +136,7 @@ class Column:
 
     @property
     def steps(self) -> list[str]:
-        """Cells that are ids of job steps, which `sacct` without -X prints."""
+        """Cells that are ids of job steps, which `sacct` prints without the option -X."""
         return [cell for cell in self.cells if isinstance(cell, str) and _STEP.fullmatch(cell)]
 
 
@@ -145,7 +145,7 @@ _STEP = re.compile(r"\d+(?:_\d+)?\.(?:batch|extern|interactive|\d+)")
 
 @dataclass
 class ColumnChoice:
-    """The chosen column of each target, and remarks on similar columns."""
+    """The chosen column of each job attribute, and remarks on similar columns."""
 
     chosen: dict[str, Column]
     unsure: list[str]
@@ -153,7 +153,7 @@ class ColumnChoice:
 
 
 def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) -> Column:
-    """Return a column of the first rows; `words` mean no value."""
+    """Return a column of the first rows; blank cells and `words` mean no value."""
     cells_there, there = [], []
     for cell in cells:
         try:
@@ -174,7 +174,7 @@ def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) ->
 
 
 def choose(columns: list[Column]) -> ColumnChoice:
-    """Choose the column of each target: the possible column with the surest name."""
+    """Choose a column per job attribute: the possible column with the surest name."""
     pairs, unfit = [], dict[str, str]()
     for target, names in NAMES.items():
         for column in columns:
@@ -204,7 +204,7 @@ def choose(columns: list[Column]) -> ColumnChoice:
 
 
 def could_be(target: str, column: Column) -> bool:
-    """Return True if a column's contents are possible values of this target."""
+    """Return True if a column's contents are possible values of this job attribute."""
     if not column.cells:
         return not column.blank or target in ("start", "end", "time_limit", "deadline")  # blank in the first rows
     for targets, kind, fits in FITS:
@@ -293,7 +293,7 @@ UNIT_OF = {1e-9: "ns", 1e-6: "us", 1e-3: "ms", 1.0: "s", 60.0: "min", 3600.0: "h
 
 
 def durations(chosen: dict[str, Column], found: Proposal) -> None:
-    """Propose units of durations, and run times if no column contains them."""
+    """Propose units of durations, and end − start if no column has run times."""
     units = found.keys.setdefault("units", {})
     for target in DURATIONS:
         column = chosen.get(target)
@@ -319,7 +319,7 @@ def durations(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def _measured(target: str, chosen: dict[str, Column]) -> str:
-    """Return the unit in which a duration equals end − start, if the rows show both."""
+    """Return the unit in which a duration equals end − start; "" if no rows show both."""
     if target != "duration" or not {"start", "end"} <= set(chosen):
         return ""
     start, end, took = (chosen[one] for one in ("start", "end", "duration"))
@@ -377,7 +377,7 @@ def amounts(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def fractions(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """Propose the share of each GPU from thousandths and a number of GPUs."""
+    """Propose the fraction of each GPU from thousandths and a number of GPUs."""
     part = next((one for one in columns if words_of(one.name) >= {"gpu", "milli"} and one.numbers is not None), None)
     gpus = chosen.get("gpus")
     if part is None or gpus is None or part is gpus:

@@ -1,8 +1,8 @@
 """Proposes the columns of a log from their contents, for names in any language.
 
-The evidence: orders between instants, a duration that is the difference of two instants, a limit that is seldom
-exceeded, a small number that never exceeds another, how often texts repeat.  Each finding states the share of rows
-that support it.
+The evidence: an order that holds between instants in most rows, a duration that equals a difference of two instants, a
+limit that is rarely exceeded, a small number that is never above another, and how often texts repeat.  Each finding
+states the share of rows that support it.
 """
 
 import re
@@ -22,7 +22,7 @@ STATES = re.compile(r"[A-Za-zÀ-ÿ _-]+")
 
 
 class Contents:
-    """Unassigned columns, as numbers by row if possible; NaN for blank cells."""
+    """Columns that are not assigned yet, as numbers if possible; NaN for blank cells."""
 
     def __init__(self, columns: Sequence[Column], chosen: dict[str, Column], rows: int, found: Proposal):
         taken = {column.name for column in chosen.values()}
@@ -33,7 +33,7 @@ class Contents:
                          if column.forms or column.typed == "instant"}  # fmt: skip
 
     def choose(self) -> None:
-        """Choose columns for the targets that have none yet."""
+        """Choose columns for the job attributes that have none yet."""
         if self.rows < FEW:
             return
         self._times()
@@ -48,7 +48,6 @@ class Contents:
         self.found.unsure.append(f'{target}: "{column.name}" was used because of its content: {evidence}')
 
     def _times(self) -> None:
-        """Choose submission, start and end: instants in this order in most rows."""
         open_ = [one for one in INSTANTS[:3] if one not in self.chosen]
         given = [self.chosen[one] for one in INSTANTS[:3] if one in self.chosen]
         dates = [one for one in self.left if one.name in self.instants]
@@ -67,7 +66,6 @@ class Contents:
                 self._take(target, column, f"{names} in {_percent(share)} of rows")
 
     def _spans(self) -> None:
-        """Choose duration and wait (differences of instants), and a limit on durations."""
         at = {one: self.instants.get(self.chosen[one].name) for one in INSTANTS if one in self.chosen}
         for target, low, high in (("duration", "start", "end"), ("wait", "arrival", "start")):
             begin, end = at.get(low), at.get(high)
@@ -113,7 +111,7 @@ class Contents:
                 self._take("id", column, "no value is repeated")
 
     def _amounts(self) -> None:
-        """Choose GPUs and cores: small whole numbers, where one never exceeds the other."""
+        """Choose GPUs and cores: small whole numbers, where GPUs never exceed cores."""
         small = [one for one in self.left if one.numbers is not None and len(set(one.cells)) <= 64
                  and all(value % 1 == 0 and 0 <= value <= 4096 for value in one.numbers)]  # fmt: skip
         given = [self.chosen[one] for one in ("gpus", "cpus") if one in self.chosen]
@@ -134,7 +132,6 @@ class Contents:
             self._take("gpus", small[0], "the only column of small whole numbers")
 
     def _texts(self) -> None:
-        """Choose users, nodes, states, queues and GPU types by number of distinct values."""
         texts = [one for one in self.left if one.numbers is None and one.name not in self.instants and not one.typed]
         kinds = {one.name: len(set(map(str, one.cells))) for one in texts}
         for one in texts:
@@ -156,7 +153,7 @@ class Contents:
                 self._take(target, pick, f"{kinds[pick.name]} different texts in {self.rows:,} rows")
 
     def _peak(self, column: Column) -> float:
-        """Return the maximum that jobs with one value of a column use at once."""
+        """Return the most devices that jobs with one value of the column use at one time."""
         if (took := self._seconds()) is None or column.blank:
             return 0.0
         start, devices = self.instants[self.chosen["start"].name], self.chosen.get("gpus", self.chosen.get("cpus"))

@@ -74,8 +74,6 @@ def csv(
 
 
 def _typed(form: str, what: str) -> Callable[..., TaskTable]:
-    """Return the reader of a typed format, without separator, decimal sign or header."""
-
     def read(
         log: JobLog, *, columns: mapping.Columns, units: mapping.Units | None = None, time: mapping.Forms | None = None,
         zone: mapping.Zone | None = None, missing: mapping.MissingOf | None = None,
@@ -116,8 +114,6 @@ def _map_of(
 
 
 def _checker(form: str) -> Callable[..., list[tuple[str, str]]]:
-    """Return a check of a trace's keys before reading; it yields key and sentence."""
-
     def check(path: Path, separator: str | None = None, header: list[str] | None = None, **keys: Any) -> Any:
         made = _map_of(**{key: value for key, value in keys.items() if key in _MAP_KEYS})
         rows = rows_of(path, form, separator, header)
@@ -147,7 +143,7 @@ RECORDED = (
 def read_records(
     log: JobLog, records: Iterable[tuple[int, Record]], time: str, zone: Any = None, attempts: str | None = None
 ) -> JobLog:
-    """Add the jobs of a reader's records; `time`: the format of their instants."""
+    """Add the jobs in a reader's records; `time`: the format of their dates."""
     columns = {name: mapping.CellSource("column", (name,)) for name in RECORDED}
     made = _map_of(columns, {}, time, zone=zone, missing={}, attempts=attempts)
     rule = mapping.Missing("default")
@@ -183,7 +179,6 @@ def _read(log: JobLog, made: LogMap, rows: FileRows) -> JobLog:
 
 
 def _localize(log: JobLog, made: LogMap) -> None:
-    """Interpret dates of the time window without a zone in the log's zone."""
     if made.zone is not None:
         read = Instants(None, made.zone)
         since, until = (Date(read(str(bound.naive()))) if isinstance(bound, Date) and not bound.zoned else bound

@@ -26,7 +26,7 @@ FORMATS = ("csv", "parquet", "jsonl")
 
 
 class FileRows:
-    """A file as rows of cells, whatever its form."""
+    """Base class of files that are read as rows of cells."""
 
     names: list[str]  # of the columns
     word: str  # what row numbers count: lines of the file, or rows if it has no lines
@@ -42,9 +42,9 @@ class FileRows:
 
 
 class Csv(FileRows):
-    """A file of values with a separator; quoted cells may contain it.
+    """A file whose columns are separated by a character; quoted cells may contain it.
 
-    `separator`: detected from the first line unless given.  `header`: names of the columns of a file without a header.
+    `separator`: detected from the first line unless given.  `header`: the column names, if the file has none.
     """
 
     word = "line"
@@ -89,7 +89,6 @@ class Csv(FileRows):
         return f"{text}; line {self._line} ({shown(self.names[0])}, ...) was read as the names of the columns"
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the first line and the cells of each record; skip blank lines."""
         source = _Lines(self.path, self.separator == SPACE)
         reader = csv.reader(source, delimiter=self.separator, strict=True, skipinitialspace=True)
         while True:
@@ -106,7 +105,7 @@ class Csv(FileRows):
 
 
 class _Lines:
-    """Lines with line feeds, which the csv module needs, and their count."""
+    """Iterator of lines, made to end with line feeds for the csv module; counts them."""
 
     def __init__(self, path: Path, spaced: bool):
         self.number = 0
@@ -125,7 +124,6 @@ class _Lines:
 
 
 def _without_remarks(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file without remarks (# exported by ...) above the header."""
     head = True
     for number, text in numbered_lines(path, LONGEST_LINE):
         if head and text.startswith("#") and not any(mark in text for mark in SEPARATORS):
@@ -244,7 +242,6 @@ class JsonLines(FileRows):
 
 
 def _dig(found: Any, name: str) -> Any:
-    """Return the value under `a.b` (keys may contain dots); KeyError if absent."""
     if isinstance(found, dict):
         if name in found:
             return found[name]
@@ -279,7 +276,7 @@ def is_blank(value: Any, words: frozenset[str | float]) -> bool:
 
 
 def tidied(value: Any) -> Any:
-    """Strip a cell; ValueError if it is neither text, number nor time."""
+    """Strip a text cell; ValueError if the cell is neither text, number nor time."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, bool):
@@ -300,5 +297,5 @@ def tidied_row(path: Path, number: int, cells: Sequence[Any]) -> list[Any]:
 
 
 def beginning(rows: FileRows, count: int) -> list[tuple[int, list[Any]]]:
-    """Return the first `count` rows with all columns."""
+    """Return the first `count` rows (number and cells), with all columns."""
     return list(islice(rows.cells(rows.names), count))

@@ -43,7 +43,7 @@ def _lines(log: JobLog) -> Iterator[tuple[int, str]]:
 
 @job_log
 def pbs(log: JobLog, *, attempts: Attempts = "separate") -> JobLog:
-    """Accounting records of PBS Pro, OpenPBS, Torque: cores, GPUs, nodes, arrays."""
+    """Jobs of PBS Pro, OpenPBS or Torque from their accounting records."""
     return read_records(log, _of_pbs(log), "epoch s", attempts=attempts)
 
 
@@ -89,7 +89,6 @@ def _of_pbs(log: JobLog) -> Records:
 
 
 def _clock(log: JobLog, line: int, when: str) -> float:
-    """Return the seconds of the date of a record without an end."""
     try:
         return (datetime.strptime(when, "%m/%d/%Y %H:%M:%S") - datetime(1970, 1, 1)).total_seconds()
     except ValueError:
@@ -98,7 +97,6 @@ def _clock(log: JobLog, line: int, when: str) -> float:
 
 
 def _held_in_pbs(known: dict[str, str]) -> Record:
-    """Return cores, GPUs, memory and nodes as allocated, or else as requested."""
     total = {"ncpus": 0.0, "ngpus": 0.0}
     size = re.fullmatch(r"(\d+)([kmgtp]?)([bw]?)", known.get("Resource_List.mem", "").lower())  # words have 8 bytes
     memory = int(size[1]) * 1024 ** " kmgtp".index(size[2] or " ") * (8 if size[3] == "w" else 1) if size else None
@@ -161,7 +159,7 @@ def _of_lsb_acct(log: JobLog) -> Records:
 
 
 def _counted(hosts: list[str]) -> list[str]:
-    """Return one host per slot: 4*n1 becomes n1 four times."""
+    """Return hosts with one entry per slot: 4*n1 becomes n1, n1, n1, n1."""
     pairs = [host.rpartition("*") for host in hosts]
     return [name for count, _, name in pairs for _ in range(int(count) if count.isdecimal() else 1)]
 
@@ -190,7 +188,6 @@ def _of_bacct(log: JobLog) -> Records:
 
 
 def _bacct_job(log: JobLog, line: int, block: list[str]) -> Record | None:
-    """Return a job of bacct -l; wrapped lines, which begin with spaces, are joined."""
     text = ""
     for part in block:
         text += part.strip() if part.startswith(" " * 10) else f"\n{part}"
@@ -215,7 +212,6 @@ def _bacct_job(log: JobLog, line: int, block: list[str]) -> Record | None:
 
 
 def _year_of(date: str) -> int:
-    """Return the last year up to 2037 in which a date had its day of the week."""
     day, month, number, _ = date.split()
     for year in range(2037, 1999, -1):
         try:
@@ -259,7 +255,7 @@ def _of_sge(log: JobLog) -> Records:
 
 @job_log
 def ray(log: JobLog, *, attempts: Attempts = "separate") -> JobLog:
-    """Tasks of Ray (ray list tasks --detail --format json), or its jobs (/api/jobs/)."""
+    """Tasks of Ray (ray list tasks --detail --format json) or jobs (from /api/jobs/)."""
     return read_records(log, _of_ray(log), "epoch ms", attempts=attempts)
 
 

@@ -4,9 +4,9 @@
     max_instance_per_node,creation_time,scheduled_time,deletion_time
 
 Instances on CPU nodes (role CN) and on GPU nodes (role HN) use cores, GPUs and GiB of memory; limits equal requests.
-The role is the class and the application is the user.  Times are seconds since the trace began.  Blank times are
-outside the trace: an instance without creation_time arrives at time 0, one without deletion_time stays until the trace
-ends, which is its latest time unless `end` is given; both are counted.  These instances serve for weeks: their
+The role is the class and the application is the user.  Times are seconds since the trace began.  A blank time lies
+outside the trace: an instance without creation_time arrives at time 0, one without deletion_time runs until the trace
+ends, which is its latest time unless `end` is given.  Blank times are counted.  These instances serve for weeks: their
 durations are times of presence, not of work.
 
 `rdma` (percent of a network card) and `max_per_node` (limit of instances of one application) are stored, but nothing
@@ -41,7 +41,6 @@ def read(log: JobLog, *, end: Seconds | None = None) -> JobLog:
 
 
 def _latest(log: JobLog) -> float:
-    """Return the latest time in the file, in an additional pass over it."""
     rows = CsvTable(JobLog(log.path, LogCut()), TIMES)
     return max((float(cell) for _, cells in rows for cell in cells if NUMBER.fullmatch(cell)), default=0.0)
 

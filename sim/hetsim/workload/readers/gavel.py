@@ -1,18 +1,19 @@
 """Gavel's traces (`format: gavel`): steps of training, throughputs by GPU type.
 
-Columns are separated by tabs, without a header.  Ten of them: job type, command, working directory, argument of the
-steps, needs data (0 or 1), steps, scale (GPUs), priority weight, SLO, arrival; or seven: job type, command, argument of
-the steps, needs data, steps, arrival, scale.  `throughputs` is a JSON file: GPU type -> "('job type', scale)" -> "null"
--> steps per second alone, or the other job -> steps per second of the two together.  A job takes steps / throughput on
-each type (`gpu_time.TYPE`); it cannot run on a type with a throughput of 0.  The priority weight is the weight of a
-job; an SLO above 0 is stored unchanged in the column `slo`.  Skipped and counted: jobs of a type and scale that the
-table lacks.  A type `..._unconsolidated` applies to jobs spread over more nodes than necessary; it is read only if
-`types` names it.
+Rows have no header; tabs separate ten columns: job type, command, working directory, argument of the steps, needs data
+(0 or 1), steps, scale (GPUs), priority weight, SLO, arrival; or seven: job type, command, argument of the steps, needs
+data, steps, arrival, scale.  `throughputs` is a JSON file that maps GPU type -> "('job type', scale)" -> either "null"
+-> steps per second of the job alone, or another job -> steps per second of both while they share a GPU.  A job takes
+steps / throughput on each type (`gpu_time.TYPE`); it cannot run on a type with a throughput of 0.  The priority weight
+is the weight of a job; an SLO above 0 is stored unchanged in the column `slo`.  Skipped and counted: jobs whose type
+and scale are not in the table.  A type `..._unconsolidated` applies to jobs spread over more nodes than necessary; it
+is read only if `types` names it.
 
-`table_of(path)` reads the table only; `together` contains the pairs, as fractions of each job's speed alone: a pair of
-zeros means that the two jobs cannot share a GPU, and becomes None.  `cluster: {trace: {format: gavel_gpus, path: ...,
-gpus: {v100: 8}}}` makes nodes with GPUs that run two jobs at once; jobs on one GPU slow each other down as the table
-states for their job types, which are the classes of the jobs; the policies `sharing` and `gandiva` form such pairs.
+`table_of(path)` reads the table only.  Its `together` contains the speeds of pairs, as fractions of each job's speed
+alone; if both are zero, the two jobs cannot share a GPU, and the entry is None.  `cluster: {trace: {format: gavel_gpus,
+path: ..., gpus: {v100: 8}}}` makes nodes with GPUs that run two jobs at once.  Jobs on one GPU slow each other down as
+the table states for their job types, which are the classes of the jobs.  The policies `sharing` and `gandiva` form such
+pairs.
 Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
 Deep Learning Workloads (OSDI 2020).
 """
@@ -41,7 +42,7 @@ Job = tuple[str, int]  # job type and scale
 
 @dataclass
 class Throughputs:
-    """Steps per second by GPU type: of jobs alone, and of pairs sharing a GPU."""
+    """Steps per second by GPU type, for jobs alone and for pairs that share a GPU."""
 
     alone: dict[str, dict[Job, float]] = field(default_factory=dict)
     together: dict[str, dict[tuple[Job, Job], tuple[float, float] | None]] = field(default_factory=dict)
@@ -127,7 +128,7 @@ def nodes(
 
 
 def slowdowns(known: Throughputs, kind: str) -> dict[str, dict[str, float | None]]:
-    """Return slowdowns by job type and co-located type; None if they cannot pair."""
+    """Return slowdowns by job type and co-located type; None: they cannot share a GPU."""
     ratios: dict[str, dict[str, float | None]] = {}
     for ((one, scale), (other, beside)), shares in known.together[kind].items():
         if scale == beside == 1:
@@ -187,7 +188,7 @@ def _speed(value: Any, fail: Any, text: str) -> float:
 
 
 def _job_of(text: str) -> Job | None:
-    """Parse text such as `('ResNet-18 (batch size 16)', 1)`; None if not a job type."""
+    """Parse a key such as `('ResNet-18 (batch size 16)', 1)`; None for other texts."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -4,10 +4,10 @@ Helios was published by SenseTime, Acme by Shanghai AI Laboratory.
 
     job_id,user,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,...
 
-Helios also has vc, the virtual cluster.  Acme (the clusters Seren and Kalos) has type, which becomes the class, and
-Kalos mem_per_pod_GB, which times the number of nodes is the memory; Acme is implemented from the example rows in its
-documentation.  Jobs without a GPU run on their cores.  The state becomes the column `status`.  Skipped and counted:
-jobs without a start or an end.
+Helios also has vc, the virtual cluster.  Acme (the clusters Seren and Kalos) has type, which becomes the class; Kalos
+also has mem_per_pod_GB, and its product with the number of nodes is the memory.  Acme is implemented from the example
+rows in its documentation.  Jobs without a GPU run on their cores.  The state becomes the column `status`.  Skipped and
+counted: jobs without a start or an end.
 References: Hu, Sun, Yan, Wen, Zhang, Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU
 Datacenters (SC 2021); Hu, Ye, Wang, et al., Characterization of Large Language Model Development in the Datacenter
 (NSDI 2024).
@@ -44,7 +44,6 @@ def acme(log: JobLog) -> JobLog:
 
 
 def _job(log: JobLog, line: int, cells: list[str], **further: float | str | None) -> None:
-    """Add a row as a job if it started and ended; count it as skipped otherwise."""
     id_, user, gpu_cell, cpu_cell, state, *times = cells
     gpus, cpus = log.number(line, "gpu_num", gpu_cell), log.number(line, "cpu_num", cpu_cell, blank=0.0)
     came = log.date(line, "submit_time", times[0])

@@ -3,20 +3,20 @@
     512 16
     25137.5  52468.0  150206.8 ...
 
-The optional first line is `tasks machines`; then follow the times, task after task with one number per machine, with
+The optional first line is `tasks machines`.  Then the times follow, task after task with one number per machine, with
 any number per line.  The published files of HCSP, from 512 tasks on 16 machines to 4,096 on 128, have a third number on
 the first line, which is ignored: how the machines differ (0 consistently, 1 partly consistently, 2 inconsistently).  -1
 means that the task cannot run on the machine, as in task-graph files.  Blank lines and lines that begin with # are
 skipped; a file may be compressed with gzip.
 
 The number of machines is determined, in this order, by the first line, by the option `machines` or the number of
-`types`, or by lines of equal length.  Published files with one number a line and no first line need `machines`; those
+`types`, or by lines of equal length.  Published files with one number per line and no first line need `machines`; those
 of 8,192 numbers, the size of all instances of Braun et al., are read as 512 tasks on 16 machines, with a note.
 
 Each machine becomes a GPU type of its own, `m0`, `m1`, ... or as `types` says, so that a cluster has one GPU of each:
-`gpus: [{type: m0}, {type: m1}]`.  GPU modes use no cores, so that the machines are independent of each other; CPU types
-would not be, since cores are shared by the tasks of a node.  The name `cpu` in `types` makes a column the time on a
-core, and `gpu` that on any GPU of speed 1.
+`gpus: [{type: m0}, {type: m1}]`.  Tasks on GPUs use no cores, so that the machines are independent; machines modeled as
+CPUs would depend on each other, since the tasks of a node share its cores.  If `types` names a column `cpu`, it is the
+time on a core; `gpu` is the time on any GPU of speed 1.
 """
 
 from collections import Counter
@@ -106,7 +106,7 @@ class _Reader(ReadFile):
         return tasks, machines
 
     def _checked(self, rows: Rows, first: int | None, tasks: int, machines: int) -> int:
-        """Return the first line's number of machines, after comparing it with the file."""
+        """Return the number of machines on the first line, after a check against the file."""
         count = sum(len(cells) for _, cells in rows)
         if self.declared is not None and self.declared != machines:
             source = "types names" if self.types is not None else "the option machines says"
@@ -123,7 +123,6 @@ class _Reader(ReadFile):
         return machines
 
     def _machines(self, rows: Rows) -> int:
-        """Return the number of machines of a file whose first line does not state it."""
         widths = Counter(len(cells) for _, cells in rows)
         width, often = widths.most_common(1)[0]
         count = sum(len(cells) for _, cells in rows)
@@ -161,7 +160,6 @@ class _Reader(ReadFile):
         return machines
 
     def _name_odd_lines(self, rows: Rows, machines: int) -> None:
-        """If most lines are tasks, report the others as mistakes."""
         odd = [(number, len(cells)) for number, cells in rows if len(cells) != machines]
         if machines > 1 and 2 * len(odd) < len(rows):
             for number, count in odd:

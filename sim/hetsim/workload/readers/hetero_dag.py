@@ -9,13 +9,13 @@ task has no version for that device.  The published files state no unit; judging
 milliseconds.  Blank lines and lines that begin with # are skipped; a file may be compressed with gzip.
 
 The number of GPU columns is the number of names in `types`, or else is inferred from the whole file: rows of 3 columns,
-or a fourth with a comma, mean one; rows of 5 columns, or a fourth that can only be a time, mean two.  The more frequent
-evidence decides, and the other rows are reported.  Where all rows have 4 columns the fourth must be a time, since a
-graph without cycles has a task without predecessors; if every fourth value could also be a predecessor, the file is
-rejected until `types` is given.
+or a fourth with a comma, indicate one; rows of 5 columns, or a fourth that can only be a time, indicate two.  The more
+frequent evidence decides, and the other rows are reported.  If all rows have 4 columns, the fourth must be a time,
+since a graph without cycles has a task without predecessors; if every fourth value could also be a predecessor, the
+file is rejected until `types` is given.
 
-The column of a type is `gpu_time.TYPE`, the time on that type; that of the type `gpu` is `gpu_time`, the time on a GPU
-of speed 1.  Without `types` the columns are those of `gpu` and `gpu2`.
+The times on the GPU type T are the column `gpu_time.T`; the times on the type `gpu` are the column `gpu_time`, for a
+GPU of speed 1.  Without `types` the types are `gpu` and `gpu2`.
 """
 
 import re
@@ -38,10 +38,11 @@ GpuTypes = Annotated[text_rows.Types, forbid(lambda types: "cpu" in types, _CPU_
 def read(
     path: ExistingFile, *, unit: TimeUnit = "ms", types: GpuTypes | None = None, independent: text_rows.Flag = False
 ) -> TaskTable:
-    """A task graph: rows `id cpu_time gpu_time [gpu2_time] [pred,pred]`; -1: never.
+    """A task graph: rows `id cpu_time gpu_time [gpu2_time] [predecessor,...]`.
 
-    `unit` is the unit of the times, `types` names the types of the GPU columns (default: gpu, or gpu and gpu2), and
-    `independent: true` ignores the predecessors, which may then be missing in the file.
+    A time of -1 means that the task cannot run on the device.  `unit` is the unit of the times, `types` names the types
+    of the GPU columns (default: gpu, or gpu and gpu2), and `independent: true` ignores the predecessors, which may then
+    be missing in the file.
     """
     return _Reader(Path(path), unit, types, independent).table()
 

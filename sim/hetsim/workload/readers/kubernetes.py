@@ -1,6 +1,7 @@
 """Pods and nodes of Kubernetes, as `kubectl get -o json` prints them.
 
-    kubectl get pods --all-namespaces -o json > pods.json kubectl get nodes -o json > nodes.json
+    kubectl get pods --all-namespaces -o json > pods.json
+    kubectl get nodes -o json > nodes.json
 
 The list may be that of kubectl, a JSON list, or JSON lines of pods or of watch events ({"type": ..., "object": POD}),
 of which the last event of a pod counts.  A pod occupies the requests of its containers together (or of one of its init
@@ -12,8 +13,8 @@ gpu.intel.com/product) restricts it to that type.  The node is `recorded_node`, 
 `status`, and the label `user_label` (default: user) the user.
 
 Pods of one gang are one job with their total resources, named after the gang: by the first label or annotation of
-Volcano, Kubeflow, JobSet, Kueue, Ray and the coscheduling plug-in that a pod has, or by that of `gang: {by: LABEL}`;
-`gang: false` takes each pod as a job.
+Volcano, Kubeflow, JobSet, Kueue, Ray and the coscheduling plug-in that a pod has, or by the label that
+`gang: {by: LABEL}` names; with `gang: false` each pod is a job.
 
 Skipped and counted: pods that never started, that still run, that request nothing, or that request GPUs of two makes.
 Counted and read: pods that request a resource that is not supported, such as a MIG slice (nvidia.com/mig-1g.10gb) or a
@@ -101,7 +102,6 @@ def read(log: JobLog, *, user_label: Named = "user", gang: GangOf | Literal[Fals
 
 
 def _pods(log: JobLog) -> Iterator[tuple[int, Any]]:
-    """Yield line and pod: of a list, an object with items, or an object per line."""
     sign = first_sign(log.path)
     first = _object(next(log.filled_lines())[1]) if sign == "{" else None
     if first is None or not {"metadata", "object"} & set(first):
@@ -188,7 +188,7 @@ def _unusable(held: dict[str, float]) -> str:
 
 
 def _product(spec: dict[str, Any], held: dict[str, float], line: int, makes: dict[str, list[int]]) -> Any:
-    """Return the GPU type that a pod requires; by default its resource's maker."""
+    """Return the GPU product that a pod selects; else count it under the GPU's maker."""
     if (make := next(iter(_makes(held)), None)) is None:
         return ""
     product = (spec.get("nodeSelector") or {}).get(GPUS[make][0])
@@ -270,7 +270,6 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
 
 
 def _up(node: dict[str, Any]) -> bool:
-    """Return True if pods may run on a node; one without conditions counts as ready."""
     if (node.get("spec") or {}).get("unschedulable"):
         return False
     conditions = (node.get("status") or {}).get("conditions") or []

@@ -1,7 +1,8 @@
 """The objects of Kueue (`kueue_objects`), as kubectl prints them.
 
-    kubectl get clusterqueues,cohorts,resourceflavors,localqueues,workloads,topologies -A -o json > k.json kubectl get
-    nodes -o json > n.json hetsim trace convert k.json site.yaml --format kueue_objects --option nodes=n.json
+    kubectl get clusterqueues,cohorts,resourceflavors,localqueues,workloads,topologies -A -o json > k.json
+    kubectl get nodes -o json > n.json
+    hetsim trace convert k.json site.yaml --format kueue_objects --option nodes=n.json
 
 Nodes are those of n.json, in racks by the level of the topology above the host; each flavor is a partition of the nodes
 with its labels.  A conversion also writes `policy:`, with the cluster queues, cohorts and flavors as parameters of
@@ -51,7 +52,7 @@ class KueueObjects:
         self.labels = {name: one["metadata"].get("labels") or {} for name, (_, one) in there.items()}
 
     def each(self, kind: str, make: Callable[[str, int, dict[str, Any]], Any]) -> dict[str, Any]:
-        """Return, by name, the result of `make` for each object of a kind."""
+        """Return, by name, `make(name, line, object)` of each object of a kind."""
         made = {}
         for name, (line, one) in self.kinds.get(kind, {}).items():
             try:
@@ -112,7 +113,10 @@ class KueueObjects:
         return [job for job, end in made if end is None], over
 
     def job(self, name: str, line: int, one: dict[str, Any]) -> tuple[SnapshotJob, float | None] | None:
-        """Return a workload as a job, with its end: None if not over, NaN if unknown."""
+        """Return a workload as a job, with its end; None if it is skipped.
+
+        The end is None if the job has not ended, and NaN if its time is unknown.
+        """
         spec, status, meta = one["spec"], one.get("status") or {}, one["metadata"]
         says = {row["type"]: row for row in status.get("conditions") or ()}
         queue = (status.get("admission") or {}).get("clusterQueue") or self._queue_of.get(
@@ -136,7 +140,7 @@ class KueueObjects:
 
 
 def unreadable(error: Exception) -> str:
-    """Return why an object cannot be read, from the error that reading it raised."""
+    """Return why an object cannot be read, from the error that was raised."""
     if isinstance(error, KeyError):
         return f"the key {error} is missing"
     return str(error) if isinstance(error, ValueError) else "a field does not have the type that Kueue defines"
@@ -195,7 +199,7 @@ def nodes(
 def policy_and_notes(
     path: str, *, nodes: str, fair_sharing: bool = False, **_: Any
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return `policy:` of the objects in a file, and notes on what it omits."""
+    """Return `policy:` for the objects in a file, and notes on what it omits."""
     objects = KueueObjects(Path(path), Path(nodes))
     return {"policy": {"scheduler": objects.policy(fair_sharing)}}, [f"{path}: {note}" for note in objects.notes]
 

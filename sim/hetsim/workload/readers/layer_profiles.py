@@ -3,8 +3,9 @@
 PipeDream: one line per layer (`node4 -- Conv2d(...) -- forward_compute_time=0.5, backward_compute_time=1.1,
 activation_size=1024.0, parameter_size=64.0`; milliseconds and bytes), then one line per edge that begins with a tab.
 
-Table: CSV with the columns layer, activations, weights (bytes) and forward, backward (seconds); instead of or in
-addition to the times a column of seconds per type of device, such as seconds.npu.  Rows are in the order of the layers.
+Table: CSV with the columns layer, activations, weights (bytes) and forward, backward (seconds).  Further columns such
+as seconds.npu contain the seconds on a type of device; they may replace the other times.  Rows are in the order of the
+layers.
 """
 
 import csv
@@ -28,7 +29,7 @@ ON = "seconds."
 
 
 def read_profile(path: str | Path) -> Cuts:
-    """Read where a network can be cut; ScenarioError names the line."""
+    """Read a network's layers and its possible cuts; ScenarioError names the line."""
     path = Path(path)
     try:
         with open_text(path, newline=None) as source:
@@ -54,7 +55,7 @@ def _number(text: str, what: str, file: str, line: int, column: int | None) -> f
 
 
 def _column(raw: str, place: int) -> int | None:
-    """Return the column (from 1) where a cell begins; None inside open quotes."""
+    """Return the column (from 1) at which a cell begins; None if a quote is open."""
     if raw.count('"') % 2:
         return None
     commas, quoted = 0, False
@@ -101,7 +102,6 @@ def _table(text: str, file: str) -> Cuts:
 
 
 def _check_header(header: list[str], devices: list[str], lines: list[str], file: str) -> None:
-    """Raise ScenarioError for columns that are missing, unknown, or duplicated."""
     needed = ["layer", "activations", *(() if devices else ("forward",))]
     wrong: list[tuple[str, int | None]] = []
     wrong += [(f'the column "{name}" is missing', None) for name in needed if name not in header]
@@ -116,7 +116,6 @@ def _check_header(header: list[str], devices: list[str], lines: list[str], file:
 
 
 def _check_times(layers: list[Layer], header: list[str], first: str, file: str) -> None:
-    """Raise ScenarioError for a time column that is 0 for every layer."""
     devices = [name for name in header if name.startswith(ON)]
     empty = [name for name in devices if not any((one.on or {})[name[len(ON) :]] for one in layers)]
     general = any(one.seconds for one in layers)
@@ -130,7 +129,7 @@ def _check_times(layers: list[Layer], header: list[str], first: str, file: str) 
 
 
 def _pipedream(text: str, file: str) -> Cuts:
-    """Return the cuts of PipeDream's text; inputs cost nothing and are in stage one."""
+    """Return the cuts in PipeDream's text; input layers are free, and in stage 1."""
     layers: dict[str, Layer] = {}
     after: dict[str, list[str]] = {}
     into: dict[str, list[str]] = {}
@@ -185,7 +184,7 @@ def _remove(name: str, layers: dict[str, Layer], after: dict[str, list[str]], in
 
 
 def _cuts(layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str, list[str]], file: str) -> Cuts:
-    """Return PipeDream's states: antichains from first to last layer, in order."""
+    """Return all cuts of the graph (antichains of layers), in topological order."""
     order = _sorted(layers, after, into, file)
     ancestors: dict[str, frozenset[str]] = {}
     for name in order:
@@ -227,10 +226,10 @@ class _Antichains:
         self.after, self.ancestors = after, ancestors
 
     def augmented(self, antichain: Iterable[str]) -> list[str]:
-        """Return an antichain with the earlier layers from which branches lead on.
+        """Return an antichain with the earlier layers that also feed layers after it.
 
-        Like PipeDream, also if all branches are inside the cut: a cut through the middle of branches then counts their
-        branching layer as sent, though nothing after the cut reads it.
+        As in PipeDream, a layer counts even if all branches behind it are inside the cut: a cut through the middle of
+        branches then counts their branching layer as sent, though nothing after the cut reads it.
         """
         antichain = list(antichain)
         extra = dict.fromkeys(
@@ -242,7 +241,6 @@ class _Antichains:
         return [*extra, *antichain]
 
     def next(self, antichain: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        """Yield the antichains that are one layer further."""
         wide = self.augmented(antichain)
         for old in dict.fromkeys(wide):
             for new in self.after.get(old, ()):
@@ -253,7 +251,6 @@ class _Antichains:
 
 
 def _sorted(layers: dict[str, Layer], after: dict, into: dict, file: str) -> list[str]:
-    """Return layers in topological order; ScenarioError for a cycle."""
     waiting = {name: len(into.get(name, ())) for name in layers}
     ready = deque(name for name in layers if not waiting[name])
     ordered = []
@@ -270,7 +267,6 @@ def _sorted(layers: dict[str, Layer], after: dict, into: dict, file: str) -> lis
 
 
 def _topological(first: tuple[str, ...], later: dict) -> list[tuple[str, ...]]:
-    """Return antichains depth first, the last finished first."""
     order, seen, stack = [], {first}, [(first, iter(later[first]))]
     while stack:
         here, rest = stack[-1]

@@ -2,8 +2,8 @@
 
 Pods: name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, qos, pod_phase, creation_time, deletion_time,
 scheduled_time.  A pod with one GPU uses gpu_milli thousandths of it; a pod with several uses them whole.  `gpu_spec`
-names the types a pod may run on, alternatives separated by a bar.  A pod ran from `scheduled_time` to `deletion_time`;
-the deletion of a pod that still ran is the end of the trace.  Times are seconds.
+names the types that a pod may run on, separated by |.  A pod ran from `scheduled_time` to `deletion_time`; for a pod
+that still ran, `deletion_time` is the end of the trace.  Times are seconds.
 
 Skipped and counted: pods that never started, and those that ended before they began.  `qos` becomes the class, the
 phase the column `status`.  Most pods arrive after day 115: `since: 9961302 s` skips earlier pods.  A list of pods

@@ -6,11 +6,11 @@
 
 `path` is the task table, the options `jobs` and `instances` name the other tables; the files have no header (a header
 is skipped).  Each task occupies its plan (hundredths of cores and GPUs, GB) times its instances: whole GPUs as one
-gang, fractions of a GPU as one task per instance.  A task arrived when its job began (without a job table, when the
-task began), started with its first instance and ran until the last instance ended, or as the task table states.
-`gpu_type` restricts it to that type, MISC to none.  User and status are those of job and task.  Times are seconds.  The
-join stores the start and the user of each job (about 40 bytes), and the first start, the last end and the machine of
-each task (about 60 bytes), whatever the number of instances.
+gang, fractions of a GPU as one task per instance.  A task arrived when its job began, and ran from the start of its
+first instance to the end of its last.  Without a job table it arrived when it began; without an instance table it ran
+as the task table states.  `gpu_type` restricts a task to that type; MISC means any type.  User and status are those of
+job and task.  Times are seconds.  The join stores the start and the user of each job (about 40 bytes), and the first
+start, the last end and the machine of each task (about 60 bytes), whatever the number of instances.
 
 Skipped and counted: tasks without a start or an end, and those that planned neither cores nor GPUs.  Implemented from
 the example rows in its documentation.
@@ -39,7 +39,7 @@ Merge = Literal["last", "least", "most"]
 
 
 class Texts:
-    """Table of texts; each distinct text has a number."""
+    """Table of texts, in which each distinct text has a number."""
 
     def __init__(self) -> None:
         self.codes: dict[str, int] = {}
@@ -56,11 +56,11 @@ class Texts:
 
 
 class Keyed:
-    """Rows of numbers by key; rows with equal keys merge, column by column.
+    """Rows of numbers by key; rows with equal keys are merged.
 
-    `merge` states how: `last` takes the value added last, `least` the minimum, `most` the maximum.  Columns are of
-    array's types `d` or `i`.  A key takes 16 bytes (a hash of its text that no two texts share), a number 8 and a
-    number of a repeated text 4; half as much again while rows are added.
+    The second value of each column states how: `last` uses the value added last, `least` the minimum, `most` the
+    maximum. A row needs 16 bytes for the hash of its key, 8 for each float and 4 for each whole number; half as much
+    again while rows are added.
     """
 
     def __init__(self, **columns: tuple[Literal["d", "i"], Merge]):
@@ -101,7 +101,6 @@ class Keyed:
         self._added: list[array[Any]] = [array(kind) for kind in self._kinds()]
 
     def _merge(self) -> None:
-        """Merge the added rows into the sorted rows, one column after the other."""
         if not self._keys:
             return
         keys, added = np.frombuffer(self._keys, "q").reshape(-1, 2), self._added
@@ -148,7 +147,7 @@ class Owner(NamedTuple):
 
 
 class InstanceSpan(NamedTuple):
-    """First start, last end and machine of a task's instances; no machine if several."""
+    """First start, last end and machine of a task's instances; "" if several machines."""
 
     start: float
     end: float
@@ -247,7 +246,6 @@ def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Attem
 
 
 def _why_left_out(start: float, end: float, cpu: float, gpu: float, status: str) -> str:
-    """Return why a task cannot be replayed, or ""."""
     if math.isnan(start) or math.isnan(end):
         return f"no start or no end ({status or 'no status'})"
     if end < start:

@@ -94,7 +94,7 @@ def _native(log: JobLog, line: int, job: Any, which: str) -> None:
 
 
 def _attempt(log: JobLog, line: int, attempt: Any) -> tuple[float | None, float | None, int, list[str]] | None:
-    """Return begin, end, GPUs and machines of an attempt; None after a problem."""
+    """Return start, end, GPUs and machines of an attempt; None after a problem."""
     detail = attempt.get("detail") if isinstance(attempt, dict) else None
     if not isinstance(attempt, dict) or not isinstance(detail or [], list):
         log.wrong(line, "attempts", "an attempt must be an object with start_time, end_time and detail")

@@ -40,7 +40,7 @@ def mooncake(path: ExistingFile, **cut: Any) -> TaskTable:
 
     `timestamp` is in ms.  `hash_ids` identify the blocks of 512 prompt tokens together with everything before them, so
     that equal ids mean a common prefix that a prefix cache would find; they become `TaskTable.hash_ids`.  A file may be
-    compressed with gzip.  Options are those of all request traces (see `hetsim.workload.rows.request_rows`).
+    compressed with gzip.
     Reference: Qin, Li, He, Cui, Ren, Zhang, Wu, Zheng, Xu, Mooncake: Trading More Storage for Less Computation (FAST
     2025).
     """
@@ -48,10 +48,7 @@ def mooncake(path: ExistingFile, **cut: Any) -> TaskTable:
 
 
 class _Reader:
-    """Reader of lines of JSON.
-
-    {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 2353, 2354]}
-    """
+    """Reader of JSON lines with timestamp, input_length, output_length and hash_ids."""
 
     def __init__(self, requests: RequestRows):
         self.requests = requests
@@ -104,7 +101,6 @@ class _Reader:
 
 
 def _cell(value: Any) -> str:
-    """Return a number as a table cell would show it, and other values as text."""
     return repr(value) if isinstance(value, float | int) and not isinstance(value, bool) else f"{value}" or '""'
 
 
@@ -118,8 +114,8 @@ def azure_llm(path: ExistingFile, **cut: Any) -> TaskTable:
     `since` and `until` select a time window, `time_scale` stretches it, `sample` selects a share of the requests, and
     `sort` accepts unordered rows.
 
-    Time stamps have up to nine fractional digits (published: seven, or six and a zone), which are kept exactly; time 0
-    is that of the first request.  Options are those of all request traces (see `hetsim.workload.rows.request_rows`).
+    Time stamps have up to nine fractional digits (published: seven, or six and a zone), which are read exactly; time 0
+    is that of the first request.
     Reference: Patel, Choukse, Zhang, Shah, Goiri, Maleki, Bianchini, Splitwise: Efficient Generative LLM Inference
     Using Phase Splitting (ISCA 2024).
     """
@@ -137,8 +133,7 @@ def burstgpt(path: ExistingFile, *, model: str | None = None, failures: Flag = F
 
     Newer releases also have `Session ID` and `Elapsed time`; all releases can be read.  Times are seconds from the
     first day's midnight.  The model becomes the class of a request, the session its user, and the recorded response
-    time the column `elapsed`.  Requests without response tokens failed and are skipped, unless `failures:  true`.
-    Further options are those of all request traces (see `hetsim.workload.rows.request_rows`).
+    time the column `elapsed`.  Requests without response tokens failed; they are skipped unless `failures: true`.
     Reference: Wang, Chen, Li, Kang, Fang, Zhou, Zheng, Tang, He, Guo, Wang, Wang, Zhou, Chu, BurstGPT: A Real-World
     Workload Dataset to Optimize LLM Serving Systems (KDD 2025).
     """
@@ -180,8 +175,7 @@ def plain(path: ExistingFile, **cut: Any) -> TaskTable:
     `sort` accepts unordered rows.
 
     Columns: arrival (seconds), prompt_tokens, output_tokens; optional: class, user, and hash_ids (whole numbers
-    separated by `;`).  Only `arrival` is required; without token columns the requests have no tokens.  Options are
-    those of all request traces (see `hetsim.workload.rows.request_rows`).
+    separated by `;`).  Only `arrival` is required; without token columns the requests have no tokens.
     """
     requests = RequestRows(Path(path), cut, ("class", "user"))
     columns = RequestColumns(requests, PLAIN)
@@ -207,7 +201,7 @@ def _days(day: str) -> int | None:
 
 
 def nanoseconds_of(stamp: str) -> tuple[int, str]:
-    """Return the nanoseconds since 1970 of a time stamp, and a problem or ""."""
+    """Return a time stamp as nanoseconds since 1970, and a problem ("": none)."""
     if (match := _STAMP.fullmatch(stamp)) is None:
         return 0, f"{shown(stamp)} is not a time stamp such as 2023-11-16 18:17:03.9799600"
     day, hours, minutes, seconds, digits = match.groups("")
@@ -221,14 +215,12 @@ def nanoseconds_of(stamp: str) -> tuple[int, str]:
 
 
 def _elapsed(cell: str) -> tuple[float, str]:
-    """Return the seconds in a cell (NaN if blank), and a problem or ""."""
     if cell and (not NUMBER.fullmatch(cell) or float(cell) < 0):
         return 0.0, f"{shown(cell)} is not a number of seconds"
     return float(cell or math.nan), ""
 
 
 def _ids(cell: str) -> tuple[tuple[int, ...], str]:
-    """Return the ids of a prompt's blocks, and a problem or ""."""
     parts = cell.split(";") if cell else []
     if not all(part.isascii() and part.isdigit() and len(part) < 20 and int(part) <= LARGEST_ID for part in parts):
         return (), "must be whole numbers separated by ;"

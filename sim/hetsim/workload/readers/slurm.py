@@ -135,7 +135,6 @@ def _job(log: JobLog, times: JobTimes, line: int, row: dict[str, Any], whole: st
 
 
 def _details(log: JobLog, line: int, cell: dict[str, str], places: list[str], allowed: float) -> dict[str, float | str]:
-    """Return a job's columns besides times and resources; `allowed`: its time limit."""
     labels = {"status": cell["State"].split(" ")[0], "recorded_node": "|".join(places)}
     labels |= {column.lower(): cell[column] for column in ("User", "Partition", "Account", "QOS")}
     row: dict[str, float | str] = {key: value for key, value in labels.items() if value}
@@ -192,7 +191,10 @@ def _bytes(text: str) -> float:
 
 
 def limit_of(log: JobLog, line: int, cell: str, column: str = "Timelimit") -> float | None:
-    """Return the seconds of `1-02:03:04`, `03:04` or `30` (minutes); NaN: no limit."""
+    """Return the seconds of `1-02:03:04`, `03:04` or `30` (minutes).
+
+    NaN if the job has no limit; None after a problem.
+    """
     if cell in NO_LIMIT:
         return math.nan
     seconds = 60.0 * int(cell) if cell.isdecimal() else clock(cell)
@@ -234,7 +236,6 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
 
 
 def _is_down(log: JobLog, line: int, text: str) -> bool:
-    """Return True if a node in a state such as `IDLE+DRAIN` accepts no jobs."""
     states = re.sub(r"[*~#%$@^!-]", "", text).upper().split("+") if text else []
     for state in states:
         if state not in DOWN and state not in TAKES_JOBS:

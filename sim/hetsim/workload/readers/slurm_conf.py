@@ -5,7 +5,7 @@
 
 Nodes are those of NodeName, with the partitions whose Nodes name them.  A conversion also writes `site:`, with the
 limits and tiers of partitions, and `policy:`, with the weights, times and intervals of `slurm_multifactor`; settings
-that slurm.conf omits have Slurm's defaults (22.05).  Scheduling keys without a counterpart are named in a note.  sshare
+that slurm.conf omits have Slurm's defaults (22.05).  A note names keys about scheduling that are not modeled.  sshare
 provides the tree of accounts, the shares of users, and their usage: GPU seconds of GrpTRESRaw if that column exists,
 else RawUsage, in the units that the site bills.
 Reference: slurm.conf(5), sshare(1), Slurm Workload Manager 22.05 (SchedMD).
@@ -111,7 +111,7 @@ class SlurmConf:
         return self.keys.get(key.lower(), (0, usual))[1]
 
     def seconds(self, line: int, key: str, text: str) -> float:
-        """Return the seconds of 7-0 (days-hours) or 5 (minutes); inf without a limit."""
+        """Return the seconds of a time such as 7-0 (7 days) or 5 (minutes); inf: no limit."""
         limit = limit_of(self.log, line, "" if text.upper() in ("INFINITE", "UNLIMITED", "NONE", "-1") else text, key)
         return math.inf if limit is None or math.isnan(limit) else limit
 
@@ -179,7 +179,6 @@ class SlurmConf:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield number and text of non-empty lines; a backslash joins the next line."""
     begun, start = "", 0
     for number, text in numbered_lines(path, LONGEST_LINE):
         text = text.partition("#")[0].rstrip()
@@ -191,7 +190,10 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def nodes(path: ExistingFile, *, types: TypeNames | None = None, sshare: ExistingFile | None = None) -> list[Any]:
-    """The nodes of slurm.conf; `sshare` only adds to what a conversion writes."""
+    """The nodes of slurm.conf.
+
+    `sshare` (a file of accounts, shares and usage) does not affect the nodes; a conversion adds it to `policy:`.
+    """
     return SlurmConf(Path(path), types or {}).nodes
 
 
@@ -216,7 +218,7 @@ nodes.more = site_and_policy  # type: ignore[attr-defined]
 def shares_and_usage(path: Path, tree: bool = True) -> tuple[dict[str, Any], list[str]]:
     """Return the parameters accounts, shares and usage from sshare -P, and notes.
 
-    tree: return the tree of accounts, for Fair Tree.
+    tree: return the tree of accounts, which the method Fair Tree requires.
     """
     log, columns = JobLog(path, LogCut()), list[str]()
     accounts, above, notes = dict[str, dict[str, Any]](), list[tuple[int, str]](), dict[str, None]()

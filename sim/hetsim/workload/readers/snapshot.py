@@ -5,11 +5,11 @@
 Any columns in any order, separated by bars; required are JOBID, PARTITION, USER, STATE (or ST), SUBMIT_TIME,
 START_TIME, TIME_LIMIT and CPUS.  START_TIME of a waiting job is the start that Slurm expects, if any.  TRES_PER_NODE
 (or GRES) contains the GPUs per node, for NODES nodes; GPUs requested per job or per task (--gpus) appear only in
-TRES_ALLOC (squeue -O tres-alloc), which has precedence.  In waiting arrays (12_[1-8%4]) each task is a job; in lists
-that squeue truncates (12_[1,3,5...]) the listed tasks are.  A job that waits in several partitions may have a line for
-each, and the first line counts.  Jobs with devices (RUNNING, COMPLETING, SUSPENDED, ...) run and PENDING jobs wait,
-except jobs that a hold, a dependency or a begin time blocks (JobHeldUser, Dependency, BeginTime, ...): these are
-skipped and counted, since squeue does not print when they may start.
+TRES_ALLOC (squeue -O tres-alloc), which has precedence.  Each task of a waiting array (12_[1-8%4]) is a job; if squeue
+truncates the list (12_[1,3,5...]), each listed task is a job.  A job that waits in several partitions may have a line
+for each, and the first line counts.  Jobs with devices (RUNNING, COMPLETING, SUSPENDED, ...) run and PENDING jobs
+wait.  Jobs that a hold, a dependency or a begin time blocks (JobHeldUser, Dependency, BeginTime, ...) are skipped and
+counted, since squeue does not print when they may start.
 """
 
 import math
@@ -48,7 +48,7 @@ _COUNT = re.compile(r"(\d+(?:\.\d+)?)([KMG])")
 
 @dataclass
 class SnapshotJob:
-    """A job of the snapshot; times are since 1970, inf or NaN if unknown."""
+    """A job of the snapshot; times are seconds since 1970, inf or NaN if unknown."""
 
     id: str
     line: int
@@ -71,7 +71,7 @@ class SnapshotJob:
 
     @property
     def group(self) -> str:
-        """Key of learned run times in addition to the user: class, or partition."""
+        """Class or partition by which, in addition to the user, run times are learned."""
         return self.class_ or self.partition
 
     @property
@@ -101,7 +101,8 @@ class Snapshot:
 def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
     """Read the jobs of `squeue`; ScenarioError lists all problems with lines.
 
-    nodes: the partitions of each node of the cluster; a job on another node or in another partition is a problem.
+    nodes: the partitions of each node of the cluster.  A job on any other node, or in another partition than those of
+    its node, is a problem.
     """
     log = JobLog(path, LogCut())
     table = CsvTable(log, NEEDED, OPTIONAL, "|")
@@ -164,7 +165,7 @@ def _job(
 
 
 def _runs(log: JobLog, found: Snapshot, line: int, cell: dict[str, str]) -> bool | None:
-    """Return True if a job runs, False if it waits for resources, None otherwise."""
+    """Return True if a job runs, False if it waits for resources, None if skipped."""
     state = (cell["STATE"] or cell["ST"]).upper()
     if _is(state, RUNNING):
         return True

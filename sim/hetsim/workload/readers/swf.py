@@ -4,17 +4,17 @@
 processors, requested time, requested memory, status, user, group, executable, queue, partition, preceding job, think
 time.  Lines that begin with ; are the header: `; MaxProcs: 8192`.
 
-Processors become `cpus` (of one node: a cluster of one node with MaxProcs cores is the single pool that the literature
-schedules on, and `cluster: {trace: {format: swf_header, path: ...}}` makes it) or, with `processors: gpus`, a gang of
-GPUs.  With `cores_per_node: 8` a job of more than 8 processors spans as many nodes as necessary, with an equal part on
-each (a job of 12: 6 on each of 2; of 13: 7 on each, which is counted in the notes); `swf_header` with the same option
-makes nodes of 8 cores.  `size: requested` uses the requested number of processors, or the used number if that is
-unknown; `size: used` the reverse.  The requested time is the estimate that policies see and the column `time_limit`;
+Processors become `cpus` of one node, or with `processors: gpus` a gang of GPUs.  A cluster of one node with MaxProcs
+cores is the single pool that the literature schedules on; `cluster: {trace: {format: swf_header, path: ...}}` makes it.
+With `cores_per_node: 8` a job of more than 8 processors spans as many nodes as necessary, with an equal part on each
+(a job of 12: 6 on each of 2; of 13: 7 on each, which is counted in the notes); `swf_header` with the same option makes
+nodes of 8 cores.  `size: requested` uses the requested number of processors, or the used number if that is unknown;
+`size: used` prefers the used number.  The requested time is the estimate that policies see and the column `time_limit`;
 jobs without it are estimated exactly.  `since` and `until` may be dates (UTC) if the header contains UnixStartTime.
 Memory is requested per processor, in KiB.
 
 Skipped and counted: jobs of unknown run time or size, those canceled before they started (status 5), and the partial
-lines of jobs that were checkpointed (status 2, 3, 4): each whole job has a line of its own.
+lines of jobs that were checkpointed (status 2, 3, 4), since each whole job has a line of its own.
 Reference: Feitelson, Tsafrir, Krakov, Experience with Using the Parallel Workloads Archive (2014).
 """
 
@@ -95,7 +95,6 @@ def _job(log: JobLog, line: int, row: str, size: str, processors: str, cores_per
 
 
 def _why_left_out(took: float, width: float, status: float) -> str:
-    """Return why a job cannot be replayed, or ""."""
     if status == CANCELLED and took <= 0:
         return "canceled before they started"
     if took < 0:
@@ -133,7 +132,7 @@ def _numbers(log: JobLog, line: int, row: str) -> list[float] | None:
 
 
 def nodes(path: ExistingFile, *, cores_per_node: Count | None = None) -> list[dict[str, Any]]:
-    """One node with all cores of an SWF header (MaxProcs), or nodes of some cores."""
+    """One node with all MaxProcs cores of an SWF log, or nodes of `cores_per_node`."""
     header = dict(_header(Path(path)))
     for key in ("MaxProcs", "MaxNodes"):
         if header.get(key, "").isdecimal() and int(header[key]):

@@ -6,8 +6,8 @@ memory, gpu_memory, bytes_in, bytes_out, upload, download, flops, bytes, efficie
 of memory traffic, and the fraction of a device's peak rates that it reaches), predecessors, reads, writes (names
 separated by `;` or spaces), devices (the GPU types that a task may run on, separated by `|`; blank: all), slice (the
 profile of its MIG slice, in place of gpus).  Times are seconds, sizes bytes.  A blank or `inf` duration means that the
-task cannot run there.  With flops a missing duration is computed, on types with a known peak.  Other numeric columns
-are copied to the result; other text columns are ignored, with a note.
+task cannot run on that device.  With flops a missing duration is computed, for types with a known peak.  Other numeric
+columns are copied to the result; other text columns are ignored, with a note.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def write_frame(frame: pd.DataFrame, path: str | Path) -> None:
 def write_parts(parts: Iterable[TaskTable], path: str | Path) -> int:
     """Write the parts of a table in order; return the number of tasks.
 
-    Whole or not at all.  In Parquet each part is a row group; of a single part the bytes are those of `write`.
+    After an error no file remains.  In Parquet each part is a row group; a single part is written as `write` does.
     """
     target = Path(path)
     put = _rows_of_parquet if target.suffix.lower() in PARQUET else _lines_of_csv
@@ -98,7 +98,7 @@ def _lines_of_csv(frames: Iterator[pd.DataFrame], path: Path) -> None:
 
 
 def to_frame(table: TaskTable) -> pd.DataFrame:
-    """Return the columns of a table as its file has them."""
+    """Return a table as a data frame with the columns of the file format."""
     import pandas as pd
 
     columns: dict[str, Any] = {}
@@ -255,7 +255,6 @@ class _Reader:
             self._keep(table, name, column)
 
     def _keep(self, table: TaskTable, name: str, column: pa.ChunkedArray) -> None:
-        """Copy an unknown column if it is numeric; else add a note."""
         values, bad = _numbers(column)
         table.unknown.append(name)
         near = suggestion(name, KNOWN) if len(table.unknown) < 100 else ""
@@ -370,7 +369,7 @@ class _Reader:
                 self._row_problem(row, name, message.format(numbers[row]))
 
     def _check_work(self, table: TaskTable, flops: np.ndarray | None) -> None:
-        """Check that columns of work (bytes, efficiency) accompany its flops."""
+        """Check that columns of work (bytes, efficiency) are given only with flops."""
         for name in ("bytes", "efficiency"):
             if (given := table.numbers.get(name)) is None:
                 continue
@@ -381,7 +380,6 @@ class _Reader:
                 self._row_problem(row, name, f"{name} of a task without flops")
 
     def _lists(self, name: str, column: pa.ChunkedArray) -> list[list[str]]:
-        """Return the names in each cell: a text to split, a number, or a Parquet list."""
         import pyarrow as pa
 
         types, kind = pa.types, column.type
@@ -415,14 +413,12 @@ class _Reader:
 
 
 def _bytes_of(path: Path) -> pa.NativeFile:
-    """Open the bytes of a CSV file, compressed with gzip or not, whatever its name."""
     import pyarrow as pa
 
     return pa.PythonFile(opened(path), "r")
 
 
 def _no_text(path: Path) -> Problem | None:
-    """Return why a file is not text: not UTF-8, or damaged compression."""
     try:
         for _ in numbered_lines(path):
             pass
@@ -432,7 +428,7 @@ def _no_text(path: Path) -> Problem | None:
 
 
 def line_of(path: Path, row: int) -> int | None:
-    """Return the line in a CSV file (from 1) of a row; None in Parquet."""
+    """Return the line (from 1) of a row in a CSV file; None in a Parquet file."""
     if path.suffix.lower() in PARQUET:
         return None
     seen = -1  # the header comes before row 0
@@ -446,9 +442,9 @@ def line_of(path: Path, row: int) -> int | None:
 
 
 def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Return a column as floats, NaN if blank or bad, and the mask of bad cells.
+    """Return a column as floats (NaN if blank or bad), and the mask of bad cells.
 
-    In a CSV file the words nan, NA and so on are bad; in Parquet NaN is how a blank is stored.
+    In CSV the words nan and NA are bad; in Parquet a blank may be stored as NaN.
     """
     import pyarrow as pa
     from pyarrow import compute
@@ -475,7 +471,6 @@ def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _numbers_one_by_one(cells: list[str | None]) -> tuple[np.ndarray, np.ndarray]:
-    """Like `_numbers`, for a column that contains a bad cell."""
     values, bad = np.full(len(cells), np.nan), np.zeros(len(cells), dtype=bool)
     for row, cell in enumerate(cells):
         if cell is None:

@@ -4,8 +4,8 @@ A JSON object: workflow.specification has tasks (id, name, parents, children, in
 sizeInBytes), workflow.execution has the resources of each task (id, runtimeInSeconds, coreCount, memoryInBytes,
 machines).  Tasks run on CPUs, `coreCount` cores each (1 unless given), all submitted at time 0.  Files are data items,
 which tasks read and write; those that no task writes exist on every host from the beginning.  A child waits for its
-parents; it is enough that one of both names the other.  The name of a task without its number is its class, its machine
-becomes `recorded_node`.
+parents; it is enough if the child names the parent or the parent names the child.  The name of a task without its
+number is its class, its machine becomes `recorded_node`.
 
 `gpu_speedup` gives every task a GPU mode too, faster than its cores by this factor.  No task is skipped: a task without
 a run time is an error, since the graph would be incomplete without it.
@@ -48,7 +48,7 @@ Names = tuple[str, ...]
 
 
 class _Task(NamedTuple):
-    """The relations and files of a task; None for a value that is not a list."""
+    """Relations and files of a task; None where the file has no list."""
 
     parents: Names | None
     children: Names | None
@@ -57,8 +57,6 @@ class _Task(NamedTuple):
 
 
 class _Reader(ReadFile):
-    """Reader of a workflow, part by part, in little memory."""
-
     def __init__(self, path: Path):
         super().__init__(path)
         self.ids: list[str] = []

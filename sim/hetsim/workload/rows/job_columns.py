@@ -1,4 +1,4 @@
-"""Rows of a log as growing columns, in one block or in blocks on disk."""
+"""Rows of a log as columns that grow, in memory or in blocks on disk."""
 
 import math
 import pickle
@@ -71,7 +71,7 @@ class RowBlock:
         return [*map(str, self.ids), *(f"line {line}" for line in self.lines[len(self.ids) : count])]
 
     def number(self, name: str) -> np.ndarray:
-        """Return a column of numbers, NaN if missing; it may be shared: do not extend it."""
+        """Return a column of numbers, NaN where missing; do not modify the result."""
         values = self.numbers.get(name)
         return _padded(array("d") if values is None else values, len(self), math.nan)
 
@@ -87,7 +87,7 @@ def _padded(values: array, count: int, filler: float) -> np.ndarray:
 
 
 class Blocks:
-    """Blocks of rows in order: one in memory, or many in a file in `folder`."""
+    """Blocks of rows in order: one block in memory, or many in a file in `folder`."""
 
     def __init__(self, folder: Path | None = None):
         self.current = RowBlock()

@@ -5,17 +5,17 @@ All these readers have the options
     since, until    read only jobs submitted in this window of the log's own time; `since` becomes time 0.  If the log
                     has dates, its time 0 is the first submission, and the option may be a date (and time) too
     sample          the share of jobs that is read, chosen by a hash of the job's id (and `sample_seed`): the same jobs
-                    in any order of the rows, and a load of the same shape at that share of its height
+                    in any order of the rows, and a load that is this share of the log's at any time
     warm_start      begin with the jobs in the cluster at `since`: running jobs start at time 0 with their remaining
-                    time, waiting jobs arrive a millisecond later; the column `at_cut` is 1 and 2 for them
-    time_scale      factor on the submission times, applied after that; 0.5 doubles the rate
+                    time, waiting jobs arrive a millisecond later; the column `at_cut` is 1 for running, 2 for waiting
+    time_scale      factor on the submission times after `since`; 0.5 doubles the rate
     estimates       `trace`: policies see the users' requested times, if the log has them; `perfect`: the true times.
-                    Another error model is set in the entry (`estimates:`), with `perfect` here
+                    Another error model is set in the entry (`estimates:`), together with `perfect` in the trace
     types           names of the log's GPU types in the cluster: {V100M32: v100}
 
 Rows are read one by one; skipped rows are only counted.  A row takes 8 bytes per number and column, and its id; rows
-of logs larger than memory are stored on disk (`Parts`).  A cell that cannot be read is an error with its line; a job
-for which the log itself has no values (it never started, for example) is skipped and counted in the table's notes.
+of logs larger than memory are stored on disk (`TableParts`).  A cell that cannot be read is an error with its line; a
+job for which the log itself has no values (it never started, for example) is skipped and counted in the table's notes.
 """
 
 import math
@@ -48,7 +48,7 @@ class Date(float):
     zoned = False  # written with a zone; a date without a zone is UTC
 
     def naive(self) -> datetime:
-        """Return the date and time on a clock in its zone."""
+        """Return the date and time in the date's own zone, without the zone."""
         return datetime.fromtimestamp(self, UTC).replace(tzinfo=None)
 
 
@@ -82,7 +82,7 @@ class LogCut:
 
 
 class JobLog(ReadFile):
-    """The jobs of one file as growing columns, in memory or on disk.
+    """The jobs of one file as columns that grow, in memory or on disk.
 
     `dated`: times are dates, and time 0 is the first submission.  `unique`: skip repeated rows.  `times`: the columns
     with times by device, and their names in the table; `duration` is then unused.
@@ -142,8 +142,8 @@ class JobLog(ReadFile):
 
         `columns` are numbers and texts by name: those of a task table, `start` and `estimate` in seconds (NaN:
         unknown), `devices` (types separated by |), or other columns, which are copied; empty texts and None are not
-        stored.  `key`: the text that samples are drawn by, if not the id; `whole`: the text that identifies
-        repetitions, if not the key.
+        stored.  `key`: the text from which samples are drawn (None: the id).  `whole`: the text by which repeated rows
+        are detected (None: the key).
         """
         self.seen += 1
         cut = self.cut
@@ -169,7 +169,7 @@ class JobLog(ReadFile):
         return self._added - 1
 
     def window(self) -> tuple[float, float]:
-        """Return `since` and `until` in the log's own time, once all dated rows are read."""
+        """Return `since` and `until` on the log's own clock; call after all dated rows."""
         zero = self.origin if not self.dated else self.first if math.isfinite(self.first) else 0.0
         bounds = []
         for key, given in (("since", self.cut.since), ("until", self.cut.until)):
@@ -187,7 +187,10 @@ class JobLog(ReadFile):
     # Cells ----------------------------------------------------------------------------------------------------
 
     def number(self, line: int, column: str, cell: str, blank: float | None = None, least: float = 0.0) -> float | None:
-        """Return the number in a cell, `blank` if empty; None after a row problem."""
+        """Return the number in a cell, or `blank` if it is empty.
+
+        If the cell is not a number of at least `least`, record a problem and return None.
+        """
         if not cell and blank is not None:
             return blank
         if not NUMBER.fullmatch(cell):
@@ -206,13 +209,13 @@ class JobLog(ReadFile):
     def numbers(
         self, line: int, columns: Sequence[str], cells: Sequence[str], blank: float | None = None, least: float = 0.0
     ) -> list[float] | None:
-        """Return the numbers in several cells; None after row problems."""
+        """Return the numbers in several cells, as `number` does; None after any problem."""
         values = [self.number(line, *one, blank, least) for one in zip(columns, cells, strict=True)]
         given = [value for value in values if value is not None]
         return given if len(given) == len(values) else None
 
     def date(self, line: int, column: str, cell: str) -> float | None:
-        """Return seconds since 1970 of a date (UTC without a zone); None after a problem."""
+        """Return a date (UTC without a zone) as seconds since 1970; None after a problem."""
         try:
             return seconds_of(cell, self.zone)
         except (ValueError, OverflowError):

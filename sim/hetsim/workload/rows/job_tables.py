@@ -1,8 +1,9 @@
-"""Turns the rows of a log into one task table or several, after its options.
+"""Turns the rows of a log, cut by its options, into one task table or several.
 
-Both use the same steps on blocks of rows; in memory there is one block.  Properties of the whole log are determined
-first: time 0, rows that repeat others, existing columns, whether ids are numbers, and repeated ids.  In addition to
-the blocks this takes a byte per row, 8 for the ids (and 8 for keys if repeated rows are skipped), and each repeated id.
+One table and several are made by the same steps on blocks of rows; in memory there is one block.  Properties of the
+whole log are determined first: time 0, rows that repeat others, existing columns, whether ids are numbers, and repeated
+ids.  In addition to the blocks this takes a byte per row, 8 for the ids (and 8 for keys if repeated rows are skipped),
+and each repeated id.
 """
 
 import inspect
@@ -43,7 +44,7 @@ class TableColumns:
 
 
 class Assembly:
-    """Builder of the tables of a log that was read; ScenarioError with problems."""
+    """Builder of the tables of a log; raises ScenarioError with all problems."""
 
     def __init__(self, log: JobLog):
         self.log = log
@@ -66,7 +67,7 @@ class Assembly:
                 yield self._table(block, kept)
 
     def notes(self) -> list[str]:
-        """Return remarks on the tasks, after all tables are made."""
+        """Return remarks on the tasks; call after all tables are made."""
         log = self.log
         if self.renamed:
             log.notes.append(f"{log.path}: {self.renamed:,} ids are repeated; these jobs are named id#2, id#3, ...")
@@ -79,7 +80,6 @@ class Assembly:
     # Rows -----------------------------------------------------------------------------------------------------
 
     def _inside(self, block: RowBlock) -> np.ndarray:
-        """Return the mask of rows in the window; undated rows outside were never stored."""
         inside = np.ones(len(block), dtype=bool)
         low, high = self.window
         if self.log.dated and (low > 0 or high < math.inf):
@@ -162,7 +162,6 @@ class Assembly:
         return columns
 
     def _refuse(self, found: TableColumns) -> None:
-        """Raise ScenarioError for ids that several rows have."""
         seen: set[Any] = set()
         for block, kept in zip(self.log.blocks, self.kept, strict=True):
             lines = np.array(block.lines)[kept]
@@ -184,7 +183,6 @@ class Assembly:
     # Tables ---------------------------------------------------------------------------------------------------
 
     def _table(self, block: RowBlock, kept: np.ndarray) -> TaskTable:
-        """Return the table of a block's selected rows; columns are freed early."""
         log, columns = self.log, self.columns
         rows = self._in_order(block, kept)
 
@@ -225,10 +223,7 @@ class Assembly:
         return table
 
     def _in_order(self, block: RowBlock, kept: np.ndarray) -> np.ndarray | None:
-        """Return the selected rows (None: all), with rows of one instant ordered by id.
-
-        The order of a file that is sorted by submission is not changed.
-        """
+        """Return selected rows (None: all); sorts ties by id unless the file is sorted."""
         arrival = np.frombuffer(block.arrival)
         if not (np.diff(arrival) < 0).any() or len(np.unique(arrival)) == len(arrival):
             return None if kept.all() else np.flatnonzero(kept)
@@ -239,7 +234,6 @@ class Assembly:
         return rows[kept[rows]]
 
     def _times(self, table: TaskTable, numbers: dict[str, np.ndarray], estimate: np.ndarray | None) -> None:
-        """Set the times by device, and the estimates that policies see."""
         for name, kind in self.log.times.items():
             values = numbers.pop(name, None)
             if values is None or name not in self.columns.finite:
@@ -252,7 +246,7 @@ class Assembly:
     def _recorded(
         self, table: TaskTable, arrival: np.ndarray, start: np.ndarray | None, due: np.ndarray | None
     ) -> None:
-        """Set starts and deadlines, at unchanged distances from the submissions."""
+        """Set starts and deadlines, with their distances from the submissions unchanged."""
         if start is not None and self.columns.numbers["start"]:
             wait = start - arrival
             if self.log.cut.warm_start:  # from the cut on; those that were moved behind it start when they did
@@ -263,9 +257,9 @@ class Assembly:
             table.numbers["deadline"] = table.arrival + (due - arrival)
 
     def _warm_up(self, when: np.ndarray, start: np.ndarray | None, warm: np.ndarray) -> np.ndarray:
-        """Return the state of each job at the cut: 0 later, 1 running, 2 waiting.
+        """Return the state of each job at the cut: 0 not arrived, 1 running, 2 waiting.
 
-        Modifies `when`: jobs that run at the cut are submitted at 0, waiting and later ones not before `BEHIND`.
+        Changes `when`: running jobs are submitted at 0, all other jobs at `BEHIND` or later.
         """
         runs = warm & (np.full(len(when), np.inf) if start is None else start <= self.begin)
         when[warm] = 0.0
@@ -276,7 +270,7 @@ class Assembly:
         self, duration: np.ndarray, start: np.ndarray | None, estimate: np.ndarray | None,
         numbers: dict[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray | None]:  # fmt: skip
-        """Return remaining times and estimates of jobs that run at the cut; set limits."""
+        """Return remaining times and estimates of jobs at the cut; reduce their limits."""
         if start is None:
             return duration, estimate
         done = np.nan_to_num(np.maximum(0.0, self.begin - start))
@@ -312,7 +306,6 @@ class Assembly:
             table.extra[name] = values
 
     def _by_turn(self, ids: np.ndarray) -> np.ndarray:
-        """Return ids; repeated ids get the suffix #2, #3, ..."""
         again = self.columns.again
         if not len(again):
             return ids
@@ -326,7 +319,6 @@ class Assembly:
 
 
 def _keys(ids: np.ndarray) -> np.ndarray:
-    """Return numbers that identify ids, to detect possible repetitions."""
     return ids if ids.dtype == np.int64 else np.fromiter(map(hash, ids), np.int64, len(ids))
 
 
@@ -345,10 +337,10 @@ def _end_of(block: RowBlock) -> np.ndarray:
 
 
 def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]:
-    """Decorator: makes `read(log, own options)` a reader with the common options.
+    """Decorator that turns `read(log, options)` into a reader with the common options.
 
-    `read` returns a table, or (by its annotation) the log itself, from which the table is made.  The latter can also be
-    read in parts: `reader.parts(folder, path, **options)`, see `TableParts`.
+    `read` returns a table, or (by its annotation) the log, of which the decorator makes the table.  A reader of the
+    latter form can also read in parts: `reader.parts(folder, path, **options)`, see `TableParts`.
     """
 
     def log_of(path: Path, given: dict[str, Any], folder: Path | None = None) -> JobLog:
@@ -385,7 +377,7 @@ def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]
 class TableParts:
     """Tasks of a log as consecutive tables, for logs larger than memory.
 
-    Rows are stored on disk, in an unnamed file in a folder, until all are known.  `notes` are complete after the last
+    Until all rows are known, they are stored in an unnamed file in a folder.  `notes` are complete after the last
     table.
     """
 
@@ -406,7 +398,7 @@ class TableParts:
 
 
 def table_of(log: JobLog) -> TaskTable:
-    """Return the table of a log after its options; ScenarioError with all problems."""
+    """Return the table of a log, with its options applied; ScenarioError for problems."""
     assembly = Assembly(log)
     (table,) = assembly.tables()
     table.notes += assembly.notes()

@@ -1,13 +1,13 @@
 """Arrival, start and end of jobs, where a log contradicts itself.
 
-A local time in the hour that occurs twice when clocks are set back is two instants; a clock that jumps yields an end
-before the start, or a start before the submission.  The evidence, in this order:
+A local time in the hour that occurs twice when clocks are set back may be either of two instants; a clock that jumps
+yields an end before the start, or a start before the submission.  The evidence, in this order:
 
     the job itself      submission <= start <= end, and a duration that equals end - start
     the order of ids    if ids increase with the submissions in the rest of the log
-    the devices         of its node (of the cluster, if no node is named), whose use never exceeds that in the rest
+    the devices         the job's node (or the cluster) cannot use more devices than in the rest of the log
 
-Resolved times are counted with their evidence; unresolved times are counted with their lines.
+Times that this evidence decides are counted with the evidence; others are counted with their lines.
 """
 
 import re
@@ -28,7 +28,7 @@ COMMON_SHARE = 0.01  # share of the time for which a level must be in use not to
 
 
 class HeldOverTime:
-    """An amount in use over time, as steps: `level[k]` from `times[k]` on."""
+    """An amount in use over time, as steps: `level[k]` is in use from `times[k]` on."""
 
     def __init__(self, start: np.ndarray, end: np.ndarray, amount: np.ndarray):
         times = np.concatenate([start, end])
@@ -41,11 +41,11 @@ class HeldOverTime:
         self.length = np.append(np.diff(self.times), 0.0)  # seconds of each step; 0 of the last
 
     def peak(self) -> float:
-        """Return the highest level, except for `MOMENT` seconds (rounded times overlap)."""
+        """Return the highest level used for more than `MOMENT` s (rounded times overlap)."""
         return self._level_above(MOMENT)
 
     def common(self) -> float:
-        """Return the highest level reached for `COMMON_SHARE` of the time in use."""
+        """Return the level that is exceeded for at most `COMMON_SHARE` of the time in use."""
         return self._level_above(max(COMMON_SHARE * float(self.length[self.level > 0].sum()), MOMENT))
 
     def _level_above(self, seconds: float) -> float:
@@ -54,7 +54,7 @@ class HeldOverTime:
         return float(self.level[order][min(above, len(order) - 1)]) if len(order) else 0.0
 
     def at(self, times: np.ndarray) -> np.ndarray:
-        """Return the level at each of these times, after changes at the same instant."""
+        """Return the level at each of these times, after the changes at that instant."""
         place = np.searchsorted(self.times, times, side="right") - 1
         return np.where(place >= 0, self.level[np.maximum(place, 0)], 0.0)
 
@@ -70,7 +70,7 @@ Times = tuple[float, float | None, float | None]  # arrival, start, run time
 
 @dataclass
 class _Open:
-    """A job with several possible times."""
+    """A job for which several times are possible."""
 
     what: str
     options: list[Times]
@@ -87,7 +87,7 @@ class JobTimes:
     """The times of each job, as far as the log states them."""
 
     def __init__(self, log: "JobLog", tolerance: float = ROUNDED):
-        """`tolerance`: accepted difference in s between a duration and end - start."""
+        """`tolerance`: accepted difference, in s, between a duration and end - start."""
         self.log, self.tolerance = log, max(tolerance, ROUNDED)
         self.compared = 0
         self._open: list[_Open] = []
@@ -96,7 +96,7 @@ class JobTimes:
     def settle(
         self, line: int, arrival: float, start: float | None, end: float | None, took: float | None
     ) -> Times | None:
-        """Return the times of a job from its own row; None if it is skipped."""
+        """Return a job's times as far as its own row decides them; None if it is skipped."""
         self._last = None
         choices = product(*((one, one.later) if isinstance(one, Twice) else (one,) for one in (arrival, start, end)))
         given = [(came, began, ended) for came, began, ended in choices if came is not None]
@@ -121,7 +121,7 @@ class JobTimes:
         return took is None or end is None or abs(end - start - took) <= self.tolerance
 
     def _contradicting(self, line: int, given: list[Times], took: float | None) -> Times | None:
-        """Record a job whose times contradict each other; return the earliest choice."""
+        """Return the earliest possible times of a job whose times contradict each other."""
         arrival, start, end = float(given[0][0]), _plain(given[0][1]), _plain(given[0][2])
         backwards = start is not None and end is not None and end < start
         if (took is not None and took < 0) or (took is None and backwards):
@@ -144,7 +144,7 @@ class JobTimes:
         return times
 
     def added(self, position: int) -> None:
-        """Record the row of the job settled last; a negative row means it was skipped."""
+        """Record the row of the job last given to `settle`; negative: the job is skipped."""
         if self._last is not None and position >= 0:
             self._last.position = position
             self._open.append(self._last)
@@ -153,7 +153,7 @@ class JobTimes:
     # With the rest of the log ---------------------------------------------------------------------------------
 
     def finish(self, separate: bool = False) -> None:
-        """Resolve the remaining times; `separate`: attempts do not overlap."""
+        """Decide the remaining times; `separate`: attempts of a job must not overlap."""
         jumps = [one for one in self._open if one.what == JUMP]
         if len(jumps) > max(COMMON * self.compared, 1) and self.compared >= ENOUGH:
             text = f"{len(jumps):,} jobs {JUMP}: so many that the duration is used"
@@ -203,7 +203,6 @@ class JobTimes:
         self.log.remark(f"{what}: settled {evidence}", line)
 
     def _by_order(self, rest: "_Rest") -> None:
-        """Resolve arrivals by the neighboring ids, if ids increase with arrivals."""
         early = [one for one in self._open if one.what == EARLY]
         for one in early:
             (_, start, took), (low, high) = one.options[0], rest.around(one.position)
@@ -235,7 +234,6 @@ class JobTimes:
                 self.log.blocks.patches[one.position] = one.options[0]
 
     def _requeued(self, rest: "_Rest") -> None:
-        """Move the arrival of a requeued attempt to the end of the attempt before."""
         order = np.lexsort((rest.start, rest.keys))
         same = np.flatnonzero(rest.keys[order][1:] == rest.keys[order][:-1])
         for before, here in zip(order[same].tolist(), order[same + 1].tolist(), strict=True):
@@ -246,7 +244,7 @@ class JobTimes:
 
 
 class _Rest:
-    """The log as columns: resolved times, as evidence for the other times."""
+    """The log as columns: the decided times, as evidence for the other times."""
 
     def __init__(self, log: "JobLog", opened: list[_Open]):
         blocks = list(log.blocks)
@@ -270,7 +268,7 @@ class _Rest:
         self._by_rank, self.slack = by_ids(np.where(self.settled, self.rank, np.nan), self.arrival)
 
     def around(self, position: int) -> tuple[float, float]:
-        """Return submissions of the resolved jobs with the next lower and higher id."""
+        """Return the arrivals of the decided jobs with the next lower and next higher id."""
         if self.slack is None or not np.isfinite(self.rank[position]):
             return -np.inf, np.inf
         place = int(np.searchsorted(self.rank[self._by_rank], self.rank[position]))
@@ -315,13 +313,16 @@ def _texts(block: Any, name: str) -> list[str]:
 
 
 def numbers_in(names: list[str]) -> np.ndarray:
-    """Return the number in each id, array elements as a fraction; NaN without one."""
+    """Return the number in each id, array elements as a fraction; NaN if it has none."""
     matches = [None if name.startswith("line ") else re.search(r"(\d+)(?:[\[_](\d+))?", name) for name in names]
     return np.array([np.nan if one is None else float(one[1]) + float(one[2] or 0) / 1e7 for one in matches])
 
 
 def by_ids(rank: np.ndarray, arrival: np.ndarray) -> tuple[np.ndarray, float | None]:
-    """Return rows by rank, and the slack of their submissions (None: no evidence)."""
+    """Return rows in order of `rank`, and the tolerance (s) of arrivals in this order.
+
+    The tolerance is None if arrivals do not increase with `rank`.
+    """
     rows = np.flatnonzero(np.isfinite(rank))
     rows = rows[np.argsort(rank[rows], kind="stable")]
     drops = -np.diff(arrival[rows])
@@ -334,7 +335,6 @@ def _plain(value: float | None) -> float | None:
 
 
 def _times(arrival: float, start: float | None, end: float | None, took: float | None) -> Times:
-    """Return arrival, start and run time as plain numbers."""
     if took is None and start is not None and end is not None:
         took = end - start
     if start is None and end is not None and took is not None:

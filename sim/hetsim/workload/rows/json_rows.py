@@ -38,7 +38,7 @@ def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str,
 
 
 def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
-    """Yield line and value of each member of the list in the file or under `key`.
+    """Yield line and value of each member of the file's list, or of the list at `key`.
 
     ScenarioError with the line if the file is not JSON (before, in or behind the list), or ends too early.
     """
@@ -101,7 +101,6 @@ class _Reader:
                     return value
 
     def sign(self) -> str:
-        """Return the next character that is not whitespace; "" at the end of the file."""
         while True:
             self._go(_BLANK.match(self._text, self._at).end())  # type: ignore[union-attr]
             if self._at < len(self._text):
@@ -110,7 +109,6 @@ class _Reader:
                 return ""
 
     def below(self, wanted: set[tuple[str, ...]], here: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-        """Yield the wanted parts of the value at the cursor, whose keys so far are `here`."""
         sign = self.sign()
         if here in wanted and sign == "[":
             yield here, OPENED
@@ -131,7 +129,7 @@ class _Reader:
                 yield here, value
 
     def _entries(self, closing: str) -> Iterator[None]:
-        """Yield with the cursor before each entry; return behind the closing bracket."""
+        """Yield before each entry of a list or object; consume the commas and `closing`."""
         self._go(self._at + 1)
         more = self.sign() != closing
         if not more:
@@ -151,7 +149,6 @@ class _Reader:
         self._at = end
 
     def _refill(self, least: int = 1) -> bool:
-        """Read at least `least` characters and drop text before the cursor."""
         parts, count = [self._text[self._at :]], 0
         for piece in self._pieces:
             parts.append(piece)

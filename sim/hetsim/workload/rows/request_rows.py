@@ -41,7 +41,7 @@ SampleSeed = Annotated[int, Field(ge=0, strict=True)]
 
 @dataclass(frozen=True)
 class RequestCut:
-    """Options of a trace that select some of its requests; see the module."""
+    """Options that select some of the requests of a trace; the module describes them."""
 
     since: Seconds = 0.0
     until: Seconds | None = None
@@ -52,7 +52,7 @@ class RequestCut:
 
 
 def with_cut(read: Callable[..., TaskTable]) -> Callable[..., TaskTable]:
-    """Decorator: adds the fields of `RequestCut` to a reader's parameters."""
+    """Decorator that adds the fields of `RequestCut` to a reader's parameters."""
     signature, types = inspect.signature(read, eval_str=True), get_type_hints(RequestCut, include_extras=True)
     own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     cut = [inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=types[one.name])
@@ -75,8 +75,6 @@ class Request(NamedTuple):
 
 @dataclass
 class _Kept:
-    """Growing columns of the selected requests."""
-
     lines: array = field(default_factory=lambda: array("q"))
     times: array = field(default_factory=lambda: array("q"))
     prompt: array = field(default_factory=lambda: array("q"))
@@ -95,7 +93,6 @@ class _Kept:
             self.ends.append(len(self.ids))
 
     def _pad(self) -> None:
-        """Give the rows before the first row with ids empty lists."""
         while len(self.ends) < len(self.times):
             self.ends.append(0)
 
@@ -210,7 +207,6 @@ class RequestRows(ReadFile):
 
 
 def _drawn(share: float, seed: int) -> Iterator[bool]:
-    """Yield, for one request after the other, True if it is in the sample."""
     if share >= 1:
         while True:
             yield True
@@ -223,7 +219,7 @@ def _drawn(share: float, seed: int) -> Iterator[bool]:
 
 
 def nanoseconds(cell: str, unit: int) -> tuple[int, str]:
-    """Return a number of `unit` ns exactly, in nanoseconds, and a problem or ""."""
+    """Return the exact ns of a number in units of `unit` ns, and a problem ("": none)."""
     if not NUMBER.fullmatch(cell):
         return 0, f"{shown(cell)} is not a number" if cell else "the time is missing"
     nanos = (int(cell) if cell.isdigit() and len(cell) < 16 else float(cell)) * unit
@@ -235,7 +231,7 @@ def nanoseconds(cell: str, unit: int) -> tuple[int, str]:
 
 
 def tokens(cell: str) -> tuple[int, str]:
-    """Return the number of tokens in a cell, and a problem or ""."""
+    """Return the number of tokens in a cell, and a problem ("": none)."""
     text = cell[:-2] if cell.endswith(".0") else cell
     if text.isdecimal() and text.isascii() and len(text) <= 10:
         count = int(text)
@@ -248,9 +244,9 @@ def tokens(cell: str) -> tuple[int, str]:
 # Comma separated ------------------------------------------------------------------------------------------------
 
 class Column(NamedTuple):
-    """A column of a format: the parser of a cell, and the value in files without it.
+    """A column of a format: the parser of its cells, and the value if it is missing.
 
-    The parser returns a value and a problem; default None: files without the column cannot be read.
+    The parser returns a value and a problem ("": none).  If the default is None, the column is required.
     """
 
     name: str
@@ -259,7 +255,7 @@ class Column(NamedTuple):
 
 
 class RequestColumns:
-    """The rows of a comma-separated file, as values of wanted columns."""
+    """The rows of a comma-separated file, reduced to the wanted columns."""
 
     def __init__(self, requests: RequestRows, columns: tuple[Column, ...]):
         self.requests = requests
@@ -272,7 +268,7 @@ class RequestColumns:
         return self.table.has[name]
 
     def __iter__(self) -> Iterator[tuple[int, list[Any]]]:
-        """Yield line and values in the requested order; rows with problems are skipped."""
+        """Yield line and values (in the wanted order) of rows without problems."""
         for number, cells in self.table:
             values = []
             for name, parse, default, place in self.columns:

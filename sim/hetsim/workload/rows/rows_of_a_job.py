@@ -9,9 +9,9 @@ rows belong together and how each column becomes one value:
     peak              the maximum that the rows use at one instant, by their starts and ends
     count             the number of rows
 
-The start of a job is its first start, its end the last end, and its duration the difference unless a rule is given.
-A column without a rule must be equal in all rows.  Rows that are equal in every column are repetitions: only one is
-used, and the others are counted.
+The start of a job is that of its earliest row and its end that of the latest; its duration is the difference unless a
+rule is given.  A column without a rule must be equal in all rows.  Rows that are equal in every column are repetitions:
+only one of them is used, and the others are counted.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ class Fold:
     gang: bool = False
 
     def rule(self, name: str, is_text: bool) -> str:
-        """Return the rule that makes one value of a column; "": all must be equal."""
+        """Return the rule for a column; "": the column must be equal in all rows."""
         if name in self.columns:
             return self.columns[name]
         if name in TIMES:
@@ -58,17 +58,17 @@ class Fold:
 
 
 def restarts(by: str = "id") -> Fold:
-    """Return the rule for attempts: a job from its first start to its last end."""
+    """Return the rule that merges attempts: one job from first start to last end."""
     return Fold(by, {"attempts": "count"}, numbers="max")
 
 
 def gang(by: str, columns: Mapping[str, str] | None = None) -> Fold:
-    """Return the rule for gangs: rows with one label are parts that run together."""
+    """Return the rule that merges the rows with one label, which run together."""
     return Fold(by, columns or {}, numbers="max", texts="first", gang=True)
 
 
 class JobRows:
-    """Converter of rows into jobs, in the order of first rows."""
+    """Converter of rows into jobs; jobs are in the order of their first rows."""
 
     def __init__(self, log: JobLog, fold: Fold | None, sink: Sink):
         """`fold`: None if differing rows with the same key are an error."""
@@ -76,7 +76,7 @@ class JobRows:
         self._waiting: dict[object, list[tuple[int, Row, str | None]]] = {}
 
     def take(self, key: str | None, line: int, row: Row, whole: str | None = None) -> None:
-        """Add a row of the job `key`; `whole` is the text that detects repetitions."""
+        """Add a row of the job `key`; equal texts `whole` mean that a row is repeated."""
         rows = self._waiting.setdefault(len(self._waiting) if key is None else key, [])
         if whole is not None and any(whole == other for _, _, other in rows):
             self.log.pass_over("repetitions", line)
@@ -84,7 +84,7 @@ class JobRows:
             rows.append((line, row, whole))
 
     def finish(self) -> None:
-        """Make jobs of all collected rows."""
+        """Turn all collected rows into jobs."""
         merged, first = 0, 0
         different: list[tuple[object, int]] = []
         for key, rows in self._waiting.items():
@@ -134,13 +134,12 @@ class JobRows:
 
 
 def refuse_repeated(log: JobLog, key: object, line: int, count: int) -> None:
-    """Report ids that several different rows have."""
+    """Record the problem that several different rows have one id."""
     others = f" (and {count - 1:,} more ids)" if count > 1 else ""
     log.wrong(line, "", f"the id {shown(str(key))} has several rows that differ{others}; {CHOICES}")
 
 
 def _with_end(row: Row) -> Row:
-    """Return a row with both start and end, computed from its duration if possible."""
     start, end, took = (row.get(name) for name in ("start", "end", "duration"))
     if took is None or (start is None) == (end is None):
         return row
@@ -162,7 +161,7 @@ def _one(rule: str, name: str, values: list[Any], rows: list[Row]) -> Any:
 
 
 def _peak(name: str, rows: list[Row]) -> float:
-    """Return the maximum use of rows at one instant; the sum if times are missing."""
+    """Return the most that rows use at one instant; the sum if times are missing."""
     if any(row.get("start") is None or row.get("end") is None for row in rows):
         return float(sum(row.get(name) or 0.0 for row in rows))
     steps = sorted([(row["start"], 1, row.get(name) or 0.0) for row in rows]

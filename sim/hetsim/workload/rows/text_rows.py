@@ -40,7 +40,7 @@ Types = Annotated[list[str], Field(min_length=1), BeforeValidator(_names)]
 
 
 class RowProblems:
-    """Problems of one file: the first are listed, the rest are counted."""
+    """Problems of one file: the first are listed, the others are only counted."""
 
     def __init__(self, path: Path):
         self.file = str(path)
@@ -81,13 +81,13 @@ class ReadFile:
             self.fail("is empty")
 
     def require(self, rows: Sized, message: str) -> None:
-        """Raise ScenarioError with all problems, or with this one if there are no rows."""
+        """Raise ScenarioError with all problems, or with `message` if there are no rows."""
         self.row_problems.fail_if_any()
         if not rows:
             self.fail(message)
 
     def fail(self, message: str, line: int | None = None) -> NoReturn:
-        """Raise ScenarioError now, with all problems so far."""
+        """Raise ScenarioError now, with all problems recorded so far."""
         self.row_problems.add(message, line)
         self.row_problems.fail_if_any()
         raise AssertionError
@@ -170,7 +170,7 @@ def cells_of(lines: list[str]) -> list[tuple[int, list[str]]]:
 
 
 def place(line: str, cell: int) -> int:
-    """Return the column (from 1) at which a cell begins in its line."""
+    """Return the column (from 1) of a line at which cell `cell` (from 0) begins."""
     for number, match in enumerate(re.finditer(r"\S+", line)):
         if number == cell:
             return match.start() + 1
@@ -178,7 +178,7 @@ def place(line: str, cell: int) -> int:
 
 
 def time_of(cell: str, unit: str) -> tuple[float, str]:
-    """Return the seconds in a cell (inf for -1), and a problem or ""."""
+    """Return the seconds in a cell (inf for -1), and a problem ("": none)."""
     if not NUMBER.fullmatch(cell):
         hint = f"; {NOWHERE:g} means that the task cannot run there" if cell.lower().lstrip("+-") == "inf" else ""
         return np.inf, f"{shown(cell)} is not a number{hint}"
@@ -195,7 +195,7 @@ def time_of(cell: str, unit: str) -> tuple[float, str]:
 
 
 def circle(predecessors: Sequence[Sequence[int]], ids: Sequence[Any] | np.ndarray) -> tuple[int, str] | None:
-    """Return a task in a cycle of predecessors, with the problem; None without one."""
+    """Return a task in a cycle of predecessors, with a message; None without a cycle."""
     if not (cycle := find_cycle(predecessors)):
         return None
     around = [str(ids[row]) for row in reversed(cycle)]  # from a predecessor to what waits for it
@@ -205,13 +205,13 @@ def circle(predecessors: Sequence[Sequence[int]], ids: Sequence[Any] | np.ndarra
 
 
 class Twice(float):
-    """The earlier instant of an ambiguous local time; `later` is the other instant."""
+    """The earlier instant of an ambiguous local time; `later` is the later instant."""
 
     later = 0.0
 
 
 def instant_of(found: datetime, zone: tzinfo | None) -> float:
-    """Return seconds since 1970 of a date (UTC without zone); `Twice` if ambiguous."""
+    """Return a date (UTC without zone) as seconds since 1970; a `Twice` if ambiguous."""
     if found.tzinfo is not None:
         return found.timestamp()
     here = found.replace(tzinfo=zone or UTC)
@@ -229,7 +229,7 @@ def written(cell: Any) -> str:
 
 
 def column_of(kind: str) -> str:
-    """Return the task-table column with the times on a kind or type of device."""
+    """Return the name of the task-table column with the times on a device type."""
     return {"cpu": "cpu_time", "gpu": "gpu_time"}.get(kind, f"gpu_time.{kind}")
 
 
