@@ -2,7 +2,8 @@
 
 A key is constant while its task waits.  Registered as a scheduler, a key becomes a `ListScheduler` with the parameters
 `placement` and `discipline` (block: no task passes a head that does not fit; skip: any task that fits may start; keep:
-a head once chosen remains the head).  Cost of all: O(log n) per task, O(1) if keys arrive in ascending order.
+a task that has become the head remains the head).  Cost of all: O(log n) per task, O(1) if keys arrive in ascending
+order.
 """
 
 import math
@@ -28,9 +29,9 @@ def lcfs(task: Task) -> float:
 def sjf(task: Task) -> float:
     """Shortest job first: the task of lowest estimated time in its best mode.
 
-    Reference: Conway, Maxwell, Miller, Theory of Scheduling (1967), ch. 8.  It does not preempt.  Least mean wait among
-    non-preemptive orders for M/G/1.  Weakness: long tasks can starve (see `priority` with aging), and estimates must be
-    good.
+    Reference: Conway, Maxwell, Miller, Theory of Scheduling (1967), ch. 8.  It does not preempt.  It has the least mean
+    wait among non-preemptive orders for M/G/1.  Weakness: long tasks can starve (see `priority` with aging), and
+    estimates must be good.
     """
     return task.shortest_estimate
 
@@ -40,17 +41,17 @@ def ljf(task: Task) -> float:
 
     Reference: Graham, Bounds on Multiprocessing Timing Anomalies (1969), as LPT: if all tasks are present at the start
     and need one of m equal servers, the makespan is at most 4/3 - 1/(3m) times the minimum.
-    Weakness: the worst mean wait of all orders here.
+    Weakness: the longest mean wait of all orders in this module.
     """
     return -task.shortest_estimate
 
 
 def wspt(task: Task) -> float:
-    """Weighted shortest processing time: the least ratio of estimated time to weight.
+    """Weighted shortest processing time: the lowest ratio of estimated time to weight.
 
-    Reference: Smith, Various Optimizers for Single-Stage Production (1956).  Minimum total weighted completion time on
-    one server with all tasks present at the start; on m servers at most (1 + sqrt 2)/2 times the minimum (Kawaguchi and
-    Kyan, 1986).  Weakness: no guarantee with arrivals; long tasks of low weight starve.
+    Reference: Smith, Various Optimizers for Single-Stage Production (1956).  If all tasks are present at the start, the
+    total weighted completion time is the minimum on one server, and at most (1 + sqrt 2)/2 times the minimum on m
+    servers (Kawaguchi and Kyan, 1986).  Weakness: no guarantee with arrivals; long tasks of low weight starve.
     """
     weight = task.weight
     return task.shortest_estimate / weight if weight > 0 else float("inf")
@@ -65,8 +66,8 @@ def smallest_first(task: Task) -> float:
     """Smallest first: the task that needs the fewest devices (GPUs, else cores).
 
     Devices are counted in the task's fastest mode.  Reference: Majumdar, Eager, Bunt, Scheduling in Multiprogrammed
-    Parallel Systems (1988).  It needs no time estimates, and under discipline `block` the head rarely blocks.
-    Weakness: wide gangs starve.
+    Parallel Systems (1988).  It needs no time estimates, and under discipline `block` the head seldom blocks other
+    tasks.  Weakness: wide gangs starve.
     """
     return _width(task)
 
@@ -76,8 +77,8 @@ def largest_first(task: Task) -> float:
 
     Devices are counted in the task's fastest mode.  Reference: Coffman, Garey, Johnson, Tarjan, Performance Bounds for
     Level-Oriented Two-Dimensional Packing Algorithms (1980), for the idea of placing large items while there is room.
-    Little fragmentation, short makespans.  Weakness: small tasks wait, and under discipline `block` devices are idle
-    before each wide head.
+    Fragmentation is low and makespans are short.  Weakness: small tasks wait, and under discipline `block` devices are
+    idle while a wide head waits.
     """
     return -_width(task)
 
@@ -96,7 +97,7 @@ def saf(task: Task) -> float:
 def f1(task: Task) -> float:
     """F1: the lowest log10(estimated time) × processors + 870 × log10(arrival).
 
-    A time or an arrival of 0 counts as 0.1 s.  The arrival is measured in seconds from the trace's time 0.
+    A time or an arrival of 0 s is replaced by 0.1 s.  The arrival is measured in seconds from the trace's time 0.
     Reference: Carastan-Santos and de Camargo, Obtaining Dynamic Scheduling Policies with Simulation and Machine
     Learning (SC 2017), the first of the functions fitted there.  Weakness: it is fitted to bounded slowdowns on
     simulated loads of 256 processors, and depends on the trace's time 0.
@@ -121,8 +122,8 @@ class FcfsSkip(ListScheduler):
 
     Decides when: the oldest waiting task that fits now starts.
     Reference: "first fit" in Feitelson and Rudolph, Parallel Job Scheduling (1995); backfilling without a reservation.
-    No device is idle that a waiting task could use.  Weakness: a wide gang can starve, since narrower tasks occupy
-    devices as they become free (`easy_backfill` reserves for the head).
+    A device is never idle while a waiting task could use it.  Weakness: a wide gang can starve, since narrower tasks
+    occupy devices as they become free (`easy_backfill` reserves for the head).
     Cost: O(log n) per task and O(distinct demands) per round.
     """
 
@@ -138,7 +139,7 @@ class RandomOrder(ListScheduler):
     Decides when.  Draws come from the run's own stream `policy`, so that runs repeat.
     Reference: Kingman, On Queues in Which Customers Are Served in Random Order (1962): the mean wait of fcfs in M/G/1,
     with a larger variance.  It is the baseline that a useful policy must beat.
-    Weakness: it uses no information; waits are left to chance.  Cost: O(log n) per task.
+    Weakness: it uses no information.  Cost: O(log n) per task.
     """
 
     queueing = "blind to sizes"

@@ -2,8 +2,8 @@
 
 All but `fastest_device`, `slow_reserve` and `earliest_finish` use the fastest mode that fits now and differ in the
 choice of node and GPU; all but `first_fit` compare the GPU types on which the task is equally fast.  Placements with
-their own files are in `hetsim_policies.placement_rules`.  A gang that may span nodes (`span: any`) and fits on none is
-placed on the first free devices.
+their own files are in `hetsim_policies.placement_rules`.  A gang that may span nodes (`span: any`) and fits on no
+single node is placed on the first free devices.
 """
 
 import math
@@ -22,8 +22,8 @@ def first_fit(task: Task, view: View) -> Placement | None:
     """The first node and first devices where the task's fastest possible mode fits.
 
     Reference: Johnson et al., Worst-Case Performance Bounds for Simple One-Dimensional Packing Algorithms (1974):
-    at most 1.7 times the fewest bins.  It leaves the last nodes whole for gangs.
-    Weakness: it ignores what remains free on the node.  Cost: an index lookup, the cheapest of all.
+    at most 1.7 times the minimum number of bins.  The last nodes remain entirely free for gangs.
+    Weakness: it ignores how much remains free on the node.  Cost: an index lookup, the lowest of all placements.
     """
     return view.fit(task)
 
@@ -50,9 +50,9 @@ class BestFit(ScoredRule):
 def worst_fit(task: Task, view: View) -> Placement | None:
     """The node with the most free GPUs (then cores); fractions on the emptiest GPU.
 
-    It spreads the load: least interference and contention.  Weakness: it fragments, so wide gangs find no room although
-    enough GPUs are free in total.  Reference: Johnson et al. (1974), at most twice the fewest bins.
-    Cost: an index lookup; with several modes or data a few NumPy operations over the nodes that fit.
+    It spreads the load, which minimizes interference and contention.  Weakness: it fragments, so wide gangs find no
+    room although enough GPUs are free in total.  Reference: Johnson et al. (1974), at most twice the minimum number of
+    bins.  Cost: an index lookup; with several modes or data a few NumPy operations over the nodes that fit.
     """
     return _by_room(task, view, tightest=False)
 
@@ -75,7 +75,7 @@ class SlowReserve:
 
     Reference: Lin and Kumar, Optimal Control of a Queueing System with Two Heterogeneous Servers (1984): with Poisson
     arrivals and exponential times on two servers some threshold has the lowest mean response of all rules
-    (`hetsim.theory.best_threshold`).  Weakness: one threshold for all slower modes, which must suit the load.
+    (`hetsim.theory.best_threshold`).  Weakness: one threshold is used for all slower modes, and it must suit the load.
     Cost: one or two index lookups.
     """
 
@@ -98,9 +98,9 @@ class EarliestFinish:
     patient: also consider busy devices, and wait (None) if that gives a strictly earlier finish.
 
     Reference: minimum completion time (MCT) in Braun et al. (2001); the second half of HEFT (Topcuoglu et al., 2002).
-    Weakness: greedy.  If the queue is not strict, several waiting tasks may count on the same busy device; and an
-    underestimated task makes others wait for it in vain.  Cost: linear in the devices that fit, unless all are equal;
-    if patient, also a sort of the running tasks for each mode that does not fit.
+    Weakness: greedy.  If tasks may pass a head that waits, several tasks may wait for the same busy device; if the
+    estimate of a running task is too low, tasks wait for its device too long.  Cost: linear in the devices that fit,
+    unless all are equal; if patient, also a sort of the running tasks for each mode that does not fit.
     """
 
     queueing = "work-conserving"

@@ -19,21 +19,20 @@ Limit = Annotated[int, Field(ge=1)]
 class Gradient(Admission):
     """A limit on tasks in the system, from the ratio of base to current response time.
 
-    Decides: a task is admitted while fewer than the limit are in the system.  After each window (`window`, and at least
-    `samples` answers) with the mean response R and the base response B the limit L becomes (1 − s) L + s (L g + queue),
-    where s is `smoothing` and g = tolerance · B / R, limited to [0.5, 1].  L is unchanged if fewer than L/2 tasks were
-    in the system at all times.
+    Decides: a task is admitted while fewer than the limit are in the system.  A window lasts `window` seconds, and
+    until it has `samples` answers.  After a window with mean response R, the limit L becomes (1 − s) L + s (L g +
+    queue), where s is `smoothing` and g = tolerance · B / R, limited to [0.5, 1], with the base response B.  L is
+    unchanged if fewer than L/2 tasks were in the system at all times.
     Reference: concurrency-limits of Netflix (2018), classes GradientLimit (base: the minimum) and Gradient2Limit (base:
-    an average over long windows); the idea is that of TCP Vegas (Brakmo and Peterson, 1995).
-    Known: in equilibrium L (1 − g) = queue; for c always busy servers with equal service times L = queue + tolerance ·
-    c.
-    Weakness: if service times vary, the minimum of means of few samples is too low and the limit too strict; an average
-    rises during a long overload, and so does the limit.  One limit for all classes and devices.  Cost: O(1).
+    an average over long windows); the idea is that of TCP Vegas (Brakmo and Peterson, 1995).  Known: in equilibrium L
+    (1 − g) = queue; for c always busy servers with equal service times L = queue + tolerance · c.
+    Weakness: if service times vary, the minimum is too low, and so is the limit; an average rises during a long
+    overload, and so does the limit.  One limit is used for all classes and devices.  Cost: O(1).
 
     start, min_limit, max_limit: the initial limit, and its bounds.
     queue: number of tasks added to L g at each update.
     tolerance: allowed ratio of the response to the base response.
-    smoothing: weight of the new value.
+    smoothing: weight of the new value in the limit.
     window, samples: minimum seconds and answers of a window.
     base: minimum of all windows so far, or the average, exponentially weighted over `memory` windows.
     memory: number of windows of the average.
@@ -107,17 +106,18 @@ ALL = math.inf, 0  # a cut-off below all levels
 class Dagor(Admission):
     """DAGOR: a cut-off among priority levels, set by the time tasks spend in queues.
 
-    Decides: a task has the level (business, user): its `priority`, the greatest first, then one of 128 levels by a hash
-    of its user that changes every hour.  It is admitted if its level is above the cut-off.  A window ends after
-    `window` or `requests` arrivals; it was overloaded if the tasks that left the queue during it had waited longer than
-    `target` on average, or if no task left although some wait.  After an overloaded window the cut-off is set so that 5
-    % fewer of its arrivals would have been admitted; otherwise so that 1 % more of all arrivals would.
+    Decides: the level of a task is the pair (business, user): `priority`, the greatest first, then one of 128 levels
+    from a hash of the user that changes every hour.  It is admitted if its level is above the cut-off.  A window ends
+    after `window` or `requests` arrivals; it was overloaded if the tasks that left the queue during it had waited
+    longer than `target` on average, or if no task left although some wait.  After an overloaded window the cut-off is
+    set such that it would have admitted 5 % fewer of the window's arrivals; otherwise such that it would have admitted
+    1 % more of all arrivals.
     Reference: Zhou et al., Overload Control for Scaling WeChat Microservices (SoCC 2018), section 4, algorithm 1.
     For: workloads with many users; a user that is admitted remains admitted.  Weakness: a level is admitted or refused
     as a whole; a refused level with more than 1 % of the arrivals is not admitted again while other levels fill the
-    windows: give tasks `users`.  In a small system a window has few arrivals, and the cut-off is coarse.
-    Cost: O(1) a task and O(levels log levels) a window; requests of a service are handled as Task objects, which is
-    slower than arrays.
+    windows (give tasks `users`, so that levels are small).  In a small system a window has few arrivals, and the
+    cut-off is coarse.  Cost: O(1) a task and O(levels log levels) a window; requests of a service are handled as Task
+    objects, which is slower than arrays.
 
     target: mean time in the queue above which a window counts as overloaded.
     window, requests: seconds or arrivals that end a window, whichever comes first.
@@ -180,10 +180,9 @@ class ClassShedding(Admission):
     while the load is at or above the class's limit; classes without a limit are always admitted.
     Reference: Beyer, Jones, Petoff and Murphy, Site Reliability Engineering (2016), chapter 21, "Handling overload"
     (criticality, executor load average); disabling optional work: Klein, Maggio, Årzén and Hernández-Rodriguez,
-    Brownout (ICSE 2014).
-    Proven: with `memory` 0 and one class on c servers it is the M/M/c/K queue with K = ⌈limit · c⌉.  Weakness: limits
-    are set by hand; a refused class starves while the load of more critical classes stays at its limit, and an average
-    reacts late to a burst.  Cost: O(1).
+    Brownout (ICSE 2014).  Proven: with `memory` 0 and one class on c servers it is the M/M/c/K queue with K = ⌈limit ·
+    c⌉.  Weakness: limits are set by hand; a refused class starves while the load of more critical classes stays at its
+    limit, and an average reacts late to a burst.  Cost: O(1).
 
     limits: by class, the load (tasks in the system per server) at which the class is refused.
     memory: seconds over which the load is averaged; 0: the present load.

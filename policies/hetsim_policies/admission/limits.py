@@ -39,7 +39,7 @@ class QueueLimit(Admission):
     Decides: a task is refused if the number of waiting tasks, in total, of its class, or for the device type of its
     best mode, has reached a limit; with a limit of 0 the task must be able to start immediately.
     Reference: the waiting room of Erlang's and Kendall's queues (M/M/c/K: Kleinrock, Queueing Systems I, 1975, section
-    3.6).  Exact for tasks of one server each: a limit of L is the loss system with K = c + L places.
+    3.6).  For tasks of one server each, a limit of L on c servers is exactly the system M/M/c/K with K = c + L places.
     Weakness: it counts tasks, not work: with heavy tails the same number may mean a second or an hour of work.  If
     several tasks arrive at the same instant, the limit on the total does not count tasks for which devices are free;
     limits by class, by device and on requests of a service count them.  Cost: O(1) per decision, O(limit) if several
@@ -181,13 +181,12 @@ class UtilizationThreshold(Admission):
     """A threshold on utilization: no admission while a device type is at or above it.
 
     Decides: a task is refused while the occupied share of the devices of its best mode's type is at or above the
-    threshold, now or, with `window`, on an exponentially weighted average over the window.
+    threshold.  With `window` the share is an exponentially weighted average over the window.
     Reference: the thresholds of Borst, Boucherie and Boxma, ERMR: A Generalized Equivalent Random Method (1999), and of
     every autoscaler; without `window` and with tasks of one server each it is Erlang's loss system with
-    ⌈threshold · c⌉ places and no queue.
-    Weakness: without `window`, devices idle after bursts that a queue would have smoothed; with it, bursts shorter than
-    the window are admitted and tasks in the lull after them refused.  At threshold 1 it is a loss system, not a queue.
-    Cost: O(devices) per decision.
+    ⌈threshold · c⌉ places and no queue.  Weakness: without `window`, devices are idle after bursts that a queue would
+    have smoothed; with `window`, shorter bursts are admitted, and tasks that arrive just after them are refused.  At
+    threshold 1 it is a loss system, not a queue.  Cost: O(devices) per decision.
 
     threshold: share of the devices (cores) of a type at which no further task is admitted to it.
     window: seconds over which the share is averaged; 0: the present share.
@@ -227,16 +226,15 @@ class Codel(Admission):
 
     Decides: the original CoDel drops packets as they leave the queue.  Admission decides only at arrivals, so this
     policy uses the age of the head as sojourn time and refuses the new task.  (Admitted tasks are not dropped; a
-    scheduler could do so with `Reject`.)  If that age has been above `target` for a whole `interval`, one task is
-    refused, the next interval/√count later, and so on until the age is below the target.  Each service has its own
-    queue; other tasks share one.
+    scheduler could do so with `Reject`.)  If the age has been above `target` for a whole `interval`, one task is
+    refused; after `count` refusals the next one follows interval/√count later, until the age is below the target.  Each
+    service has its own queue; other tasks share one.
     Reference: Nichols and Jacobson, Controlling Queue Delay, ACM Queue 10(5) (2012); RFC 8289 for the control law.
     For: closed loops, with clients that slow down when they are refused, and loads slightly above capacity for a long
-    time.
-    Weakness: open arrivals far above capacity need many intervals until refusals are frequent enough: under the varying
-    load of docs/admission.md its reward per task is -0.83 with phases of 300 s and -1.38 with phases of 20 s, while
-    rejecting all gives 0.  It reacts one queueing delay late.  If the order is not that of arrival, one starved task
-    keeps the head old.  Cost: O(1).
+    time.  Weakness: open arrivals far above capacity need many intervals until refusals are frequent enough: under the
+    varying load of docs/admission.md its reward per task is -0.83 with phases of 300 s and -1.38 with phases of 20 s,
+    while rejecting all gives 0.  It reacts one queueing delay late.  If the order is not that of arrival, one starved
+    task keeps the head old.  Cost: O(1).
 
     target: acceptable age of the head.
     interval: seconds above the target before the first refusal; about the longest usual response time.
@@ -270,8 +268,8 @@ class HeadCodel(Codel):
     All tasks are admitted.
     Reference: Nichols, Jacobson, McGregor and Iyengar, Controlled Delay Active Queue Management, RFC 8289 (2018).
     For: queues in which the clients of the oldest tasks have given up.
-    Weakness: drops are interval/√count apart, so a queue many times above the target shrinks slowly.
-    Cost: O(1); requests of a service are handled as Task objects, which is slower than arrays.
+    Weakness: after `count` drops the next one is interval/√count later, so a queue many times above the target shrinks
+    slowly.  Cost: O(1); requests of a service are handled as Task objects, which is slower than arrays.
 
     target: acceptable sojourn time.
     interval: seconds above the target before the first drop.

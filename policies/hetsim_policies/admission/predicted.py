@@ -22,16 +22,15 @@ class Ahead:
     """Predicts when a new task would start and end.
 
     For tasks, the wait in a mode is the estimated waiting and running work on its device type, divided by the number of
-    launches of that mode that fit simultaneously; 0 if no task waits and the task would fit now.  On one server in
-    order of arrival, with exact estimates, this is the true wait; on c servers it is slightly too short, and under
-    other orders it is an average.  The widths of waiting tasks are ignored.  A request waits for the rest of the batch
-    in flight and for the full batches ahead; it then computes in a batch with the requests that are behind it in the
-    queue or arrive before that batch starts.  This is right for greedy batches of one service on its devices; delays by
-    the batching policy, and by other services, are not included.  A request to a language model is predicted to wait as
-    long as the first request in the queue has waited so far (the delay of the head of the line: Ibrahim and Whitt,
-    Real-Time Delay Estimation Based on Delay History, Manufacturing & Service Operations Management 11(3), 2009), and
-    then to take the time that it would take alone.  This is too short if many requests share the steps, and adapts late
-    to a change of load.
+    launches of that mode that fit simultaneously; 0 if no task waits and the task would fit now.  With exact estimates
+    this is the true wait on one server in order of arrival; on several servers it is slightly too short, and under
+    other orders it is an average.  The widths of waiting tasks are ignored.  The prediction for a request is the rest
+    of the batch in flight, the full batches ahead of it, and then its own batch, which includes requests behind it and
+    those that arrive before the batch starts.  This assumes greedy batches; delays by the batching policy and by other
+    services are not included.  A request to a language model is predicted to wait as long as the first request in the
+    queue has waited so far (the delay of the head of the line: Ibrahim and Whitt, Real-Time Delay Estimation Based on
+    Delay History, Manufacturing & Service Operations Management 11(3), 2009), and then to take the time that it would
+    take alone.  This prediction is too short if many requests share the steps, and is late after a change of load.
     Cost: O(1) per request on one device; for a task the sums of `view.backlog`; linear in the requests to a language
     model.
     """
@@ -181,8 +180,8 @@ class TokensAhead:
     def response(self, task: Task) -> float:
         """Return the predicted seconds until a new request's last token.
 
-        If the service limits the time to the first token, return a time to compare with this limit instead: the seconds
-        until the first token, or more if the last token would miss the request's deadline by more.
+        If the service limits the time to the first token, the returned time is to be compared with this limit: it is
+        the seconds until the first token, or larger if the last token would miss its deadline by more.
         """
         service, position = self.service, task.modes_by_speed()[0]
         before = service.request_delay + self.wait()
@@ -219,8 +218,8 @@ class PredictedWait(Admission):
     if the predicted finish is by its deadline.  Reference: the queue with bounded workload (Cohen, Single Server Queue
     with Uniformly Bounded Virtual Waiting Time, Journal of Applied Probability 5, 1968; Gavish and Schweitzer, The
     Markovian Queue with Bounded Waiting Time, 1977): exact for one server in order of arrival.
-    Weakness: it is as good as the estimates; it considers the best mode only (`slo_feasible` considers all); an order
-    that lets later tasks pass breaks the prediction.  Cost: O(1) per request, the sums of `view.backlog` per task.
+    Weakness: it depends on the estimates; it considers the best mode only (`slo_feasible` considers all modes); if
+    later tasks may pass a task, its prediction is wrong.  Cost: O(1) per request, the sums of `view.backlog` per task.
 
     max_wait: maximum predicted wait; default: as long as the task can still meet its deadline.
     """
@@ -252,9 +251,9 @@ class SloFeasible(Admission):
     deadline (`hetsim_policies.admission.predicted`).  Tasks without a deadline are admitted.
     Reference: the admission of Clockwork (Gujarati et al., Serving DNNs like Clockwork, OSDI 2020, section 4): a
     request that cannot be served in time is refused immediately.
-    Weakness: an admitted task is not bound to the mode: a scheduler that chooses another mode, or lets later tasks
-    pass, breaks the prediction (`redirect` ties a task to the mode).  A safety factor above 1 allows for part of this
-    error.  Cost: O(1) per request; O(modes) calls of `backlog` per task.
+    Weakness: an admitted task is not bound to the mode: if the scheduler chooses another mode, or lets later tasks
+    pass, the prediction is wrong (`redirect` binds a task to its mode).  A safety factor above 1 allows for part of
+    this error.  Cost: O(1) per request; O(modes) calls of `backlog` per task.
 
     safety: factor on the predicted time; above 1 is cautious.
     """
@@ -284,7 +283,7 @@ class Redirect(SloFeasible):
     """Redirect: a task that is late on its best device is bound to a slower one.
 
     Decides: modes are tried from the fastest on; the task is bound to the first mode with a predicted finish by its
-    deadline, or refused if there is none.  Requests, which share the mode of their batch, and tasks with one mode are
+    deadline, or refused if there is none.  Requests (which use the mode of their batch) and tasks with one mode are
     admitted or refused as by `slo_feasible`.  Tasks without a deadline may run anywhere.
     Reference: the spilling of work to slower processors by predicted completion (Maheswaran, Ali, Siegel, Hensgen and
     Freund, Dynamic Mapping of a Class of Independent Tasks onto Heterogeneous Computing Systems, 1999: minimum
@@ -313,8 +312,8 @@ class Adaptive(Admission):
 
     Decides: as `predicted_wait`, with an adaptive limit.  After each answer the limit is multiplied by exp(−gain ·
     percentile) if it was late and by exp(gain · (1 − percentile)) if it was in time: in equilibrium exactly the share 1
-    − percentile is late, whatever the load and the error of predictions.  The limit never exceeds a few times the
-    target.
+    − percentile of the answers is late, whatever the load and the error of predictions.  The limit never exceeds a few
+    times the target.
     Reference: Robbins and Monro, A Stochastic Approximation Method (1951), for a quantile; as admission control with
     feedback from measured response times: Welsh and Culler, Adaptive Overload Control for Busy Internet Servers (2003).
     Known: the equilibrium is that of a stationary load; after a jump the limit needs about 1/(gain · percentile) late

@@ -29,15 +29,14 @@ ROUNDING = 1e-9
 class TrunkReservation(AtStations):
     """Trunk reservation: a class is admitted only if enough servers remain for others.
 
-    Decides: the servers of a device type are the launches of a mode that fit simultaneously (times the largest batch
-    for requests); those not occupied by admitted tasks are free.  A task of a class with r in `reserve` needs r + 1
-    free servers at its best device type.  No task waits, since a task is admitted only to a free server; the parameter
-    `servers` replaces the number of servers.
+    Decides: the number of servers of a device type is the number of launches of a mode that fit simultaneously (for
+    requests: times the largest batch), and servers not occupied by admitted tasks are free.  A task whose class has the
+    value r in `reserve` needs r + 1 free servers at its best device type.  No task waits, since a task is admitted only
+    to a free server; the parameter `servers` replaces the number of servers.
     Reference: Miller, A Queueing Reward System with Several Customer Classes, Management Science 16 (1969); Key,
     Optimal Control and Trunk Reservation in Loss Networks, Probability in the Engineering and Informational Sciences 4
-    (1990).
-    Proven: the best policy for classes with rewards and equal mean times at one group of servers without waiting
-    (Miller); the number in service is then a birth-and-death chain.
+    (1990).  Proven: the best policy for classes with rewards and equal mean times at one group of servers without
+    waiting (Miller); the number in service is then a birth-and-death chain.
     Weakness: for tasks of different widths or times other rules are better (`mdp_threshold`), and if tasks may use
     other device types than the best (a fallback) there are more servers than are counted.  Cost: O(1).
 
@@ -83,11 +82,10 @@ class ErlangWait(AtStations):
     1)·S/c.  The task is admitted if P(wait > max_wait) is at most p, and always if a server is free.
     Reference: Erlang, Solution of Some Problems in the Theory of Probabilities of Significance in Automatic Telephone
     Exchanges (1917); the rule by the present queue: Whitt, Improving Service by Informing Customers about Anticipated
-    Delays, Management Science 45 (1999).
-    Proven: for exponential service in order of arrival, once S is known, each admitted task waits longer than max_wait
-    with probability at most p, whatever the arrivals (with Poisson arrivals the system is M/M/c/K).  Weakness: it
-    ignores estimates of single tasks (`predicted_wait` uses them); with heavy tails Erlang's distribution is too
-    optimistic.  Cost: O(1).
+    Delays, Management Science 45 (1999).  Proven: for exponential service in order of arrival, once S is known, each
+    admitted task waits longer than max_wait with probability at most p, whatever the arrivals (with Poisson arrivals
+    the system is M/M/c/K).  Weakness: it ignores estimates of single tasks (`predicted_wait` uses them); with heavy
+    tails Erlang's distribution is too optimistic.  Cost: O(1).
 
     max_wait: the wait that few tasks should exceed.  p: maximum probability that an admitted task waits longer.
     memory: arrivals over which the service time is estimated.
@@ -129,10 +127,11 @@ class Naor(AtStations):
     """Naor's thresholds: individually, socially or revenue-optimal limits on queues.
 
     Decides: a task is admitted while the number of tasks in the system is below a threshold.  With reward R for an
-    answer and cost C per second in the system, the individual threshold is the last position whose expected stay costs
-    at most R; the social threshold maximizes λ(1 − P_block)·R − C·L (λ: arrival rate, L: mean number in the system);
-    the revenue threshold maximizes price times admission rate, at the price that leaves the last task no surplus.
-    Social and revenue thresholds need λ and the mean service time, both estimated online.
+    answer and cost C per second in the system, the individual threshold is the last position in the queue at which the
+    expected time in the system costs at most R; the social threshold maximizes λ(1 − P_block)·R − C·L (λ: arrival rate,
+    L: mean number in the system); the revenue threshold maximizes price times admission rate, where the price equals
+    the surplus of a task at the last position.  Social and revenue thresholds need λ and the mean service time, both
+    estimated online.
     Reference: Naor, The Regulation of Queue Size by Levying Tolls, Econometrica 37 (1969); on c servers Knudsen,
     Individual and Social Optimization in a Multiserver Queue, Econometrica 40 (1972).
     Proven: optimal for M/M/c in order of arrival with equal tasks; revenue ≤ social ≤ individual (Naor).  Weakness: it
@@ -231,10 +230,9 @@ class MdpThreshold(AtStations):
     every task is admitted.
     Reference: Lippman, Applying a New Device in the Optimization of Exponential Queueing Systems, Operations Research
     23 (1975); Stidham, Optimal Control of Admission to a Queueing System, IEEE Transactions on Automatic Control 30
-    (1985).
-    Proven: optimal for the model; with one class it is Naor's social threshold, with several classes of equal times and
-    no room it is trunk reservation.  Weakness: the model has no deadlines and no order of service, and grows as
-    places^classes.
+    (1985).  Proven: optimal for the model; with one class the policy is Naor's social threshold, with several classes
+    of equal times and no room it is trunk reservation.  Weakness: the model has no deadlines and no order of service,
+    and its number of states grows as places^classes.
     Cost: O(1) per decision; a solution for two classes, 50 servers and 50 more places takes some tenths of a second.
 
     rewards: value of an answer by class; every class of the workload must be named.

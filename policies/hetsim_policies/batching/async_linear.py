@@ -2,19 +2,19 @@
 
 Decides how many requests are launched and when, on two streams of a device.  Stage times are assumed linear in the
 batch size n, τ_x(n) = a_x·n + b_x, and re-estimated from the last `window` batches (`linear_fit`); the policy begins
-with two batches of different sizes.  The next upload starts at (end of the current compute) - τ_up(next).  A batch that
-is full before that, because the rate has risen, is uploaded immediately, and the next is filled while the running batch
-and the one just uploaded compute; when the rate falls, the waiting requests are uploaded just in time.
+with two batches of different sizes.  The next upload starts at (end of the current compute) - τ_up(next).  If the rate
+rises, a batch that is full before this time is uploaded immediately, and the next batch is filled while the two earlier
+batches compute; if the rate falls, the requests waiting at this time are uploaded.
 Reference: Zhang, Zha, Wan and Cheng, A GPU Inference System Scheduling Algorithm with Asynchronous Data Transfer
 (IPDPSW 2019).  Its slides choose the size n by c·(τ_calc(n) - τ_up(n)) = n at arrival rate c, which ignores arrivals
 during the upload; `flow_balance`, c·τ_calc(n) = n, does not.  When the device is idle, all waiting requests are
-launched: with one compute engine, waiting for more pays only while fewer requests wait than arrive during a batch, and
-then the device is hardly ever idle (on the paper's network, waiting for a second request changes the mean latency by
-+146 % at 20/s, +6 % at 100/s and less than 0.5 % from 150/s up).
-Weakness: a batch that is full too early misses the requests just after it, so sizes must not follow Poisson noise: a
-batch counts as full `margin` standard deviations beyond the expected size.  Of several equally busy devices only the
-first is served just in time, the others when they are idle.  A device with one stream cannot overlap: each batch is all
-waiting requests, as under `serial_greedy` (still bounded by the limit on latency); the run reports this.
+launched.  To wait for more requests pays only if fewer requests wait than arrive during a batch, and at such rates the
+device is hardly ever idle (on the paper's network, waiting for a second request changes the mean latency by +146 % at
+20 requests/s, +6 % at 100/s and less than 0.5 % from 150/s up).
+Weakness: a batch that is launched too early misses the next requests; so that Poisson noise does not cause this, a
+batch counts as full only `margin` standard deviations above the expected size.  Of several equally busy devices only
+the first gets its batch just in time, the other devices when they are idle.  A device with one stream cannot overlap
+stages: each batch has all waiting requests, as under `serial_greedy`, up to the limit on latency; the run reports this.
 Cost: O(1) amortized per batch (about four scheduling rounds).
 """
 
@@ -38,10 +38,11 @@ LATEST = 4.0  # standard deviations of a compute time after which a batch is ass
 class AsyncLinear(Batching):
     """Two streams with uploads just in time; `streams: 1` is `serial_greedy`.
 
-    rule: the expected batch size at a rate: flow_balance, n = c·τ(n) of the slowest stage; or slides,
-        n = c·(τ_calc(n) - τ_up(n)).
+    rule: equation for the batch size n at arrival rate c: flow_balance (n = c·τ(n), τ of the slowest stage) or slides
+        (n = c·(τ_calc(n) - τ_up(n))).
     window: number of batches from which stage times and the arrival rate are estimated.
-    latency: maximum seconds for the first request of a batch, which limits batches; default: the service's slo.
+    latency: maximum latency in seconds of the first request of a batch, which limits the batch size; default: the
+        service's slo.
     max_batch: largest batch (the mode's own limit applies too).
     margin: standard deviations of a Poisson count by which a batch must exceed its expected size to count as full; 0:
         upload as soon as the expected size is reached.
@@ -117,13 +118,13 @@ class AsyncLinear(Batching):
     # When -----------------------------------------------------------------------------------------------------
 
     def _hesitation(self, upload: float) -> float:
-        """Seconds that the upload should end after the expected end of the compute.
+        """Return the delay of the upload's end after the expected end of the compute.
 
-        A second too late delays the waiting requests; a second too early makes the requests that arrive in it wait for
-        another batch; at flow balance both numbers of requests are equal.  When the compute ends, the upload starts
-        immediately.  For an error of standard deviation σ the optimum x has 2 Φ(x/σ) - Φ((x - τ_up)/σ) = 1 (Φ: normal
-        distribution, τ_up: upload time): x is near 0 for long uploads, and large (an upload as late as on one stream)
-        for those short compared with σ.
+        An upload that ends a second too late delays the waiting requests; a second too early, the requests that arrive
+        in this second must wait for another batch.  At flow balance both numbers of requests are equal.  When the
+        compute ends, the upload starts immediately.  If the error of the expected end has standard deviation σ, the
+        optimal delay x satisfies 2 Φ(x/σ) - Φ((x - τ_up)/σ) = 1 (Φ: normal distribution, τ_up: upload time): x is near
+        0 for long uploads, and large for uploads that are short compared with σ.
         """
         sigma = math.sqrt(self.compute.variance) * self.compute.at(self.running)
         if sigma <= 0.05 * upload:
@@ -142,8 +143,8 @@ class AsyncLinear(Batching):
     def _launch(self, count: int, queue: RequestQueue, view: View, most: int) -> Take:
         """Launch a batch just in time or on an idle device; set the size of the next one.
 
-        Until two batch sizes have been measured, batches do not overlap; at low load that costs nothing.  At the size
-        limit, where all batches would have the same size, the second batch is halved.
+        Until two batch sizes have been measured, batches do not overlap; at low load that costs nothing.  If the first
+        two batches would both have the maximum size, the second batch is halved.
         """
         if self.first_size is None:
             self.first_size = count

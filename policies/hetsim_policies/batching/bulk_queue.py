@@ -42,9 +42,9 @@ def arrivals_during(rate: float, times: np.ndarray, most: int) -> np.ndarray:
 class BulkQueue:
     """A server that takes Poisson arrivals in batches; the analytic policies' model.
 
-    The time of a batch is fixed by its size.  A state is a number of requests in the system; the last one, `states`,
-    stands for all larger numbers.  Time passes during services (`time[s]` for a batch of s) and while waiting for the
-    next arrival.
+    The time of a batch is fixed by its size.  A state is the number of requests in the system; the last state,
+    `states`, represents all larger numbers.  Time passes during services (`time[s]` for a batch of s) and while waiting
+    for the next arrival.
     """
 
     def __init__(self, rate: float, times: np.ndarray, states: int):
@@ -128,19 +128,19 @@ class Modeled(Batching):
 
 
 class BatOpt(Modeled):
-    """BatOpt: wait for a number of requests given by a queueing model, then take all.
+    """BatOpt: launch a batch when enough requests wait, by a model of the queue.
 
-    Decides when: service begins once `a` requests wait, and takes up to b.  The threshold `a` minimizes the mean
+    Decides when: a batch starts once a requests wait, and has at most b requests.  The threshold a minimizes the mean
     response in the queue M/D(a, b)/1/N.  Batch times are estimates by size; the arrival rate is that of the last
     `window` seconds, rounded to the nearest power of 1.1.  Batches do not overlap.  The model is the exact Markov chain
     of the number of requests after each batch (N states), with the mean response by Little's law over a cycle of
     waiting and service.
     Reference: Zhang, Luo, Wang, Kui and Ren, BatOpt: Optimizing GPU-Based Deep Learning Inference Using Dynamic Batch
-    Processing (IEEE Transactions on Cloud Computing 2024), where M/G(a, b)/1/N also includes GPU memory, here the bound
-    b; Neuts, A General Class of Bulk Queues with Poisson Input (1967).
-    Weakness: it assumes Poisson arrivals.  With linear batch times a threshold gains little over taking all waiting
-    requests; after the rate has fallen, requests wait for others that do not arrive, until twice the expected time has
-    passed or their SLO is near.
+    Processing (IEEE Transactions on Cloud Computing 2024), where the model M/G(a, b)/1/N also includes GPU memory (here
+    only the bound b); Neuts, A General Class of Bulk Queues with Poisson Input (1967).
+    Weakness: it assumes Poisson arrivals.  With linear batch times a threshold gains little compared with
+    `serial_greedy`.  After the rate has fallen, requests wait for requests that do not arrive, until twice the expected
+    time has passed or their SLO is near.
     Cost: O(1) per batch; for each new rate up to 20 linear systems of N unknowns (0.2 s at N = 256).
 
     max_batch: b, the largest batch; default: the service's limit.  The model covers sizes up to 64.
@@ -210,19 +210,19 @@ class Smdp(Modeled):
 
     Decides when and how many: with s requests waiting on an idle device, wait for the next arrival or launch a batch of
     1 to s.  The model is a semi-Markov decision process with Poisson arrivals and fixed batch times; its cost is the
-    mean response plus `power_weight` times the mean power of batches ((busy − idle) watts while computing).  The state
-    space ends at `states`; further requests are counted in the last state, at the cost of being answered after the full
-    batches before them.  It is solved by sweeps of value iteration; after each sweep the values of the greedy table are
+    mean response plus `power_weight` times the mean power of batches ((busy − idle) watts while computing).  The last
+    state represents all queue lengths from `states` on; an arrival in this state adds the cost of its wait for the full
+    batches before it.  It is solved by sweeps of value iteration; after each sweep the values of the greedy table are
     evaluated exactly, so that a few sweeps reach the optimum (Puterman, Markov Decision Processes, 1994, section 11.4).
     Reference: Xu, Sun, Zhou and Niu, SMDP-Based Dynamic Batching for Efficient Inference on GPU-Based Platforms (ICC
-    2023), where relative values are iterated and the overflow state is charged likewise.
+    2023), which uses relative value iteration and the same kind of overflow cost.
     Proven: optimal for the model.  Weakness: the model has no deadlines and assumes Poisson arrivals; the rate is that
     of the last `window` seconds, rounded to a power of 1.1.  Batches do not overlap.
     Cost: O(1) per batch; for each new rate some sweeps of O(states² · sizes) and linear systems (0.03 s at 256 states).
 
     power_weight: seconds of mean response that a watt of mean power is worth.
-    max_batch: largest batch; default: the service's limit.  The table then has sizes up to 64, and its entry 64 means
-        all waiting requests that the service allows.
+    max_batch: largest batch; default: the service's limit, where the table has sizes up to 64, and 64 stands for all
+        waiting requests up to this limit.
     states: number of distinct queue lengths, at least twice the largest size of the table (default: four times).
     window: seconds over which the rate is estimated.  rate: requests per second, instead of an estimate.
     """

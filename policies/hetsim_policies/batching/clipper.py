@@ -42,12 +42,12 @@ class Clipper(Batching):
 class ClipperAimd(Clipper):
     """Clipper, additive increase, multiplicative decrease: probe for the batch size.
 
-    Decides how many requests: all waiting, up to a limit per device that grows by `step` after a full batch within the
-    SLO and falls by a tenth after a batch above it.  Batches do not overlap.
+    Decides how many requests: all waiting, up to a limit per device.  The limit grows by `step` after a full batch
+    within the SLO, and is multiplied by `backoff` after a batch that exceeds the SLO.  Batches do not overlap.
     Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez and Stoica, Clipper: A Low-Latency Online Prediction Serving
     System (NSDI 2017), section 4.3; the rule is that of Chiu and Jain (1989) for congestion.
-    Weakness: the SLO bounds the time of a batch, not that of a request, which also waits: latencies reach twice the
-    SLO.  Starting at 1, the limit needs as many batches as its final value, and it then oscillates over its last tenth.
+    Weakness: the SLO bounds the time of a batch; a request also waits, so latencies reach twice the SLO.  Starting at
+    1, the limit needs as many batches as its final value, and it then oscillates over its last tenth.
     Cost: O(1) per batch.
 
     start: the first limit.  step: increase of the limit after a full batch in time.  backoff: factor on the limit after
@@ -92,9 +92,9 @@ class ClipperQuantile(Clipper):
     of two.  Batches do not overlap.
     Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez and Stoica, Clipper: A Low-Latency Online Prediction Serving
     System (NSDI 2017), section 4.3; Koenker and Bassett, Regression Quantiles (1978).
-    Weakness: the SLO bounds the time of a batch, not that of a request, which also waits.  At a constant load sizes are
-    nearly equal and the slope depends on old batches of other sizes; so the limit is at most twice the largest size
-    seen.  A 99th percentile of few batches is uncertain, as only one in 100 exceeds it.
+    Weakness: the SLO bounds the time of a batch, but not the wait of a request.  At a constant load sizes are nearly
+    equal and the slope depends on old batches of other sizes; so the limit is at most twice the largest size seen.  A
+    99th percentile is uncertain, since only one of 100 batches exceeds it.
     Cost: O(window · 50) per refit, a few microseconds per batch.
 
     quantile: quantile of batch times, such as 0.99.  window: number of batches of a fit.
@@ -147,7 +147,7 @@ class ClipperQuantile(Clipper):
 
 
 def quantile_line(sizes: np.ndarray, times: np.ndarray, quantile: float) -> tuple[float, float]:
-    """Slope (at least 0) and intercept of the line with minimum quantile loss.
+    """Return slope (at least 0) and intercept of the line with minimum quantile loss.
 
     For a given slope the best intercept is the quantile of the residuals; the loss is convex in the slope, which is
     found by golden-section search.  If all sizes are equal, the slope is 0.

@@ -12,10 +12,10 @@ Scheduler for LLM Serving under SLA Guarantees (ASPLOS 2025), and LightLLM befor
 memory need (`reserve: peak`); Sheng, Cao, Li, Zhu, Li, Zhuo, Gonzalez and Stoica, Fairness in Serving Large Language
 Models (OSDI 2024), for `order: vtc`.
 Weakness: `prefill_first`, and whole prompts in general, halt every running answer while a long prompt is read; chunks
-bound that halt and delay first tokens.  `shortest_prompt` starves long prompts under load.
-`reserve: whole` never has to preempt a sequence and leaves much memory unused; `peak` uses it.
-Cost: O(prefilling sequences) per boundary; O(log waiting) per request; with `reserve` O(sequences) per request
-considered, and with `peak` the same for about every step at which the head may fit.
+limit this halt, but delay first tokens.  `shortest_prompt` starves long prompts under load.
+`reserve: whole` never preempts a sequence, but much memory remains unused; `peak` uses more of it.
+Cost: O(prefilling sequences) per boundary; O(log waiting) per request; with `reserve`, O(sequences) per request
+considered; with `peak`, also O(sequences) for nearly every step at which the head may fit.
 """
 
 import math
@@ -52,13 +52,15 @@ class Continuous(IterationPolicy):
 
     order: order in which requests join: fcfs, shortest_prompt, priority (highest first) or vtc (fair among clients:
         virtual tokens).
-    phases: mixed (a step decodes and then reads prompts, in chunks where max_num_batched_tokens ends it), prefill_first
-        (while prompts are read, answers halt) or decode_first (no prompt is read before all running answers have
-        ended).  The latter two read whole prompts, as many as max_num_batched_tokens allows and at least one.
+    phases: mixed (each step decodes and also reads prompts, which max_num_batched_tokens divides into chunks),
+        prefill_first (answers halt while prompts are read) or decode_first (no prompt is read before all running
+        answers have ended).  The last two read whole prompts: at least one, and as many as max_num_batched_tokens
+        allows.
     watermark: share of the KV blocks that must remain free when a request joins, to avoid early preemption; default: 1
         %, and 0 with reserve.
-    reserve: none, whole (the prompts and longest answers of all sequences fit together) or peak (they fit at every step
-        if each answer has its announced length: sequences that end early make room for longer ones).
+    reserve: when a request may join: none (no reservation), whole (if the prompts and longest answers of all sequences
+        fit together) or peak (if all sequences fit at every step, where each answer has its announced length and a
+        sequence releases its memory at its end).
     min_decode_steps: minimum number of decoding steps between two steps that read prompts.
     input_weight: price of a prompt token, for vtc.
     output_weight: price of a decoded token, for vtc.
@@ -141,8 +143,8 @@ class Continuous(IterationPolicy):
     def _to_hold(self, request: Generation, block: int) -> tuple[int, int]:
         """Return (tokens to store after the next token, tokens stored at that time).
 
-        All tokens but the last are stored, n of them in at most n + block - 1 tokens' worth of blocks.  The step that
-        reads the rest of the prompt produces a token, which the next step stores.
+        All tokens but the last are stored; n tokens occupy blocks of at most n + block - 1 tokens.  The step that reads
+        the rest of the prompt produces a token, which the next step stores.
         """
         produced = request.produced + (request.to_prefill > 0)
         more = request.longest - produced - 1
@@ -224,8 +226,8 @@ class Reservations:
     """Tokens that requests of a replica will store in KV blocks, by announced answers.
 
     A decoding sequence stores one more token per step.  So two numbers of a sequence are constant: its last step, and
-    its stored tokens less the steps so far.  They are kept sorted.  Memory use grows until a sequence ends and releases
-    its tokens, so the peak is the maximum over the ends of sequences.
+    its stored tokens minus the steps so far.  Sequences are sorted by last step.  Memory use grows until a sequence
+    ends and releases its tokens, so the peak is the maximum over the ends of sequences.
     Cost: O(sequences) per check, O(log sequences) per insertion.
     """
 
@@ -294,7 +296,7 @@ class VirtualTokens:
     """The token counters of the clients of one replica.
 
     In all methods, `steps` is the number of decoding steps of the replica so far, and `heads` the first waiting request
-    of each client that has any.
+    of each client with waiting requests.
     """
 
     def __init__(self, input_weight: float, output_weight: float):

@@ -18,18 +18,17 @@ class Nexus(Batching):
 
     Decides how many requests: all waiting, up to the largest b with 2·τ(b) within the SLO (τ: batch time; a request
     that just misses a batch waits for it and then computes in the next); and which requests are not served.  A window
-    of b requests moves from the head of the queue to the first request with a deadline late enough for the whole window
-    to compute; requests before it are dropped: expired if they would be late even alone, else rejected.  Batches do not
-    overlap.
+    of b requests moves from the head of the queue to the first request whose deadline allows a batch of b requests.
+    Requests before the window are dropped: as expired if they would be late even alone, otherwise as rejected.  Batches
+    do not overlap.
     Reference: Shen, Chen, Jin, Zhao, Kong, Philipose, Krishnamurthy and Sundaram, Nexus: A GPU Cluster Engine for
-    Accelerating DNN-Based Video Analysis (SOSP 2019), sections 4.2 and 6.3; packing sessions onto GPUs is not part of
-    it.
-    Weakness: early drop refuses requests that alone would have been in time, to keep batches large; at low load batches
-    are as small as the queue.  It assumes that requests arrive in the order of their deadlines.
+    Accelerating DNN-Based Video Analysis (SOSP 2019), sections 4.2 and 6.3; its packing of sessions onto GPUs is not
+    included.  Weakness: to keep batches large, early drop refuses requests that would have been in time alone; at low
+    load batches are as small as the queue.  It assumes that requests arrive in the order of their deadlines.
     Cost: O(log n) per batch.
 
-    drop: "early": drop requests that cannot wait for a whole window; "lazy": drop only those that would be late even
-        alone, and then launch no more than the oldest can wait for.
+    drop: "early": drop requests that cannot wait for a whole window; "lazy": drop only requests that would be late even
+        alone, and launch the largest batch that is in time for the oldest request.
     max_batch: largest batch (the mode's own limit applies too).
     """
 
@@ -69,22 +68,22 @@ class Nexus(Batching):
 class Clockwork(Batching):
     """Clockwork: launch no batch that would miss its SLO; most urgent first.
 
-    Decides how many requests: the largest batch with enough requests that can wait for all of it.  Older requests that
-    would be late in that batch are rejected; requests that would be late even if started alone and immediately, on any
-    of the service's devices, expire.  Decides when: transfers of the next batch overlap the computing batch, but a
-    batch is closed only its upload time and `ahead` seconds before the device is free, so that it can still grow.  Of
-    several services, the one that must start first (deadline less batch time) is next.
+    Decides how many requests: the largest batch size with enough requests that would be in time in such a batch.  Older
+    requests that would be late in that batch are rejected; requests that would be late even if started alone and
+    immediately, on any of the service's devices, expire.  Decides when: transfers of the next batch overlap the
+    computing batch, but a batch is closed as late as possible, so that it can grow: its upload time plus `ahead`
+    seconds before the device is free.  Of several services, the next is the one whose batch must start first (deadline
+    minus batch time).
     Reference: Gujarati, Karimi, Alzayat, Hao, Kaufmann, Vigfusson and Mace, Serving DNNs like Clockwork: Performance
-    Predictability from the Bottom Up (OSDI 2020); the choice among sizes is that of its published scheduler, which has
-    batches of 1, 2, 4, 8 and 16.  A model that the device lacks is loaded with the batch that needs it, as part of the
-    batch's time, and replaces the least recently used models; none is loaded ahead of demand.
-    Proven: where stage times are exact and a device's links are its own, no request that is launched misses its
-    deadline.
+    Predictability from the Bottom Up (OSDI 2020); the choice among sizes is that of the published scheduler, which uses
+    batches of 1, 2, 4, 8 and 16 requests.  A model that the device lacks is loaded with the batch that needs it, as
+    part of the batch's time, and replaces the least recently used models; none is loaded ahead of demand.  Proven:
+    where stage times are exact and a device's links are its own, no request that is launched misses its deadline.
     Weakness: a model that takes longer to load than the SLO is never loaded at all.  It trusts estimates: with noise it
     launches batches that are slightly late.  It is greedy: a large batch of one service can make the next batch of
     another impossible; it uses the least loaded device, which the engine offers.
-    Cost: O(log b · log n + devices) per batch and O(1) per dropped request; O(b) if deadlines are not in order of
-    arrival (then no older request is skipped for a larger batch).
+    Cost: O(log b · log n + devices) per batch of b of n waiting requests and O(1) per dropped request.  If deadlines
+    are not in order of arrival, O(b) per batch, and no older request is skipped for a larger batch.
 
     ahead: seconds before the device is free at which a batch is closed, in addition to its upload.
     max_batch: largest batch (the mode's own limit applies too).

@@ -26,8 +26,8 @@ class SerialGreedy(Batching):
     Reference: the baseline of Zhang, Zha, Wan and Cheng, A GPU Inference System Scheduling Algorithm with Asynchronous
     Data Transfer (IPDPSW 2019); as a queue it is greedy batch service, M/D^[1,b]/1 (Neuts, A General Class of Bulk
     Queues with Poisson Input, 1967).
-    Weakness: the compute engine idles during every upload and download: with stage times a·n + b its capacity is 1/Σa,
-    and 1/max a with overlapped transfers.  Cost: O(1) per batch.
+    Weakness: the compute engine idles during every upload and download.  With stage times a·n + b for n requests, the
+    capacity is 1/Σa requests per second; with overlapped transfers it would be 1/max a.  Cost: O(1) per batch.
 
     max_batch: largest batch (the mode's own limit applies too).
     """
@@ -50,9 +50,8 @@ class FixedSize(Batching):
 
     Decides only when: the size is a parameter.  Batches overlap if the device has several streams.
     Reference: bulk service with a fixed batch, M/D^[b]/1; Bailey, On Queueing Processes with Bulk Service (1954).
-    Weakness: at low rates the first request of a batch of b waits for b - 1 others, an average request for (b - 1)/2
-    interarrival times, without bound; in a closed loop with fewer clients than the size no batch ever starts.
-    Cost: O(1) per batch.
+    Weakness: an average request of a batch of b waits for (b - 1)/2 interarrival times, which at low rates is
+    unbounded; in a closed loop with fewer clients than the size no batch ever starts.  Cost: O(1) per batch.
 
     size: requests per batch (at most the mode's own limit).
     """
@@ -73,20 +72,19 @@ class FixedSize(Batching):
 class SizeOrTimeout(Batching):
     """Size or timeout: launch a full batch, or a partial one after a timeout.
 
-    Decides when and how many; sizes may be padded up to one of a list, and requests that arrive while
+    Decides when and how many requests; a batch may be padded to the next size of a list, and requests that arrive while
     `max_enqueued_batches` full batches wait are rejected.
     Reference: the batching of TensorFlow Serving (parameters max_batch_size, batch_timeout, allowed_batch_sizes,
     max_enqueued_batches; a device's streams are its batch threads); Olston et al., TensorFlow-Serving: Flexible,
-    High-Performance ML Serving (2017).
-    Weakness: timeout and size are set by hand and fit one rate; below that rate every batch waits for its timeout
-    without need, above it only the size matters.  Padding is wasted compute.
+    High-Performance ML Serving (2017).  Weakness: timeout and size are set by hand and suit one rate: at lower rates
+    every batch waits for its timeout, at higher rates only the size matters.  Padding wastes computing.
     Cost: O(1) per batch; with max_enqueued_batches also O(1) per request.
 
     max_batch_size: requests of a full batch; default: the largest of allowed_batch_sizes, else the service's limit.
     batch_timeout: seconds that the first request of a batch waits for others while the device has room; 0: it does not
         wait.
-    allowed_batch_sizes: increasing list, ending with max_batch_size if that is given; a batch computes as if it had the
-        next larger of these sizes.
+    allowed_batch_sizes: increasing list that ends with max_batch_size, if given; a batch takes the time of the next
+        larger size in the list.
     max_enqueued_batches: when this many full batches wait, arrivals are rejected.  Rejections are recorded when the
         device next has room.
     """
@@ -186,8 +184,8 @@ class TritonDynamic(Batching):
     Decides when and how many: the largest preferred size that can be filled is launched immediately; otherwise the
     waiting requests are launched when the oldest has waited for `max_queue_delay`, or immediately without a delay.
     Higher levels are served first.  A level refuses requests while `max_queue_size` of its requests wait; after its
-    `timeout` a request expires, or is delayed: it then waits behind all others of its level.  Batches overlap if the
-    device has several streams (Triton's model instances).
+    `timeout` a request expires, or is delayed: it then waits behind all other requests of its level.  Batches overlap
+    if the device has several streams (Triton's model instances).
     Reference: NVIDIA Triton Inference Server, model configuration: dynamic batcher (2018-), with the same parameters.
     Weakness: sizes, delay and timeouts are set by hand; lower levels and delayed requests can starve; timeouts and
     limits are applied when a batch is formed, so a late request expires only then.

@@ -18,13 +18,12 @@ class AdaptiveLifo(Scheduler):
     """Adaptive LIFO: oldest first, but newest first while the queue is long.
 
     Decides when: the queue counts as long if it has not been empty for `target` seconds.  With `timeout`, a task that
-    arrives while the queue is long expires after waiting for `timeout`, others after `target` (CoDel-like timeouts).  A
-    task starts in its fastest mode, on the first devices; no task passes a head that does not fit.  It is not for
-    services, whose batches take the oldest requests.
-    Reference: Maurer, Fail at Scale, ACM Queue 13(8) (2015): target 100 ms, timeout 5 ms.  It is a scheduler, since
-    admission drops tasks and cannot reorder them.
-    For: clients that time out; under overload it serves requests whose clients still wait.  Weakness: while the queue
-    is long its oldest tasks starve, and without `timeout` they remain in it.
+    arrives while the queue is long expires after waiting for `timeout`, any other task after `target` (CoDel-like
+    timeouts).  A task starts in its fastest mode, on the first devices; no task passes a head that does not fit.  It is
+    not for services, whose batches take the oldest requests.
+    Reference: Maurer, Fail at Scale, ACM Queue 13(8) (2015): target 100 ms, timeout 5 ms.  For: clients that time out;
+    under overload it serves requests whose clients still wait.  Weakness: while the queue is long its oldest tasks
+    starve; without `timeout` they remain in the queue.
     Cost: O(1) per task; O(n log n) for a task that was stopped or deferred.
 
     target: seconds without an empty queue after which the queue counts as long.

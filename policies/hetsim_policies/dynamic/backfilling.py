@@ -1,8 +1,8 @@
 """Backfilling: reservations for the head, for all waiting tasks, or for gangs.
 
 Reservations of many tasks are made in order of arrival and kept while tasks end when expected: a new task then gets a
-reservation that delays none of these.  When a task ends at another time, or overruns, all reservations are made again,
-in the same order.
+reservation that delays no earlier reservation.  When a task ends at another time, or overruns, all reservations are
+made again, in the same order.
 """
 
 import math
@@ -38,16 +38,17 @@ ROUND_COST = 1e-6
 class EasyBackfill(Backfilling):
     """EASY backfilling: the head has a reservation; tasks that cannot delay it pass.
 
-    Decides when.  Tasks start in the order of arrival until one, the head, does not fit.  Its shadow is the earliest
-    time, and the node, at which it could start if running tasks ended as estimated.  Tasks behind the head start, in
-    order of arrival, if they end by then, run elsewhere, or leave the head's resources free there.
+    Decides when.  Tasks start in the order of arrival until one, the head, does not fit.  The head's shadow is the
+    earliest time, and the node, at which it could start if running tasks ended as estimated.  Tasks behind the head
+    start, in order of arrival, if they end by this time, run on other nodes, or leave enough resources for the head on
+    its node.
     Reference: Lifka, The ANL/IBM SP Scheduling System (1995); Mu'alem and Feitelson, Utilization, Predictability,
     Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling (2001).  With exact estimates a
-    head never starts after the shadow it had when it became head.  Only the head has a guarantee.
-    With wrong estimates: a task that ends early moves the shadow forward, since it is computed again after every
-    release; a task that overruns counts as ending immediately, and keeps its resources.
-    Weakness: a wide task far down the queue can be passed by any number of others; overestimates hide gaps.
-    Cost: O(log n) per task, a check of the window's tasks that may fit, and one shadow per round in which one does.
+    head never starts after the shadow that was computed when it became head.  Only the head has a guarantee.  With
+    wrong estimates: a task that ends early moves the shadow forward, since it is computed again after every release; a
+    task that overruns counts as ending immediately, and keeps its resources.
+    Weakness: a wide task far down the queue can be passed by any number of tasks; overestimates hide gaps.  Cost: O(log
+    n) per task, a check of the window's tasks that may fit, and one shadow per round in which such a task fits.
 
     depth: number of tasks behind the head, in each partition, that are considered; None: all.  0 is fcfs.
     """
@@ -68,18 +69,17 @@ class EasyBackfill(Backfilling):
 
 
 class ConservativeBackfill(Backfilling):
-    """Conservative backfilling: all waiting tasks have reservations; none is delayed.
+    """Conservative backfilling: waiting tasks have reservations that are not delayed.
 
     Decides when and where: a task gets the earliest start that delays no earlier reservation.
     Reference: Mu'alem and Feitelson, Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling
     the IBM SP2 with Backfilling (2001).  With exact estimates a task starts at its reservation, which is never later
     than under fcfs if all servers are equal (one pool).  With wrong estimates: when a task ends early or overruns, all
     reservations are made again in order of arrival and may move in both directions.  A task that overruns counts as
-    ending immediately.
-    Weakness: fewer holes are filled than under EASY, since every wide task far down the queue has a reservation; on
-    several nodes a task that starts early may occupy a part of a node that fcfs would have left free.  Cost: O(nodes ×
-    spans) per reservation, where a span is an interval of constant free resources; with wrong estimates one reservation
-    per task of the window at every release.
+    ending immediately.  Weakness: fewer holes are filled than under EASY, since every wide task far down the queue has
+    a reservation; on several nodes a task that starts early may occupy a part of a node that fcfs would have left free.
+    Cost: O(nodes × spans) per reservation, where a span is an interval of constant free resources; with wrong estimates
+    one reservation per task of the window at every release.
 
     depth: number of tasks behind the head, in each partition, that have reservations; None: all.
     """
@@ -217,15 +217,15 @@ class ConservativeBackfill(Backfilling):
 class GangBackfill(ConservativeBackfill):
     """Gang backfilling: gangs of whole nodes have reservations, other tasks fill in.
 
-    Decides when and where.  Tasks are considered in the order of arrival.  A gang, which needs every accelerator of a
-    node (or spans nodes), gets a reservation at the earliest time at which whole nodes are free, and keeps it; a
-    smaller task starts only if it fits now and delays no such reservation, and has no reservation.
+    Decides when and where.  Tasks are considered in the order of arrival.  A gang is a task that needs every
+    accelerator of a node or spans nodes; it gets, and keeps, a reservation at the earliest time at which enough whole
+    nodes are free.  A smaller task has no reservation; it starts only if it fits now and delays no reservation of a
+    gang.
     Reference: Feitelson and Jette, Improved Utilization and Responsiveness with Gang Scheduling (1997), for gangs on
     whole nodes; reservations as in Mu'alem and Feitelson (2001).  Without reservations wide gangs starve, since smaller
     tasks occupy each node as it becomes free.
-    Weakness: small tasks may be passed by other small tasks; devices are idle before each wide gang.
-    Cost: O(nodes × spans of constant free resources) per reservation of a gang; a pass over the window after every
-    release.
+    Weakness: small tasks may be passed by other small tasks; devices are idle before each wide gang.  Cost: O(nodes ×
+    spans of constant free resources) per reservation of a gang; a pass over the window after every release.
 
     depth: number of tasks behind the head, in each partition, that are considered; None: all.
     """

@@ -59,9 +59,9 @@ class Alike:
 class EarliestLine(AssigningScheduler):
     """Base of `eft`, `dmda`, `dmdas`: ready tasks join the queue where they end first.
 
-    Each accelerator, and the cores of each node, have one queue (line).  Of equal lines (of one type, on equal
-    nodes, equally far from the task's data) only the one that is free first is considered.
-    `expected` returns begin and end of a task on a line.
+    Each accelerator, and the cores of each node, have one queue (line).  Of equal queues (of one type, on equal nodes,
+    equally far from the task's data) only the queue that is free first is considered.  `expected` returns begin and end
+    of a task in a queue.
     """
 
     with_data = False  # True if data locations matter
@@ -173,16 +173,15 @@ def _share_of(node: Node, mode: Mode) -> int:
 class Eft(EarliestLine):
     """Earliest finish time, online: each task to the device where it would end first.
 
-    Decides where, by the estimated times of all tasks assigned to a device before; it ignores data locations.  Assigned
-    tasks start in the order in which they became ready.
+    Decides where, by the estimated times of all tasks already assigned to each device; it ignores data locations.
+    Assigned tasks start in the order in which they became ready.
     Reference: the online list scheduling of Graham, Bounds for Certain Multiprocessing Anomalies (1966), on unrelated
     machines; compared in Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling Applications on
     Hybrid Multi-core Machines (2017).  Known as `dm` in StarPU.  On m unrelated devices the makespan of independent
     tasks is at most m times the minimum (Aspnes, Azar, Fiat, Plotkin, Waarts, On-line Routing of Virtual Circuits,
-    1997: greedy).
-    Weakness: greedy; a task with little gain takes the device that the next task needs; tasks of a graph with large
-    data are separated from their data (see `dmda`).  Cost: O(kinds of node × types + log devices) per task; linear in
-    the devices of a type for gangs, tasks of several cores and fractions.
+    1997: greedy).  Weakness: greedy; a task with little gain occupies the device that the next task needs; tasks may
+    run far from their data (see `dmda`).  Cost: O(kinds of node × device types + log devices) per task; linear in the
+    devices of a type for gangs, tasks of several cores and fractions.
     """
 
     def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
@@ -193,18 +192,17 @@ class Eft(EarliestLine):
 class Dmda(EarliestLine):
     """Deque model data aware (`dmda` of StarPU): each task to the earliest worker.
 
-    Decides where.  As `eft`, but with transfer times: those of missing items that the task reads, from their locations
-    when it becomes ready, and those of `bytes_in` and `bytes_out`.  A worker is an accelerator, or the cores of a node;
+    Decides where, as `eft`, but with transfer times: those of `bytes_in`, `bytes_out`, and of missing items that the
+    task reads, from their locations when the task becomes ready.  A worker is an accelerator, or the cores of a node;
     its tasks start in order of assignment.
     Reference: Augonnet, Thibault, Namyst, Wacrenier, StarPU: A Unified Platform for Task Scheduling on Heterogeneous
     Multicore Architectures (2011); Augonnet, Clet-Ortega, Thibault, Namyst, Data-Aware Task Scheduling on
-    Multi-Accelerator Based Platforms (2010).  In StarPU a core drives each GPU; for this, set `driver_cores: 1` of the
-    nodes, for every policy.  With `prefetch`, the default as in StarPU, inputs of the next task in each device queue
-    are transferred while the task before it computes.
-    Weakness: no ratio is proven; links are assumed idle, and data that earlier tasks of the queue will transfer count
-    as missing.
+    Multi-Accelerator Based Platforms (2010).  In StarPU each GPU occupies a core that drives it; to model this, set
+    `driver_cores: 1` of the nodes.  With `prefetch`, the default as in StarPU, inputs of the next task in each device
+    queue are transferred while the task before it computes.  Weakness: no ratio is proven; links are assumed idle; data
+    that earlier tasks of the queue will transfer count as missing.
     Cost: O(copies of its inputs + kinds of node × types + log devices) per task; linear in the devices of a type for
-    gangs, tasks of several cores and fractions.  For data on many nodes only the first ones found are considered.
+    gangs, tasks of several cores and fractions.  For data on many nodes only the first nodes found are considered.
 
     prefetch: transfer inputs of a GPU's next task while the task before it computes.
     """
@@ -243,13 +241,13 @@ class Dmda(EarliestLine):
 class Dmdas(Dmda):
     """Deque model data aware sorted (`dmdas` of StarPU): `dmda`, queues by priority.
 
-    Decides where, and in which order the tasks of a worker start: the highest `priority` first, among equals the task
+    Decides where, and in which order the tasks of a worker start: the highest `priority` first, at ties the task
     farthest from the end of the task graph (by the path of best estimated times), then in order of assignment.  The
-    expected start of a task is after all tasks of its worker, although it may overtake them.
+    expected start of a new task is after all tasks of the worker, although the new task may overtake them.
     Reference: Augonnet, Thibault, Namyst, Wacrenier, StarPU (2011); with priorities by distance from the end it is the
     dynamic counterpart of HEFT, as in Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016).
-    Weakness: that of `dmda` (no ratio; links assumed idle); also, a steady flow of urgent tasks starves the others.
-    Cost: that of `dmda` per task; the distances once per run, O(n + edges).
+    Weakness: that of `dmda` (no ratio; links assumed idle); also, a steady flow of urgent tasks starves all other
+    tasks.  Cost: that of `dmda` per task; the distances once per run, O(n + edges).
     """
 
     def study(self, tasks: Tasks) -> None:
@@ -264,16 +262,17 @@ class ErLs(AssigningScheduler):
     """ER-LS: online list scheduling; each task is assigned once to CPUs or GPUs.
 
     Decides whether a task runs on a core or a GPU, when it becomes ready.  There are m cores and k GPUs; the task takes
-    p on a core and q on a GPU.  (1) If p is at least the time at which a GPU will be free plus q, it goes to the GPUs.
-    (2) Otherwise it goes to the cores if p/sqrt(m) <= q/sqrt(k), else to the GPUs.  On each side the next task goes to
-    the device that is free first.  Times count from the instant at which the system was last empty.
+    time p on a core and q on a GPU.  (1) If p is at least the time at which a GPU will be free plus q, the task is
+    assigned to the GPUs.  (2) Otherwise it is assigned to the cores if p/sqrt(m) <= q/sqrt(k), else to the GPUs.  On
+    each side the next task starts on the device that is free first.  Times count from the instant at which the system
+    was last empty.
     Reference: Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling Applications on Hybrid
-    Multi-core Machines (2017): at most 4 sqrt(m/k) times the least makespan for m >= k, also for task graphs that are
-    revealed over time; no online algorithm is below sqrt(m/k) (Canon, Marchal, Simon, Vivien, Online Scheduling of
-    Task Graphs on Heterogeneous Platforms, 2020).  If a task takes several devices, m and k count how many such tasks a
-    side can run simultaneously.  With several accelerator types, the type that would complete the task first is used.
-    Weakness: the sides are balanced only on average, by rule and not by load: a side can be idle; and a task without
-    room yet (several devices, memory) blocks those behind it on its side.
+    Multi-core Machines (2017): at most 4 sqrt(m/k) times the minimum makespan for m >= k, also for task graphs that are
+    revealed over time; no online algorithm has a ratio below sqrt(m/k) (Canon, Marchal, Simon, Vivien, Online
+    Scheduling of Task Graphs on Heterogeneous Platforms, 2020).  If a task needs several devices, m and k are the
+    numbers of tasks of its size that each side can run simultaneously.  With several accelerator types, the type that
+    would complete the task first is used.  Weakness: rule (2) does not consider the load, so a side can be idle; a task
+    that does not fit yet (several devices, memory) blocks the tasks behind it on its side.
     Cost: O(log devices) per task; for tasks of several devices, O(devices of their type).
     """
 

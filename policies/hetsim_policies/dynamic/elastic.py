@@ -59,12 +59,12 @@ class Elastic(Scheduler):
     """Base of elastic schedulers: allocate GPUs step by step, then resize jobs.
 
     A job's modes are its sizes (1, 2, 4, 8 GPUs, with times from `scaling`), whose speeds are estimates.  The papers
-    have one type of GPU.  Here each type is allocated separately: a job gets its smallest size on the type where that
-    is fastest among those with room; its next step is the next faster size on the same type, or on another type, for
-    which it releases its present GPUs.  A gain is always per GPU of the type that the step occupies.  Jobs whose
-    fastest mode is on accelerators have their sizes there, the others on cores.  Cost: O(steps × log jobs) per
-    allocation, with at most as many steps as GPUs and types allow, and the stops and starts; if all jobs have one size,
-    a pass over the running jobs in a round in which a waiting job fits or a running job may be stopped.
+    have one type of GPU.  Here each type is allocated separately: of the types with room, a job gets its smallest size
+    on the type where this size is fastest.  Its next step is the next faster size on the same type, or on another type,
+    in which case it releases its present GPUs.  A gain is always per GPU of the type that the step occupies.  The sizes
+    of a job are on accelerators if its fastest mode is, otherwise on cores.  Cost: O(steps × log jobs) per allocation,
+    with at most as many steps as GPUs and types allow, plus the stops and starts; if all jobs have one size, a pass
+    over the running jobs in each round in which a waiting job fits or a running job may be stopped.
 
     Jobs get their smallest size in the order of `first`, then the next size is given to the largest `gain` per GPU.
     """
@@ -160,8 +160,7 @@ class Elastic(Scheduler):
     def smallest(self, task: Task, sizes: Sizes) -> list[Mode]:
         """Return the minimum size on each type, fastest type first.
 
-        Among equally fast types, the job's present type is first, then the one with most idle GPUs, to avoid needless
-        moves.
+        At ties the job's present type is first, to avoid needless moves, then the type with most idle GPUs.
         """
         if len(sizes) == 1:
             return [of_type[0] for of_type in sizes.values()]
@@ -434,9 +433,9 @@ class Afs(Elastic):
     """Apathetic future share: GPUs for short jobs, unless a longer job gains more.
 
     Decides the size of elastic jobs, and when they are resized.  Every job first gets its smallest size, the shortest
-    job first.  Each further step is given to the winner of pairwise comparisons: of two jobs, the longer one b gets it
-    if (p'_b - p_b) / p'_b > (p'_a - p_a) / p_a, with speeds p now and p' with one more GPU, otherwise the shorter one
-    a; the length is the time left at the present size.
+    job first.  Each further step is given to the winner of pairwise comparisons.  Let a be the job with less time left
+    at its present size, b the other job, p a job's present speed, and p' its speed with one more GPU: b wins if (p'_b -
+    p_b) / p'_b > (p'_a - p_a) / p_a, otherwise a.
     Reference: Hwang, Kim, Kim, Shin, Park, Elastic Resource Sharing for Distributed Deep Learning (NSDI 2021): AFS-L,
     the rule for known durations.  If b gets the GPU at the latest when a ends, this choice minimizes the mean response
     of the two.  In the paper sizes grow by one GPU; here each GPU of a larger step counts as an equal part of its gain.

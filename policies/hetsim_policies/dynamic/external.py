@@ -48,7 +48,7 @@ class Job:
 class External(Scheduler):
     """A scheduler in its own process, whose command is given with `--external`.
 
-    protocol: format of messages: as in Batsim, one line of JSON each.
+    protocol: format of messages: as in Batsim, one line of JSON per message.
     timeout: maximum wall-clock time in which the process must answer, at most a day.
     """
 

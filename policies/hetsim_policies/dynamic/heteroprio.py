@@ -2,10 +2,10 @@
 
 Decides when, where, and which tasks are restarted.  Ready tasks are sorted by acceleration: the time on a core divided
 by the time on a GPU (in the fastest mode on each side).  An idle GPU takes tasks from the most accelerated end, an
-idle core from the other.  Among equally accelerated tasks the highest priority is nearest the GPUs if they gain from
-one, nearest the cores if they do not; priority is `priority`, then the distance from the end of the task graph.
-An idle device that finds no task restarts a task of the other side if it would then end earlier, the task that ends
-last first (spoliation: the work done is lost).
+idle core from the other.  Equally accelerated tasks are sorted by `priority`, then by the distance from the end of the
+task graph: the highest value is next for the GPUs if the tasks gain from a GPU, and next for the cores otherwise.  An
+idle device that finds no task restarts a running task of the other side that would then end earlier; the task that ends
+last is tried first (spoliation: the work done is lost).
 Reference: Agullo, Bramas, Coulaud, Darve, Messner, Takahashi, Task-based FMM for Heterogeneous Architectures (2015);
 Beaumont, Eyraud-Dubois, Kumar, Approximation Proofs of a Fast and Efficient List Scheduling Algorithm for Task-Based
 Runtime Systems on Multicores and GPUs (2017), and Fast Approximation Algorithms for Task-Based Runtime Systems
@@ -13,8 +13,7 @@ Runtime Systems on Multicores and GPUs (2017), and Fast Approximation Algorithms
 GPU, 1 + phi on m cores and one GPU, 2 + sqrt 2 on m cores and k GPUs; that of graphs is at most 2 + max(m/k, k/m) times
 the minimum (Beaumont, Eyraud-Dubois, Simon, Analysis of a List Scheduling Algorithm for Task Graphs on Two Types of
 Resources, 2020).  Without spoliation there is no bound: the last idle core may take a task that a GPU would finish far
-sooner.
-Weakness: transfers are not counted when a task is taken; the work of spoliated tasks, and its energy, is lost.
+sooner.  Weakness: transfers are not counted when a task is chosen; the work and energy of restarted tasks are lost.
 Cost: O(distinct demands + log n) per decision.  Spoliation considers only tasks that run on their slower side and, if
 tasks only compute, only tasks for which a restart pays.
 """

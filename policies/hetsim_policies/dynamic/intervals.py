@@ -58,12 +58,12 @@ class AtIntervals(Scheduler):
     """Base of policies that allocate GPUs to all jobs at fixed intervals.
 
     The policies are `las_intervals`, `optimus_intervals` and `pollux`.  At every multiple of the interval a subclass
-    decides the number of GPUs of each job on each node until the next one.  A job with unchanged GPUs continues; any
-    other is stopped, with its work kept, and started again.  Between two instants nothing starts, and GPUs that become
-    free stay idle, as in the simulators of Pollux and Gavel.  This applies to one accelerator type, the most frequent
-    one of the cluster.  Jobs without a mode on whole devices of it, and jobs that do not fit where they should (host
-    memory, a partition), start when they fit, in the order of arrival; jobs that are not preemptible stay on their
-    devices.  Cost: a pass over all jobs and nodes per interval.
+    decides the number of GPUs of each job on each node.  A job with unchanged GPUs continues; any other running job is
+    stopped, with its work kept, and started again.  Between two multiples no job starts, and GPUs that become free
+    remain idle, as in the simulators of Pollux and Gavel.  This applies to one accelerator type, the most frequent type
+    of the cluster.  Jobs without a mode on whole devices of this type, and jobs that do not fit on the chosen nodes
+    (host memory, a partition), start when they fit, in the order of arrival; jobs that are not preemptible remain on
+    their devices.  Cost: a pass over all jobs and nodes per interval.
     """
 
     at_own_times = True
@@ -238,8 +238,8 @@ class LasIntervals(AtIntervals):
 
     Decides when, where and which job is preempted.  As in `las` a job moves to the next queue when its GPU time crosses
     a threshold, and never back; within a queue jobs are in the order in which they entered it.  At every multiple of
-    the interval the jobs are visited in that order, and a job runs if enough GPUs are left on any nodes; jobs that ran
-    before keep their GPUs, others take them from the emptiest nodes.
+    the interval the jobs are visited in that order, and a job runs if enough GPUs are left on any nodes.  Jobs that ran
+    before keep their GPUs; other jobs get GPUs of the emptiest nodes.
     Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), as Qiao et al., Pollux
     (OSDI 2021), simulate it: two queues with a threshold of 16 GPU hours, and intervals of 60 s.
     Weakness: long jobs starve while load is high; a gang is spread over nodes although it would fit on one node that is
@@ -287,14 +287,14 @@ class OptimusIntervals(AtIntervals):
 
     Decides sizes and nodes of elastic jobs, and when they change.  Every job gets one GPU in the order of arrival,
     while GPUs are left; then one GPU at a time is given where it saves most time, and a job that the next GPU would not
-    speed up gets no more.  A job with an unchanged number of GPUs keeps its GPUs; others take theirs from the emptiest
-    nodes, small jobs first.  The remaining time is the time of the epochs after the present one.
+    speed up gets no more.  A job with an unchanged number of GPUs keeps its GPUs; other jobs get GPUs of the emptiest
+    nodes, small jobs first.  The remaining time of a job is the time of the epochs after the present epoch.
     Reference: Peng et al., Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters (2018), as Qiao
     et al., Pollux (OSDI 2021), simulate it: with given step times and numbers of epochs, every 60 s.
     Weakness: long jobs grow first, as under `optimus`; a step that does not pay (such as the fifth GPU if nodes have
     four) hides all larger ones.  Cost: O(GPUs × jobs) per interval.
 
-    interval: seconds from one decision to the next.
+    interval: seconds between decisions.
     """
 
     def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
@@ -347,22 +347,22 @@ class Pollux(AtIntervals):
 
     Decides sizes and nodes, and when they change.  The speedup of a job is its progress per second relative to that on
     an equal share of the GPUs on the fewest nodes; the objective is the power mean of all speedups.  A job that would
-    have to restart counts less, by the share of its life that restarts take.  A job gets at most twice the GPUs that it
-    has had before, so that its speed is not extrapolated far; and a node has at most one job that spans several nodes,
-    so that no two compete for its network.  At each interval matrices of jobs × nodes are crossed over by jobs, mutated
-    and repaired, beginning with those of the previous interval; the best one is allocated.
+    have to restart counts less, by the share of its life that restarts take.  A job gets at most twice the maximum
+    number of GPUs that it has had, so that its speed is not extrapolated far.  A node has at most one job that spans
+    several nodes, so that jobs do not compete for its network.  At each interval, matrices of jobs × nodes are crossed
+    over by jobs, mutated and repaired, beginning with those of the previous interval; the best matrix is allocated.
     Reference: Qiao, Choe, Subramanya, Neiswanger, Ho, Zhang, Ganger, Xing, Pollux: Co-adaptive Cluster Scheduling for
-    Goodput-Optimized Deep Learning (OSDI 2021).  There speeds are predicted by a model that is fitted to each job's own
-    steps; here they are the estimates of its modes, which for jobs with measured curves depend on layout and progress.
-    Batch sizes adapt as the job defines (`batch: adaptive` of the trace format pollux).  The search keeps the better
-    half of parents and children; the authors' search also keeps solutions that use the cluster better (NSGA-II).
-    Weakness: it ignores the time left, so short jobs are treated as long ones; a search of few generations does not
-    find the optimum.  Cost: O(generations × population × jobs × nodes) per interval.
+    Goodput-Optimized Deep Learning (OSDI 2021).  In the paper speeds are predicted by a model that is fitted to each
+    job's steps; here they are the estimates of its modes, which for jobs with measured curves depend on layout and
+    progress.  Batch sizes adapt as the job defines (`batch: adaptive` of the trace format pollux).  The search keeps
+    the better half of parents and children; the authors' search also keeps solutions that use the cluster better
+    (NSGA-II).  Weakness: it ignores the time left, so short jobs are treated as long ones; a search of few generations
+    does not find the optimum.  Cost: O(generations × population × jobs × nodes) per interval.
 
-    interval: seconds from one decision to the next.
+    interval: seconds between decisions.
     fairness: exponent of the power mean, below 0; towards minus infinity only the slowest job counts.
     population, generations: number of candidates, and of generations per decision.
-    restart: seconds that a job is assumed to lose when its GPUs change.
+    restart: assumed seconds that a job loses when its GPUs change.
     """
 
     def __init__(

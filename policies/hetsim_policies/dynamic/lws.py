@@ -2,16 +2,15 @@
 
 Decides where and when.  A task that becomes ready is put into the deque of the worker that ended the last of its
 predecessors, where its data still are; tasks without predecessors are assigned to the workers in turn.  An idle worker
-takes the newest task of its own deque, else the oldest task that it can run of the nearest deque with such a task:
-first deques of its node, then of other nodes, nearest first.  Higher `priority` precedes age.  A worker is an
+takes the newest task of its own deque, or else the oldest task that it can run from the nearest other deque: deques of
+its node, then of other nodes, nearest first.  Within a deque the highest `priority` precedes.  A worker is an
 accelerator, or the cores of a node.
 Reference: Blumofe, Leiserson, Scheduling Multithreaded Computations by Work Stealing (1999): on P equal workers the
 expected time of a fully strict computation is T1/P + O(T_inf), with random victims; stealing from the nearest deque is
-that of StarPU (Augonnet et al., 2011).
-Weakness: no estimates, so a core may take a task that a GPU would finish far sooner; no bound on unlike workers.
-Gangs and tasks that need much memory start when an idle worker's node has room for them, and wait while others pass.
-Cost: O(distinct demands + log n) for a task that starts at its own worker; stealing, and finding another worker for a
-task, visit nodes, nearest first, until one suits.
+that of StarPU (Augonnet et al., 2011).  Weakness: it uses no estimates, so a core may take a task that a GPU would
+finish far sooner; no bound on unlike workers.  Gangs and tasks that need much memory start when an idle worker's node
+has room for them; until then other tasks pass.  Cost: O(distinct demands + log n) for a task that starts at its own
+worker; stealing, and finding another worker for a task, visit nodes, nearest first, until one suits.
 """
 
 from bisect import bisect_left

@@ -39,12 +39,12 @@ class Tetris(ListScheduler):
 
     Decides when and where.  The alignment of a task with a node is the dot product of its demand and the node's free
     resources, over cores, host memory and GPUs, each as a fraction of the largest node.  Of all waiting tasks that fit,
-    the next to start has the largest alignment, on its best node, less `shortness` times its remaining work, until none
-    fits.  Work is estimated time × demand; its unit is the mean alignment divided by the mean work of the tasks that
-    fit.  Reference: Grandl, Ananthanarayanan, Kandula, Rao, Akella, Multi-Resource Packing for Cluster Schedulers
+    the next to start has the largest value of its alignment on its best node minus `shortness` × its remaining work,
+    until no task fits.  Work is estimated time × demand, scaled so that mean work equals mean alignment over the tasks
+    that fit.  Reference: Grandl, Ananthanarayanan, Kandula, Rao, Akella, Multi-Resource Packing for Cluster Schedulers
     (SIGCOMM 2014): Tetris.  With `shortness` 0 it is the packer that Mao et al., Resource Management with Deep
     Reinforcement Learning (HotNets 2016) use as a baseline.
-    Weakness: no bound is known; the packer lets short tasks wait behind large ones, and its slowdown grows with the
+    Weakness: no bound is known; with `shortness` 0 short tasks wait behind large tasks, and the slowdown grows with the
     load.  Cost: for each start, a few NumPy operations over the nodes for every distinct waiting demand.
 
     shortness: weight of the remaining work; 0 packs only.
@@ -101,14 +101,13 @@ class Similarity(ListScheduler):
     """Similarity: place jobs with similar profiles together, or apart.
 
     Decides where; tasks start in the order of arrival.  The similarity of two jobs is the cosine of their speeds by
-    device type, and 1 for jobs of one class.  `together` chooses the node with the most similar running jobs, if data
-    or caches are shared; `apart` the node with the least similar ones, as jobs of one model need the same part of a
-    device at the same time.
+    device type, and 1 for jobs of one class.  `together` chooses the node with the most similar running jobs, which
+    suits shared data or caches; `apart` chooses the node with the least similar running jobs, since jobs of one model
+    need the same part of a device at the same time.
     References: Gu, Chowdhury, Shin, Zhu, Jeon, Qian, Liu, Guo, Tiresias: A GPU Cluster Manager for Distributed Deep
     Learning (NSDI 2019), which places by profiles of models; Delimitrou, Kozyrakis, Paragon: QoS-Aware Scheduling for
     Heterogeneous Datacenters (ASPLOS 2013), for similar jobs apart.  The rule here is simpler than either: no training,
-    no measurement.
-    Weakness: if neither data are shared nor devices interfere, similarity is irrelevant and this is another first fit.
+    no measurement.  Weakness: if neither data nor devices are shared, similarity is irrelevant.
     Cost: linear in the running tasks on each node where the task fits.
 
     prefer: together or apart.
@@ -181,11 +180,11 @@ Moves = list[tuple[Task, int]]  # tasks and the nodes they move to
 class Defragment(ListScheduler):
     """Defragmentation by migration: move running tasks so that the oldest task fits.
 
-    Decides when, and which task moves where.  Tasks that fit start in order of arrival.  If then the oldest waiting
-    task needs whole GPUs and enough are free, but on several nodes, the policy searches the cheapest set of moves that
-    empties enough of one node: smallest gangs first, each to the tightest node with room.  The moves are made if they
-    pay: the wait saved (until the task would fit otherwise, by estimates) × the task's GPUs must exceed `margin` × the
-    pauses of the moved tasks × their GPUs.
+    Decides when, and which task moves where.  Tasks that fit start in order of arrival.  If the oldest waiting task
+    then needs whole GPUs, and enough GPUs are free but on several nodes, the policy searches for the cheapest set of
+    moves that frees enough GPUs of one node: smallest gangs first, each to the tightest node with room.  The moves are
+    made if the saved wait (the estimated time until the task would fit otherwise) × the task's GPUs exceeds `margin` ×
+    the pauses of the moved tasks × their GPUs.
 
     Reference: the migration of Xiao et al., Gandiva: Introspective Cluster Scheduling for Deep Learning (OSDI 2018).
     Weakness: greedy, one waiting task at a time; with wrong estimates it moves without need; fractions of GPUs are not

@@ -1,19 +1,20 @@
 """Power down: idle accelerators sleep and are woken on demand, or by forecast.
 
-Decides when tasks start, and which accelerators sleep.  Tasks start in the order of arrival, on awake devices if they
-fit there; otherwise the accelerators of a sleeping node are woken for the first waiting task, which waits for them.  An
-accelerator that was idle for `patience` seconds is put to sleep unless the forecast needs it.  Tasks are never stopped.
-Reference: with a patience of waking time × (busy or idle watts) / (idle - sleep watts), the break-even time of sleep,
-this is the ski rental rule: it uses at most twice the energy of a policy that knows all arrivals (Karlin, Manasse,
-Rudolph, Sleator, Competitive Snoopy Caching, 1988; for power Irani, Shukla, Gupta, Online Strategies for Dynamic Power
-Management in Systems with Multiple Power-saving States, 2003).  By default the patience is this break-even time of each
-type.  The forecast: the rate at which devices are requested is averaged over the last `memory` seconds (exponentially).
-The expected requests while a device wakes, plus `safety` standard deviations of a Poisson count, are kept awake in
-addition to busy devices, if they are at least half a device: square-root staffing as in Gandhi, Harchol-Balter,
-Raghunathan, Kozuch, AutoScale: Dynamic, Robust Capacity Management for Multi-Tier Data Centers (2012).  Cores are never
-put to sleep, since their node's accelerators need them.
-Weakness: no forecast predicts a burst; a task for which devices wake waits for them even if others become free earlier;
-devices that draw as much power asleep as idle never sleep.
+Decides when tasks start, and which accelerators sleep.  Tasks start in the order of arrival, on awake devices if
+possible; otherwise accelerators of a node are woken for the first waiting task, which waits for these accelerators.  An
+accelerator that was idle for `patience` seconds is put to sleep unless the forecast needs it.  By default the patience
+is the break-even time of sleep: waking time × (busy or idle watts) / (idle - sleep watts) of the type.  Tasks are never
+stopped.
+Reference: with the default patience the policy is the ski rental rule, which uses at most twice the energy of a policy
+that knows all arrivals (Karlin, Manasse, Rudolph, Sleator, Competitive Snoopy Caching, 1988; for power Irani, Shukla,
+Gupta, Online Strategies for Dynamic Power Management in Systems with Multiple Power-saving States, 2003).  For the
+forecast, the rate at which devices are requested is averaged over the last `memory` seconds (exponentially).  In
+addition to busy devices, as many devices are kept awake as requests are expected while a device wakes, plus `safety`
+standard deviations of a Poisson count (if the sum is at least half a device): square-root staffing as in Gandhi,
+Harchol-Balter, Raghunathan, Kozuch, AutoScale: Dynamic, Robust Capacity Management for Multi-Tier Data Centers (2012).
+Cores are never put to sleep, since their node's accelerators need them.
+Weakness: no forecast predicts a burst; a task for which devices wake waits for these devices even if other devices
+become free earlier; devices that draw as much power asleep as idle never sleep.
 Cost: linear in the accelerators for each round in which something was idle or asleep.
 """
 
@@ -103,10 +104,10 @@ class PowerDown(ListScheduler):
     # Waking -----------------------------------------------------------------------------------------------------
 
     def _to_wake(self, task: Task, view: View) -> list[Device]:
-        """Return the fewest sleeping accelerators of one node that a task's mode lacks.
+        """Return the accelerators to wake for a task's mode: as few as possible on a node.
 
-        For a gang across nodes, and if cores or memory are also lacking, return all sleeping ones of its type: a task
-        must not wait for devices that would never be woken.
+        For a gang across nodes, and if cores or memory are also lacking, return all sleeping accelerators of the type,
+        so that no task waits for accelerators that are never woken.
         """
         if not self.asleep:
             return []

@@ -38,9 +38,9 @@ Head = tuple[Task, TaskQueue]
 class PreemptiveList(ListScheduler):
     """A `ListScheduler` whose heads may stop lower-ranked running tasks.
 
-    The least urgent tasks are stopped first, only as many as the head needs, and none if even all would not suffice.
-    Stopped tasks wait again, with their work kept.  Tasks that are not preemptible continue.  Cost: a pass over the
-    running tasks for a head that does not fit and might displace one of them, once until resources become free.
+    The least urgent tasks are stopped first, only as many as the head needs, and no task if even all would not suffice.
+    Stopped tasks wait again, with their work kept.  Tasks that are not preemptible continue.  Cost: for a head that
+    does not fit but might displace a running task, one pass over the running tasks until resources become free.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class Priority(PreemptiveList):
     Reference: Cobham, Priority Assignment in Waiting Line Problems (1954), and for preemption White and Christie,
     Queuing with Preemptive Priorities (1958); both give the exact mean waits for M/M/1.  Aging, a priority that grows
     with time in the system, is Kleinrock's delay-dependent discipline (1964).
-    Weakness: without aging low priorities starve while higher ones occupy all devices.
+    Weakness: without aging, tasks of low priority starve while tasks of higher priority occupy all devices.
     Cost: O(log n) per task; if preemptive, one pass over the running tasks for a head that does not fit.
 
     preemptive: a head that does not fit stops running tasks of lower priority.
@@ -266,10 +266,11 @@ class Edf(PreemptiveList):
     """Earliest deadline first: nearest deadline first, tasks without one last.
 
     Decides when, with preemption which running task is preempted, and with `drop_expired` which tasks are dropped.
-    Reference: Liu and Layland, Scheduling Algorithms for Multiprogramming (1973); Dertouzos (1974): preemptive and on
-    one server it meets all deadlines whenever any policy can.  On several servers it may not (Dhall and Liu, 1978).
-    Weakness: under overload it runs tasks that are nearly late and misses one deadline after the other; `drop_expired`
-    limits that.  Cost: O(log n) per task; if preemptive, one pass over the running tasks for a head that does not fit.
+    Reference: Liu and Layland, Scheduling Algorithms for Multiprogramming (1973); Dertouzos (1974): with preemption on
+    one server, it meets all deadlines if any policy can.  This does not hold on several servers (Dhall and Liu, 1978).
+    Weakness: under overload it runs tasks that are nearly late and misses one deadline after the other, which
+    `drop_expired` limits.  Cost: O(log n) per task; if preemptive, one pass over the running tasks for a head that does
+    not fit.
 
     preemptive: a head that does not fit stops running tasks with later deadlines.
     drop_expired: a waiting task that reaches the head of its queue after its deadline expires.
@@ -304,17 +305,18 @@ def _time_left(task: Task) -> float:
 class Srtf(PreemptiveList):
     """Shortest remaining time first, by estimate, with preemption.
 
-    Decides when, and which task is preempted.  Times are those on a task's best mode, so that a task on a slow device
-    does not count as long.
+    Decides when, and which task is preempted.  The remaining time is that in the task's best mode, so that a task on a
+    slow device does not count as long.
     Reference: Schrage, A Proof of the Optimality of the Shortest Remaining Processing Time Discipline (1968): on one
-    server, with exact estimates and free preemption, no policy has fewer tasks in the system at any time.  On m servers
-    it is O(log min(n/m, P)) competitive for mean response, P the ratio of longest to shortest (Leonardi and Raz, 1997).
+    server, with exact estimates and free preemption, no policy has fewer tasks in the system at any time.  For mean
+    response on m servers, it is O(log min(n/m, P)) competitive, for n tasks and a ratio P of the longest to the
+    shortest time (Leonardi and Raz, 1997).
     Weakness: long tasks can starve; every stop costs its save and restore; wrong estimates mislead it.
     Cost: O(log n) per task and stop, if running tasks compute steadily in their best mode: remaining time plus present
     time is then constant, and a sorted list finds the task with most time left.  Otherwise one pass over the running
     tasks for a head that does not fit.
 
-    margin: a running task is preempted only by one that is shorter by more than these seconds (such as the cost of a
+    margin: a running task is preempted only by a task that is shorter by more than these seconds (such as the cost of a
         stop).
     """
 
@@ -358,13 +360,13 @@ class Las(PreemptiveList):
 
     Decides when, and which task is preempted.  The service a task has attained is GPUs × time (cores × time in CPU
     modes).  Tasks between the same two thresholds form a queue in the order of arrival; a task that crosses a threshold
-    moves to the next queue and can be preempted by all tasks now before it.  It needs no estimates.
+    moves to the next queue, and can be preempted by all tasks that then precede it.  It needs no estimates.
     Reference: Nuyens and Wierman, The Foreground-Background Queue: A Survey (2008); discretized and for gangs: Gu et
     al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019).  With heavy-tailed sizes (decreasing
     hazard rate) and free preemption, least attained service minimizes the mean response in M/G/1 among orders that do
     not use sizes (Righter and Shanthikumar, 1989).
-    Weakness: long tasks starve while load is high; with equal sizes it is worse than fcfs.
-    Cost: O(log n) per task, stop and crossed threshold; one timer per crossing while tasks wait.
+    Weakness: long tasks starve while load is high; with equal sizes it is worse than fcfs.  Cost: O(log n) per task,
+    stop and crossed threshold; one timer per crossed threshold while tasks wait.
 
     thresholds: GPU-seconds (core-seconds) at which a task moves to the next queue; default: one at an hour.
     """
@@ -443,15 +445,15 @@ class Tiresias(Las):
     """Tiresias with known sizes: queues of attained service, ranked by Gittins index.
 
     Decides when, and which task is preempted: as `las`, but the order of queues follows from the distribution of GPU
-    time.  The index of a queue is the maximum over the coming thresholds of the probability that a task of the queue
-    ends before that threshold, divided by the service that it is expected to take until then.  The largest index is
+    time.  The index of a queue is the maximum, over the next thresholds, of the ratio of two values for a task of the
+    queue: its probability to end before the threshold, and its expected service until then.  The largest index is
     served first.
     Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), its discretized
-    2D-Gittins index; Gittins, Bandit Processes and Dynamic Allocation Indices (1979): optimal mean response in M/G/1
-    among orders that know only the distribution, in the limit of many thresholds.  The distribution is that of the
-    estimates of the whole workload (GPUs × estimated time in the fastest mode); estimates of single tasks are not used.
-    If the hazard rate decreases, this is `las`.  Weakness: a distribution that changes over time is not followed.
-    Cost: O(log n) per task, stop and crossed threshold.
+    2D-Gittins index; Gittins, Bandit Processes and Dynamic Allocation Indices (1979): in the limit of many thresholds,
+    the order has the optimal mean response in M/G/1 among orders that know only the distribution.  The distribution is
+    that of the estimates of the whole workload (GPUs × estimated time in the fastest mode); estimates of single tasks
+    are not used.  If the hazard rate decreases, this is `las`.  Weakness: a distribution that changes over time is not
+    followed.  Cost: O(log n) per task, stop and crossed threshold.
     """
 
     queueing = ""

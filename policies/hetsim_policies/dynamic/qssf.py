@@ -1,14 +1,13 @@
 """Quasi-shortest service first: the minimum predicted GPU time first.
 
-Decides when.  The prediction is GPUs × a duration learned from jobs that have ended in this run: the mean, or a
-quantile, of the user's finished jobs of the same class, with larger weights of recent jobs, blended with that of all
-users while the user has little history (`hetsim_policies.prediction.durations`).  Estimates given with the jobs are not
+Decides when.  The prediction is GPUs × a duration learned from jobs that have ended in this run: the mean (with larger
+weights of recent jobs) or a quantile of the user's finished jobs of the same class.  While the user has little history,
+it is blended with that of all users (`hetsim_policies.prediction.durations`).  Estimates given with the jobs are not
 used.  The errors of predictions are recorded with the run.
 Reference: Hu et al., Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters
 (2021), the service of that name at Helios; there a gradient-boosted model is blended with such rolling means, here only
-the means are used.
-Weakness: a user with changing habits is misjudged; without preemption long jobs of users known for short ones block.
-Cost: O(log n) per job; a prediction is made once, when the job begins to wait.
+the means are used.  Weakness: predictions are wrong for users with changing habits; without preemption, an unexpectedly
+long job blocks others.  Cost: O(log n) per job; a prediction is made once, when the job begins to wait.
 """
 
 from typing import Annotated, Any
@@ -24,7 +23,7 @@ from hetsim_policies.prediction import DurationHistory, Score, error_notes
 class Qssf(ListScheduler):
     """Quasi-shortest service first, by predicted GPU time from history.
 
-    decay: weight of the history against the latest job in a user's mean.
+    decay: weight of earlier jobs in a user's mean; the latest job has weight 1 - decay.
     trust: number of a user's jobs at which the mean of all jobs and the user's own mean have equal weight.
     default: predicted duration while nothing has ended.
     quantile: predict this quantile of the last `window` durations; None: predict the mean.

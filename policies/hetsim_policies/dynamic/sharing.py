@@ -72,14 +72,13 @@ class SharingByTable(PairingScheduler):
     """Sharing: join another job on its GPU if that shortens the mean response.
 
     Decides when and where; tasks start in the order of arrival.  The head of the queue starts on free devices if there
-    are any.  Otherwise every GPU with one job is considered: the pair pays if the sum of both finish times, with each
-    job slowed down as in the table until the first ends, is less than if the head waited for free devices.  The best
-    such pair is formed; a partner that has the GPU to itself moves to its mode on a fraction.  The table has the
+    are any.  Otherwise every GPU with one job is considered: a pair pays if the sum of both finish times, with each job
+    slowed down as in the table until the first of them ends, is less than if the head waited for free devices.  The
+    best pair that pays is formed; a partner that uses a whole GPU moves to its mode on a fraction.  The table has the
     slowdown of a job by its class and its partner's class; without a table the device's own data are used (its measured
     `pairs`, `interference` of mps, shares and `switch_cost` of time slices).
     Reference: Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale Heterogeneous GPU
-    Clusters (NSDI 2022); this is a careful form of the GPU sharing there; tables of measured pairs are those of Gavel
-    (Narayanan et al., OSDI 2020).
+    Clusters (NSDI 2022); for GPU sharing; Gavel (Narayanan et al., OSDI 2020) for tables of measured pairs.
     Weakness: the wait for free devices is estimated as if no other task arrived, so it is too short and sharing is
     chosen too seldom; tasks that wait behind the head are ignored.
     Cost: linear in the running tasks for each head without free devices, and a sort of them for the wait.
@@ -175,10 +174,10 @@ class Gandiva(PairingScheduler):
     """Gandiva, simplified: pack jobs in pairs by trial, and undo pairs that lose.
 
     Decides when and where; tasks start in the order of arrival, on free devices if there are any.  Otherwise the head
-    joins a running job, both on fractions: the best pair of classes so far, or an untried one at random.
-    After `trial` seconds the progress of both, relative to running alone in the fastest mode, is added up: below
-    `threshold` the new task returns to the queue and the pair of classes is not tried again.  A job that is left alone
-    on a fraction gets the whole GPU again when no job waits.
+    joins a running job, both on fractions of the GPU: in the pair of classes with the best result so far, or in a
+    random untried pair.  After `trial` seconds the relative speeds of both jobs (1: alone in the fastest mode) are
+    added.  If the sum is below `threshold`, the new task returns to the queue, and the pair of classes is not tried
+    again.  A job that remains alone on a fraction gets the whole GPU again when no job waits.
     Reference: Xiao, Bhardwaj, Ramjee, Sivathanu, Kwatra, Han, Patel, Peng, Zhao, Zhang, Yang, Zhou, Gandiva:
     Introspective Cluster Scheduling for Deep Learning (OSDI 2018).  Left out: time slices of a minute (see
     `round_robin`), migration to defragment, growing to idle GPUs; progress is measured in the run without noise.

@@ -2,23 +2,23 @@
 
 Decides when, and which job is preempted.  Jobs of partitions of a higher tier come first.  Within a tier the priority
 is the sum of weights times factors between 0 and 1: age (time waited / `max_age`, at most 1), fair share, size (the
-job's GPUs / the cluster's GPUs), partition, quality of service, and the task's own priority. Fair share is that of
-`accounts` by Fair Tree (`hetsim_policies.dynamic.common.fair_tree`) if they are given; otherwise of users alone, by the
-classic formula 2^(-usage / shares) on the share of all GPU time that the user has received. Usage is halved every
-`half_life`.  All factors are computed every `calc_period`, and when a job of a new user arrives. The main pass starts
-jobs in that order, at each change.  A job that does not fit may preempt jobs of lower qualities of service; otherwise
-it closes its partition's nodes to the jobs behind it.  The pass considers `default_queue_depth` jobs, and all jobs once
-per `sched_interval`.  The backfill pass, once per `bf_interval`, makes reservations for the first of these jobs and
-starts jobs that delay none of them.  Both passes are at multiples of their intervals.  A job that waits because of a
-limit does not block the jobs behind it.
+job's GPUs / the cluster's GPUs), partition, quality of service, and the task's own priority.  If `accounts` are given,
+fair share is by Fair Tree (`hetsim_policies.dynamic.common.fair_tree`).  Otherwise it is that of the user, by the
+classic formula 2^(-usage / shares), where usage is the user's fraction of all GPU time so far and shares is the user's
+fraction of all shares.  Usage is halved every `half_life`.  All factors are computed every `calc_period`, and when a
+job of a new user arrives.  The main pass starts jobs in the order of priority, at each change.  A job that does not fit
+may preempt jobs whose quality of service its own may preempt; otherwise no job behind it may use its partition's nodes.
+The pass considers `default_queue_depth` jobs, and all jobs once per `sched_interval`.  The backfill pass, once per
+`bf_interval`, makes reservations for the first jobs and starts jobs that delay no reservation.  Both intervals count
+from time 0.  A job that waits because of a limit does not block the jobs behind it.
 Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload Manager:
 Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
-Weakness: many weights with a joint effect that is hard to foresee; jobs beyond `bf_max_job_test` cannot backfill, and
-jobs without a reservation can be passed by any number of others; jobs shorter than `bf_interval` are hardly backfilled;
-requeued work is lost, and a busy high tier can requeue a long job forever.
-Cost: a backfill pass makes reservations in order, while a job behind them could start now, at O(nodes) each; computing
-priorities takes some operations on columns (nanoseconds per job), and sorts only the first jobs.  Usage takes O(1) per
-start and end; if rates change (transfers, shared devices, failures), a pass over the running jobs per computation.
+Weakness: the joint effect of many weights is hard to foresee; jobs beyond `bf_max_job_test` cannot backfill, and jobs
+without a reservation can be passed by any number of jobs; jobs shorter than `bf_interval` are hardly backfilled;
+requeued work is lost, and a busy high tier can requeue a long job forever.  Cost: a backfill pass makes reservations,
+O(nodes) each, until no further job could start now.  Computing priorities takes some operations on columns (nanoseconds
+per job), and sorts only the first jobs.  Usage takes O(1) per start and end or, if rates change (transfers, shared
+devices, failures), a pass over the running jobs per computation.
 """
 
 import math
@@ -57,22 +57,23 @@ ROUND_COST = 2e-6  # seconds that a waiting job adds to a round (docs/speed.md)
 class SlurmMultifactor(Scheduler):
     """Multifactor priority and backfilling.
 
-    age, fair_share, size, partition, priority, service: weights of the factors; service is that of `qos`.
+    age, fair_share, size, partition, priority, service: weights of the factors (service: of the `qos` factor).
     small_first: favor small jobs instead of large ones.
-    partitions: factor by partition (for tasks without one: by class), from 0 to 1; others have 0.
-    shares: share of each user, in any unit; others have 1.
-    usage: GPU-seconds already received at the start, by user; with accounts by ACCOUNT/USER.
+    partitions: factor by partition (for tasks without a partition: by class), from 0 to 1; default of each: 0.
+    shares: share of each user, in any unit; default of each: 1.
+    usage: GPU-seconds received before the start, by user; with accounts: by ACCOUNT/USER.
     accounts: the tree of accounts, for Fair Tree.
     qos: qualities of service by name: priority, limits and preemption.
     max_age: wait at which the age factor is 1.  half_life: time in which usage is halved.
     calc_period: time between computations of priorities (PriorityCalcPeriod); 0: at each change.
     default_queue_depth: jobs that the main pass considers.  sched_interval: time between passes over all jobs; 0:
         always; null (-1 in Slurm): never.
-    bf_interval: time between backfill passes; 0: one at each change.  bf_max_job_test: jobs that a pass considers;
-    bf_max_job_user: jobs of one user that it considers.
+    bf_interval: time between backfill passes; 0: a pass at each change.  bf_max_job_test: jobs that a backfill pass
+        considers; bf_max_job_user: jobs of one user that it considers.
     bf_job_part_count_reserve: jobs of each partition that get reservations; 0: all.  bf_window: maximum time ahead at
         which a reservation may begin (a day by default in Slurm).
-    bf_resolution: begins and ends of reservations are rounded to multiples of it; 0: exact (60 s by default in Slurm).
+    bf_resolution: begins and ends of reservations are rounded to multiples of this time; 0: exact (60 s by default in
+        Slurm).
     """
 
     def __init__(
@@ -455,8 +456,7 @@ class SlurmMultifactor(Scheduler):
     ) -> int:
         """Return the last position (`first` or later) of a task that could start, or -1.
 
-        fitting: candidate positions; those behind the result are removed.  profile: the reservations that must leave
-            room.
+        fitting: candidate positions; positions after the result are removed.  profile: the reservations to respect.
         """
         ends = dict[Demand, float]()
         while fitting and fitting[-1] >= first:

@@ -32,19 +32,19 @@ class MaxMinFairness(SideBySideScheduler):
     """Max-min fairness over time fractions, relative to an equal share.
 
     Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  Progress is measured
-    relative to that on an equal share of every type (by weight), so a job that profits more from a fast GPU gets more
-    of it, and no job makes less progress than on an equal share, as that is a solution too.  Then water filling: a job
-    that cannot gain more is fixed, and the others are raised.  With `pairs` a job may also run next to another on its
-    devices (`side_by_side`); the minimum progress in the program is never below that without pairs, since all solutions
-    without pairs remain feasible.
+    relative to that on an equal share of every type (by weight), and the minimum is maximized.  So a job that profits
+    more from a fast GPU gets more of it, and no job makes less progress than on an equal share, since equal shares are
+    feasible.  Jobs that cannot gain more are then fixed, and the progress of the other jobs is raised (water filling).
+    With `pairs` two jobs may run on the same devices (`side_by_side`); the minimum progress in the program is never
+    below that without pairs.
     Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies
     for Deep Learning Workloads (Gavel, OSDI 2020).  Weakness: all jobs progress simultaneously, so mean response is far
-    from minimal; fractions are realized only in rounds, with a switch of jobs in each (see `rounds` for the deviation).
+    from minimal; fractions are realized only approximately, in rounds with a switch of jobs (see `rounds`).
     Cost: `levels` + 1 linear programs at the next round after arrivals or ends, or a few sorts if each job has one
     mode; with pairs each program has a column for every job, mode and partner label (128 jobs of 26 classes on three
     types: 7,000 columns, 0.02 s in total, as equal jobs count once).
 
-    levels: programs of water filling; then the sum of progress of the remaining jobs is maximized.
+    levels: number of water-filling programs, after which the sum of progress of the remaining jobs is maximized.
     pairs: two jobs may share devices if their slowdowns were measured; they do not share otherwise.
     threshold: pairs count only if the sum of both speeds, each relative to running alone, is greater (with 2, hardly
         any pair).
@@ -65,15 +65,15 @@ class FinishTimeFairness(SideBySideScheduler):
     """Finish-time fairness over time fractions: minimize the worst finish-time ratio.
 
     Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  It minimizes the maximum
-    ratio of (time since arrival + time left at the present progress) to the time on an equal share, both estimated now.
-    The time on an equal share counts the shares that the job would have had so far.
+    over jobs of (time since arrival + time left) / (time on an equal share), both estimated now.  The time on an equal
+    share counts the shares that the job would have had so far.
     Reference: Mahajan, Balasubramanian, Singhvi, Venkataraman, Akella, Phanishayee, Chawla, Themis: Fair and Efficient
     GPU Cluster Scheduling (NSDI 2020), as the program over fractions of Gavel (Narayanan et al., OSDI 2020).
     Weakness: a job that is far behind gets nearly all devices, and estimates of the time left are trusted.
-    Cost: about five linear programs per round, in which hardly any two jobs are equal; with pairs (`side_by_side`) 0.2
-    s each for 128 jobs of 26 classes on three types.
+    Cost: about five linear programs per round, without gain from equal jobs; with pairs (`side_by_side`) each program
+    takes 0.2 s for 128 jobs of 26 classes on three types.
 
-    levels: number of programs of water filling after the worst ratio is known; with 1 there are none.
+    levels: number of water-filling programs after the worst ratio is known; 1: no water filling.
     pairs: jobs may share devices in pairs, if the sum of both relative speeds is above `threshold`.
     """
 
@@ -103,10 +103,11 @@ class MaxThroughput(SideBySideScheduler):
     """Maximum throughput over time fractions, or per cost, with deadlines met.
 
     Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  Progress of a job is
-    relative to running alone in its fastest mode, so a job that profits more from a fast GPU gets it.  With `costs` the
-    sum of progress divided by the sum of costs is maximized; devices are idle if using them would lower that ratio.  A
-    job with a deadline gets at least the progress that it needs to end in time, if that is possible for all of them.
-    With `pairs` a job may also run next to another on its devices (`side_by_side`), and each pays for half of them.
+    relative to running alone in its fastest mode, so a job that profits more from a fast GPU gets it.  The sum of
+    progress is maximized, or with `costs` the sum of progress divided by the sum of costs; devices are then idle if
+    their use would lower this ratio.  Jobs with deadlines get at least the progress that they need to end in time, if
+    this is possible for all of these jobs.  With `pairs` two jobs may run on the same devices (`side_by_side`); each
+    pays for half of the devices.
     Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel,
     OSDI 2020); the ratio is maximized as in Dinkelbach, On Nonlinear Fractional Programming (1967).
     Weakness: jobs with little relative progress wait while others arrive; without deadlines no job has any guarantee.
@@ -152,10 +153,10 @@ class MinMakespan(SideBySideScheduler):
     """Minimum makespan over time fractions, for all present jobs.
 
     Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  With constant fractions,
-    the job with the largest remaining work relative to its progress ends last, so the minimum ratio of progress to
-    remaining work is maximized: the program of `max_min_fairness` with another base.  Its optimum is the least makespan
-    of all preemptive schedules of the present jobs, if devices of a type are one pool; with `pairs` (see
-    `side_by_side`) it is a lower bound.
+    the job with the largest ratio of remaining work to progress ends last, so the minimum ratio of progress to
+    remaining work is maximized (the program of `max_min_fairness` with another base).  The optimum is the least
+    makespan of all preemptive schedules of the present jobs, if devices of a type are one pool; with `pairs` (see
+    `side_by_side`) it is a lower bound on the makespan.
     Reference: Lawler, Labetoulle, On Preemptive Scheduling of Unrelated Parallel Processors by Linear Programming
     (1978), the source of the program; as a policy in Gavel (Narayanan et al., OSDI 2020).
     Weakness: short jobs are stretched to the end of the longest, so mean response is bad by design.
@@ -175,11 +176,11 @@ class Isolated(RoundScheduler):
 
     Decides the fraction of time that each job runs on each type: 1/n of each type's devices (by weight), at most all
     the time; `rounds` realizes it, and no job runs beyond its share, not even on idle devices.  With `spare: true` idle
-    devices are given to jobs that lag most: if jobs are equally wide, this is max-min fairness that ignores device
+    devices are given to the jobs that lag most; for jobs of equal width this is max-min fairness that ignores device
     types (the policy LAS of Gavel).
     Reference: the baseline of Gavel (Narayanan et al., OSDI 2020) and Themis (Mahajan et al., NSDI 2020); in the
     program of `max_min_fairness` every job progresses at least as fast.
-    Weakness: it ignores the speed of a job on a device, and wastes devices by design: it is a baseline.
+    Weakness: it is a baseline that ignores the speed of a job on a device, and keeps devices idle.
     Cost: linear in the jobs per round.
 
     spare: jobs may run beyond their shares on devices that would otherwise be idle.
@@ -203,12 +204,12 @@ class FcfsRounds(RoundScheduler):
 
     Decides which type each job runs on; `rounds` realizes it.  At the next round after arrivals or ends, jobs choose in
     the order of arrival, each its fastest mode that still has room; the first job without room ends the pass, so no job
-    passes another (Gavel's FIFO).  With `blind: true` each takes the first type of the cluster with room instead,
-    whatever its speed there.
+    passes another (Gavel's FIFO).  With `blind: true` each job takes the first type of the cluster with room, whatever
+    its speed there.
     Reference: FIFO of Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads
     (Gavel, OSDI 2020), type-aware and type-blind.
-    Weakness: devices are idle behind a wide job that does not fit, and a job moves to a faster type whenever one before
-    it ends.  Cost: linear in the jobs and modes after arrivals or ends.
+    Weakness: devices are idle while a wide job does not fit, and a job moves to a faster type whenever an earlier job
+    there ends.  Cost: linear in the jobs and modes after arrivals or ends.
 
     blind: each job takes the first type of the cluster with room, instead of its fastest.
     """

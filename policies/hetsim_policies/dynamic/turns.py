@@ -107,9 +107,8 @@ class ProcessorSharing(ListScheduler):
     Reference: Kleinrock, Time-Shared Systems: A Theoretical Treatment (1967); on one server the mean response in M/G/1
     is x / (1 - load), whatever the distribution of sizes x.  Joining the least loaded of several servers: Gupta et
     al., Analysis of Join-the-Shortest-Queue Routing for Web Server Farms (2007), where the mean response is nearly
-    insensitive to the distribution, too.
-    Weakness: equal tasks all end late; slices are switched all the time, at a cost; all running tasks need memory
-    simultaneously.  Cost: linear in the devices that fit.
+    insensitive to the distribution, too.  Weakness: equal tasks all end late; frequent switches between slices cost
+    time; all running tasks need memory simultaneously.  Cost: linear in the devices that fit.
     """
 
     queueing = "processor sharing"
@@ -136,15 +135,15 @@ def least_loaded(task: Task, view: View) -> Placement | None:
 class Themis(Scheduler):
     """Themis: finish-time fairness; GPUs are given to the job treated worst so far.
 
-    Decides when, and which job is preempted.  A job's ρ is its expected time in the cluster divided by the time that it
-    would need on an exclusive 1/N share (N: jobs in the system): (time since arrival + time left) / (time in its
-    fastest mode × max(1, N × the part of the cluster that the mode uses)).  At the end of each lease the GPUs are
-    offered to the jobs of highest ρ first; jobs whose lease has not ended keep their GPUs, and a job that keeps them
-    beyond its lease gets a new lease.
+    Decides when, and which job is preempted.  A job's ρ is its expected time in the system divided by the time that it
+    would need on an exclusive 1/N share of the cluster, for N jobs in the system.  It is estimated as (time since
+    arrival + time left) / (time in its fastest mode × max(1, N × fraction of the cluster that this mode uses)).  At the
+    end of each lease the GPUs are offered to the jobs of highest ρ first; jobs whose lease has not ended keep their
+    GPUs, and a job that keeps them beyond its lease gets a new lease.
     Reference: Mahajan et al., Themis: Fair and Efficient GPU Cluster Scheduling (2020).  In the paper the worst-off
     jobs bid in an auction whose payments make honest bids optimal; here estimates are trusted, so the auction reduces
-    to the order of ρ.  Weakness: ρ needs good estimates; short leases cost many stops, long ones approach fcfs.
-    Cost: one pass over all jobs in the system per round in which a job waits.
+    to the order of ρ.  Weakness: ρ needs good estimates; short leases cause many stops, and with long leases the policy
+    approaches fcfs.  Cost: one pass over all jobs in the system per round in which a job waits.
 
     lease: minimum seconds that a job keeps its GPUs.
     """

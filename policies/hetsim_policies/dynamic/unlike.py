@@ -46,25 +46,26 @@ class WaitingJobs(NamedTuple):
 class AlloX(Scheduler):
     """AlloX: match jobs to devices and queue positions for the minimum mean response.
 
-    Decides when and in which mode, without preemption.  A job that runs k-th from the end on a device delays itself and
-    the k - 1 jobs behind it, so in that place a job of time p costs k × p, plus d if the device is busy for d more
-    seconds.  The cheapest matching of jobs to places is the schedule of minimum total completion time of the waiting
-    jobs; the jobs at the front of a free device's queue start, and the matching is repeated when jobs arrive or end.
+    Decides when and in which mode, without preemption.  A place is a position in the queue of a device, counted from
+    the end of the queue: the k-th job from the end delays itself and the k - 1 jobs behind it.  So a job of time p at
+    place k adds k × p to the total completion time, plus d if the device is busy for another d seconds.  The matching
+    of jobs to places with the minimum sum is the schedule of minimum total completion time of the waiting jobs.  The
+    first job in the queue of each free device starts, and the matching is repeated when jobs arrive or end.
     Reference: Le, Sun, Chowdhury, Liu, AlloX: Compute Allocation in Hybrid Clusters (EuroSys 2020); the matching is
     that of Horn, Minimizing Average Flow Time with Parallel Machines (1973), and Bruno, Coffman, Sethi, Scheduling
-    Independent Tasks to Reduce Mean Finishing Time (1974): optimal for sequential jobs that are all there, on devices
-    that are free. `alpha` below 1 offers devices only to that part of the users (rounded up) with the least attained
-    service, AlloX's fairness.  Here a gang of w devices costs p + (k - 1) w p, as if it delayed the w queues of its
-    devices; that is not optimal, and a gang that does not fit is passed, so gangs may wait long.  Weakness: estimates
-    are trusted; as with sjf long jobs may starve; with busy devices the matching is optimal only if jobs there keep
-    their places.
-    Cost: a matching after a release or an arrival while a device is free.  It takes a matrix of n jobs by about n ln n
-    places of each type, reduced to those among the n best of any job, and at most O(n³) steps: with n = 32, 64 and 128
-    on four types of 128 devices 0.5, 1.5 and 6 ms.  n is at most `window`; only the sort grows with the length of the
-    queue.  A window that is too short costs more than it saves: see four-generations in docs/speed.md.
+    Independent Tasks to Reduce Mean Finishing Time (1974): optimal for sequential jobs that are all present, on free
+    devices.  With `alpha` below 1 (AlloX's fairness) only the jobs of this fraction of the users, those with the least
+    attained service, are considered.  An extension: a gang of w devices adds p + (k - 1) w p, as if it delayed the
+    queues of all its devices.  This is not optimal, and other jobs pass a gang that does not fit, so gangs may wait
+    long.  Weakness: it depends on the estimates; long jobs may starve, as with sjf; with busy devices the matching is
+    optimal only if the running jobs are not moved.
+    Cost: a matching after each release, and after an arrival while a device is free.  For n jobs (at most `window`) it
+    takes at most O(n³) steps on a matrix of jobs × candidate places: 0.5, 1.5 and 6 ms with n = 32, 64 and 128 on four
+    types of 128 devices.  Only a sort grows with the length of the queue.  A shorter window may give much longer
+    responses: see four-generations in docs/speed.md.
 
     alpha: fraction of the users (rounded up), with the least attained service, whose jobs are considered.
-    window: maximum number of waiting jobs that are matched together, the shortest ones; others would be behind them
+    window: maximum number of waiting jobs in a matching: the shortest jobs, since longer jobs would be behind them
         anyway.
     """
 
@@ -205,10 +206,10 @@ def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
 
 
 def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the candidate places on the devices of a type: jobs behind, and device.
+    """Return the candidate places on a type, each as number of jobs behind and device.
 
-    A place is never better than one with as many or fewer jobs behind it on a device that is free as early.  If there
-    are as many better places as jobs, the place is not needed.
+    A place is never better than a place with as many or fewer jobs behind it on a device that is free as early.  If
+    there are as many better places as jobs, the place is omitted.
     """
     each = [min(devices, jobs // (behind + 1)) for behind in range(jobs if devices else 0)]
     return np.repeat(np.arange(len(each)), each), np.concatenate([np.arange(0), *map(np.arange, each)])
@@ -256,15 +257,14 @@ class MultiGeneration(Scheduler):
     """Several generations: newer devices for jobs that gain most, within a budget.
 
     Decides when and in which mode.  A job may use the modes in which it needs at most `budget` times the minimum energy
-    (or cost) of all its modes.  Of the waiting jobs that may use a free device, the first to start is the one that
-    saves most time per device-second there, compared with its slowest allowed mode: a fast device is given to the job
-    that gains most from it.  Energy of a mode: devices × estimated time × watts above idle; cost: devices × estimated
-    time × the type's price in the cluster, or in `costs`.
+    (or cost) of all its modes.  A free device is given to the waiting job that saves most time per device-second on it,
+    compared with the job's slowest allowed mode.  Energy of a mode: devices × estimated time × watts above idle; cost:
+    devices × estimated time × the type's price in the cluster, or in `costs`.
     References: Smith, Various Optimizers for Single-Stage Production (1956), for the gain per unit of time as the
     order; Gavel (Narayanan et al., OSDI 2020) and Gandiva_fair (Chaudhary et al., Balancing Efficiency and Fairness in
     Heterogeneous GPU Clusters for Deep Learning, EuroSys 2020), which trade fast devices by speedup.
-    Weakness: greedy and without preemption; jobs of little gain may starve on the fast types, and with a budget of 1
-    each job has one type only, so queues grow while other devices are idle.
+    Weakness: greedy and without preemption; jobs that gain little may never get fast devices; with a budget of 1 each
+    job has one type only, so queues grow while other devices are idle.
     Cost: a sort of the waiting jobs by type after an arrival or a release.
 
     budget: maximum energy or cost of a job, in multiples of its minimum.

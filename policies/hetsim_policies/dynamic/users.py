@@ -57,11 +57,11 @@ def owners_of(tasks: Tasks, of: Owners) -> list[str]:
 
 
 class ByUser(ListScheduler):
-    """Base of policies with one queue per user, served in turn by received service.
+    """Base of policies with one queue per user, served in the order of `standing`.
 
-    With "block" no task passes one that does not fit, on any node of its partition; with "skip" the next user's task
-    may.  A user's tasks are in the order of arrival; tasks bound to another partition have their own queue.  `standing`
-    is queried when the round begins and when a user's task has started.
+    With discipline "block" no task passes a task that does not fit, on any node of its partition; with "skip" the next
+    user's task may pass it.  A user's tasks are in the order of arrival; tasks bound to another partition have their
+    own queue.  `standing` is queried when the round begins and when a user's task has started.
     """
 
     def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "skip"):
@@ -136,11 +136,10 @@ class Wfq(ListScheduler):
     user's weight.  The task with the lowest start tag starts next; the virtual time is the start tag of the last
     started task (start-time fair queueing, which needs no simulated fluid system).
     Reference: Demers, Keshav, Shenker, Analysis and Simulation of a Fair Queueing Algorithm (1989); Goyal, Vin, Cheng,
-    Start-time Fair Queueing (1996): on one server the service of two users with waiting tasks, divided by their
-    weights, differs by no more than one task of each.
-    Weakness: service is charged by estimates; a user gains nothing from having been idle.  On many servers the bound
-    grows with their number.  Cost: O(log n) per task with `block`, in addition O(distinct demands) per round with
-    `skip`.
+    Start-time Fair Queueing (1996): on one server, while two users have waiting tasks, the difference of their
+    services, each divided by the user's weight, is at most the service of one task of each user, divided likewise.
+    Weakness: service is charged by estimates; a user gets no credit for being idle.  The bound grows with the number of
+    servers.  Cost: O(log n) per task; with `skip` also O(distinct demands) per round.
 
     weights: weight of each user, by name; users not named have 1.
     """
@@ -188,8 +187,8 @@ class Drf(ByUser):
     lowest share starts next.
     Reference: Ghodsi et al., Dominant Resource Fairness: Fair Allocation of Multiple Resource Types (2011): progressive
     filling is strategy-proof, envy-free and Pareto-efficient for divisible demands.
-    Weakness: it considers present use, not the past, so a user that arrives late gets no compensation; without
-    preemption a share shrinks only as tasks end.
+    Weakness: it considers only the present use, so a user that arrives late gets no compensation; without preemption a
+    share decreases only as tasks end.
     Cost: O(log users) per start and end; with `skip` also O(waiting users) per round.
 
     weights: weight of each user, by name; users not named have 1.
@@ -245,11 +244,11 @@ class QuotaBorrow(ByUser):
     does not fit, borrowers are stopped, latest start first, only as many as needed; they wait again, with their work
     kept.
     Reference: Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads (2019), section
-    2.3: virtual clusters with quotas, which they may exceed while others are idle, and reclaim by preemption. `of`
-    names the owners of the quotas: users, accounts, virtual clusters (the column `vc`), partitions or classes. `tiers`
-    order jobs within (or beyond) quotas by their quality of service (the label `qos`, or else the class), the highest
-    first, and a lower tier is preempted first.
-    Weakness: a quota in GPUs ignores their location, so a gang within its quota can wait for a whole node that others
+    2.3: virtual clusters may exceed their quotas while other virtual clusters are idle, and those reclaim their quotas
+    by preemption.  `of` names the owners of the quotas: users, accounts, virtual clusters (the column `vc`), partitions
+    or classes.  `tiers` order the jobs within quotas, and also the borrowers, by quality of service (the label `qos`,
+    or else the class): the highest starts first, and the lowest is preempted first.
+    Weakness: quotas ignore the location of GPUs, so a gang within its quota can wait for a whole node that other owners
     occupy within their quotas; borrowers bear the cost of every stop.
     Cost: O(users) per round, and one pass over the borrowers for a job within its quota that does not fit.
 
@@ -257,7 +256,7 @@ class QuotaBorrow(ByUser):
     of: owner of quotas: user, account, vc, partition or class.
     borrow: owners may exceed their quotas.
     reclaim: borrowers are stopped for jobs within quotas.
-    tiers: rank of each quality of service by name, the highest first; others have 0.
+    tiers: rank of each quality of service by name (default 0); the highest is first.
     """
 
     def __init__(

@@ -4,12 +4,11 @@ Decides when.  The urgency of a task grows with its wait, at a rate that depends
 processors (GPUs, else cores), so the queue is sorted again in every round; the most urgent task is first, ties by
 arrival.
 Reference: Tang, Lan, Desai and Buettner, Fault-Aware, Utility-Based Job Scheduling on Blue Gene/P Systems (Cluster
-2009).
-Weakness: nothing is proven; urgency depends on the estimates, and on a busy machine long tasks wait long.
-With `formula: schedgym` the waiting time is -1 - arrival, so urgency never grows: a fixed order, as in the environment
-of RLScheduler (Zhang, Dai, He, Bao, Xie, RLScheduler: An Automated HPC Batch Job Scheduler Using Reinforcement
-Learning, SC 2020, whose tables have results of these versions).  Weakness: its preferences are opposite to those of the
-published policies.  Cost: a pass with NumPy over the waiting tasks per round; for a fixed order as for `sjf`.
+2009).  Weakness: nothing is proven; urgency depends on the estimates, and on a busy machine long tasks wait long.  With
+`formula: schedgym` the waiting time is replaced by -1 - arrival, so the order is fixed, as in the environment of
+RLScheduler (Zhang, Dai, He, Bao, Xie, RLScheduler: An Automated HPC Batch Job Scheduler Using Reinforcement Learning,
+SC 2020).  Weakness: the preferences of this formula are opposite to those of the published policies.  Cost: a pass with
+NumPy over the waiting tasks per round; for a fixed order as for `sjf`.
 """
 
 import math
@@ -31,10 +30,11 @@ ROUND_COST = 1e-6  # seconds that a waiting task adds to a round
 class Waited(policy.ListScheduler):
     """Base of policies that sort all waiting tasks by urgency in every round.
 
-    formula: "paper", or "schedgym": urgency at a waiting time of -1 - arrival, which makes the order of tasks fixed.
+    formula: "paper", or "schedgym": the waiting time is replaced by -1 - arrival, which makes the order fixed.
     placement: rule for placing a task; None: its fastest mode that fits now, on the first devices.
     discipline: "block": no task passes a head that does not fit, on any node of its partition; "skip": any task that
-        fits may start; a fixed order may also "keep" a head once chosen, as the list scheduler does.
+        fits may start; with a fixed order also "keep": a task that has become the head remains the head, as in the list
+        scheduler.
     """
 
     def __init__(

@@ -85,25 +85,26 @@ class Led(Relay):
 
 
 class Rollout(Relay):
-    """Rollout: try a scheduler's first decision against others, each to the end.
+    """Rollout: compare a scheduler's next start with other starts in forks of the run.
 
-    Decides, around a base scheduler, which waiting task starts first.  In each round the run is forked (`View.fork`)
-    once for the base as it is, once for each of the `candidates` best other first starts (the base continues after it),
-    and once for starting nothing until something changes or, if nothing runs, for one task alone.  The fork with the
-    best mean of the objective wins; at ties, the base wins.  If a start wins it is made, and the rest of the round is
-    tried again.  Forks have the information of the policy: estimates, no faults, and no arrivals except those drawn
-    from a learned model.  Candidates are tasks that fit now and that the base would not start, taken in turn from the
-    shortest, the earliest, the smallest and the most urgent.  The base is replaced only if the gain is significant.  If
-    ended tasks took other times than estimated, too few have ended to judge, or arrivals are drawn, the best candidate
-    is compared with the base in `samples` further futures: the time of each task is its expected time, given its
-    estimate (`hetsim_policies.prediction.estimates`), times the ratio of an ended task, and base and candidate have the
-    same times, arrivals and random numbers.  The lower confidence limit of the mean paired gain (Student's t,
-    one-sided) must exceed 0, or the fraction `margin` of the base's mean.
+    Decides, around a base scheduler, which waiting task starts first.  In each round the run is forked (`View.fork`):
+    once with the base scheduler alone; once for each of the `candidates` best other tasks to start first, with the
+    base's decisions after this start; and once with no start until something changes (if nothing runs: with one task
+    alone).  The fork with the best mean of the objective wins; at ties, the base wins.  If a fork with a start wins,
+    this start is made, and the comparison is repeated for the rest of the round.  Forks have the information of the
+    policy: estimates, no faults, and no arrivals except those drawn from a learned model.  Candidates are tasks that
+    fit now and that the base would not start: in turn the shortest, the earliest, the smallest and the most urgent
+    task.  A candidate must be significantly better than the base if its future is uncertain: tasks did not take the
+    estimated times, too few tasks have ended to judge this, or arrivals are drawn.  Then the best candidate is compared
+    with the base in `samples` further futures.  In each, the time of a task is its expected time, given its estimate
+    (`hetsim_policies.prediction.estimates`), times the ratio drawn from an ended task; base and candidate have the same
+    times, arrivals and random numbers.  The lower confidence limit of the mean paired gain (Student's t, one-sided)
+    must exceed 0, or the fraction `margin` of the base's mean.
     Reference: Bertsekas, Tsitsiklis, Wu, Rollout Algorithms for Combinatorial Optimization (1997): if forks are exact,
     a rollout is never worse than its base (one step of policy improvement).
-    Weakness: later arrivals are not foreseen unless `arrivals` is `learned`, and no test measures that loss; ratios are
-    drawn for each task independently, whatever its user; on shared devices they include the waiting for others.
-    Cost: at most `forks` forks per decision, each O(running and waiting tasks) and the base's work until its end.
+    Weakness: later arrivals are not foreseen unless `arrivals` is `learned`; ratios are drawn independently for each
+    task, whatever its user; on shared devices ratios include the wait for other tasks.  Cost: at most `forks` forks per
+    decision; each takes O(running and waiting tasks) and the base's work until the end of the fork.
 
     base: another scheduler; default: fcfs.  It must not plan beforehand, put devices to sleep, nor manage turns or
         sizes of tasks (`round_robin`, `afs`, `optimus`, `speedup_mean`, `pollux`, `las_intervals`,
@@ -112,7 +113,8 @@ class Rollout(Relay):
     candidates: number of other first starts that are tried.
     hold: also try starting nothing until something changes.
     horizon: seconds of a fork; default: until all known tasks have ended.
-    arrivals: `none` in forks, or drawn from a model `learned` from past arrivals; it needs a horizon.
+    arrivals: arrivals in forks: `none`, or drawn from a model that is `learned` from past arrivals, which needs a
+        horizon.
     samples: number of futures in which the best candidate is compared with the base, if times or arrivals are
         uncertain; 1: the result of the first fork is trusted.
     confidence: level of the lower confidence limit of the mean gain, which must be above 0.

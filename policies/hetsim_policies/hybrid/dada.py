@@ -1,24 +1,23 @@
 """Distributed affinity dual approximation: tasks near their data, if balanced.
 
-Decides where.  Whenever tasks have become ready, they are laid out together behind the earlier work of their devices.
-For a guess λ of the time in which all of them will be done:
+Decides the device of each task.  Tasks that become ready together are assigned together, behind the earlier work of the
+devices.  For a guess λ of the time in which all of these tasks will be done:
 1. Affinity.  Pairs of a task and a device with some of its data are visited, most bytes first: the task is assigned to
    that device while such tasks fill at most the share α of the device's time until λ.
-2. Balance.  The others are assigned by the greedy dual approximation: a task that takes longer than λ on one side goes
-   to the other; the rest go in descending order of acceleration to the accelerator where each ends first, while some
-   accelerator is busy for less than λ, then to the cores.  If a device then ends later than (2 + α)λ the guess was too
-   small.
-Bisection finds the smallest accepted guess; the end of the best layout so far is tried as one more guess, since
-affinity may use all the time until then.  The layout that ends first is chosen, among equals the one that moves the
+2. Balance.  The other tasks are assigned by the greedy dual approximation: a task that takes longer than λ on one side
+   (cores or accelerators) is assigned to the other side.  The remaining tasks, in descending order of acceleration, are
+   assigned to the accelerator where each ends first while some accelerator is busy for less than λ, then to the cores.
+   If a device then ends later than (2 + α)λ the guess was too small.
+Bisection finds the smallest accepted guess; the end of the best assignment so far is tried as one more guess, since
+affinity may use all the time until then.  The assignment that ends first is chosen, at ties the one that moves the
 fewest bytes.  Then each device runs its queue in order.
 Reference: Bleuse, Gautier, Lima, Mounié, Trystram, Scheduling Data Flow Program in XKaapi: A New Affinity Based
-Algorithm for Heterogeneous Architectures (Euro-Par 2014).  There an activation (tasks that become ready together) of
-independent tasks ends within 2 + α times its optimum, without transfers; nothing is proven for a graph.  With
-`transfers` it is their DADA(α) + CP.
+Algorithm for Heterogeneous Architectures (Euro-Par 2014).  In this paper an activation (independent tasks that become
+ready together) ends within 2 + α times its optimum, without transfers; nothing is proven for a graph.  With `transfers`
+the policy is the paper's DADA(α) + CP.
 Weakness: a task is placed once, when it becomes ready; only the tasks that are ready now are considered, so no device
 is reserved for the critical path, and α has to be chosen.  Gangs, fractions of GPUs and tasks that fit no device queue
-are placed as by `dmda`.
-Cost: an activation of n tasks on L device queues: O(n L) lookups, and about 12 guesses of O(n (log n + L)).
+are placed as by `dmda`.  Cost: for n tasks on L device queues O(n L) lookups, and about 12 guesses of O(n (log n + L)).
 """
 
 import math
@@ -61,7 +60,7 @@ class Activation:
 class Dada(Dmda):
     """Data affinity up to a share of each device, then dual approximation.
 
-    alpha: the share of a device's time that is assigned by affinity alone; 0 is the dual approximation.
+    alpha: share of a device's time up to which tasks are assigned by affinity alone; 0: only the dual approximation.
     transfers: include transfers in the time of a task.
     prefetch: transfer inputs of a GPU's next task while the task before it computes.
     """

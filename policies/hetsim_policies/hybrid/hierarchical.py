@@ -2,25 +2,24 @@
 
 Decides the group of each task; the inner scheduler decides order, device and mode.  At every multiple of `epoch` a plan
 is made from the waiting tasks and the observed arrival rates: the share of each class that each group runs
-(`hetsim_policies.hybrid.common.groups`).  New tasks are distributed in these shares, in turn, so that after any number
-of tasks of a class a group is less than one task off its share; waiting tasks are moved to match the shares.  A new
-class is planned immediately.  Between plans a group *starves* if a task could start on its devices, no task waits in it
-for their type, and such tasks wait elsewhere.  It then takes the newest task of the class that loses least there, if
-the task is expected to end earlier.  With an `objective`, several plans are tried at each epoch in forks of the run
-(`View.fork`), with the groups' later decisions: the planner's plan, that of the last epoch, every class where it takes
-least time, and the split that ends first.  The plan with the best mean of the objective is followed; at ties, the
-planner's.
+(`hetsim_policies.hybrid.common.groups`).  New tasks are distributed in these shares: after any number of tasks of a
+class, the number in a group differs by less than one task from its share.  Waiting tasks are moved to match the shares.
+A new class is planned immediately.  Between plans a group *starves* if a task could start on its devices, none of its
+waiting tasks can use them, and tasks of other groups could.  It then takes the newest task of the class that loses
+least by the move, if the task is expected to end earlier there.  With an `objective`, four plans are compared at each
+epoch in forks of the run (`View.fork`), in which the groups continue to decide: the planner's plan, the plan of the
+last epoch, the plan in which every class runs where it takes the shortest time, and the plan that ends first.  The plan
+with the best mean of the objective is followed; at ties, the planner's plan.
 Reference: the split into a program over classes and a fast dispatcher is that of Gavel (Narayanan et al., OSDI 2020)
-and, for two levels, of Mesos (Hindman et al., NSDI 2011); stealing between them is that of Hawk (Delgado, Dinu,
+and, for two levels, of Mesos (Hindman et al., NSDI 2011); stealing between groups is that of Hawk (Delgado, Dinu,
 Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015).  The optimization problems are those of
 `hetsim_policies.static.common.unrelated` and `dual_approximation`.
 No ratio is proven: the plan counts device-seconds, not single devices, and assumes that devices of a type are equal.
-Weakness: one group with the whole cluster is just the inner scheduler; many small groups keep wide gangs waiting,
-and an inner order applies only within a group.  A plan from few arrivals follows their noise, and for many kinds with
-few tasks each the shares are coarse.  The plan ignores data and links.
-Cost: O(log groups) per task and O(kinds) per round in addition to the inner schedulers' work, where a kind is a class
-and a demand; an epoch costs a linear program of kinds × types variables, a pass over devices, and O(log n) per moved
-task; with an objective four times that, and four forks, each O(running and waiting tasks) and the groups' work.
+Weakness: with many small groups wide gangs wait long, and the inner order applies only within a group.  A plan from few
+arrivals follows their noise, and if kinds have few tasks each, shares are met only coarsely.  The plan ignores data and
+links.  Cost: O(log groups) per task and O(kinds) per round in addition to the inner schedulers' work, where a kind is a
+class and a demand; an epoch costs a linear program of kinds × types variables, a pass over devices, and O(log n) per
+moved task; with an objective four times that, and four forks, each O(running and waiting tasks) and the groups' work.
 """
 
 import copy

@@ -1,26 +1,27 @@
 """A plan that is followed while it is valid, and repaired when it is not.
 
-Decides where and when.  A planner lays out the present tasks; every lane (core or accelerator) has its steps in order,
-and starts the next when it is free.  Running tasks, with their estimated ends, and the coming steps give a forecast of
-the end.  Repairs, the cheap ones first:
-1. Order.  A lane whose next step cannot start yet starts a later step that delays no other.
+Decides where and when.  A planner makes a plan of the present tasks: every lane (core or accelerator) has its steps in
+order, and starts its next step when it is free.  A forecast of the end follows from the estimated ends of running tasks
+and the coming steps.  Repairs, in this order:
+1. Order.  A lane whose next step cannot start yet starts a later step that delays no other step.
 2. Theft.  An idle lane takes a step from the lane that will end last, if the step then ends sooner; and, with
    `restart`, restarts a task that runs elsewhere and would end sooner here (the work done there is lost).
-3. A new plan of unstarted steps, when the forecast of the end is off by more than `threshold` of the planned time, or
-   devices failed or were repaired.  It is adopted only if it ends sooner by the forecast.
+3. New plan.  The unstarted steps are planned again when the forecast of the end differs from the plan by more than
+`threshold` of the planned time, or when devices failed or were repaired.  The new plan is adopted only if it ends
+sooner by the forecast.
 The time of a task that exceeds its estimate is predicted from ended tasks that were as late (`Experience`).
 Tasks that arrive later are put on the lane where they end first, and are part of the next plan.  With exact estimates
-and no surprises the policy follows the plan, except for thefts that end a task sooner.
-Reference: the three levels are those of dynamic rescheduling after Sakellariou and Zhao, A Low-cost Rescheduling Policy
-for Efficient Mapping of Workflows on Grid Systems (2004), where only what has become late is planned again, and of
-Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016), where plans are followed loosely; restarts
-are the spoliation of `heteroprio`.  No ratio is proven once anything differs from its estimate.  Weakness: it plans for
-the makespan, so that under a steady load other policies have shorter responses; it trusts estimates until they are
-proven wrong; it sees a slow device only as single late tasks; tasks that the planner cannot plan (gangs, fractions of
-GPUs) start as soon as they fit, before the plan, and may wait long under a steady load.
-Cost: O(lanes) per round; a forecast is linear in the remaining steps, made about LOOKS times while half of them end; a
-repair visits one queue.  Between two plans PAUSE of the planned time and of the planned tasks must pass, so that with a
-planner of cost C(n) an event costs at most C(n) / (PAUSE n).
+the policy follows the plan, except for thefts that end a task sooner.  Reference: the three levels are those of dynamic
+rescheduling after Sakellariou and Zhao, A Low-cost Rescheduling Policy for Efficient Mapping of Workflows on Grid
+Systems (2004), where only late tasks are planned again, and of Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static
+Schedules So Bad? (2016), where plans are followed loosely; restarts are the spoliation of `heteroprio`.  No ratio is
+proven once anything differs from its estimate.  Weakness: it plans for the makespan, so under a steady load other
+policies have shorter responses; it relies on estimates until tasks are late; it does not recognize a slow device as the
+cause of late tasks; tasks that the planner cannot plan (gangs, fractions of GPUs) start as soon as they fit, before the
+plan, and may wait long under a steady load.  Cost: O(lanes) per round; a forecast is linear in the remaining steps, and
+is made about LOOKS times while half of them end; a repair visits one queue.  After a plan of n tasks, no new plan is
+made before the fraction PAUSE of the planned time and PAUSE × n events have passed; so with a planner of cost C(n),
+planning costs at most C(n) / (PAUSE n) per event.
 """
 
 import math
@@ -73,7 +74,7 @@ class PlanAndRepair(Scheduler):
     dynamic: the order of tasks that are not in the plan: by acceleration (the most accelerated first), longest first,
         or by arrival.
     threshold: a new plan is made when the forecast end differs from the plan by this fraction of the planned time.
-    foresight: the planner has the future arrivals, as static policies do.
+    foresight: the planner knows the future arrivals, as static policies do.
     restart: an idle core or GPU may restart a task that runs elsewhere.
     prefetch: the inputs of an accelerator's next step are transferred while the step before it runs.
     """
@@ -380,9 +381,9 @@ def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -
 def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> tuple[PlannedJob, PlannedJob] | None:
     """Return (step to steal from the device that ends last, step that replaces it).
 
-    Of that lane's steps, choose the one that makes the later end of both lanes earliest; it must end sooner here than
-    there.  If that lane has no such step, try the lane that ends next to last, and so on.  Return None if no lane has
-    one.
+    Choose the step for which the later of the two lanes' ends is earliest; the step must end sooner on the idle lane
+    than on its own.  If the lane that ends last has no such step, try the lane that ends next to last, and so on.
+    Return None if no lane has such a step.
     """
     now, kind = view.now, lane.device.type
     if board.separable(view):
@@ -422,10 +423,11 @@ def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: V
 
 
 def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> PlannedJob | None:
-    """Return the task of latest end that would end sooner if restarted here, if any.
+    """Return the running task of latest end that would end sooner if restarted here.
 
-    A late task is expected to be as late on the new lane (core or GPU), so it only ever moves to a faster one.  Ends
-    are computed now: an older forecast, from before the last restart, would restart the same task repeatedly.
+    Return None if there is none.  A late task is expected to be as late on the new lane (core or GPU), so it moves only
+    to faster lanes.  Ends are computed now: an older forecast, from before the last restart, would restart the same
+    task repeatedly.
     known: earlier results for lanes of the same type, valid until something starts.
     """
     kind = lane.device.type

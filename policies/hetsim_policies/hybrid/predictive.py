@@ -1,29 +1,30 @@
 """Predictive: forecasts of the load decide how many devices are awake or reserved.
 
-Runs around another scheduler, which decides when and where.  Every `interval` the arriving work is measured, as the
-number of devices that it would keep busy, and forecast (`hetsim_policies.prediction`):
+This policy runs around another scheduler, which decides when and where tasks start.  Every `interval` the arriving work
+is measured, as the number of devices that it would keep busy, and its forecast (`hetsim_policies.prediction`) is used
+in two ways:
 
-scale    the awake devices suffice, at the target utilization, for the load that is expected within one waking time, and
-         for waiting work.  This load is the measured load plus the forecast rise, or more; so devices for a rise are
-         awake in time, not a waking time later, and on an unusual day they follow the measured load
+scale    as many devices are awake as suffice, at the target utilization, for the waiting work and for the load that is
+         expected within one waking time.  This load is at least the measured load plus the forecast rise; so devices
+         for a rise are awake in time, and on an unusual day they follow the measured load
          (`hetsim_policies.prediction.series`).
          With the predictor `last_value` or `ewma` this is an autoscaler that only reacts; with the signal `utilization`
          it is the autoscaler of Kubernetes, which measures how busy the devices are.
 reserve  tasks of other classes may occupy only devices that the classes and services named here will not need by the
-         forecast for the next `ahead` seconds.  `ahead` is about the run time of these other tasks: they are not
-         stopped when the peak comes, so they must not have begun.  Meanwhile they may run on cores or in a smaller
-         mode, if they have one that fits.
+         forecast for the next `ahead` seconds.  `ahead` should be about the run time of these other tasks, since
+         running tasks are not stopped at the peak.  Meanwhile they may run on cores or in a smaller mode, if they have
+         one that fits.
 
 Forecast errors are recorded with the run: MAPE and pinball loss of the mean load over the forecast time, in devices.
 Reference: Gmach, Rolia, Cherkasova, Kemper, Workload Analysis and Demand Prediction of Enterprise Data Center
 Applications (2007); Roy, Dubey, Gokhale, Efficient Autoscaling in the Cloud Using Predictive Models for Workload
 Forecasting (2011); the target and the window as in Kubernetes' Horizontal Pod Autoscaling.
 Weakness: on an unusual day it is not better than a reactive autoscaler, and prepares once for each expected rise that
-does not come; reservations use the forecast alone, and only its level adapts to such a day.  A gang that needs more
-devices on one node than are awake there may have to wait until nothing runs.
-Cost: the inner scheduler's, and per interval that of the predictor and O(waiting + devices).  While no task waits or
-runs and no forecast can change anything there are no events; such intervals are measured at the next arrival, and
-intervals in which nothing is expected any more are skipped together.  (Services are measured in every interval.)
+does not come; reservations use the forecast alone, of which only the level adapts to an unusual day.  A gang that needs
+more devices on one node than are awake there may have to wait until nothing runs.
+Cost: that of the inner scheduler, and per interval that of the predictor and O(waiting tasks + devices).  While no task
+waits or runs and no forecast can change the number of devices there are no events: these intervals are measured at the
+next arrival, and intervals without expected load are skipped together.  (Services are measured in every interval.)
 """
 
 import math
@@ -73,8 +74,8 @@ class Predictive(Scheduler):
     signal: measured quantity: arriving work, or the number of busy devices.
     target: fraction of the awake devices that the load may keep busy.
     interval: seconds between measurements.
-    memory: seconds over which the present value is averaged, or more until eight arrivals are in it; predictors that
-        expect the measured value (last_value, ewma) have their own memory.
+    memory: seconds over which the present value is averaged (longer if there were fewer than eight arrivals);
+        predictors that expect the measured value (last_value, ewma) have their own memory.
     stabilization: seconds for which a larger earlier number of devices is kept.
     reserve: classes, or services, for which devices are kept free; ahead: seconds before their peak.
     """

@@ -1,19 +1,19 @@
 """A plan for long, predictable tasks, and a queue of other tasks, which fill gaps.
 
 Decides when and where.  Tasks of the `static` classes are planned once, before the run, by a static policy on lanes
-(cores, accelerators) that are reserved for them; each starts when it has arrived and is at the head of its idle lane.
-All other tasks wait in the order of `rest`.  They use other lanes; and a reserved lane, with the host cores and the
-memory that its tasks need, is lent to a task that is expected to end by the arrival of the lane's next planned task
-plus `slack`.  With exact estimates no planned task starts later than in the plan by more than `slack`. "auto" plans the
-classes that are predictable and long: the coefficient of variation of their estimated times is at most `cv`, their mean
-time at least that of all tasks, and planners can plan their tasks, which have no graph.
+(cores, accelerators) that are reserved for them; a planned task starts when it has arrived and is at the head of its
+idle lane.  All other tasks wait in the order of `rest` and use unreserved lanes.  A reserved lane, with the host cores
+and the memory that its planned tasks need, is lent to another task if this task is expected to end by the arrival of
+the lane's next planned task plus `slack`.  With exact estimates no planned task starts later than in the plan by more
+than `slack`.  `static: auto` plans each class without a task graph that planners can plan and that is predictable and
+long: the coefficient of variation of its estimated times is at most `cv`, and its mean time at least that of all tasks.
 Reference: the split by predictability is that of Hawk, which plans long jobs centrally and leaves short ones to
 distributed schedulers (Delgado, Dinu, Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015);
-filling gaps by estimates is that of Mu'alem and Feitelson (2001).
-Weakness: a task that overruns its estimate on a lent lane delays the plan (`margin` stretches these estimates); planned
-tasks never use devices that are not reserved, even idle ones; contention on shared links is not modeled.  When a lane's
-device fails, its planned tasks join the rest.  Cost: the planner's; O(lanes of the plan) per round, O(lanes of a node)
-for each placement checked, and if the first placement is refused a pass over the nodes on which the task fits.
+filling gaps by estimates is that of Mu'alem and Feitelson (2001).  Weakness: a task that overruns its estimate on a
+lent lane delays the plan (`margin` stretches these estimates); planned tasks never use devices that are not reserved,
+even idle ones; contention on shared links is not modeled.  When a lane's device fails, its planned tasks join the
+unplanned tasks.  Cost: that of the planner; O(lanes of the plan) per round, O(lanes of a node) for each placement
+checked, and if the first placement is refused a pass over the nodes on which the task fits.
 """
 
 import math
@@ -57,7 +57,7 @@ class SemiStatic(Scheduler):
     static: the classes to plan, or "auto".
     planner: a static policy for them, by name or as a mapping with its parameters; default: mct.
     rest: the list order of unplanned tasks; default: fcfs that skips tasks that do not fit.
-    reserve: fraction of the lanes of each type to reserve, or "auto": the planned classes' part of all estimated work.
+    reserve: fraction of the lanes of each type to reserve; "auto": the planned classes' share of all estimated work.
     slack: seconds by which lending a lane may delay its next planned task.
     cv: for "auto": maximum coefficient of variation of the estimated times of a planned class.
     margin: factor on estimated times of unplanned tasks that fill a gap.

@@ -19,9 +19,8 @@ class Learned(Window):
     small network (`network`), from the same observation as in training (`hetsim.learning.observation.window`).
     Reference: Mao, Alizadeh, Menache, Kandula, Resource Management with Deep Reinforcement Learning (HotNets 2016) for
     scheduling as such a choice; each agent names its own reference.  No guarantee of any kind.  Weakness: good only for
-    loads like the training load; tasks beyond the window are not observed, so a long queue is served from its oldest
-    part.
-    Cost: a decision takes about 0.2 ms, whatever the length of the queue.
+    loads like the training load; only the first waiting tasks are observed, so in a long queue newer tasks are not
+    considered.  Cost: a decision takes about 0.2 ms, whatever the length of the queue.
 
     path: the policy file (.npz), trained for scheduling and for the device types of the cluster.
     """
@@ -48,14 +47,13 @@ YES = Accept()
 class LearnedAdmission(Admission):
     """A learned admission that `hetsim train` made; it runs in NumPy alone.
 
-    Decides whether a task is admitted, by the higher score of a small network (`network`): accept, scored from the task
-    and the state of the system, or reject, scored from the state alone; the observation is that of training
+    Decides whether a task is admitted: a small network (`network`) scores acceptance from the task and the state of the
+    system, and rejection from the state alone; the higher score wins.  The observation is that of training
     (`hetsim.learning.observation.admission`).
-    Reference: each agent names its own; Stidham, Optimal Control of Admission to a Queueing System, IEEE Transactions
-    on Automatic Control 30 (1985), for the optimum if the load has a simple model (`mdp_threshold`).  No guarantee of
-    any kind.  Weakness: good only for loads like the training load, under the same scheduler; it observes only
-    estimates of running tasks.
-    Cost: a decision takes about 0.1 ms, more if hundreds of tasks wait and run.
+    Reference: that of the agent; Stidham, Optimal Control of Admission to a Queueing System, IEEE Transactions on
+    Automatic Control 30 (1985), for the optimum if the load has a simple model (`mdp_threshold`).  No guarantee of any
+    kind.  Weakness: good only for loads like the training load, under the same scheduler; it observes only estimates of
+    running tasks.  Cost: a decision takes about 0.1 ms, more if hundreds of tasks wait and run.
 
     path: the policy file (.npz), trained for admission and for the device types of the cluster.
     """

@@ -1,15 +1,13 @@
 """Fragmentation gradient descent: a task goes where it adds least fragmentation.
 
 The fragmentation of a node is its free GPU share that a task drawn from the workload cannot use: all of it if the task
-does not fit on the node or needs no GPU, else the free share on GPUs that have less free than the task needs of one
-GPU.
-The rule tries the task on every node and GPU where it fits and chooses the place that raises the expected fragmentation
-least (or lowers it most); among equals the one with the least free GPU share, then the first.
+does not fit on the node or needs no GPU, else the free share of those GPUs whose free share is less than the task needs
+of one GPU.  The rule tries the task on every node and GPU where it fits and chooses the place that increases the
+expected fragmentation least (or reduces it most); at ties the place with the smallest free GPU share, then the first.
 
 Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent (USENIX ATC 2023).
-Weakness: greedy, and no bound is known; it needs the mix of requests.  Here that is the mix of the requests seen so
-far, updated each time their number has grown by a quarter.
+Weakness: greedy, and no bound is known; it needs the mix of requests, which is estimated from the requests seen so far.
 Cost: nodes in the same state are scored once per request, so a decision costs a NumPy lookup over the nodes that
 fit and the scoring of new states.
 """

@@ -24,8 +24,9 @@ def consolidate(task: Task, view: View) -> Placement | None:
     """Place a spanning gang on as few nodes as possible.
 
     Reference: the consolidation of Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (NSDI
-    2019).  The emptiest nodes are taken first, which is optimal: no fewer nodes have as many free GPUs.  The last node
-    is the tightest that suffices.  Weakness: it uses the largest gaps, which the next gang may need.
+    2019).  The emptiest nodes are used first, which is optimal: fewer nodes never have as many free GPUs.  The last
+    node is the one with the fewest free GPUs that suffices.  Weakness: it uses the largest gaps, which the next gang
+    may need.
     """
     for modes in equally_fast(task):
         if options := [option for mode in modes for option in _fewest_nodes(task, mode, view)]:
@@ -88,9 +89,9 @@ def _if_it_fits(task: Task, mode: Mode, devices: Sequence[object], view: View) -
 class Topology:
     """Place a gang in the fastest part with room: island, PCIe switch, node, rack.
 
-    If the speed does not depend on the part (`span_speeds`), the narrowest part is used, among equals the one with the
-    fewest free GPUs; over racks and nodes, as few nodes as possible.  A single GPU is taken from the island or switch
-    with the fewest free GPUs.
+    If the speed does not depend on the part (`span_speeds`), the narrowest part is used, at ties the part with the
+    fewest free GPUs; a gang over several nodes uses as few nodes as possible.  A single GPU is taken from the island or
+    switch with the fewest free GPUs.
 
     Reference: Amaral, Polo, Carrera, Seelam, Steinder, Topology-aware GPU Scheduling for Learning Workloads in Cloud
     Environments (SC 2017); the locality levels of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for
@@ -189,7 +190,8 @@ def pack_racks(task: Task, view: View) -> Placement | None:
 
     If one rack suffices, the tightest such rack is used; otherwise the emptiest racks are filled first.
     Reference: the locality of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training
-    Workloads (ATC 2019).  Weakness: it uses what is free now, and so splits the next job if racks are nearly full.
+    Workloads (ATC 2019).  Weakness: it considers only nodes that are free now, so it splits jobs when racks are nearly
+    full.
     """
     return _over_racks(task, view, lambda mode, racks: _packed(mode.node_count, racks))
 
@@ -197,17 +199,17 @@ def pack_racks(task: Task, view: View) -> Placement | None:
 def spread_racks(task: Task, view: View) -> Placement | None:
     """Place a job over nodes of many racks, each from the rack with most free nodes.
 
-    A failed rack then affects the smallest part of the job.  Reference: none, it is a baseline.  Weakness: all its
-    traffic crosses uplinks.
+    The failure of a rack then affects the smallest part of the job.  Reference: none, it is a baseline.  Weakness: all
+    traffic of the job crosses the racks' uplinks.
     """
     return _over_racks(task, view, lambda mode, racks: _spread(mode.node_count, racks))
 
 
 class Skew:
-    """Consolidate jobs with one large tensor; others are placed in the fullest racks.
+    """Consolidate jobs with one large tensor; place other jobs in the fullest racks.
 
-    A job whose largest tensor has a large share of its bytes waits for as few racks as an empty cluster would give
-    it; any other job is placed in the racks with the fewest free nodes.
+    A job whose largest tensor has a large share of its bytes waits until it fits in as few racks as in an empty
+    cluster; any other job is placed in the racks with the fewest free nodes.
 
     Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (NSDI 2019), which consolidates
     jobs only if the skew of their tensors makes it worth the wait.  Weakness: the share ignores the fraction of a step
@@ -239,11 +241,12 @@ class Skew:
 def least_contention(task: Task, view: View) -> Placement | None:
     """Choose the cheapest of several placements of a job over several nodes.
 
-    The cost is the job's own step time there, plus the step times of jobs on its links (`View.crowding`), each
-    multiplied by the number of the job's devices.  The candidates are every rack that suffices, the fewest racks, the
-    racks with the fewest free nodes, the emptiest racks, and the first nodes.  Reference: the compatibility of jobs on
-    links in Rajasekaran, Ghobadi, Akella, CASSINI: Network-Aware Job Scheduling in Machine Learning Clusters (NSDI
-    2024), here with predicted times.  Weakness: it considers only the jobs that run now.
+    The cost of a placement is the sum of the step time of the job there and the step times of the jobs that use the
+    same links (`View.crowding`), each multiplied by the number of devices of its job.  The candidates are every rack
+    that suffices, the fewest racks, the racks with the fewest free nodes, the emptiest racks, and the first nodes.
+    Reference: the compatibility of jobs on links in Rajasekaran, Ghobadi, Akella, CASSINI: Network-Aware Job Scheduling
+    in Machine Learning Clusters (NSDI 2024), here with predicted times.  Weakness: it considers only the jobs that run
+    now.
     """
     for modes in equally_fast(task):
         options: list[tuple[float, int, Placement]] = []

@@ -50,14 +50,14 @@ class _Weighing:
 class DotProduct(ScoredRule, _Weighing):
     """The node with the largest dot product of free resources and the task's demand.
 
-    smallest: use the smallest dot product instead, which prefers nodes with little left of the demanded resources.
+    smallest: use the smallest dot product instead, which prefers nodes on which the demanded resources are scarce.
     scores: "published" is the rule of the simulator of Weng et al.: the smallest dot product of cores and GPUs, as an
         integer score; random names of nodes break ties.
 
     Reference: Panigrahy, Talwar, Uyeda, Wieder, Heuristics for Vector Bin Packing (2011); Grandl et al.,
     Multi-Resource Packing for Cluster Schedulers (Tetris, SIGCOMM 2014).  Demand and free resources are fractions of
-    the largest node.  Weakness: it prefers empty nodes, as worst_fit, and does not choose the GPU of a fraction (it
-    takes the fullest).
+    the largest node.  Weakness: it prefers empty nodes, as worst_fit does; it has no rule for the GPU of a fraction
+    (the fullest is used).
     """
 
     published = PublishedDotProduct
@@ -81,7 +81,7 @@ class DotProduct(ScoredRule, _Weighing):
 class Pack(_Weighing):
     """The node that would be fullest, by the mean of cores, memory and GPUs in use.
 
-    Reference: `MostAllocated` of the Kubernetes scheduler.  It leaves whole nodes free, for gangs or to switch off.
+    Reference: `MostAllocated` of the Kubernetes scheduler.  It keeps whole nodes free, for gangs or to be switched off.
     Weakness: a node with all cores but no GPUs in use counts as half full, although its GPUs cannot be used.
     """
 
@@ -92,8 +92,8 @@ class Pack(_Weighing):
 class Spread(_Weighing):
     """The node that would be emptiest; a fraction is placed on its emptiest GPU.
 
-    Reference: `LeastAllocated` of the Kubernetes scheduler.  Least interference, and least work lost with a node.
-    Weakness: it leaves no node whole, so wide gangs wait.
+    Reference: `LeastAllocated` of the Kubernetes scheduler.  It minimizes interference, and the work lost when a node
+    fails.  Weakness: no node remains entirely free, so wide gangs wait.
     """
 
     @staticmethod
@@ -125,8 +125,7 @@ class GpuPacking(ScoredRule):
     Reference: the packing of Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale
     Heterogeneous GPU Clusters (NSDI 2022); a baseline of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
     It keeps whole GPUs and whole nodes for tasks that need them.  Weakness: it ignores which remainders the workload
-    can use.
-    Cost: NumPy operations over the GPUs of the nodes that fit.
+    can use.  Cost: NumPy operations over the GPUs of the nodes that fit.
 
     scores: "published" is the rule of the simulator of Weng et al.: integer scores, and the same score everywhere for a
         task without a GPU; random names of nodes break ties.
@@ -156,9 +155,8 @@ class GpuClustering(ScoredRule):
 
     Reference: the grouping of jobs by their number of GPUs in Xiao et al., Gandiva: Introspective Cluster Scheduling
     for Deep Learning (OSDI 2018); a baseline of Weng et al., Beware of Fragmentation (USENIX ATC 2023).  A task that
-    ends makes room for another one of equal demand.  Weakness: many kinds of request need many nodes before any is
-    full.
-    Cost: linear in the nodes that fit; it stores the running tasks it has placed, by node.
+    ends makes room for another task of equal demand.  Weakness: if there are many different demands, many nodes are in
+    use before any is full.  Cost: linear in the nodes that fit; it stores the running tasks it has placed, by node.
 
     scores: "published" is the rule of the simulator of Weng et al.: integer scores by the kinds of tasks on a node (all
         fractions are one kind); random names of nodes break ties.

@@ -1,7 +1,7 @@
 """Expected times of jobs, from ended jobs of the same user and class.
 
-The prediction is a mean with larger weights of recent jobs, or a quantile of the last ones; it is blended with the
-mean, or the quantile, of all jobs while the user has little history.
+The prediction is a mean in which recent jobs have larger weights, or a quantile of the last jobs.  While the user has
+little history, it is blended with the mean, or the quantile, of the jobs of all users.
 Reference: Tsafrir, Etsion, Feitelson, Backfilling Using System-Generated Predictions Rather than User Runtime Estimates
 (2007), where the mean of a user's last two jobs is better than users' estimates; Hu et al., Characterization and
 Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters (2021) for rolling means by user and name.
@@ -22,7 +22,7 @@ from hetsim.policy import Predictor
 class DurationHistory:
     """Past durations by user and class.
 
-    decay: weight of the history against the latest job in a user's mean.
+    decay: weight of earlier jobs in a user's mean; the latest job has weight 1 - decay.
     trust: number of a user's jobs at which the mean of all jobs and the user's own mean have equal weight.
     default: prediction before any job has ended.
     quantile: predict this quantile of the last `window` durations; None: predict the mean.
@@ -184,8 +184,8 @@ def backtest(
 ) -> PredictionError:
     """Return the error of a new predictor over a series, `steps` observations ahead.
 
-    Each forecast is for exactly the time of the value that it is compared with.  skip: number of first values whose
-    forecasts do not count (a season to learn, for example).
+    Each forecast is for exactly the time of the value that it is compared with.  skip: number of values at the start
+    whose forecasts do not count (a season to learn, for example).
     """
     came, at = [float(value) for value in values], [float(time) for time in times]
     if len(came) != len(at):

@@ -1,14 +1,14 @@
 """Reliability of time estimates, from the times of tasks that have ended.
 
 Among the tasks of a class the logarithm of time / estimate is modeled as linear in the logarithm of the estimate, with
-one slope for all classes.  Slope -1: estimates are uninformative within a class, each task is expected to take the
-class's typical time; 0: they are right except for a factor.  In between, an estimate is trusted in part: among tasks
-with short estimates, more were underestimated than overestimated.  This is the regression to the mean of Galton
-(1886); with normal logarithms it is Bayes' rule.  The residuals are ratios again, from which future times are drawn.
-The slope is by least squares within classes; with fewer than `ENOUGH_FOR_SLOPE` tasks it is the slope for errors that
-are independent of the estimates: -(variance of the ratios) / (variance of the estimates).  The factor of a class is
-shrunk towards that of all classes, with the weight of `LEANING` tasks.
-Fallback: with fewer than `ENOUGH` tasks errors are drawn from `DOUBTS`, a fixed list of ratios.
+one slope for all classes.  With slope -1 estimates are uninformative: each task of a class is expected to take the
+class's typical time.  With slope 0 estimates are right except for a constant factor.  Between -1 and 0 an estimate is
+trusted in part: among tasks with short estimates, more were underestimated than overestimated.  This is the regression
+to the mean of Galton (1886); with normal logarithms it is Bayes' rule.  Future times are drawn from the residuals,
+which are ratios of actual to expected time.  The slope is fitted by least squares within classes; with fewer than
+`ENOUGH_FOR_SLOPE` tasks it is the slope for errors that are independent of the estimates: -(variance of the ratios) /
+(variance of the estimates).  The factor of a class is shrunk towards the factor of all classes, which has the weight of
+`LEANING` tasks.  Fallback: with fewer than `ENOUGH` tasks errors are drawn from `DOUBTS`, a fixed list of ratios.
 Cost: O(1) per observation; O(window) per fit, and O(rows of the table) per use.
 """
 

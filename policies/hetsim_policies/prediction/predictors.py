@@ -20,7 +20,8 @@ class LastValue(Predictor):
     It is the baseline of all forecasts (optimal for a random walk), and the method of autoscalers that react to a
     measurement.
     Reference: Hyndman, Athanasopoulos, Forecasting: Principles and Practice (2021), ch. 5.2 (the naive method).
-    Weakness: it is late by the whole horizon when the load changes, and as noisy as the measurement.  Cost: O(1).
+    Weakness: after a change of the load the forecast is late by the whole horizon; it is as noisy as the measurement.
+    Cost: O(1).
     """
 
     flat = True
@@ -37,8 +38,8 @@ class Ewma(Predictor):
 
     The weight of an observation falls to 1/e after `memory` seconds.  Weights are divided by their sum, so that the
     first value has no more weight than its age allows.
-    Reference: Brown, Statistical Forecasting for Inventory Control (1959); Holt (1957), reprinted 2004.
-    Weakness: the forecast is flat, and late by about `memory` when the load changes.  Cost: O(1).
+    Reference: Brown, Statistical Forecasting for Inventory Control (1959); Holt (1957), reprinted 2004.  Weakness: the
+    forecast is the same for all horizons; after a change of the load it is late by about `memory`.  Cost: O(1).
     """
 
     flat = True
@@ -73,8 +74,8 @@ class Autoregressive(Predictor):
     x[t] = c + a1 x[t-1] + ... + ap x[t-p]; a forecast further ahead uses forecasts as inputs, step by step.
     Reference: Box, Jenkins, Time Series Analysis (1970), ch. 7; for servers' load Dinda, O'Hallaron, Host Load
     Prediction Using Linear Models (2000), which finds AR(16) sufficient for a few seconds ahead.  Fallback: the mean of
-    the observations, until least squares have twice as many equations as weights (3 x order + 2 observations);
-    forecasts are limited to the range of the window's values, extended on each side by the length of this range.
+    the observations, until there are twice as many equations as weights (3 x order + 2 observations).  Forecasts are
+    limited to the range of the window's values, extended on each side by its length.
     Weakness: it has no season longer than its order; far ahead it tends to the mean.
     Cost: least squares of window x order every `refit` observations, O(order) per step of a forecast.
     """
@@ -153,20 +154,20 @@ class HoltWinters(Predictor):
         week[w] toward  y - level - day[k]               by delta
 
     and the forecast is level + trend × horizon + day + week at the forecast time.  Time is divided into slots, in each
-    of which the season adds a constant.  The weights are those of a whole slot of observations (of `week_slot` for
-    delta): an observation of a fraction f of a slot has weight 1 - (1 - weight)^f.  So the measuring interval hardly
-    matters, and with one observation per slot this is the textbook method.
+    of which the season adds a constant.  The weights are for observations that cover a whole slot (for delta: a whole
+    `week_slot`); an observation that covers a fraction f of a slot has weight 1 - (1 - weight)^f.  So the measuring
+    interval hardly matters, and with one observation per slot this is the textbook method.
     Reference: Winters, Forecasting Sales by Exponentially Weighted Moving Averages (1960); with two seasons Taylor,
     Short-Term Electricity Demand Forecasting Using Double Seasonal Exponential Smoothing (2003).  Fallback: until a
     whole season has been observed, the mean of about the last hour (`ewma`); the first season sets level and day.
-    Until a whole week has been observed there is no second season; then its mean becomes the level, the mean over its
-    days the day effects, and the remainder the week effects.
-    Weakness: additive seasons do not grow with the level; an unusual day is forecast as a usual one; a slot without any
-    observation, because it is shorter than the interval, is forecast without its season.
+    There is no second season until a whole week has been observed.  Then the mean of the week becomes the level, the
+    mean over its days the day effects, and the remainder the week effects.
+    Weakness: additive seasons do not grow with the level; an unusual day is forecast as a usual day; a slot that is
+    shorter than the measuring interval may have no observation, and is then forecast without a season.
     Cost: O(1) per observation; memory of one number per slot, and during the first week of one per pair of slots.
 
     season: seconds after which the pattern repeats.  week: seconds of a second, longer season; None: no second season.
-    slot, week_slot: seconds in which the season, and the second one, add a constant.
+    slot, week_slot: length in seconds of the slots of the season, and of the second season.
     alpha, beta, gamma, delta: weights of one slot's observations in level, trend, day and week.  beta 0: no trend.
     """
 
@@ -299,7 +300,7 @@ def _means(values: list[tuple[int, float]], slots: int) -> list[float]:
 class Oracle(Predictor):
     """Oracle: the true rate, as a baseline of perfect load forecasts.
 
-    Forecasts: the mean load by the arrival rates of the scenario at that time; not the arrivals themselves, which
+    The forecast is the mean load that follows from the scenario's arrival rates at that time; the arrivals themselves
     remain random.  It is the only policy that is given the truth (`knows_rates`).
     Reference: Raiffa, Schlaifer, Applied Statistical Decision Theory (1961), ch. 4 (the value of perfect information).
     Weakness: no real system has it.  Runs whose rates are uncertain are refused: traces, closed loops, bursts, and

@@ -1,8 +1,8 @@
-"""The mean load of the last minutes, or of longer if arrivals were few.
+"""The mean load of the last minutes, or of a longer time if arrivals were few.
 
-Several exponentially weighted means are updated, each over twice the time of the one before; the shortest with at least
-`ENOUGH` arrivals is used, or else the longest.  So a busy series is followed immediately, and a series with one arrival
-per hour does not jump at each arrival.  Cost: O(1).
+Several exponentially weighted means are updated, each over twice the time of the previous mean.  The mean over the
+shortest time with at least `ENOUGH` arrivals is used, or else that over the longest time.  So the mean follows a busy
+series immediately, and does not jump at each arrival of a series with one arrival per hour.  Cost: O(1).
 """
 
 import math

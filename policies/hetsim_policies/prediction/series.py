@@ -10,9 +10,9 @@ the end of the lead.  (A comparison for a single short interval would mostly mea
              0 if at most twice the recent forecast error
     demand   measured + rise, or the maximum forecast if larger, by at most `NOISE` standard errors
 
-So on an unusual day the series behaves as a reactive autoscaler: demand is never less than the measured load, a rise
-that does not occur is prepared for once, for about one lead, and forecasts with errors are not trusted.  On a usual day
-it is the forecast, which is less noisy than the measured mean.
+So on an unusual day the demand is that of a reactive autoscaler: it is never less than the measured load, a forecast
+rise that does not occur adds capacity once, for about one lead, and forecasts with errors are not used.  On a usual day
+the demand is the forecast, which is less noisy than the measured mean.
 """
 
 import math
@@ -35,7 +35,7 @@ class Series:
 
     interval: seconds between measurements.  lead: seconds ahead that are forecast.
     score: record of forecast errors; several series may share one record.
-    memory: seconds over which the present load is averaged, more if arrivals are few.
+    memory: seconds over which the present load is averaged; a longer time is used if arrivals are few.
     """
 
     def __init__(self, predictor: Predictor, interval: float, lead: float, score: Score, memory: float = 300.0):

@@ -2,32 +2,30 @@
 
 Decides where and in which order, for sequential tasks with or without a task graph, with data moved over links.
 The assignment program of `assignment` counts work and ignores transfers.  `sharing` considers effects that are not
-linear in the assignment: an input that several tasks read is uploaded once if they are on one device, data that one
-task writes for another need not move there, uploads compete for links and switches, equal kernels are better launched
-one after the other.  It proposes a tree of constraints: children refine their parent, siblings are alternatives in
-order of preference.  `walk` solves the program with the constraints from the root to a node; if infeasible, it tries
-the next sibling, otherwise the children.  Every solution becomes a plan, and the plan that ends first in a simulation
-on the estimates is chosen; the plans of linear_program and integer_program, without constraints, are always candidates,
-so the result is never worse than these two (on the estimates).
+linear in the assignment: tasks on one device upload a common input once; data that one task writes for another need not
+move within a device; uploads compete for links and switches; equal kernels are better launched one after the other.
+From these effects it proposes a tree of constraints, in which children refine their parent and siblings are
+alternatives in order of preference.  `walk` solves the program with the constraints on the path from the root to a
+node: if the program is infeasible, the next sibling is tried, otherwise the children.  Every solution becomes a plan,
+and the plan with the shortest simulation on the estimates is chosen.  The plans of linear_program and integer_program
+are always candidates, so the plan is never worse than these on the estimates.
 
 Reference: Bastoul, Zhang, Razanajato, Lossing, Susungi et al., Optimizing GPU Deep Learning Operators with Polyhedral
 Scheduling Constraint Injection (CGO 2022).
-*Carried over*: the split between a linear scheduler and a non-linear optimizer that only communicate by constraints;
-the tree of constraints with refinement downwards and alternatives sideways, and its traversal; the grouping of
-operations that are best executed together (there vectorized loads and stores) by a constraint, here `Fuse`.  *Analogy
-only*: there the program finds affine loop schedules for the statements of one operator, dimension by dimension, and
-legality comes from dependence polyhedra; here it assigns whole tasks to devices.  Their coalesced and vector loads
-correspond to inputs that are uploaded once here.  There the first feasible branch is the answer; here the traversal
-continues while the budget lasts, and the simulation decides.  `Fuse` puts equal kernels on one device, one after the
-other; if their work is known they are launched as one (at most `max_fused`), so that one launch is paid and common
-inputs are read once.  The best plan is tried once more with each kernel fused with the only one that uses its result,
-which is then not stored (`fused`).  The non-linear part could be made linear with a binary variable for every item and
-device; the larger program would still ignore queues on links.
+*As in the paper*: a linear scheduler and a non-linear optimizer communicate by constraints only; the tree of
+constraints and its traversal; a constraint that groups operations which are best executed together (in the paper
+vectorized loads and stores, here `Fuse`).  *Different*: the paper's program finds affine loop schedules for the
+statements of one operator, dimension by dimension, and dependence polyhedra ensure that they are legal; the program
+here assigns whole tasks to devices.  Inputs that are uploaded once take the place of the paper's coalesced and vector
+loads.  The paper uses the first feasible branch; here the traversal continues while the budget lasts, and the
+simulation decides.  `Fuse` puts equal kernels on one device, one after the other.  If their work is known, up to
+`max_fused` of them are launched as one kernel, which has one launch overhead and reads common inputs once.  The best
+plan is simulated again with chains fused: a kernel is fused with the only kernel that uses its result, and the result
+is then not stored (`fused`).
 
 No ratio is proven; the bound is that of integer_program, which ignores transfers and may be far below the optimum.
-Weakness: groups are built greedily; transfers between groups count when groups are assigned to devices (`parts`),
-not in the program; memory is ignored, so that grouped items may be evicted.  The simulated plans are only as
-good as the estimates.
+Weakness: groups are built greedily; the program does not count transfers between groups (only `parts` does, when it
+assigns groups to devices); memory is ignored, so grouped items may be evicted.
 Cost: one program of tasks × sites and one simulation per candidate; groups O((n + pairs with common data) log n).
 """
 
@@ -84,13 +82,13 @@ View = Literal["all", "flow", "inputs"]
 class ConstraintInjection(PlannedScheduler):
     """Assignment by a linear program with injected constraints, chosen by simulation.
 
-    candidates: maximum number of simulated plans, including the two without constraints; the best is tried again with
-        chains of kernels launched as one, and with prefetches.
+    candidates: maximum number of simulated plans, including the two without constraints; the best plan is simulated
+        again with chains of kernels launched as one, and with prefetches.
     max_fused: maximum number of kernels of known work that are launched as one; 1: no fusion.
     patterns: sequences of classes of tasks for which a fused kernel exists, such as [[conv, norm, act]]: no other
         sequences are launched as one; default: any sequence.
-    node_limit, max_variables: limits of `integer_program`, for each constrained program; larger programs are relaxed
-        and rounded.
+    node_limit, max_variables: limits as in `integer_program`, for each constrained program; programs with more
+        variables are relaxed and rounded.
     """
 
     def __init__(
@@ -208,10 +206,10 @@ class ConstraintNode:
 def walk(
     siblings: Sequence[ConstraintNode], solve: Any, above: tuple[Constraint, ...] = (), names: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield name and solution of feasible nodes, in order node, children, siblings.
+    """Yield name and solution of feasible nodes: a node, its children, its siblings.
 
-    `solve(constraints)` returns None if infeasible; no node below is then tried, since it has the same constraints and
-    more.
+    `solve(constraints)` returns None if the constraints are infeasible.  The node's children are then skipped, since
+    they have these constraints and more.
     """
     for node in siblings:
         constraints = (*above, *node.constraints)
@@ -459,8 +457,9 @@ class SharingTree:
     def _uploads(self, groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
         """Constrain accelerators and switches to finish transfers within the makespan.
 
-        This is linear only for fixed groups: each counts its inputs once, at its first task.  With one stream an
-        accelerator computes and transfers in turn, so the sum of both must fit.
+        This is linear only because groups are fixed: the inputs of a group are counted once, at its first task.  An
+        accelerator with one stream computes and transfers in turn, so the sum of both times must be at most the
+        makespan.
         """
         constraints: list[Constraint] = []
         behind: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
@@ -496,8 +495,8 @@ class SharingTree:
     def _one_chain_after_the_other(self, group: Sequence[int]) -> Iterator[Before]:
         """Order chains of tasks joined by data one after the other, within equal chains.
 
-        By ranks alone a device would run all first operators, then all second ones, and a task on another device that
-        waits for the last of them would wait for all.
+        In the order of ranks a device would run the first operators of all chains, then all second operators.  A task
+        on another device that needs the result of one chain would then wait for all chains.
         """
         chain_of: dict[int, int] = {task: task for task in group}
 
@@ -518,10 +517,10 @@ class SharingTree:
             yield from (Before(one[-1], other[0]) for one, other in zip(rows, rows[1:], strict=False))
 
     def _short_uploads_first(self, group: Sequence[int]) -> Iterator[Before]:
-        """Johnson's rule for link and device (1954), if uploads overlap computing.
+        """Order tasks by Johnson's rule (1954) for link and device, if uploads overlap.
 
-        Of tasks with private data, tasks with uploads shorter than their compute are first, by increasing upload; then
-        the others follow by decreasing compute.
+        Tasks with private data whose upload is shorter than their computation are first, by increasing upload time; the
+        other tasks with private data follow by decreasing computation time.
         """
         if self.tasks.predecessors is not None or len(group) < 2 or not self.devices:
             return

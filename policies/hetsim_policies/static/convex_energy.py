@@ -1,30 +1,30 @@
 """Minimum energy before a deadline: devices and frequencies from a convex program.
 
-Decides where tasks run and the frequency of each device; the cores of a node have one common frequency.  At
-frequency f work takes 1/f of its time and the dynamic power (busy - idle) is multiplied by f³, so work W on a
-device costs W f² times its dynamic power: the lowest frequency that meets the deadline is best.  Idle power is drawn
+Decides where tasks run and the frequency of each device; the cores of a node have one common frequency.  At frequency f
+(1 is full speed) work takes 1/f of its time, and the dynamic power (busy - idle) is multiplied by f³.  So W seconds of
+work cost f² W times the dynamic power, and the lowest frequency that meets the deadline is best.  Idle power is drawn
 until the deadline in any case, as no device is put to sleep.
-Independent tasks: on L lanes (cores or GPUs) of one type with dynamic power δ, work W (seconds at full speed, all
-present at the start) costs at least δ W max(W / (L D), f)² until the deadline D, where f is the lowest frequency, by
-Jensen's inequality, also if frequencies vary.  The sum over types is convex in the loads W, and these are linear in the
-fractions of tasks that each type gets.  Its minimum, found by tangents from below (Kelley, The Cutting-Plane Method for
-Solving Convex Programs, 1960), is a lower bound on the dynamic energy of every schedule.  Its solution is then
-*rounded*: each task is assigned to the type with its largest fraction and there, longest first, to a lane; then single
-tasks are moved while that saves energy.  There is no ratio for the rounding; the plan's notes give planned energy and
-bound.
-Task graphs: lanes and order are those of `heft`, and only the frequencies come from a convex program: the minimum sum
-of δ W / s² over devices for slownesses s = 1/f such that no path is longer than the deadline, again by tangents, and
-with paths added when they are found to be too long.  The plan never needs more energy than the fast planner's schedule
-(greedy_dual or mct, heft for graphs) at full speed, idle until the deadline: that schedule, slowed down, is a
-candidate.  Another policy's full-speed schedule may need less.
-Reference: Yao, Demers, Shenker, A Scheduling Model for Reduced CPU Energy (1995), for the cube law and why one speed
-is best; Li, Energy and Time Constrained Task Scheduling on Multiprocessor Computers with Discrete Speed Levels
-(2008) and Pruhs, van Stee, Uthaisombut, Speed Scaling of Tasks with Precedence Constraints (2008) for several speeds.
+Independent tasks that are all present at the start: let a type have L lanes (cores or GPUs), dynamic power δ per lane,
+lowest frequency f and a load of W seconds at full speed.  Until the deadline D its dynamic energy is at least δ W max(W
+/ (L D), f)², also if frequencies vary (Jensen's inequality).  The sum over types is convex in the loads W, which are
+linear in the fractions of the tasks on each type.  Its minimum, found by tangents from below (Kelley, The Cutting-Plane
+Method for Solving Convex Programs, 1960), is a lower bound on the dynamic energy of every schedule.  The solution is
+then *rounded*: each task is assigned to the type with its largest fraction; on each type tasks are assigned to lanes,
+longest first; then single tasks are moved while this saves energy.  There is no ratio for the rounding; the plan's
+notes give planned energy and bound.
+Task graphs: lanes and order are those of `heft`, and only the frequencies come from a convex program: the sum of δ W /
+s² over devices, with slowness s = 1/f, is minimized such that no path is longer than the deadline, again by tangents; a
+path becomes a row of the program when it is found to be too long.  A candidate is the fast planner's schedule
+(greedy_dual or mct; heft for graphs), slowed down; so the plan never needs more energy than that schedule at full speed
+with idling until the deadline.
+Reference: Yao, Demers, Shenker, A Scheduling Model for Reduced CPU Energy (1995), for the cubic power and why one speed
+is best; Li, Energy and Time Constrained Task Scheduling on Multiprocessor Computers with Discrete Speed Levels (2008)
+and Pruhs, van Stee, Uthaisombut, Speed Scaling of Tasks with Precedence Constraints (2008) for several speeds.
 Weakness: one frequency per device for the whole run, so a node's cores are as fast as the most loaded one needs;
 deadlines of single tasks are ignored; if estimates are too low the deadline is missed.  If data move or memory is
-short, plans are simulated on the engine, with an earlier deadline in the program until they are in time.
-Cost: about five linear programs of n variables per type, then O(n lanes) per round of moves; graphs: some tens of
-linear programs of one variable per device, each with O(n + edges) for the longest path.
+short, the engine simulates each plan, and the program is solved again for earlier deadlines until the simulated plan
+meets the deadline.  Cost: about five linear programs of n variables per type, then O(n lanes) per round of moves;
+graphs: some tens of linear programs of one variable per device, each with O(n + edges) for the longest path.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class ConvexEnergy(PlannedScheduler):
     """Minimum energy for a deadline, for sequential tasks, graphs included.
 
     deadline: seconds from the first arrival to the last finish.
-    slack: the deadline as a factor on the makespan at full speed, instead of `deadline`; default: 1.5.
+    slack: instead of `deadline`: the deadline divided by the makespan at full speed; default: 1.5.
     min_frequency: the lowest frequency of devices, as a fraction of full speed.
     """
 
@@ -276,10 +276,10 @@ def planned_loads(machine: Machine, seed: Schedule, min_frequency: float, deadli
 
 
 def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np.ndarray | None, float]:
-    """Return fractions of tasks on types (None: infeasible) and the program's joules.
+    """Return fractions of tasks on types (None: infeasible) and the energy in joules.
 
-    Loads are in multiples of the deadline, and joules in multiples of what the type of highest power uses until the
-    deadline, so that all values are near 1.
+    Inside the program, so that all values are near 1, loads are divided by the deadline, and energies by the energy
+    that the type of highest power uses until the deadline.
     """
     instance = machine.instance
     size, kinds = instance.time.shape
@@ -350,8 +350,8 @@ def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
 def descended(machine: Machine, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
     """Move each task, largest first, to its cheapest core or GPU; repeat a few times.
 
-    This is for tasks that arrive together.  A core or GPU that ends after the deadline costs a penalty, so that moves
-    repair this.
+    This assumes that all tasks arrive together.  A core or GPU that ends after the deadline adds a penalty to the cost,
+    so that moves make it end earlier.
     """
     instance, kind, device, watts = machine.instance, machine.instance.lane_kind, machine.device, machine.watts
     lanes, needs = lanes.copy(), machine.times(lanes)

@@ -5,28 +5,30 @@ be.
 Reference: Kedad-Sidhoum, Monna, Mounié and Trystram, Scheduling Independent Tasks on Multi-cores with GPU
 Accelerators (HeteroPar 2013; Concurrency and Computation 2015).
 
-For a guess λ either a schedule of length (4/3)λ is built or none of length λ exists.  A task is *long* on a side if
-it takes more than 2λ/3 there, *medium* if more than λ/3, else *small*.  In a schedule of length λ a device runs at
-most one long or two medium tasks, the CPUs are busy for at most mλ and the GPUs for at most kλ.  A dynamic program
-finds the assignment of minimum CPU area with ½·medium + long ≤ m on the CPUs, the same with k on the GPUs (k ≥ 2), and
-GPU area at most kλ in units of δ = λ/(3n), every task rounded down.  If its CPU area is above mλ, there is no schedule
-of length λ.  Otherwise longest-processing-time first on each side is the schedule.
+For a guess λ, the algorithm either builds a schedule of length at most (4/3)λ or proves that no schedule of length λ
+exists.  A task is *long* on a side if it takes more than 2λ/3 there, *medium* if more than λ/3, else *small*.  In a
+schedule of length λ a device runs at most one long or two medium tasks, the CPUs are busy for at most mλ and the GPUs
+for at most kλ.  A dynamic program finds the assignment of minimum CPU area under three constraints on the numbers of
+tasks and areas: ½·medium + long ≤ m on the CPUs, ½·medium + long ≤ k on the GPUs (if k ≥ 2), and a GPU area of at most
+kλ, where each task's area is rounded down to units of δ = λ/(3n).  If its CPU area is above mλ, there is no schedule of
+length λ.  Otherwise each side is scheduled by longest processing time first.
 
 Ratio 4/3 for every k (published: 4/3 + 1/(3k) for k ≥ 2).  Proof: long and medium tasks are placed first, at most one
-long or two medium tasks per device, so they end by 4λ/3.  Rounding hides less than nδ = λ/3 of area.  So when a small
-task of time s is placed, the GPUs' area without it is at most kλ + λ/3 - s, and the least loaded GPU has at most (kλ +
-λ/3 - s)/k.  The task is placed there and ends by λ + λ/(3k) + s(1 - 1/k), which is at most 4λ/3 since s ≤ λ/3.  On the
-CPUs the area is exact, so the same bound holds.  A single GPU ends with its area, by λ + λ/3.
-With units c times as coarse, nδ = cλ/3 and the same proof gives 4/3 + (c - 1)/(3k).
+long or two medium tasks per device, so they end by 4λ/3.  Rounding down omits less than nδ = λ/3 of area.  So when a
+small task of time s is placed, the GPUs' area without it is at most kλ + λ/3 - s, and the least loaded GPU has at most
+(kλ + λ/3 - s)/k.  The task is placed there and ends by λ + λ/(3k) + s(1 - 1/k), which is at most 4λ/3 since s ≤ λ/3.
+On the CPUs the area is exact, so the same bound holds.  A single GPU has at most λ + λ/3 of area, so it ends by 4λ/3.
+If the unit δ is c times as large, nδ = cλ/3, and the same proof gives 4/3 + (c - 1)/(3k).
 
 Speedups that keep the proof: the linear relaxation (`bounds.relaxation`) refuses most impossible guesses and fixes most
-tasks of the others, so that n counts only the free tasks; a cut by p/q within 4λ/3 accepts most possible guesses; the
-program is first solved in coarse units, where a refusal is still a proof and a schedule within 4λ/3 is still a
-schedule, and refined only if neither results.
-Improvements beyond the ratio: guesses are also refused by counting tasks of more than λ/2, λ/3, ... (`counts`), and the
-best schedule, also of list scheduling, is improved by moving and exchanging tasks (`descend`).  Cost: O(n log n) and
-some O(n) passes per guess if the cut or the relaxation decides, else O(n² m k²) for k ≥ 2 and O(n² m) for k = 1, n free
-tasks.  A program of more than `LARGEST` cells is coarsened; the ratio then proven is in the plan's notes.
+tasks of the others, so that n counts only the free tasks; most feasible guesses are accepted because tasks split by p/q
+already give a schedule within 4λ/3; the program is first solved in coarse units, where a refusal is still a proof, and
+in finer units only if it gives neither a refusal nor a schedule within 4λ/3.
+Improvements beyond the ratio: guesses are also refused by counting the tasks longer than λ/2, λ/3, ... (`counts`), and
+the best schedule, that of list scheduling included, is improved by moving and exchanging tasks (`descend`).  Cost: O(n
+log n) and some O(n) passes per guess if the split or the relaxation decides, otherwise O(n² m k²) for k ≥ 2 and O(n² m)
+for k = 1, with n free tasks.  A program of more than `LARGEST` cells is coarsened; the ratio then proven is in the
+plan's notes.
 """
 
 import heapq
@@ -71,9 +73,9 @@ class TwoSidedSchedule:
 class Solution:
     """A schedule and a proven bound: no schedule is shorter than `bound`.
 
-    `guess` is the smallest accepted λ, used for the shelves; the schedule's makespan is at most `guarantee` times it.
-    `guarantee` is the ratio of the algorithm, above the requested one if the program was too large; `ratio`, which
-    schedule and bound prove together, is at most `guarantee`.  `guesses` is the number of guesses.
+    `guess` is the smallest accepted guess λ; the schedule's makespan is at most `guarantee` times `guess`.  `guarantee`
+    is the ratio of the algorithm; it is larger than the requested ratio if the program was too large.  `ratio` is the
+    ratio that this schedule and bound prove, at most `guarantee`.  `guesses` is the number of guesses.
     """
 
     schedule: TwoSidedSchedule
@@ -98,11 +100,11 @@ class DualApproximation(PlannedScheduler):
     The algorithm is that of Kedad-Sidhoum, Monna, Mounié, Trystram (2013).
 
     It plans as if all tasks were present at time 0; if tasks arrive at different times, each lane (core or GPU) waits
-    for its next task, the bound is valid, and no ratio is guaranteed; the same holds in mid-run (`rest_of_two_types`).
-    On accelerators with one stream and their own links, uploads and downloads are part of the times, and ratio and
-    bound hold with them; with several streams the plan uses the time of a task's busiest engine, and no ratio is
-    guaranteed.
-    ratio: proven ratio of makespan to optimum, 4/3 or more; larger is coarser and faster.
+    for its next task, the bound is valid, and no ratio is guaranteed; the same holds if it plans during a run
+    (`rest_of_two_types`).  On accelerators with one stream and their own links, the times include uploads and
+    downloads, and ratio and bound hold.  With several streams the plan uses the time of a task's longest stage, and no
+    ratio is guaranteed.
+    ratio: proven ratio of makespan to optimum, 4/3 or more; a larger ratio needs less computation.
     tolerance: the bisection stops at this relative precision of the guess.
     """
 
@@ -149,8 +151,8 @@ class DualApproximation(PlannedScheduler):
 def solve(p: np.ndarray, q: np.ndarray, m: int, k: int, ratio: float = RATIO, tolerance: float = 1e-3) -> Solution:
     """Bisect on the guess λ; keep the best schedule and the largest λ refuted.
 
-    Acceptance is not monotone in λ, so `high` is the smallest accepted guess; the result is within ratio·(1 +
-    tolerance) of the optimum, as it is within `ratio` of `high` and no schedule is shorter than `low`.
+    Acceptance is not monotone in λ; `high` is the smallest accepted guess.  The makespan is at most `ratio` times
+    `high`, and no schedule is shorter than `low`, so the makespan is at most ratio·(1 + tolerance) times the optimum.
     """
     p, q = _checked(p, q, m, k)
     _check_parameters(ratio, tolerance)
@@ -225,9 +227,9 @@ def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float,
 def counts(part: np.ndarray, s: int) -> np.ndarray:
     """Return ⌊(s+1)x⌋/s for tasks of fraction x (slightly reduced) of a device's time.
 
-    The sum over the tasks of one device is at most 1: the floors are integers with a sum below s + 1, so at most s.
-    s = 1 counts the tasks of more than λ/2; s = 2 is the shelves' ½·medium + long.  (Dual feasible functions: Fekete
-    and Schepers, New Classes of Fast Lower Bounds for Bin Packing Problems, 2001.)
+    The sum over the tasks of one device is at most 1, because the floors are integers whose sum is below s + 1, so at
+    most s.  s = 1 counts the tasks of more than λ/2; s = 2 is the shelves' ½·medium + long.  (Dual feasible functions:
+    Fekete and Schepers, New Classes of Fast Lower Bounds for Bin Packing Problems, 2001.)
     """
     return np.maximum(np.floor(part * (s + 1) - TOLERANCE), 0.0) / s
 
@@ -235,9 +237,9 @@ def counts(part: np.ndarray, s: int) -> np.ndarray:
 class Shelves:
     """The dynamic program of one guess, over tasks whose side is still open.
 
-    State: (CPU shelf weight, GPU shelf weight, GPU area units) available to the tasks so far; a long task weighs 2,
-    a medium one 1 (½·medium + long ≤ m is medium + 2·long ≤ 2m, one axis).  Value: minimum CPU area, inf if there is
-    no assignment.  An axis that cannot limit is omitted.
+    State: (CPU shelf weight, GPU shelf weight, GPU area units) available to the tasks so far; a long task weighs 2 and
+    a medium task 1 (the constraint ½·medium + long ≤ m is used as medium + 2·long ≤ 2m).  Value: minimum CPU area, inf
+    if there is no assignment.  A component of the state that cannot limit the assignment is omitted.
     """
 
     def __init__(self, p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, relaxed: Relaxation):

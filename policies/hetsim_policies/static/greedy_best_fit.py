@@ -1,21 +1,21 @@
 """Greedy best fit by memory and compute: most demanding first, in tightest places.
 
-Decides where, and the order on each device, which is the order of placing.  Every device has two budgets.  The memory
-budget is its memory; a task uses what its mode occupies there (on an accelerator its own memory, for cores that of
-their node) and the items it reads and writes, each once per device; nothing is released, so that models and data can
-stay where they are used.  The compute budget is the area bound of the instance, the minimum time in which all lanes
-(cores or GPUs) together could do all work; a task uses its time there.  Tasks are ordered by decreasing demand: the
-larger of the fractions of the two budgets that a task uses, on the device where it is smallest.  Each is placed on the
-lane where both budgets suffice and the sum of their remaining fractions is smallest.  If only compute is short
-everywhere, it is placed where it ends first among the lanes with memory for it; if memory is short everywhere, among
-all lanes whose memory could store it alone: it then waits for memory in the run, or replaces data there.
+Decides the device of each task; a device runs its tasks in the order in which they were placed.  Every device has two
+budgets.  The memory budget is its memory; a task uses the memory that its mode occupies (accelerator memory, or node
+memory for cores) and that of the items which it reads and writes, each counted once per device.  Nothing is released,
+so models and data can remain on the device.  The compute budget is the area bound of the instance, the minimum time in
+which all lanes (cores or GPUs) together could do all work; a task uses its time there.  The demand of a task on a
+device is the larger of the two fractions of a budget that it uses.  Tasks are ordered by decreasing demand on the
+device where the demand is smallest.  Each task is placed on the lane where both budgets suffice and the sum of their
+remaining fractions is smallest.  If only the compute budget is exceeded everywhere, the task is placed where it ends
+first among the lanes with enough memory.  If the memory budget is exceeded everywhere, it is placed where it ends first
+among the lanes whose total memory suffices; in the run it then waits for memory or replaces data.
 Reference: Johnson, Demers, Ullman, Garey, Graham, Worst-Case Performance Bounds for Simple One-Dimensional Packing
 Algorithms (1974), for best fit by decreasing size, at most 11/9 of the minimum number of bins plus a constant;
 Panigrahy, Talwar, Uyeda, Wieder, Heuristics for Vector Bin Packing (2011), for several dimensions.  No ratio for the
-makespan.
-Weakness: best fit fills one device before it begins the next, so that few tasks leave others idle until the budget is
-reached; it chooses a slow device if it is tight; transfers are not counted.
-Cost: O(n lanes), vectorized over the lanes; with items, O(n (lanes + items of a task × places)).
+makespan.  Weakness: best fit fills one device before it uses the next, so with few tasks other devices are idle; it
+chooses a slow device if the fit is tight; transfers are not counted.
+Cost: O(n lanes) for n tasks, vectorized over the lanes; with items, O(n (lanes + items of a task × memories)).
 """
 
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
 All three visit the tasks of a graph in an order of priority, each task after its predecessors, and place each once on
 a lane (core or GPU); later tasks may be placed into gaps between earlier ones.  The planners differ in the order and in
 the quantity that the chosen lane minimizes.
-Cost of all: O((n + edges) lanes), vectorized over the lanes, and a search of gaps on lanes that have one long enough.
+Cost of all: O((n + edges) lanes), vectorized over the lanes, and a search for gaps.
 """
 
 from bisect import insort
@@ -35,10 +35,10 @@ class InsertionPlanner(PlannedScheduler):
     """Base of planners that place one task after the other.
 
     insertion: a task may be placed into a gap before tasks that were placed earlier.
-    overlap: data move while the lane (core or GPU) still runs the previous task, as in the papers; if false, data move
-        once the lane is free, as when the plan is followed.
-    If data move, the note `schedule_length` is the length of the schedule as in the papers, over idle links and while
-    lanes work; the planned makespan is that of the plan as it is followed.
+    overlap: assume, as the papers do, that data move while the lane (core or GPU) still runs the previous task; if
+        false, data move once the lane is free, as in a run of the plan.
+    If data move, the note `schedule_length` is the length of the schedule under the papers' assumptions (idle links,
+    data move while lanes work); the planned makespan is that of a run of the plan.
     """
 
     name: ClassVar[str]  # name of the planner in messages
@@ -73,23 +73,23 @@ class InsertionPlanner(PlannedScheduler):
 class Heft(InsertionPlanner):
     """HEFT, for sequential and parallel tasks with or without a task graph.
 
-    HEFT (heterogeneous earliest finish time) places tasks by their distance from the end, each where it finishes first.
-    For parallel tasks `insertion` and `overlap` are not used.
+    HEFT (heterogeneous earliest finish time) places tasks by decreasing distance from the end of the graph, each where
+    it finishes first.  For parallel tasks `insertion` and `overlap` are not used.
 
-    Decides where and in which order, for task graphs.  The upward rank of a task is its mean time over the lanes (cores
-    or GPUs) that can run it, its own transfers included, plus the maximum, over its successors, of their rank and the
-    mean time to move what they read from it.  In descending order of rank each task is placed on the lane where it
-    finishes first, into a gap between tasks placed before if one is long enough (insertion).
+    Decides where and in which order.  The upward rank of a task is its mean time, its own transfers included, over the
+    lanes (cores or GPUs) that can run it, plus the maximum of (rank of a successor + mean time to move the data that
+    this successor reads from the task) over its successors.  In descending order of rank each task is placed on the
+    lane where it finishes first, if possible into a gap between tasks placed earlier (insertion).
     Reference: Topcuoglu, Hariri, Wu, Performance-Effective and Low-Complexity Task Scheduling for Heterogeneous
-    Computing (2002).  No ratio is proven for graphs; the plan has a certified lower bound (`graph_bounds`).
-    Without a graph, arrivals and transfers it is longest mean time first and at most m times the minimum makespan on m
-    unrelated lanes, 4/3 - 1/(3m) times on equal ones (Graham, 1969).
-    Transfers are those of items between the places where they are written and read, over idle links, hop by hop, from
-    the end of the writer.  Initial items on a host, `bytes_in`, `bytes_out`, items that no later task reads, and stages
-    given as durations lengthen the task that reads or writes them; initial items are moved to each device once.
-    Weakness: it looks one task ahead, and means over unlike devices are uninformative; it ignores contention on links,
-    limited memory and copies made for other readers; with `overlap` it assumes that a lane has data for which it will
-    have to wait.
+    Computing (2002).  No ratio is proven for graphs; the plan has a certified lower bound (`graph_bounds`).  Without a
+    graph, arrivals and transfers, tasks are placed by longest mean time first; the makespan is at most m times the
+    minimum on m unrelated lanes, and 4/3 - 1/(3m) times the minimum on equal lanes (Graham, 1969).
+    A transfer moves an item from where it is written to where it is read, over idle links, hop by hop, starting at the
+    end of the writing task.  Initial items on a host, `bytes_in`, `bytes_out`, items that no later task reads, and
+    stages given as durations lengthen the task that reads or writes them; initial items are moved to each device once.
+    Weakness: it considers one task at a time, and means over unlike devices are uninformative; it ignores contention on
+    links, limited memory and copies made for other readers; with `overlap` it assumes that data arrive earlier than
+    they do in a run.
     """
 
     spreads = frozenset({"gpus", "cores", "nodes"})
@@ -107,18 +107,18 @@ class Heft(InsertionPlanner):
 class Cpop(InsertionPlanner):
     """CPOP, for sequential tasks with or without a task graph.
 
-    Critical path on a processor: the longest path of the graph stays on one lane (core or GPU), other tasks run where
-    they finish first.
+    CPOP (critical path on a processor) places the longest path of the graph on one lane (core or GPU), and other tasks
+    where they finish first.
 
-    Decides where and in which order, for task graphs.  The priority of a task is the length of the longest path
-    through it, with mean times over the lanes and the mean time to move data (upward plus downward rank).  The path
-    with the highest priority is the critical path; all its tasks are placed on the lane with their minimum total time.
-    Of the tasks with all predecessors placed the one with the highest priority is next; off the critical path it is
-    placed where it finishes first, into a gap if one is long enough.
+    Decides where and in which order.  The priority of a task is the length of the longest path through it, with mean
+    times over the lanes and the mean time to move data (upward plus downward rank).  The path with the highest priority
+    is the critical path; all its tasks are placed on the lane with their minimum total time.  The next task is the one
+    with the highest priority among the tasks whose predecessors are all placed.  A task off the critical path is placed
+    where it finishes first, into a gap if one is long enough.
     Reference: Topcuoglu, Hariri, Wu, Performance-Effective and Low-Complexity Task Scheduling for Heterogeneous
     Computing (2002), which introduces `heft` as well.  No ratio is proven.  Transfers are counted as in `heft`.  If no
-    lane can run every task of the critical path, the lane that can run most of them is used, and the rest of them are
-    placed where they finish first.
+    lane can run every task of the critical path, the lane that can run most of these tasks is used, and the remaining
+    ones are placed where they finish first.
     Weakness: one lane for the critical path costs much if its tasks are fast on different types: on published
     Cholesky and LU graphs without transfers, on 16 cores and 4 GPUs, it takes up to 3.6 times as long as `heft`.
     """
@@ -142,20 +142,20 @@ class Cpop(InsertionPlanner):
 class Peft(InsertionPlanner):
     """PEFT, for sequential and parallel tasks with or without a task graph.
 
-    Predict earliest finish time: each task is placed where it and the shortest path from there to the end finish first.
+    PEFT (predict earliest finish time) places a task on the lane from which the graph's end can be reached first.
 
-    Decides where and in which order, for task graphs.  The optimistic cost of a task on a lane (core or GPU) is the
-    maximum, over its successors, of the minimum, over their lanes, of the sum of their time, their own optimistic cost
-    and, if the lane differs, the mean time to move the data.  Of the tasks with all predecessors placed the one with
-    the highest mean optimistic cost is next (of equal tasks, such as all independent ones, the longest), and is placed
-    on the lane where its finish plus its optimistic cost is lowest, into a gap if one is long enough.
+    Decides where and in which order.  The optimistic cost of a task on a lane (core or GPU) estimates the time from the
+    task's end to the end of the graph. For each successor, compute on every lane the successor's time plus its
+    optimistic cost plus, on another lane, the mean time to move the data, and take the minimum over the lanes.  The
+    maximum over the successors is the optimistic cost.  The next task is the one with the highest mean optimistic cost
+    among the tasks whose predecessors are all placed (at ties, as for independent tasks, the longest task).  It is
+    placed on the lane where its finish plus its optimistic cost is lowest, into a gap if one is long enough.
     Reference: Arabnejad, Barbosa, List Scheduling Algorithm for Heterogeneous Systems by an Optimistic Cost Table
     (2014).  No ratio is proven.  Transfers are counted as in `heft`.  Lanes of one host share their data here, so
     nothing moves between them; without any transfers the optimistic cost is the same on every lane, and only the order
     differs from that of `heft`.  For parallel tasks the optimistic cost is that of their shortest options, and no gap
-    is filled.
-    Weakness: the table ignores that lanes are busy, so on graphs that are wider than the cluster it assumes lanes that
-    others will occupy.
+    is filled.  Weakness: the optimistic costs ignore that lanes are busy, so they are too low for graphs that are wider
+    than the cluster.
     """
 
     spreads = frozenset({"gpus", "cores", "nodes"})
@@ -315,17 +315,17 @@ class Prioritized(PlannedScheduler):
     For sequential and parallel tasks, with or without a task graph.  Decides where and when.  `by: deadline` places the
     earliest deadline first (tasks without one last), `demand` the longest task first (by its time on its fastest
     device), `importance` the highest priority first, then the largest weight.  Ties are by arrival, then in table
-    order; in a task graph a task is next once its predecessors have been placed.  It is placed where it ends first,
-    into a gap between tasks placed before if one is long enough (parallel tasks fill none; moldable ones take the width
-    that ends first), and earlier tasks never move: no later task can delay an earlier one.
+    order; in a task graph a task is considered once its predecessors have been placed.  A task is placed where it ends
+    first, if possible into a gap between tasks placed earlier (parallel tasks fill no gaps; moldable tasks use the
+    width that ends first).  Placed tasks never move, so no task can delay a task that was placed before it.
     Reference: Liu and Layland, Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment (1973), for
     deadlines; Graham, Bounds on Multiprocessing Timing Anomalies (1969), for the longest first; Coffman (ed.), Computer
     and Job-Shop Scheduling Theory (1976), for both.  On one lane (core or GPU), if all tasks arrive together, the order
-    by deadline minimizes the maximum lateness (Jackson's rule, 1955); the longest first is at most 4/3 - 1/(3m) times
-    the minimum makespan on m equal lanes.  On unlike lanes neither holds.  Deadlines that the plan misses do not stop
-    it: its notes have their number and maximum lateness.
-    Weakness: it considers one task at a time; a lane is kept for a task that cannot start yet; transfers are not
-    counted.  Cost: O(n lanes), vectorized over the lanes, and a search of gaps on lanes that have one long enough.
+    by deadline minimizes the maximum lateness (Jackson's rule, 1955); with the longest task first the makespan is at
+    most 4/3 - 1/(3m) times the minimum on m equal lanes.  Neither result is valid for unlike lanes.  Missed deadlines
+    do not invalidate the plan: its notes have their number and the maximum lateness.
+    Weakness: it considers one task at a time; a lane is reserved for a task that cannot start yet; transfers are not
+    counted.  Cost: O(n lanes) for n tasks, vectorized over the lanes, and a search for gaps.
 
     by: order of tasks: the earliest `deadline`, the largest `demand` of time, or the highest `importance` first.
     """

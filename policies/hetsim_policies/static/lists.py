@@ -26,10 +26,10 @@ class Graham(PlannedScheduler):
     Reference: Graham, Bounds for Certain Multiprocessing Anomalies (1966).  On m equal lanes (cores or GPUs) the
     makespan is at most 2 - 1/m times the minimum, for every list, task graphs included; with the longest tasks first
     and without a graph at most 4/3 - 1/(3m) (Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
-    Weakness: on unlike devices there is no such ratio, not even one by the largest speedup: with one CPU and one GPU
-    and the tasks (CPU time, GPU time) = (x, 1) and (1, x + 1) both tasks start on the wrong device, and the makespan is
-    x + 1 times the minimum.  Transfers are not counted.  Cost: O((n + lanes) (log n + sets)) for n tasks, where sets is
-    the number of different sets of device types that tasks can run on.
+    Weakness: on unlike devices no constant ratio holds: with one CPU, one GPU and two tasks with (CPU time, GPU time) =
+    (x, 1) and (1, x + 1), both tasks start on the wrong device, and the makespan is x + 1 times the minimum.  Transfers
+    are not counted.  Cost: O((n + lanes) (log n + sets)) for n tasks, where sets is the number of different sets of
+    device types that tasks can run on.
 
     order: order of the list; `given` is by arrival, then table order; `longest` and `shortest` are by the time on each
         task's fastest device.
@@ -82,9 +82,9 @@ def graham(
     times: np.ndarray, counts: Sequence[int], order: Sequence[int], ready: np.ndarray | None = None,
     predecessors: Graph | None = None, since: Free = None,
 ) -> Schedule:  # fmt: skip
-    """List schedule of tasks, `times[j, t]` each, on `counts[t]` devices per type.
+    """List-schedule tasks of `times[j, t]` seconds on `counts[t]` devices per type.
 
-    The first idle core or GPU (in order of types) chooses first.
+    If several cores or GPUs are idle, the first in the order of types gets a task first.
     since: time when each lane of each type is first free; None: 0 for all.
     """
     size, kinds = times.shape
@@ -127,15 +127,14 @@ class Mct(PlainPlanner):
     """Minimum completion time: one task after the other to its earliest device.
 
     For sequential and parallel tasks, with or without a task graph.
-    Decides where, in the order of the list: by arrival, then table order; a task of a graph is placed after its
-    predecessors.  A busy device is chosen if it is fast enough to be worth waiting for.
+    Decides the device of each task, one task at a time: by arrival, then table order; a task of a graph is placed after
+    its predecessors.  A busy device is chosen if it is fast enough to be worth waiting for.
     Reference: Armstrong, Hensgen, Kidd, The Relative Performance of Various Mapping Algorithms Is Independent of
     Sizable Variances in Run-Time Predictions (1998); Ibarra and Kim, Heuristic Algorithms for Scheduling Independent
-    Tasks on Nonidentical Processors (1977), with the proof that on m unrelated lanes (cores or GPUs) it is at most m
-    times the least makespan, without a graph and arrivals; on equal lanes it is then list scheduling, with ratio 2 -
-    1/m.
-    Weakness: it considers one task at a time, so a task that gains little takes the device that a later task needs; a
-    lane is kept for a task that cannot start yet; transfers are not counted.
+    Tasks on Nonidentical Processors (1977), with the proof that without a graph and arrivals the makespan on m
+    unrelated lanes (cores or GPUs) is at most m times the minimum; on equal lanes the rule is list scheduling, with
+    ratio 2 - 1/m.  Weakness: it considers one task at a time, so a task that gains little uses the device that a later
+    task needs; a lane is reserved for a task that cannot start yet; transfers are not counted.
     Cost: O(n (types + log lanes)): of equal lanes only the one that is free first is considered.
     """
 
@@ -154,7 +153,7 @@ def mct(
     times: np.ndarray, counts: Sequence[int], order: Sequence[int], ready: np.ndarray | None = None,
     predecessors: Graph | None = None, since: Free = None,
 ) -> Schedule:  # fmt: skip
-    """Place each task where it finishes first, in an order that respects the graph.
+    """Place tasks, each after its predecessors, on the lane where it finishes first.
 
     At ties the first type and lane (core or GPU) are chosen.  since: time when each lane of each type is first free;
     None: 0 for all.
@@ -207,12 +206,11 @@ def _longest(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 class MinMin(_InRounds):
     """Min-min, for independent sequential and parallel tasks.
 
-    Repeatedly, of all remaining tasks, the task with the earliest possible completion is placed where it completes
-    first.
+    In each step, the remaining task with the earliest possible completion is placed where it completes first.
     Decides where, and in which order: short tasks first.
     Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
-    algorithm D: at most m times the least makespan on m unrelated lanes (cores or GPUs).  It is often good in practice
-    (Braun et al., A Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks, 2001).
+    algorithm D: the makespan is at most m times the minimum on m unrelated lanes (cores or GPUs).  It is often good in
+    practice (Braun et al., A Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks, 2001).
     Weakness: long tasks are placed last and run at the end, while other lanes are empty.  Transfers are not counted.
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is considered.
     """
@@ -227,10 +225,10 @@ class MaxMin(_InRounds):
     The task whose earliest possible completion is latest is placed next.
     Decides where, and in which order: long tasks first, each where it completes first.
     Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
-    algorithm E: at most m times the least makespan on m unrelated lanes (cores or GPUs).  On equal lanes it is longest
-    processing time first, at most 4/3 - 1/(3m) (Graham, 1969).  It is good if few tasks are long and many are short.
-    Weakness: if most tasks are long, they take the fast devices from tasks that gain most there (Braun et al., 2001,
-    find it much worse than min-min then).  Transfers are not counted.
+    algorithm E: the makespan is at most m times the minimum on m unrelated lanes (cores or GPUs).  On equal lanes the
+    algorithm is longest processing time first, at most 4/3 - 1/(3m) times the minimum (Graham, 1969).  It is good if
+    few tasks are long and many are short.  Weakness: if most tasks are long, they occupy the fast devices that other
+    tasks need more (Braun et al., 2001, find max-min much worse than min-min in this case).  Transfers are not counted.
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is considered.
     """
 
@@ -241,16 +239,15 @@ class MaxMin(_InRounds):
 class Sufferage(_InRounds):
     """Sufferage, for independent sequential and parallel tasks.
 
-    Repeatedly, the task that would lose most without its best lane (core or GPU) gets that lane.
+    In each step, the task that would lose most without its best lane (core or GPU) gets its best lane.
     Decides where, and in which order.  The sufferage of a task is the difference between its completion on the best and
     on the second best lane, lanes of one type included; the sufferage of a task that only one lane can run is infinite.
     The second best place of a parallel task consists of as many other lanes.
     Reference: Maheswaran, Ali, Siegel, Hensgen, Freund, Dynamic Mapping of a Class of Independent Tasks onto
-    Heterogeneous Computing Systems (1999); one task per round is placed, as here, in Casanova et al., Heuristics for
-    Scheduling Parameter Sweep Applications in Grid Environments (2000).  No ratio is proven.
-    Weakness: with two or more equal lanes that are free at the same time the sufferage of every task is 0, and ties
-    decide (for this case Casanova et al. propose the difference between clusters of lanes: `between: types`).
-    Transfers are not counted.
+    Heterogeneous Computing Systems (1999); Casanova et al., Heuristics for Scheduling Parameter Sweep Applications in
+    Grid Environments (2000), for one task per round, as here.  No ratio is proven.  Weakness: with two or more equal
+    lanes that are free at the same time the sufferage of every task is 0, and ties decide (for this case Casanova et
+    al. propose the difference between clusters of lanes: `between: types`).  Transfers are not counted.
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is considered.
 
     between: the second best place: another lane, or a lane of another device type (XSufferage).
@@ -331,15 +328,15 @@ class LoadBalance(PlannedScheduler):
     """Load balancing: each task to the device with least projected load per speed.
 
     For sequential tasks, with or without a task graph.
-    Decides where, in the order of the list: by arrival, then table order; a task of a graph is placed after its
-    predecessors.  Each type has one speed for all tasks: the geometric mean, over the tasks that can run on all types,
-    of its speedup over the slowest type.  The work of a task is its time times the speed of the type, averaged over the
-    types that can run it, and the load of a lane (core or GPU) is its work divided by its speed.
+    Decides the device of each task, one task at a time: by arrival, then table order; a task of a graph is placed after
+    its predecessors.  Each type has one speed for all tasks: the geometric mean, over the tasks that can run on all
+    types, of its speedup over the slowest type.  The work of a task is its time times the speed of the type, averaged
+    over the types that can run it, and the load of a lane (core or GPU) is its work divided by its speed.
     Reference: Cho and Sahni, Bounds for List Schedules on Uniform Processors (1980).  If times are work divided by
-    speed, all tasks arrive together and there is no graph, the makespan is at most (1 + √5)/2 times the least on two
-    lanes and 1 + √(2m - 2)/2 times on m > 2.
-    Weakness: one speed per device ignores which tasks gain from it, the main benefit of unlike devices, and without
-    that model there is no ratio; deadlines, memory and transfers are ignored.  Cost: O(n (types + log lanes)).
+    speed, all tasks arrive together and there is no graph, the makespan is at most (1 + √5)/2 times the minimum on two
+    lanes, and 1 + √(2m - 2)/2 times the minimum on m > 2 lanes.
+    Weakness: one speed per device ignores that some tasks gain more from it than others; the ratio needs the assumption
+    of one speed; deadlines, memory and transfers are ignored.  Cost: O(n (types + log lanes)).
     """
 
     def plan(self, problem: PlanProblem) -> Plan:

@@ -33,20 +33,20 @@ class LinearProgram(DescendingPlanner):
     """The relaxed assignment program: split over types, then rounded to whole tasks.
 
     Decides where and in which order, for sequential tasks with or without a task graph and arrivals.  One linear
-    program (`assignment`, with the lanes (cores or GPUs) of each type as one site) gives the minimum T; split tasks are
-    made whole; then every type schedules its tasks as a list, the longest path to the end first (of independent tasks
-    the longest).
+    program (`assignment`, with the lanes (cores or GPUs) of each type as one site) gives the minimum T and fractions of
+    tasks.  Each split task is assigned to one type; then every type schedules its tasks as a list, longest path to the
+    end first (for independent tasks: longest task first).
 
-    If all tasks are independent and present at the start, the optimum is a vertex, so with K types at most K - 1 tasks
-    are split, and each can be matched to a different type that has a share of it (Lenstra, Shmoys, Tardos,
-    Approximation Algorithms for Scheduling Unrelated Parallel Machines, 1990).  So a type with c lanes has at most cT
-    of whole tasks and one more task of length t, and a list schedule takes at most (cT + t)/c + (1 - 1/c) t', with t'
-    the time of its last task: *the makespan is at most T plus the longest task as placed*.  That is not a constant
-    ratio, as T may be far below the longest task; `lst` excludes the pairs that are too long and therefore has ratio 2.
-    The rounding of each split task to its largest share is tried too, and the shorter schedule is used; the descent
-    starts from both.  With a graph each task is placed whole on the type that has its largest share, which is at least
-    1/K.  Work and paths then grow by a factor of at most K, and the list schedule is at most K(K + 1) times the optimum
-    (proof: `hlp`, which solves the same program).
+    If all tasks are independent and present at the start, the optimum is a vertex.  So with K types at most K - 1 tasks
+    are split, and each split task can be matched to a different type that has a share of it (Lenstra, Shmoys, Tardos,
+    Approximation Algorithms for Scheduling Unrelated Parallel Machines, 1990).  A type with c lanes then has at most cT
+    of work of whole tasks and one more task of length t.  So its list schedule takes at most (cT + t)/c + (1 - 1/c) t',
+    where t' is the time of its last task: *the makespan is at most T plus the time of the longest task where it is
+    placed*.  That is not a constant ratio, as T may be far below the longest task; `lst` excludes the pairs that are
+    too long and therefore has ratio 2.  A second rounding assigns each split task to the type with its largest share;
+    the shorter schedule is used, and the descent starts from both.  With a graph each task is placed whole on the type
+    that has its largest share, which is at least 1/K.  Work and paths then grow by a factor of at most K, and the list
+    schedule is at most K(K + 1) times the optimum (proof: `hlp`, which solves the same program).
     Reference: Lenstra, Shmoys and Tardos as above; for graphs Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with
     Precedence Constraints on Hybrid Multi-core Machines (2015).
     `Plan.bound` is T, certified by its prices, or that of paths and areas (`graph_bounds`) if it is larger.
@@ -133,24 +133,24 @@ class IntegerProgram(DescendingPlanner):
     """The integer assignment program: R||Cmax of independent sequential tasks.
 
     Decides where and in which order.  For independent tasks that are all present at the start, every lane (core or GPU)
-    is a site of the program of `assignment`, and what the solver proves optimal is optimal (to 1e-6).  Equal lanes may
-    be renumbered, so the i-th of the tasks, longest first, is allowed on the first i lanes of a type only.  Pairs
-    longer than the best known schedule are excluded.  The solver takes no initial schedule, so the best of mct,
-    max_min, linear_program, lst and (on cores and one type of GPU) dual_approximation is compared with its result, and
-    the better one is the plan. With a graph or arrivals it is *not exact*: the program chooses a type for each task,
-    with the load of each type and the paths of the graph as rows, and list scheduling by upward ranks gives the order.
-    Its bound is still valid. Transfers and shared data are ignored.  A search that ends at a limit returns its best
-    plan, with `optimal: false` and `gap` among the notes and in the warnings of the result; `Plan.bound` is then the
-    solver's bound. `node_limit`, the default, and `max_variables` give the same plan on every machine; a `time_limit`
-    does not, and nodes do not limit the root of the search.  Programs of more than `max_variables` are not tried: the
-    best of the other schedules is returned with the linear bound.
+    is a site of the program of `assignment`, and a plan that the solver reports as optimal is optimal (to 1e-6).  Equal
+    lanes may be renumbered, so the i-th longest task is allowed only on the first i lanes of a type.  Pairs of task and
+    lane whose time exceeds the best known makespan are excluded.  The solver takes no initial schedule, so the best of
+    mct, max_min, linear_program, lst and (on cores and one type of GPU) dual_approximation is compared with its result,
+    and the better one is the plan.  With a graph or arrivals the plan need not be optimal: the program chooses a type
+    for each task, with the load of each type and the paths of the graph as rows, and list scheduling by upward ranks
+    gives the order.  The bound is still valid.  Transfers and shared data are ignored.  A search that ends at a limit
+    returns its best plan, with `optimal: false` and `gap` in the notes and in a warning; `Plan.bound` is then the
+    solver's bound. With `node_limit` (the default) the plan is the same on every machine, with `time_limit` it is not;
+    `node_limit` does not limit the work at the root of the search.  Programs of more than `max_variables` variables are
+    not solved: the best of the other schedules is returned with the bound of the linear program.
     Reference: the problem is that of Horowitz and Sahni, Exact and Approximate Algorithms for Scheduling Nonidentical
     Processors (1976); the search is branch and bound with cuts by HiGHS (Huangfu and Hall, Parallelizing the Dual
     Revised Simplex Method, 2018), through scipy.optimize.milp.
     Cost: exponential in the worst case; in practice up to about 100 tasks on ten lanes in seconds.
 
-    node_limit: maximum nodes of the search tree; by default nodes × variables² is 20 million (1,400 nodes for 20 tasks
-        on 6 lanes), with at least 10 nodes.
+    node_limit: maximum nodes of the search tree; default: 20 million / variables² (1,400 nodes for 20 tasks on 6
+        lanes), at least 10.
     time_limit: maximum seconds of search; the plan then depends on the machine.
     gap: a plan proven to be within this fraction of the optimum is good enough.
     max_variables: larger programs are not tried.
@@ -242,10 +242,10 @@ def by_dual_approximation(instance: Instance, sides: Sequence[bool]) -> Schedule
 
 
 def beyond_first(times: np.ndarray, kinds: Sequence[int]) -> np.ndarray:
-    """Mask of pairs (task, device) that at least one optimum does not use.
+    """Return the mask of pairs (task, device) that some optimal schedule does not use.
 
     Any schedule can be renumbered so that the cores or GPUs of a type are in the order of their longest task.  Then the
-    i-th longest task is on one of the first i of each type.
+    i-th longest task is on one of the first i lanes of its type.
     """
     shortest = times.min(axis=1)
     rank = np.empty(len(times), dtype=int)
@@ -263,23 +263,23 @@ FRUGAL = 1e-3
 class Hlp(PlannedScheduler):
     """Heterogeneous linear program: a relaxed program, then list scheduling.
 
-    For sequential tasks, with or without a task graph.  Decides where and in which order, for task graphs on any number
-    Q of device types.  The program (`assignment`) splits tasks over types so that neither a path nor the work of a type
-    is longer than λ, and minimizes λ; each task is placed on the type that has its largest share (for two types:
-    rounding at 1/2).  Then follows list scheduling on the chosen types, with the longest path to the end first.
+    For sequential tasks, with or without a task graph.  Decides where and in which order, for any number Q of device
+    types.  The program (`assignment`) splits tasks over types so that neither a path nor the work of a type is longer
+    than λ, and minimizes λ; each task is placed on the type that has its largest share (for two types:  rounding at
+    1/2).  Then follows list scheduling on the chosen types, with the longest path to the end first.
     Reference: Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with Precedence Constraints on Hybrid Multi-Core
     Machines (2015), for two types, ratio 6; Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling
     Applications on Hybrid Multi-Core Machines (2017), for Q types and with the order by distance from the end.  Ratio
-    Q(Q + 1)(1 + ε), so 6(1 + ε) on two types, without transfers.  The program minimizes λ + εW with W the mean work of
-    a lane (core or GPU); W ≤ λ, so its λ is at most 1 + ε times the minimum λ, which is at most the minimum makespan.
-    Proof of the ratio: the largest share of a task is at least 1/Q.  So rounding increases each of the following by a
-    factor of at most Q: the time of a task, the length of a path (with the arrival of its first task), and the work of
-    a type.  From the task that ends last, go back to the event that allowed it to begin (the end of a predecessor, or
-    its arrival), and so on.  Between that event and the start of the task every lane of its type is busy.  So the
-    makespan is at most the length of this path, Qλ, plus for each of the Q types its work per lane, Qλ: together Q(Q +
-    1)λ.  The plan has a certified bound.
-    Weakness: makespans up to the ratio; the program ignores that few tasks are ready at a time; transfers are not
-    counted.  Cost: the program, n (Q + 1) variables and n + edges rows: 0.1 s for 1,000 tasks, 0.5 s for 3,000.
+    Q(Q + 1)(1 + ε) without transfers, so 6(1 + ε) on two types.  The program minimizes λ + εW, where W is the mean work
+    per lane (core or GPU).  W ≤ λ holds, so the λ of its solution is at most 1 + ε times the minimum λ, which is at
+    most the minimum makespan.  Proof of the ratio: the largest share of a task is at least 1/Q.  So rounding increases
+    each of the following by a factor of at most Q: the time of a task, the length of a path (with the arrival of its
+    first task), and the work of a type.  From the task that ends last, go back to the event that allowed it to begin
+    (the end of a predecessor, or its arrival), and so on.  Between that event and the start of the task every lane of
+    its type is busy.  So the makespan is at most the length of this path, Qλ, plus for each of the Q types its work per
+    lane, Qλ: together Q(Q + 1)λ.  The plan has a certified bound.
+    Weakness: the program ignores that few tasks are ready at a time; transfers are not counted.  Cost: a program of n
+    (Q + 1) variables and n + edges rows for n tasks: 0.1 s for 1,000 tasks, 0.5 s for 3,000.
     """
 
     def plan(self, problem: PlanProblem) -> Plan:
@@ -341,13 +341,13 @@ GUESS_ROOM = 1.01  # factor by which a solution may exceed the known schedule, a
 class ColumnPricing(PlannedScheduler):
     """Column pricing: an integer program over few pairs, chosen by LP prices.
 
-    For independent sequential tasks.  Decides where, for independent tasks on any number of device types, which are all
-    present at the start.  The program of `lst` gives prices w of lanes (cores or GPUs), with sum 1, and a lower bound;
-    its plan is the first schedule, of length U.  The reduced cost of task j on lane s is w_s p_js - min_r w_r p_jr.  No
-    schedule shorter than U has a pair that costs more than U - Σ_j min_r w_r p_jr.  Of the other pairs, the program has
-    those that cost at most `SHARE` × U / lanes, and at least the `FEW` cheapest.  The integer program over them is
-    solved to `gap`, and a descent follows.  With more than `LANES` lanes, `restarts` programs follow each other, each
-    over the longest lanes and some random ones.
+    For independent sequential tasks, on any number of device types.  Decides the device of each task.  The program of
+    `lst` gives a price w_s of each lane s (core or GPU), with sum 1, and a lower bound; the plan of `lst` is the first
+    schedule, of length U.  With p_js the time of task j on lane s, the pair (j, s) has the reduced cost w_s p_js -
+    min_r w_r p_jr.  No schedule shorter than U has a pair of reduced cost above U - Σ_j min_r w_r p_jr.  The integer
+    program has those of the other pairs whose reduced cost is at most `SHARE` × U / lanes, and at least the `FEW`
+    cheapest pairs.  It is solved to `gap`, and a descent follows.  With more than `LANES` lanes, `restarts` programs
+    are solved in turn, each over the longest lanes and some random lanes.
     Reference: Gogos, Valouxis, Alefragis, Goulas, Voros, Housos, Scheduling Independent Tasks on Heterogeneous
     Processors Using Heuristics and Column Pricing (FGCS 60, 2016); limits on pairs and lanes, descent and restarts are
     additions of hetsim.

@@ -1,7 +1,7 @@
 """Searches from planners' schedules: genetic algorithm, annealing, local search.
 
-All change a schedule at random until a budget is spent.  The first two change the lanes (cores or GPUs) and keys of
-candidates (`hetsim_policies.static.common.search`), the third a plan that the engine simulates.
+Each planner changes a schedule at random until a budget is spent.  The first two change the lanes (cores or GPUs) and
+keys of candidates (`hetsim_policies.static.common.search`), the third a plan that the engine simulates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -75,22 +75,22 @@ class BudgetedSearch(DescendingPlanner):
 class Genetic(BudgetedSearch):
     """Genetic algorithm, for sequential and parallel tasks with or without a graph.
 
-    Schedules are recombined and changed at random, the better ones more often.
-    Decides where tasks run (which core or GPU), and for task graphs, or tasks that read items, also in which
-    order (a key for each task, list scheduling by keys).  Each generation is made from the previous one: two parents,
-    each the best of three random candidates, contribute each task's lane and key with equal probability; then some
-    tasks get a random new lane or key, or the lane of another task.  The best few remain unchanged.
+    Schedules are recombined and changed at random, better schedules more often.  Decides the core or GPU of each task;
+    for task graphs, or if tasks read items, also the order (each task has a key, by which tasks are list-scheduled).
+    Each generation is made from the previous one: two parents, each the best of three random candidates, contribute
+    each task's lane and key with equal probability; then some tasks get a random new lane or key, or the lane of
+    another task.  The best few schedules remain unchanged.
     Reference: Holland, Adaptation in Natural and Artificial Systems (1975); for this problem the GA of Braun et al., A
     Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous Distributed
     Computing Systems (2001), and for graphs Wang, Siegel, Roychowdhury, Maciejewski, Task Matching and Scheduling in
     Heterogeneous Computing Environments Using a Genetic-Algorithm-Based Approach (1997), the source of the two strings
-    (lanes and keys).  No ratio is proven; the first generation has a fast planner's schedule and changes of it (the
-    better of greedy_dual and mct for independent tasks, heft's for graphs), and the planned makespan is never above
-    that schedule's.  Weakness: many evaluations for little gain; a uniform crossover separates lanes that fit well
-    together.  Transfers of independent tasks are not counted; others count as in `heft`.  For parallel tasks the
-    options (device type and width) and keys are searched, from the better of heft and mct.
-    Cost: O(n) per evaluation, with arrivals O(n log n), for graphs O(n × maximum predecessors of a task); all schedules
-    of a generation are evaluated together; for parallel tasks one by one, about 10 us per task.
+    (lanes and keys).  No ratio is proven; the first generation has a fast planner's schedule and variations of it, so
+    the planned makespan is never above that of the fast planner (the better of greedy_dual and mct for independent
+    tasks, heft for graphs).  Weakness: many evaluations for little gain; a uniform crossover separates assignments that
+    fit together.  Transfers are counted as in `heft` for graphs, and ignored for independent tasks.  For parallel tasks
+    the options (device type and width) and keys are searched, from the better of heft and mct.
+    Cost: per evaluation of n tasks O(n), with arrivals O(n log n), for graphs O(n × maximum predecessors of a task),
+    vectorized over the schedules of a generation; for parallel tasks about 10 us per task, one schedule at a time.
 
     population: number of schedules per generation.
     mutation: mean number of tasks of a child that change at random.
@@ -139,24 +139,24 @@ class Genetic(BudgetedSearch):
 class SimulatedAnnealing(BudgetedSearch):
     """Simulated annealing, for sequential and parallel tasks with or without a graph.
 
-    One schedule is changed move by move; moves that make it longer are accepted ever more rarely.  Decides where tasks
-    run (which core or GPU), and for task graphs, or tasks that read items, also in which order (a key for each
-    task, list scheduling by keys).  A move assigns another lane to a task, exchanges two tasks or, with keys, draws a
-    new key; every other move concerns a task of the lane that ends last.  `moves` of them are evaluated together from
-    the same schedule; each passes with probability min(1, exp(-Δ/T)), and the first that passes is made, as if the
-    later ones had not been drawn: Metropolis' rule.  The temperature T falls geometrically while the budget is spent.
-    The objective is the makespan plus the root mean square of the ends of the lanes: most moves do not change the
-    makespan, and the second term measures their progress.
+    One schedule is changed move by move; moves that make it longer are accepted ever more rarely.  Decides the core or
+    GPU of each task; for task graphs, or if tasks read items, also the order (each task has a key, by which tasks are
+    list-scheduled).  A move assigns another lane to a task, exchanges two tasks or, with keys, draws a new key; every
+    other move concerns a task of the lane that ends last.  `moves` moves are evaluated together from the same schedule.
+    Each is accepted with probability min(1, exp(-Δ/T)) for an increase Δ of the objective (Metropolis' rule); the first
+    accepted move is made, and later ones are discarded.  The temperature T falls geometrically while the budget is
+    spent.  The objective is the makespan plus the root mean square of the end times of the lanes, since most moves
+    change only the second term.
     Reference: Kirkpatrick, Gelatt, Vecchi, Optimization by Simulated Annealing (1983); for this problem the SA of Braun
     et al., A Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous
     Distributed Computing Systems (2001).
-    No ratio is proven; it begins with a fast planner's schedule (the better of greedy_dual and mct for independent
-    tasks, heft's for graphs), and the planned makespan is never above that schedule's.
+    No ratio is proven; the search begins with a fast planner's schedule (the better of greedy_dual and mct for
+    independent tasks, heft for graphs), and the planned makespan is never above that of this schedule.
     Weakness: at high temperature most of the moves evaluated together are wasted; convergence to an optimum would need
-    much slower cooling (Hajek, Cooling Schedules for Optimal Annealing, 1988).  Transfers of independent tasks are not
-    counted; others count as in `heft`.  For parallel tasks the options (device type and width) and keys are searched,
-    from the better of heft and mct.  Cost: O(lanes) per move of independent tasks, with arrivals O(n log n); for graphs
-    O(n × maximum predecessors of a task); for parallel tasks about 10 us per task.
+    much slower cooling (Hajek, Cooling Schedules for Optimal Annealing, 1988).  Transfers are counted as in `heft` for
+    graphs, and ignored for independent tasks.  For parallel tasks the options (device type and width) and keys are
+    searched, from the better of heft and mct.  Cost: O(lanes) per move of independent tasks, with arrivals O(n log n);
+    for graphs O(n × maximum predecessors of a task); for parallel tasks about 10 us per task.
 
     evaluations: number of moves evaluated.
     moves: number of moves evaluated together.
@@ -296,13 +296,13 @@ def ends_after(landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, ends: 
 class LocalSearch(BudgetedSearch):
     """Local search on the simulated makespan, for sequential tasks, graphs included.
 
-    Decides where, in which order, and which inputs are prefetched.  It begins with the plans of fast planners and of
-    dmda and dmdas, rehearsed on the estimates, and simulates each, unchanged and with prefetches (inputs of a GPU's
-    next task are transferred while the task before it computes).  From the best it tries changes, each simulated by the
-    engine with contention, memory and prefetches: a task is moved to another core or GPU, to another position in
-    the order between its predecessors and successors, or both.  A change with a much longer timetable on idle links
-    (`timing`) is not simulated.  A change that ends later than the best by more than a threshold is undone; the
-    threshold falls to 0 while the budget is spent.
+    Decides where, in which order, and which inputs are prefetched.  It begins with the plans of fast planners, and of
+    dmda and dmdas run on the estimates, and simulates each without and with prefetches (inputs of a GPU's next task are
+    transferred while the previous task computes).  Then it changes the best plan, and the engine simulates each change
+    with contention, memory and prefetches: a task is moved to another core or GPU, to another position in the order
+    between its predecessors and successors, or both.  A change with a much longer timetable on idle links (`timing`) is
+    not simulated.  A change is undone if the plan then ends later than the best plan by more than a threshold, which
+    falls to 0 while the budget is spent.
     Reference: threshold accepting is that of Dueck, Scheuer, Threshold Accepting: A General Purpose Optimization
     Algorithm Appearing Superior to Simulated Annealing (1990).
     No ratio: the simulated makespan is never above that of any of its seeds, on the estimates.

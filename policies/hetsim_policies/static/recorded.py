@@ -22,15 +22,15 @@ MAX_PROBLEMS = 100  # problems of a plan that are named; the rest is counted
 
 
 class Replay(PlannedScheduler):
-    """A static plan from a file: each task's mode and place, by device order.
+    """Follow a plan from a file: each task's mode and devices, and order per device.
 
-    Decides nothing beyond the plan.  A task starts when it is at the head of the queues of all its devices, they are
-    free and its predecessors are done; the plan fixes no times.  With the estimates for which the plan was made, the
-    makespan is the one that the planner computed; with other times, an order that waits for a late task leaves devices
-    idle that a dynamic policy would use.  A plan in which orders and predecessors form a cycle could never end and is
-    refused when it is loaded.  Reference: none; the plan is the user's.  Weakness: it uses only the plan, and waits for
-    late tasks.
-    Cost: O(devices of the step) per task, and a check per round of each device queue's head that does not fit.
+    Decides nothing beyond the plan.  A task starts when it is at the head of the queues of all its devices, these
+    devices are free, and its predecessors are done; the plan fixes no times.  If tasks take the times estimated when
+    the plan was made, the makespan is the planned one.  If a task is late, devices whose order makes them wait for it
+    are idle, although a dynamic policy would use them.  A plan in which orders and predecessors form a cycle could
+    never end and is refused when it is loaded.  Reference: none; the plan is the user's.  Weakness: it waits for late
+    tasks.
+    Cost: O(devices of the task) per task, and in each scheduling round a check of each queue's head that does not fit.
 
     plan: CSV or Parquet with one row per task and the columns task (its id), mode (name, or position counted from
         0), device (names joined by +; cores are named n0/cpu0, n0/cpu1, ...) and order (ascending on every device).
@@ -215,13 +215,13 @@ class AsPlanned(PlannedScheduler):
     """Any scheduler as a plan: rehearse it on estimates, then follow its starts.
 
     Decides nothing itself: mode, devices and the order on each device are those of the rehearsal, in which every
-    task takes as long as estimated.  With exact estimates the run is the scheduler's own, unless the scheduler stopped
-    tasks: a plan runs each task once, where the scheduler started it last, which may end sooner or, if tasks continued
-    their work elsewhere (round_robin, srtf), much later.  The difference between `as_planned` of a scheduler and
-    the scheduler itself is the value of deciding late when estimates are wrong.
+    task takes as long as estimated.  With exact estimates the run equals a run of the scheduler, unless the scheduler
+    stopped tasks: a plan runs each task once, where the scheduler started it last.  It may end sooner or, if stopped
+    tasks continued elsewhere (round_robin, srtf), much later.  If estimates are wrong, the difference between
+    `as_planned` of a scheduler and the scheduler itself is the value of deciding late.
     Reference: Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? A Case Study on Cholesky
-    Factorization (2016), where such plans are followed strictly and loosely.  Prefetches and drops are part of the
-    plan, in the round in which the scheduler made them.
+    Factorization (2016), where such plans are followed strictly and loosely.  Prefetches and drops of data are part of
+    the plan, in the round in which the scheduler made them.
     Weakness: that of every plan: an order that waits for a late task leaves devices idle.  Other decisions of the
     scheduler (sleep, frequencies) are not in the plan; batches cannot be planned.
     Cost: two more runs: the rehearsal, and a run of its plan, which gives the plan's times without idle waits.

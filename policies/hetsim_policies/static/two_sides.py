@@ -41,21 +41,21 @@ TOLERANCE = 1e-12  # a sum may exceed a limit by this fraction: a guess is then 
 class GreedyDual(DescendingPlanner):
     """Greedy dual approximation: for a guess λ, fill accelerators by speedup.
 
-    For independent sequential tasks on at most two types of device.
-    Decides where, for two types of devices (CPU times p on m cores, GPU times q on k GPUs).  For a guess λ, a task with
-    p > λ must run on a GPU and one with q > λ on a CPU; the others are put on the GPUs in descending order of p/q while
-    the GPUs' work is less than kλ, then on the CPUs.  The guess is refused if a task is longer than λ on both, if the
-    tasks that must run on GPUs need more than kλ there, or if those on CPUs need more than mλ.  Longest processing time
-    first makes a schedule of each side, bisection finds the smallest accepted guess.
+    For independent sequential tasks on at most two types of device.  Decides the device of each task.  Let a task take
+    p on one of m cores and q on one of k GPUs.  For a guess λ, a task with p > λ must run on a GPU, and a task with q >
+    λ on a CPU.  The other tasks are assigned to the GPUs in descending order of p/q while the GPUs' work is less than
+    kλ, the remaining tasks to the CPUs.  The guess is refused if a task is longer than λ on both types, if the tasks
+    that must run on GPUs have more than kλ of work, or if the tasks assigned to CPUs have more than mλ.  Bisection
+    finds the smallest accepted guess; each side is scheduled by longest processing time first.
     Reference: Kedad-Sidhoum, Monna, Mounié, Trystram, Scheduling Independent Tasks on Multi-Cores with GPU Accelerators
     (2013), where it precedes the better algorithm.
-    Ratio 2 (1 + precision) without arrivals.  A refusal is right: the GPUs have at least kλ of work, chosen so that a
-    second there saves as much CPU work as possible (a fractional knapsack).  Hence no schedule of length λ has less CPU
+    Ratio 2 (1 + precision) without arrivals.  A refusal is right: the GPUs have at least kλ of work, and their tasks
+    are those that save most CPU work per GPU second (a fractional knapsack), so no schedule of length λ has less CPU
     work.  An acceptance is right: let s be the time of the task that ends last on its side, and L the work of that
     side; the task ends by (L - s)/devices + s.  On the CPUs L is at most mλ, on the GPUs at most kλ plus the last task,
-    and no task is longer than λ where it runs.  So the task ends by 2λ.  With arrivals the schedule waits for each task
-    in its turn and there is no ratio.  The plan has the largest rejected guess as a certified lower bound.  Weakness:
-    it loses up to half of what a better program gains (see `dual_approximation`); transfers are not counted.
+    and no task is longer than λ where it runs.  So the task ends by 2λ.  With arrivals each lane waits for its next
+    task to arrive, and there is no ratio.  The plan has the largest rejected guess as a certified lower bound.
+    Weakness: `dual_approximation` has a better ratio; transfers are not counted.
     Cost: O(n log n) once, and for each of about log(1 / precision) guesses O(n), plus O(n log n) if it is accepted.
 
     precision: bisection stops when the smallest accepted guess is within this fraction of the largest rejected one.
@@ -121,21 +121,21 @@ def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: flo
 class BalancedMakespan(DescendingPlanner):
     """Balanced makespan: favorite types first, then tasks of the overloaded type move.
 
-    For independent sequential tasks on at most two types of device.  Decides where, for two types of devices.  Tasks
-    are first put on the type where they are shorter.  From the type with more work per device they are moved to the
-    other in ascending order of cost (the ratio of their two times), until the work is balanced; tasks longer than a
-    limit on the other type are not moved.  Every limit that can matter is tried, and of the partitions just before and
-    just after balance the one with the shortest schedule is kept, with longest processing time first on either side.
+    For independent sequential tasks on at most two types of device.  Decides the device of each task.  Tasks are first
+    assigned to the type on which they are shorter.  Then tasks of the type with more work per device are moved to the
+    other type, in ascending order of the ratio of the two times, until the work is balanced; tasks longer than a limit
+    on the other type are not moved.  Every limit that can matter is tried.  The partitions just before and just after
+    balance are scheduled by longest processing time first on each type, and the shortest schedule is used.
     Reference: Canon, Marchal, Vivien, Low-Cost Approximation Algorithms for Scheduling Independent Tasks on Hybrid
     Platforms (2017).  The original algorithm moves a dominating task back after each move; here the limit prevents such
     moves, which makes the proof short.  Ratio 2 without arrivals.  Let λ be the minimum makespan, and take as the limit
-    the largest time of a task that is at most λ.  No task is then longer than λ where it runs, and moving in that order
-    is the best fractional way to balance the work if tasks longer than the limit must stay.  So just before balance the
-    lanes of the receiving type have at most λ of work each, and those of the other type at most λ each plus the task
-    that moves next, no longer than λ.  As for `greedy_dual`, longest processing time first ends by 2λ.  With arrivals
-    there is no ratio.  Transfers are not counted.  Weakness: it tries few partitions, all of them along one order.
-    Cost: O(n log n), and O(n) for each limit between a lower bound and the first schedule found, at most n; then
-    O(n log n) for each partition with less work per lane than the best makespan.
+    the largest time of a task that is at most λ.  Then no task is longer than λ where it runs, and this order of moves
+    balances the work with the smallest total if tasks longer than the limit are not moved (a fractional knapsack).  So
+    just before balance the receiving type has at most λ of work per lane, and the other type at most λ per lane plus
+    the task that moves next, which is no longer than λ.  As for `greedy_dual`, longest processing time first ends by
+    2λ.  With arrivals there is no ratio.  Transfers are not counted.  Weakness: it tries few partitions, all of them
+    along one order.  Cost: O(n log n), and O(n) for each limit between a lower bound and the first schedule found, at
+    most n; then O(n log n) for each partition with less work per lane than the best makespan.
     """
 
     def plan(self, problem: PlanProblem) -> Plan:
@@ -184,8 +184,8 @@ class Clb2c(PlainPlanner):
     """Centralized load balancing for two device types (CLB2C).
 
     For independent sequential tasks on at most two types of device.  Decides the device of each task.  Tasks are sorted
-    by the ratio of their two times.  In each step, the task at each end is tried on the least loaded device of its
-    better type.  The task that would complete first is placed.
+    by the ratio of their two times.  In each step, the first and the last task of this order are tried on the least
+    loaded device of the type that each prefers; the task that would complete first is placed.
     Reference: Cheriere and Saule, Considerations on Distributed Load Balancing for Fully Heterogeneous Machines: Two
     Particular Cases (2015).  Without arrivals, the makespan is at most 2 times the minimum if no task is longer than
     the minimum on either type.  Weakness: without that condition no ratio holds, as the last tasks may be long ones on

@@ -21,24 +21,23 @@ WHOLE = 1 - 1e-6  # a share above this is a whole task, up to the solver's round
 class Lst(DescendingPlanner):
     """Lenstra, Shmoys, Tardos: a vertex of the deadline linear program, rounded.
 
-    For independent sequential tasks on any types of device.
-    Decides where, for independent tasks on any number of device types.  For a deadline T a task may run only on types
-    where it alone takes no longer; the program splits tasks over those types so that no type has more than T of work a
-    lane (`unrelated`).  The minimum feasible T is found by bisection.  A vertex splits few tasks, and each of those can
-    be matched to a different type that has a share of it: it is placed there whole.  Then follows longest processing
-    time first on the lanes (cores or GPUs) of each type.  Two other roundings of the vertex (`roundings`) are tried
-    too; the shortest schedule is used, and the descent starts from each of them.
+    For independent sequential tasks on any types of device.  Decides the device of each task.  For a deadline T, a task
+    may use only the types on which it takes at most T; the program splits tasks over these types so that no type has
+    more than T of work per lane (`unrelated`).  The minimum feasible T is found by bisection.  A vertex splits few
+    tasks; each split task is matched to a different type that has a share of it and is placed there whole.  The lanes
+    (cores or GPUs) of each type are then scheduled by longest processing time first.  Two other roundings of the vertex
+    (`roundings`) are tried too; the shortest schedule is used, and the descent starts from each of them.
     Reference: Lenstra, Shmoys, Tardos, Approximation Algorithms for Scheduling Unrelated Parallel Machines (1990).
-    Their program has a variable for each task and lane.  Lanes of one type are equal, so here it has one for each task
-    and type: for 1,000 tasks on 24 lanes of three types 3,000 variables instead of 24,000.
-    Ratio 2 without arrivals.  The minimum T is at most the least makespan, as the schedule of least makespan satisfies
-    the program.  A type of c lanes has at most cT of work of tasks that are not split, and at most one more task, of
-    time e.  Let s be the time of the task that ends last.  Until it starts every lane of the type is busy, so it ends
-    by (cT + e - s)/c + s = T + e/c + s(1 - 1/c).  This is at most 2T, as no task is longer than T where it runs.  With
-    one lane per type this is the proof of Lenstra, Shmoys and Tardos.  The program changes only where T passes the time
-    of a task, so bisection over those times finds its minimum T exactly, and the plan has it as a certified bound.
-    With arrivals the bound is valid, the ratio is not.  Transfers are not counted.  Weakness: the program considers
-    areas, not lanes; on two types `dual_approximation` is better and faster.
+    Their program has a variable for each task and lane.  Lanes of one type are equal, so a variable for each task and
+    type is enough here: 3,000 instead of 24,000 variables for 1,000 tasks on 24 lanes of three types.
+    Ratio 2 without arrivals.  The minimum T is at most the minimum makespan, since an optimal schedule satisfies the
+    program.  A type of c lanes has at most cT of work of tasks that are not split, and at most one split task, of time
+    e.  Let s be the time of the task that ends last.  Until it starts every lane of the type is busy, so it ends by (cT
+    + e - s)/c + s = T + e/c + s(1 - 1/c).  This is at most 2T, as no task is longer than T where it runs.  With one
+    lane per type this is the proof of Lenstra, Shmoys and Tardos.  The program changes only where T passes the time of
+    a task, so bisection over these times finds the minimum T exactly; it is the certified bound of the plan.  With
+    arrivals the bound is valid, but not the ratio.  Transfers are not counted.  Weakness: the program considers areas,
+    not lanes; on two types `dual_approximation` is better and faster.
     Cost: a linear program of n times types variables for each of at most log2(n types) deadlines, often one.
     """
 
@@ -99,10 +98,10 @@ def min_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.nd
 
 
 def first_solvable(levels: Sequence[float], at: Callable[[float], tuple[Split, float]]) -> tuple[float, Split]:
-    """Return the minimum length with a feasible program, and its vertex, by bisection.
+    """Return the minimum length with a feasible program and its vertex, by bisection.
 
-    levels: ascending lengths, between which the program is the same; the last must be feasible.  at: function that
-        returns the vertex of a level's program, and the area that it needs per lane (core or GPU).
+    levels: ascending lengths; the program changes only at these lengths, and the last one must be feasible.  at:
+        function that returns the vertex of a level's program, and the area that it needs per lane (core or GPU).
     """
     first, last = 0, len(levels) - 1
     middle = 0  # mostly possible
@@ -157,23 +156,21 @@ WIDER = (1.0, 1.1, 1.25, 1.5)
 class MoldableDual(PlannedScheduler):
     """Dual approximation for parallel tasks: minimum work within a guess, then list.
 
-    For rigid and moldable tasks, without a task graph.  Decides on how many lanes (cores or GPUs) of which type each
-    task runs, where and when, for independent rigid and moldable tasks on cores and gangs of GPUs.  For a guess λ, a
-    task takes on each type the option of minimum area (width × seconds) of at most λ seconds, and a linear program
-    divides the areas over the types.  A guess λ without a solution is below every makespan: a schedule of length λ
-    would use options of at most λ seconds, whose areas are at least the minimum areas, and would give a solution.  The
-    smallest guess with a solution is the certified bound and the start of the schedule: a vertex splits fewer tasks
-    than there are types, each is placed whole on a type that gets no other, and the tasks of every type are listed, the
-    longest or the widest first.
+    For rigid and moldable tasks, without a task graph.  Decides the type, the lanes (cores or GPUs), their number and
+    the start of each task.  For a guess λ, a task uses on each type its option of minimum area (width × seconds) among
+    those of at most λ seconds, and a linear program divides the areas over the types.  A guess λ without a solution is
+    below every makespan: a schedule of length λ would use options of at most λ seconds, whose areas are at least the
+    minimum areas, and would give a solution.  The smallest guess with a solution is the certified bound and the start
+    of the schedule:  a vertex splits fewer tasks than there are types; each split task is placed whole on a different
+    type, and the tasks of each type are list-scheduled, longest or widest first.
     Reference: the guesses are those of Hochbaum and Shmoys, Using Dual Approximation Algorithms for Scheduling Problems
-    (1987); allotments of minimum area and the list after them are those of Turek, Wolf, Yu, Approximate Algorithms for
-    Scheduling Parallelizable Tasks (1992); the vertex is that of `lst`.
-    Ratio: 2 on one type of device, 3 on several, if the lanes of each type are on one node or no option is wider
-    than one lane.  Proof: let A ≤ mλ be the area of whole tasks that the program gives a type of m lanes; no task is
-    longer than λ.  Suppose that the list of the type ended after 2λ, and let t < λ.  The tasks that run at t + λ
-    started after t, so none of them fitted at t next to the tasks running then.  Hence t and t + λ together have more
-    than m busy lanes, for every t < λ, and A > mλ: a contradiction.  So the list ends by 2λ.  A split task is placed
-    after it and ends by 3λ.
+    (1987); the choice of minimum areas followed by a list schedule is that of Turek, Wolf, Yu, Approximate Algorithms
+    for Scheduling Parallelizable Tasks (1992); the vertex is that of `lst`.  Ratio: 2 on one type of device, 3 on
+    several, if the lanes of each type are on one node or no option is wider than one lane.  Proof: let A ≤ mλ be the
+    area of whole tasks that the program gives a type of m lanes; no task is longer than λ.  Suppose that the list of
+    the type ended after 2λ, and let t < λ.  The tasks that run at t + λ started after t, so none of them fitted at t
+    next to the tasks running then.  Hence t and t + λ together have more than m busy lanes, for every t < λ, and A >
+    mλ: a contradiction.  So the list ends by 2λ.  A split task is placed after it and ends by 3λ.
     Weakness: gangs that must find their lanes on one of several nodes have no ratio; arrivals are respected without a
     ratio.  Cost: O(log n) linear programs of n × types variables, and some lists of O(n lanes).
     """

@@ -1,7 +1,7 @@
-"""The engine: simulates one run; an event heap in SimPy's order keeps the time.
+"""The engine: simulates one run by means of an event heap in SimPy's order.
 
-Subpackages from the lowest to the highest; each imports only those before it (contract in `pyproject.toml`): kernel,
-resources, flight, queues, core, launching, language, residents, views, control.  Above them, `parts` assembles a run,
-`fork` and `imagined` copy it, `foresight` copies one replica of a language model, `rehearsal` tries plans, and
+Subpackages from the lowest to the highest; each imports only earlier subpackages (contract in `pyproject.toml`):
+kernel, resources, flight, queues, core, launching, language, residents, views, control.  Above them, `parts` assembles
+a run, `fork` and `imagined` copy it, `foresight` copies one replica of a language model, `rehearsal` tries plans, and
 `simulation` drives the run.
 """

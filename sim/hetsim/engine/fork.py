@@ -1,9 +1,9 @@
 """Forks: copies of a run in mid-flight that continue to identical results.
 
-All changing state of a run is data: numbers, columns, objects with fields, bound methods; future calls are `Later` or
-timers with a bound method.  So one walk over the connected objects copies everything.  Input (`hetsim.model`: cluster,
-modes, columns of tasks) is shared.  Objects that cannot be copied (closures over variables of the run, running
-generators) cause an error that names them.
+All changing state of a run is data: numbers, columns, objects with fields, bound methods; future calls are `Later`
+objects or timers with a bound method.  So a traversal of the connected objects copies everything.  Input
+(`hetsim.model`: cluster, modes, columns of tasks) is shared.  Objects that cannot be copied (closures over variables of
+the run, running generators) cause an error that names them.
 
 Cost: proportional to running and waiting tasks, and a `memcpy` of the columns written so far.
 """
@@ -162,9 +162,9 @@ def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
 class Copier:
     """Copies connected objects: each object once, shared input never.
 
-    An object is created empty when the walk reaches it, and is filled later, together with all objects of its class and
-    field by field: most running and waiting objects are thousands of similar ones, and a column of values is copied
-    five times as fast as single values.
+    An object is created empty when the traversal reaches it.  All objects of its class are filled later, together and
+    field by field: there are thousands of similar objects, and a column of values is copied five times as fast as
+    single values.
     """
 
     def __init__(self, known: dict[int, Any]) -> None:

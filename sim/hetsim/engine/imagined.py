@@ -2,11 +2,11 @@
 
 It is a copy of the run (`hetsim.engine.fork`) in which unknown values are replaced:
 
-- Every task takes its estimate, times the fraction of it that the policy expects (if given), times a ratio drawn from
-  the ratios that the policy gives.  A launch in progress gets a ratio that is possible given its elapsed time; a launch
-  that has exceeded its estimate, or all ratios, ends immediately.
-- No task arrives any more, and clients of closed loops send nothing.  Arrivals that the policy imagines, each a copy of
-  an earlier task, do arrive: their rows follow those of the run.
+- The time of every task is its estimate, times the fraction of the estimate that the policy expects (if given), times a
+  ratio drawn from the ratios that the policy gives (if any).  A launch in progress gets a ratio that is possible given
+  its elapsed time; a launch that has exceeded its estimate, or all ratios, ends immediately.
+- No task of the run arrives any more, and clients of closed loops send nothing.  Only tasks that the policy imagines
+arrive: each is a copy of an earlier task, and their rows follow those of the run.
 - No device fails or is repaired, and slow devices remain slow; a task that can then run nowhere waits to the end.
   Announced maintenance takes place.
 - Random numbers come from the fork's own seed; two forks with the same seed draw the same numbers.

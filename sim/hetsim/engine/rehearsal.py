@@ -114,8 +114,8 @@ class WatchedRun(Relay):
 def plan_of(starts: dict[int, tuple[Placement, float]], record: Record, copies: Sequence[Copy] = ()) -> Plan:
     """Return recorded placements as a plan, in the order of starts.
 
-    Cores that the policy did not name are chosen here among those free at that time.  If a task was stopped, only its
-    last start counts; so the plan of a policy that resumes stopped work repeats the work done before.
+    Cores that the policy did not name are chosen here among the cores free at the start.  If a task was stopped, only
+    its last start counts; so the plan of a policy that resumes stopped work repeats the work done before.
     """
     tasks, cluster = record.input.tasks, record.input.cluster
     free: dict[int, list[float]] = {}

@@ -1,8 +1,8 @@
 """Measured times of batches: a table by batch size instead of a linear formula.
 
-Between two measured sizes a batch takes the time of the next larger size (`step`), or is interpolated (`linear`,
-`power`).  A batch smaller than the smallest measured size takes the time of that size.  Beyond the largest size the
-line through the last two sizes is extended; the scenario decides whether that is allowed.
+Between two measured sizes a batch takes the time of the next larger size (`step`), or its time is interpolated
+(`linear`, `power`).  A batch smaller than the smallest measured size takes the time of that size.  Beyond the largest
+size the line through the last two sizes is extended; the scenario decides whether that is allowed.
 """
 
 import math
@@ -160,10 +160,10 @@ class StageTable:
 def nearest_line(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
     """Return (per_item, fixed) of the best line through one or two of the points.
 
-    No coefficient is negative.  The error is the sum of |log(seconds / line)|: relative, because medians vary in
-    proportion to their size and the largest batches alone would otherwise determine `fixed`; and not squared, because
-    single sizes are often special (a batch of one uses another kernel, a size fills the device badly) and squares would
-    bend the line towards them.
+    No coefficient is negative.  The error is the sum of |log(seconds / line)|.  It is relative, because medians vary in
+    proportion to their size, and the largest batches alone would otherwise determine `fixed`.  It is not squared,
+    because squares would bend the line towards special sizes (a batch of one may use another kernel, a size may fill
+    the device badly).
     """
     lines = [(0.0, float(value)) for value in seconds]
     lines += [(float(value / size), 0.0) for size, value in zip(sizes, seconds, strict=True)]

@@ -150,13 +150,13 @@ class Calls:
 
     `whose`: index in `clients`, -1 for a task that is not an attempt; `attempt_of`: row of the first attempt of the
     same call, -1 for a task that is not an attempt; `following`: row of the next attempt, -1 if there is none (the
-    attempts of a retry come after all hedges before it); `number`: number of attempts of its call before it; `bucket`:
-    number of the retry budget of the call; `drawn`: factor from jitter of the wait before this attempt; `timeout`:
-    seconds, None if timeouts are not drawn.
+    attempts of a retry follow all hedges before the retry); `number`: number of earlier attempts of the same call;
+    `bucket`: number of the retry budget of the call; `drawn`: random factor (jitter) of the wait before this attempt;
+    `timeout`: drawn seconds, None if timeouts are not drawn.
 
-    In a chain of services an attempt makes a call of the next stage: `child` is the first row of that call (-1: none),
-    `parent`, by the first row of a call, is the attempt that makes it (-1: an outside client); None without chains.
-    `root` is the first row of the outside call, equal to `attempt_of` without chains.
+    In a chain of services an attempt makes a call of the next stage: `child` is the first row of this call (-1: none);
+    `parent`, by the first row of a call, is the attempt that makes the call (-1: an outside client).  Both are None
+    without chains. `root` is the first row of the outside call, equal to `attempt_of` without chains.
     """
 
     clients: list[Clients]

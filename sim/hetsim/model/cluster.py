@@ -1,8 +1,8 @@
 """Parts of a cluster: nodes with cores and accelerators, links, power, sharing.
 
-All of these are descriptions that never change during a run; the engine has the changing state.  Times are seconds,
-sizes bytes, rates bytes per second, power watts.  CPU cores are counted in thousandths (`MILLI`) and shares of a GPU in
-millionths (`WHOLE`), as integers, so that occupying and releasing are exact.
+These descriptions never change during a run; the engine has the changing state.  Times are seconds, sizes bytes, rates
+bytes per second, power watts.  CPU cores are counted in thousandths (`MILLI`) and shares of a GPU in millionths
+(`WHOLE`), as integers, so that occupying and releasing are exact.
 """
 
 from __future__ import annotations
@@ -92,14 +92,15 @@ class Sharing:
     """Sharing of an accelerator by several launches; `sharing: mps` is the short form.
 
     - exclusive: launches compute one after the other in start order; fractions run concurrently, undisturbed.
-    - timeslice: all launches in flight compute concurrently, each at min(1, 1 / sum of shares) of its rate; while there
-      are several, this rate is also multiplied by (1 - switch_cost).
-    - mps: fractions run concurrently, each at 1 / (1 + interference * shares of the others).
+    - timeslice: all launches in flight compute concurrently, each at min(1, 1 / sum of shares) of its rate; if there
+    are several launches, this rate is also multiplied by (1 - switch_cost).
+    - mps: fractions run concurrently, each at 1 / (1 + interference * sum of the other launches' shares) of its rate.
     - mig: each launch has its own slice of the present layout.  The GPU changes its layout when it is empty, or, with
       `recut` "idle", to any layout that contains the busy slices; new slices are usable after `reconfigure` seconds.
 
     pairs: measured slowdowns for timeslice and mps, as (class, class next to it, slowdown); inf if the two cannot
-    share.  The slowdowns by several neighbors are multiplied.  If a pair is not given or is inf, the rules above apply.
+    share.  The slowdowns by several neighbors are multiplied.  For pairs that are not given, or are inf, the rules
+    above apply.
     """
 
     kind: Literal["exclusive", "timeslice", "mps", "mig"] = field(default="exclusive", metadata=REQUIRED)
@@ -146,7 +147,7 @@ class Preemption:
     """Preemption of running launches; `preemption: drain` is the short form.
 
     - context_switch: immediately; the task's state is saved, over the device's link or at `rate` bytes per second.
-    - drain: the blocks in progress run to their end first; nothing is saved and nothing lost.
+    - drain: the launch stops when its blocks in progress have ended; no state is saved and no work is lost.
     - flush: immediately; blocks in progress are discarded if their kernel is idempotent, otherwise drained.
     - flep: like drain, at the preemption points between the blocks of a transformed kernel, which always computes
       slower by `overhead`.
@@ -465,10 +466,10 @@ class Cluster:
         return device
 
     def claims(self, mask: int, kind: DeviceType | None = None) -> int:
-        """Return the bitmask of the resources that tasks bound to some nodes compete for.
+        """Return a bitmask of resources for which tasks bound to some nodes compete.
 
-        One bit for each node and, if a node has several types of accelerators, one for each of its types; for tasks
-        that need only accelerators of type `kind`, only that type's bit.
+        Each node has a bit and, if it has several types of accelerators, a bit for each type.  For tasks that need only
+        accelerators of type `kind`, only the bit of this type is set.
         """
         types = [list(dict.fromkeys(one.type for one in node.accelerators)) for node in self.nodes]
         longest = max(map(len, types), default=0)

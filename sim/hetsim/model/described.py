@@ -1,8 +1,8 @@
 """Models with a JSON Schema that describes the meaning of each key.
 
-The description is the string below a field, as with pydantic's `use_attribute_docstrings`; the schema adds the default.
-That option reads the sources when the classes are created, which doubles the time to import the models of a scenario;
-here the sources are read when a schema is requested.
+The description is the string below a field, as with pydantic's option `use_attribute_docstrings`; the schema adds the
+default.  The option reads the sources when the classes are created, which doubles the import time of the scenario
+models; here the sources are read only when a schema is requested.
 """
 
 import ast

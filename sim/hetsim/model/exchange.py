@@ -33,8 +33,9 @@ def link_rates(cluster: Cluster) -> list[float]:
 class Phase:
     """One phase of communication of a step, among groups of `group` consecutive nodes.
 
-    ring: each node sends to the next of its group, so that the data cross a rack's uplink once.  all_to_all: each node
-    sends to all others.  chain: node i and node i + group send to each other; with `loop`, also the last and the first.
+    ring: each node sends to the next node of its group, so the data cross a rack's uplink once.  all_to_all: each node
+    sends to all other nodes of its group.  chain: node i and node i + group send to each other; with `loop`, also the
+    last and the first of these nodes.
     """
 
     shape: Literal["ring", "all_to_all", "chain"]

@@ -22,10 +22,10 @@ Draw = Callable[[np.random.Generator, int], np.ndarray]  # draws a number of tim
 class FaultProcess:
     """Repeated independent faults of some devices; with `factor`, slowdowns.
 
-    `between` draws the times from repair to the next fault, `lasting` those from fault to repair.  Each other device of
-    the same group (`groups`, by device) fails at the same time with probability `together`, until the same repair.
-    Devices are indexes; a CPU stands for its whole node.  Links between nodes are numbered after the devices
-    (`hetsim.model.exchange.link_names`).
+    `between` draws the times from a repair to the next fault, `lasting` the times from a fault to its repair.  With
+    probability `together`, each other device of the same group (`groups`, by device) fails at the same time, until the
+    same repair. Devices are indexes; a CPU stands for its whole node.  Links between nodes are numbered after the
+    devices (`hetsim.model.exchange.link_names`).
     """
 
     name: Name = field(metadata={"optional": True})
@@ -46,8 +46,8 @@ class FaultProcess:
 class FaultEvent:
     """A known fault: at a time a device fails, is repaired, or changes its speed.
 
-    "slow" replaces the slowdown factor that the same source set before (1: full speed); "up" ends one "down" of the
-    source.
+    "slow" replaces the slowdown factor that the same source set before (1: full speed); "up" ends one "down" event of
+    the source.
     """
 
     time: float

@@ -247,8 +247,9 @@ def is_gzip(path: Path) -> bool:
 def opened(path: Path) -> IO[bytes]:
     """Open a file, decompressing gzip.
 
-    ScenarioError if the file decompresses to more than the limit (`limit_of`): at once if its header states that size,
-    else when reading reaches the limit.  So a small file cannot fill the memory.  ScenarioError also for damaged data.
+    ScenarioError is raised for damaged data, and if the file decompresses to more than the limit (`limit_of`):
+    immediately if its header states this size, otherwise when reading reaches the limit.  So a small file cannot fill
+    the memory.
     """
     if not is_gzip(path):
         return open_input(path)

@@ -18,8 +18,8 @@ class Placement:
     """A mode and the devices on which it runs.
 
     A CPU launch has one device for each of its nodes, its CPU.  `parts` are the thousandths of cores that the launch
-    occupies on each node, if there are several; equal parts unless given.  `cores` names the cores of a launch on one
-    node if a plan requires particular ones.
+    occupies on each of several nodes; equal parts unless given.  `cores` names the cores of a launch on one node, if a
+    plan requires particular cores.
     """
 
     __slots__ = ("mode", "devices", "cores", "parts")
@@ -121,7 +121,7 @@ class Copy:
     """A prefetch of an item to an accelerator before a step, or a drop of its copy.
 
     It is executed in the round in which task `after` becomes ready, has started or has ended (None: in the first
-    round), or later: as soon as some task has written the item and there is room for it.
+    round), or later, as soon as the item exists and there is room for it.
     """
 
     item: int
@@ -136,8 +136,8 @@ class Plan:
     """Steps in order; each device runs its steps in the order of the list.
 
     A plan fixes no times: a task starts when it is first in all its devices' queues, the devices are free and its
-    predecessors have completed.  `bound` is a certified lower bound on the makespan and `makespan` the planner's
-    expectation, if known; `notes` are further figures of the planner (`ratio_certified`, gap, time).  `copies` are
+    predecessors have completed.  `bound` is a certified lower bound on the makespan, and `makespan` the planned
+    makespan, if known; `notes` are further figures of the planner (`ratio_certified`, gap, time).  `copies` are
     prefetches and drops, in their order. `frequencies` of devices by name (`n0/g1`; `n0/cpu` for all cores of a node)
     are set before any start.
     """

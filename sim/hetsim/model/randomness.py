@@ -1,9 +1,9 @@
 """Random streams by path: purpose of the loads, seed, replication, source.
 
-A stream depends only on its path, so that all policies see the same load, adding a workload entry does not change the
-streams of others, and the number of worker processes does not matter.  The loads of `run`, `compare` and all other
-evaluations are `JUDGED`, those from which agents learn are `TRAINING`, and those by which networks are selected during
-training are `VALIDATION`.  Two purposes never have the same streams, whatever their seeds are (`root`).
+A stream depends only on its path.  So all policies see the same load, adding a workload entry does not change the
+streams of other entries, and the number of worker processes does not matter.  The loads of `run`, `compare` and all
+other evaluations are `JUDGED`, those from which agents learn are `TRAINING`, and those by which networks are selected
+during training are `VALIDATION`.  Two purposes never have the same streams, whatever their seeds are (`root`).
 """
 
 import zlib

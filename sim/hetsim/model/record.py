@@ -2,8 +2,8 @@
 
 `RunInput` is built from a scenario before the clock starts; `Record` is written by the engine.  `hetsim.results` makes
 tables with names, metrics and files from a Record.  `DeviceStates` computes the states of devices (up, asleep, waking
-or down) from a device log.  A device remains asleep through a failure and its repair; an accelerator is down while its
-node is.
+or down) from a device log.  A device that is asleep remains asleep through a failure and its repair; an accelerator is
+down while its node is down.
 """
 
 import math
@@ -27,9 +27,9 @@ from hetsim.model.units import Count, Seconds
 class DecisionTime:
     """Time that the scheduler takes to decide and to start tasks.
 
-    A cycle begins when the state has changed since the last one and the scheduler is free.  It takes `per_cycle` plus
-    `per_waiting` for each waiting task; then the scheduler decides, on the state at that moment.  Its starts occupy
-    their devices immediately, and begin one after another, `per_start` seconds apart.
+    A decision cycle begins when the state has changed since the last cycle and the scheduler is free.  It takes
+    `per_cycle` seconds plus `per_waiting` for each waiting task; then the scheduler decides on the state at that time.
+    The starts occupy their devices immediately, and begin one after another, `per_start` seconds apart.
     """
 
     cycle: Seconds = 0.0
@@ -82,9 +82,9 @@ class ClosedStream:
     """A closed loop: `clients` that think, send a task, and wait for its end.
 
     `clients` are pairs: a time (the first is 0), and the number of clients from that time on.  `rows` are the rows of
-    `Tasks` that belong to the loop, in the order of sending.  Tasks that clients send first have arrival times; all
-    others have inf until the engine sends them.  `deadline` and `patience`, if the tasks have them, are seconds from
-    sending, one entry for each of `rows`: the columns of `Tasks` cannot store them before the tasks are sent.
+    `Tasks` that belong to the loop, in the order of sending.  The first task of each client has an arrival time; the
+    arrival of all other tasks is inf until the engine sends them.  `deadline` and `patience` (None: the tasks have
+    none) are seconds from sending, for each of `rows`; the columns of `Tasks` have them only once the tasks are sent.
     """
 
     name: str
@@ -138,29 +138,28 @@ class Record:
     """Columns of a run as the engine wrote them; seconds, NaN for no event.
 
     Per task (one entry per row of `tasks`): `status`, `ready`, `start` (first stage of its first launch), `finish`
-    (also of rejected, expired and failed tasks), `mode` (position in its shape) and `place` (index into `places`) of
-    its last launch, -1 if it had none.
+    (also of rejected, expired and failed tasks), `mode` (position in the list of the task's modes) and `place` (index
+    into `places`) of the last launch, -1 if there was none.
 
-    `upload`, `compute`, `download`: seconds of stages, without lost work; None in a run in which every task only
-    computed and none was stopped: compute is then finish - start and the others are 0.  `stage` returns them in either
-    case.
+    `upload`, `compute`, `download`: seconds of stages, without lost work; None if every task only computed and no task
+    was stopped: compute is then finish - start, and the other two are 0.  `stage` returns the seconds in both cases.
 
-    `preemptions`, `migrations`: None if there were none; `reasons`: a text for some tasks.  `batch`: number of the last
-    launch if launches had several tasks, else None.
+    `preemptions`, `migrations`: numbers per task, None if there were none; `reasons`: why a task was rejected, aborted
+        or failed.  `batch`: number of the task's last launch; None if no launch had several tasks.
 
     `steps`: columns of the steps of language models (`hetsim.results.one_run.steps`); `token_gaps`: (time, seconds) of
     gaps between tokens that do not follow from `steps`; `replicas`: (service, number, KV blocks, place) by the numbers
-    in their column `replica`; `preemptions_by`, `cached_tokens`: per task, if there were any.
+    in the column `replica` of `steps`; `preemptions_by`, `cached_tokens`: per task, if there were any.
     `cold_start`: 1 for a request for which a replica began to load its model; None without.  `occupied`: (shape, mode's
     position, place, taken, released, loading from, loaded) of each replica that forms batches; NaN if it did not load.
 
-    `attempt_of`: row of the first attempt of a call (-1: not an attempt); `call_end`: by that row, when the call was
-    answered or given up; None if no client times out or retries.
+    `attempt_of`: row of the first attempt of the same call (-1: not an attempt); `call_end`: by row of the first
+    attempt, the time at which the call was answered or given up.  Both are None if no client times out or retries.
 
     `first_token`: time of the first token of a request to a language model, None if there are none; `received`:
-    device-seconds of the request's shares of steps, None unless clients time out or retry.
+    device-seconds of the request's share of the steps, None if no client times out or retries.
 
-    `energy`: J above idle; None if the run did not record it: it is then derived from `compute`.
+    `energy`: J above idle; None if the energy follows from `compute`.
 
     `launches`: columns, one row per launch: launch, task (the first), members, mode, place, decided (when the policy
     started it), start (its first stage), upload_start, upload_end, compute_start, compute_end, download_start, end (all
@@ -171,13 +170,14 @@ class Record:
     (`hetsim.model.plan.cores_on`).  `device_log`: (time, device index, what, value) with what in frequency, sleep,
     wake, awake, down, up.  `holds`: (time, task, cause) as stated by the policy.
 
-    `cycles`: columns asked and decided of the decision cycles of a scheduler (`RunInput.decisions`), where they differ.
+    `cycles`: columns asked (time at which a cycle was due) and decided, for the decision cycles of a scheduler
+    (`RunInput.decisions`) in which they differ.
     `fused`: by number of a fused launch: rows of its tasks in order, and the memory traffic in bytes that each saved.
     `stays` and `links`: columns of jobs on the shared network (`hetsim.engine.flight.contention`); None if no job has a
     traffic model.
 
-    `notes`: the policy's notes on its work (of a plan its makespan and bound); `planning`: seconds of wall clock that
-    its preparation took, NaN without one; never part of a table, since it differs between runs.
+    `notes`: the policy's notes on its work (of a plan its makespan and bound); `planning`: wall-clock seconds of the
+    policy's preparation, NaN if there was none; never part of a table, since it differs between runs.
     """
 
     input: RunInput
@@ -222,8 +222,8 @@ class Record:
     def stage(self, name: str) -> np.ndarray | None:
         """Return the seconds of `upload`, `compute` or `download` counted for each task.
 
-        None if every task of the run only computed.  If all launches are batches, the seconds are derived from the
-        launches, which avoids columns with a row for each of millions of requests.
+        Return None if every task of the run only computed.  If all launches are batches, the seconds are derived from
+        the launches, which saves memory if there are millions of requests.
         """
         column: np.ndarray | None = getattr(self, name)
         if self.compute is not None or self.launches is None or self.batch is None:

@@ -61,8 +61,7 @@ class ScaleBounds:
 class ReplicaStart:
     """How a replica starts: fixed times, and sources of its weights.
 
-    The last source always has the weights; host memory and disks before it keep a copy of weights that pass through
-    them.
+    The last source always has the weights; host memory and disks before it store a copy of weights that pass through.
     """
 
     fixed: Seconds = 0.0
@@ -80,7 +79,7 @@ class ReplicaStart:
 class ReplicaKind:
     """Replicas on one device type: step times, KV blocks, weights, initial numbers.
 
-    `prefillers`: number of replicas that only prefill; `replicas`: number of all others.  In services that form
+    `prefillers`: number of replicas that only prefill; `replicas`: number of all other replicas.  In services that form
     batches, which have no steps, `mode` is what a replica occupies: devices of one node, and cores and memory of the
     host.
     """
@@ -97,9 +96,9 @@ class ReplicaKind:
 class Service:
     """A stream of requests that are served in batches.
 
-    `rows` are its rows of `Tasks`, in order of arrival; they alone have the service's shape.  A batch of n in mode j
-    computes for `shape.modes[j].base` plus the sum of its requests' own times, which for most services are all
-    `per_item[j]`; uploads and downloads are those of the mode.  `slo` is the relative deadline of each request.
+    `rows` are its rows of `Tasks`, in order of arrival; only they have `shape`.  A batch of n requests in mode j
+    computes for `shape.modes[j].base(n)` plus the sum of its requests' own times (for most services each is
+    `per_item[j]`); uploads and downloads are those of the mode.  `slo` is the relative deadline of each request.
     `noise` is the relative standard deviation of every stage time of a batch (normal, cut off at a tenth).
     """
 

@@ -1,8 +1,8 @@
 """Seconds that tasks use the transfer engines of an accelerator on idle links.
 
-Only a task's own data are counted: `bytes_in`, `bytes_out`, stages given as durations, and items that it alone writes
-and no other task reads, which are sent to the host at its end.  The transfer of shared items depends on where copies
-are.
+Only a task's own data are counted: `bytes_in`, `bytes_out`, stages given as durations, and items that only this task
+writes and no other task reads, which are sent to the host at its end.  The transfer of shared items depends on where
+copies are.
 """
 
 from dataclasses import dataclass

@@ -128,11 +128,11 @@ def _alone(times: RooflineSteps | KernelSteps, prompt: np.ndarray, output: np.nd
 class RooflineSteps:
     """Seconds of a step, bounded by its kernels' arithmetic or memory traffic.
 
-    The weights are read once a step, whatever its tokens, and each token is multiplied with them: the longer of the two
-    times counts.  Attention is bounded by memory while decoding (`per_context_token`) and by arithmetic while
-    prefilling (`per_pair`: a prompt token with one token before it, or itself).  With several devices every step adds
-    up partial results over their links.  No step is shorter than `host`, the time in which the host can issue its
-    kernels; `fixed` comes before each step, and nothing computes during it.
+    In each step the weights are read once, and each token is multiplied with the weights: the longer of these two times
+    counts.  Attention is bounded by memory while decoding (`per_context_token`) and by arithmetic while prefilling
+    (`per_pair`: a prompt token with one token before it, or itself).  With several devices every step adds up partial
+    results over their links.  No step is shorter than `host`, the time in which the host can issue its kernels; `fixed`
+    comes before each step, and nothing computes during it.
     """
 
     fixed: float = 0.0
@@ -226,11 +226,11 @@ class RooflineSteps:
 class KernelSteps:
     """Seconds of a step as the sum of its kernels' measured times.
 
-    Kernels that depend only on the number of tokens (matrices, experts, sums over GPUs) are interpolated between
-    `tokens`, and so is the last matrix, which only generated tokens need.  The times of attention are two tables: for
-    decoding, by number of sequences and mean context; for prompts, by their number and length.  They are interpolated
-    between the points and extrapolated beyond the last point; contexts and lengths begin at 0.  `fixed` is added to
-    each step, `per_sequence` for each sequence and prompt in the step.
+    The times of kernels that depend only on the number of tokens (matrices, experts, sums over GPUs) are interpolated
+    between `tokens`; so is that of the last matrix, which only generated tokens need.  The times of attention are two
+    tables: for decoding, by number of sequences and mean context; for prompts, by their number and length.  Both tables
+    are interpolated between the points and extrapolated beyond the last point; contexts and lengths begin at 0.
+    `fixed` is added to each step, `per_sequence` for each sequence and prompt in the step.
     """
 
     fixed: float

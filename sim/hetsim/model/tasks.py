@@ -60,8 +60,8 @@ class BatchTimes(NamedTuple):
 class SpanSpeeds:
     """Rates of a gang by the level (node, rack, ...) that contains all its devices.
 
-    The fastest rate of the levels that contain them counts.  `island` and `switch` count only on nodes that have them
-    (keys `island`, `pcie: {switch: ...}`), `rack` only if nodes have one.
+    If several levels contain all devices, the fastest of their rates counts.  `island` and `switch` count only on nodes
+    that have them (keys `island`, `pcie: {switch: ...}`), `rack` only if nodes have one.
     """
 
     island: Part = field(default=1.0, metadata=OPTIONAL)
@@ -127,9 +127,9 @@ class Mode(ComputeTime):
 
     Modes are compared by identity.  `gpus` is the number of accelerators of a launch, and `share` the share that it
     occupies of each (millionths; WHOLE for whole accelerators); both are 0 in a CPU mode.  `millicores` and `memory`
-    are occupied on the host; a gang on several nodes occupies them in proportion to its accelerators there, or else to
-    its cores.  `gpu_memory` is occupied on each accelerator.  With `span_any` its devices may be on several nodes.  A
-    launch of n tasks computes for `base(n)` plus the sum of its tasks' own times.
+    are occupied on the host; a gang on several nodes divides them in proportion to its accelerators (without
+    accelerators: cores) on each node.  `gpu_memory` is occupied on each accelerator.  With `span_any` its devices may
+    be on several nodes.  A launch of n tasks computes for `base(n)` plus the sum of its tasks' own times.
     """
 
     name: str
@@ -274,10 +274,11 @@ class Mode(ComputeTime):
 class Stopping:
     """Costs of stopping: seconds to save and restore, bytes of state, checkpoints.
 
-    A task with `state` bytes also needs the time to move them between host and device.  With `interval`, a checkpoint
-    is written at each multiple of it (computed seconds at nominal rate): a stop that keeps work saves the state at
-    once, a fault falls back to the last multiple.  If it is inf, only saved stops keep work when a device fails.  The
-    last `checkpoint` seconds of each interval are for writing; times of tasks include them (`with_checkpoints`).
+    A task with `state` bytes also needs the time to move them between host and device.  A checkpoint is written at each
+    multiple of `interval` (computed seconds at nominal rate).  A stop that keeps work saves the present state; a
+    failure of a device loses the work since the last checkpoint (if `interval` is inf: since the last stop that saved
+    the state).  The last `checkpoint` seconds of each interval are for writing; times of tasks include them
+    (`with_checkpoints`).
 
     `input`: "saved": the input of a task is part of the state that a stop saves; "again": it is uploaded again; None:
     saved if `state` is above 0.  After a failure it is always uploaded again.  `block`: with a device that drains or
@@ -368,7 +369,7 @@ class KernelWork:
     """Work of kernels by row and mode, for fused launches (`hetsim.model.fusion`).
 
     Seconds for launching (`overhead`), for the operations alone, and for the memory traffic alone: a kernel takes the
-    overhead plus the larger of the other two.  `bytes`: memory traffic.  NaN if the work is not known.
+    overhead plus the larger of the last two.  `bytes`: memory traffic.  NaN if the work is not known.
     """
 
     overhead: np.ndarray
@@ -401,7 +402,8 @@ class StagedRequests:
     """Requests with several stages, one task for each; results count them once.
 
     Columns have a row for each task of the run.  Tasks of one request arrive together, in consecutive rows, and have
-    one class, user, weight and deadline; admission decides on the first task, and its answer applies to all tasks.
+    one class, user, weight and deadline; admission decides on the first task, and this decision applies to all tasks of
+    the request.
     """
 
     first: np.ndarray  # row of the first task of the request; a task that is not a stage is its own request
@@ -425,9 +427,9 @@ class StagedRequests:
 class Tasks:
     """Columns of a workload, one row per task, sorted by arrival (stable).
 
-    `time[i, j]` is the true compute time of task i in mode j of its shape, `estimate` what policies may know (the same
-    array if estimates are exact).  Optional columns are None if no task has them; NaN in `deadline` and inf in
-    `expires` mean none.
+    `time[i, j]` is the true compute time of task i in mode j of its shape, `estimate[i, j]` the time that policies may
+    know (the same array if estimates are exact).  Optional columns are None if no task has them; NaN in `deadline` and
+    inf in `expires` mean none.
     """
 
     arrival: np.ndarray

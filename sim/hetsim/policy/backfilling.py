@@ -156,8 +156,8 @@ class Backfilling(ListScheduler):
     def start_heads(self, view: View) -> Generator[Decision, None, list[Task]]:
         """Start tasks in order; return the heads: the tasks that do not fit now.
 
-        A task behind a head starts only if it does not compete with that head for resources (`claims_of`); the first
-        such task that does not fit becomes a head, too.  So heads do not compete with each other.
+        A task behind a head starts only if it does not compete with this head for resources (`claims_of`); if such a
+        task does not fit, it becomes a head, too.  So heads do not compete with each other.
         """
         window, rule = self.window, self.placement
         tasks = window.tasks

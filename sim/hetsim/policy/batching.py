@@ -1,9 +1,9 @@
 """Batching: how many waiting requests to launch, and which service goes first.
 
 A batching policy is called for one service and one device with room for a launch, whenever its last answer may be
-outdated: a batch of its service has ended, its time `until` has passed, as many requests wait as it asked for, or
-capacity was released and it waits for that.  It may be called more often.  It never sees the future: only arrivals,
-deadlines and estimates of requests that have arrived.
+outdated: a batch of the service has ended, or a condition of its last `Delay` is met (time, number of requests,
+released capacity).  It may be called more often.  It never sees the future, only arrivals, deadlines and estimates of
+requests that have arrived.
 """
 
 import math
@@ -65,10 +65,10 @@ class Discard:
 
 
 class Delay:
-    """Call the policy again at `until`, when `count` requests wait, or a batch ended.
+    """Call the policy again at `until`, when `count` requests wait, or a batch ends.
 
-    released: True to call it also when capacity was released and another device may be offered; default: True if
-    neither a time nor a count is given.
+    released: True to call the policy also when capacity was released, so that another device may be offered; default:
+    True if neither a time nor a count is given.
     """
 
     __slots__ = ("until", "count", "released")

@@ -1,8 +1,8 @@
 """The contract between the engine and a policy: hooks, decisions, the view.
 
 A policy never accesses the clock and never changes state: it reads a view and yields decisions.  The engine validates
-and applies each decision before it resumes the generator, so the view is always current.  `schedule` is called once a
-round: after all changes of one instant have been applied.
+and applies each decision before it resumes the policy's generator, so the view is always current.  `schedule` is called
+once per round, after all changes of one instant have been applied.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Start(_Shown):
 class Stop(_Shown):
     """Stop a running task's launch; the task waits again. `keep=False` loses its work.
 
-    With a device: stop the replica of a language model on that device.  Its requests wait again, and their tokens are
-    prefilled again on other replicas; its service then lacks a replica (`Scheduler.replica`).
+    With a device: stop the replica of a language model on this device.  The requests of the replica wait again, and
+    their tokens are prefilled again on other replicas; the service then lacks a replica (`Scheduler.replica`).
     """
 
     task: Task | Device
@@ -75,9 +75,8 @@ class Move(_Shown):
 class Reject(_Shown):
     """End a waiting task or requests for good; also an answer of admission policies.
 
-    expired: True if its time ran out while it waited: its deadline or a timeout has passed, or could not be met even if
-    it started now on an idle device.  Its final status is then `expired`; if it is refused for another reason,
-    `rejected`.
+    expired: True if the deadline or a timeout of the task has passed, or could not be met even if the task started now
+    on an idle device.  The final status is then `expired`; with False it is `rejected`.
     """
 
     task: Task | Requests | None = None
@@ -89,8 +88,8 @@ class Reject(_Shown):
 class Annotate(_Shown):
     """State why a waiting task that would fit is passed over (quota, ...).
 
-    The decision changes nothing.  `hetsim explain` attributes the wait from now on to this cause, until the task starts
-    or another cause is given.
+    The decision does not change the run.  `hetsim explain` attributes the wait to this cause from now on, until the
+    task starts or another cause is given.
     """
 
     task: Task
@@ -99,10 +98,10 @@ class Annotate(_Shown):
 
 @dataclass(repr=False, eq=False, slots=True)
 class Set(_Shown):
-    """Set a device's frequency (1: nominal), or put it to sleep and wake it.
+    """Set a device's frequency (1: nominal), put the device to sleep, or wake it.
 
-    "off": the device sleeps; "on": it wakes up, and launches may be placed there at once, which wait until it is awake;
-    "wake": it wakes up and accepts no launch before it is awake; the hook `device` is then called.
+    "off": the device sleeps; "on": it wakes up, and launches may be placed on it immediately and wait until it is
+    awake; "wake": it wakes up, accepts no launch before it is awake, and the hook `device` is called when it is awake.
     """
 
     device: Device
@@ -129,8 +128,8 @@ class Drop(_Shown):
 class Partition(_Shown):
     """Set the layout of a MIG GPU, given as slices, shares or profiles.
 
-    The GPU must be empty or, with `recut: idle`, the layout must contain its busy slices.  The layout remains, whatever
-    starts, until the policy sets another one.  None: starts choose the layout again.
+    The GPU must be empty or, with `recut: idle`, the layout must contain its busy slices.  Starts do not change this
+    layout; it remains until the policy sets another layout.  None: starts choose the layout again.
     """
 
     device: Device
@@ -269,12 +268,12 @@ class Scheduler:
         """Hook: a device (a CPU: its node) will be down from `start` to `end`."""
 
     def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
-        """Choose where to place a missing replica; return None if there is no room now.
+        """Choose the placement of a missing replica; return None if there is no room now.
 
-        Called after `begin` for the initial replicas, whose model is already loaded; later whenever the service begins
-        to lack a replica and, while it does, whenever devices are released or one of its requests arrives.  In a round
-        it is called before `schedule`, so replicas get free devices before waiting tasks, unless the policy reserves
-        devices.
+        The hook is called after `begin` for the initial replicas, whose model is already loaded.  Later it is called
+        when a service lacks a replica: at once, and whenever devices are released or a request of the service arrives.
+        In a round the hook is called before `schedule`, so replicas get free devices before waiting tasks, unless the
+        policy reserves devices.
         """
         return next((place for mode in wanted.modes if (place := view.first(mode)) is not None), None)
 
@@ -307,11 +306,11 @@ class PlanProblem:
     engine on the estimates: the first returns the makespan of a plan, from the first arrival; the second runs a
     scheduler of any kind and returns its starts as a plan.  Without an engine both raise UsageError.
 
-    In mid-run (`hetsim.policy.remaining`) the tasks are those that have not started, with their remaining work, and
-    arrive at `now` or later.  `free_at` is the time at which the running work of a lane (accelerator `n0/g1`, core
-    `n0/cpu3`) ends; lanes without an entry are free; inf: the lane is down.  `data`: present locations of items
-    (devices, and node indexes for host memory); items without an entry are where they were at the start.  Makespans
-    count from `now`.
+    If planning happens during a run (`hetsim.policy.remaining`), the tasks are those that have not started, with their
+    remaining work, and arrive at `now` or later.  `free_at` is the time at which the running work of a lane
+    (accelerator `n0/g1`, core `n0/cpu3`) ends; lanes without an entry are free; inf: the lane is down.  `data`: present
+    locations of items (devices, and node indexes for host memory); items without an entry have not moved since the
+    start.  Makespans count from `now`.
     """
 
     tasks: Tasks
@@ -359,8 +358,9 @@ class Admission:
     def leaving(self, task: Task, view: View) -> Reject | None:
         """Decide whether to drop a task that is about to start; return None to start it.
 
-        Called for each task of a `Start`, whichever scheduler or batching policy decided it, and for each request that
-        is about to join a replica of a language model; dropped requests are replaced by those behind them.
+        The hook is called for each task of a `Start`, whichever scheduler or batching policy decided it, and for each
+        request that is about to join a replica of a language model; dropped requests are replaced by the requests
+        behind them.
         """
         return None
 
@@ -414,7 +414,7 @@ class LaunchSeen(Protocol):
 
     @property
     def finish(self) -> float:
-        """Estimated end at present rates, after the launches that are served before it.
+        """Return the estimated end at present rates, after the launches served before it.
 
         For a request to a language model: the time at which it leaves its replica if no other requests arrive, with the
         estimated answer length.
@@ -459,8 +459,8 @@ class View(Protocol):
     nodes: Any
     """Free capacity by node. `fitting(mode)`: indexes of the nodes on which a single-node mode fits now, ascending.  As
     NumPy columns: `cores`, `memory`, `gpus[type name]`.  `candidates(mode)` returns the same indexes as an array and
-    updates the columns; `refresh()` only updates them.  `accelerators` has each GPU separately: `share`, `room`,
-    `kind` by node and position, and `stamp` by node, which differs after a change of the node."""
+    updates the columns; `refresh()` only updates them.  `accelerators` has each GPU separately: `share`, `room`, `kind`
+    by node and position, and `stamp` by node, a number that changes whenever the node changes."""
 
     @property
     def now(self) -> float:
@@ -488,9 +488,10 @@ class View(Protocol):
 
         node: only on this node.  among: only on some nodes: a bitmask (bit n is node n), or, for a gang, a mapping of
         each node to the exact amount there: GPUs, thousandths of cores, or 1 for one of several equal parts.
-        by="load": for a mode of one whole device, the device with the fewest launches in flight; among equals, one that
-        has the data.  by="tightest", "roomiest": the node with the smallest or largest free share of accelerators of
-        this type, then of free cores; for modes of whole accelerators or cores, without regard to data.
+        by="load": for a mode of one whole device, return the device with the fewest launches in flight; at ties, a
+        device that has the data.  by="tightest", "roomiest": for modes of whole accelerators or cores, use the node
+        with the smallest or largest free share of accelerators of this type, then of free cores, without regard to
+        data.
         """
 
     def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
@@ -535,8 +536,8 @@ class View(Protocol):
     def crowding(self, placement: Placement) -> tuple[float, float]:
         """Return the effects of shared links if a job started at `placement` now.
 
-        The first number is the job's step time divided by that at the best placement; the second is the number of
-        devices whose work all other jobs would lose.
+        The first number is the job's step time divided by its step time at the best placement; the second is the work
+        that all other jobs would lose, as a number of devices.
         """
 
     def remaining(self, task: Task) -> float:
@@ -617,17 +618,17 @@ class View(Protocol):
     ) -> Imagined:
         """Return a copy of the run with what the policy knows, to be run by `scheduler`.
 
-        Tasks take their estimates, no other task arrives, nothing fails, random numbers come from `seed`; the run
-        itself is not affected.
+        In the copy tasks take their estimated times, no further task arrives, nothing fails, and random numbers come
+        from `seed`; the run itself is not affected.
 
-        coming: arrivals that the policy imagines: pairs of a time and an earlier task, of which the new task is a copy;
-        not for task graphs, shared data and requests.
+        coming: arrivals that the policy imagines: pairs of a time and an earlier task that the new task copies; not for
+        task graphs, shared data and requests.
 
-        ratios: true time divided by estimate, of tasks that have ended: each task takes its estimate times one of these
-        ratios, drawn with `seed`; a running task gets a ratio that is possible given its elapsed time.
+        ratios: ratios of true to estimated time of tasks that have ended.  Each task takes its estimate times one of
+        these ratios, drawn with `seed`; a running task gets a ratio that is possible given its elapsed time.
 
-        expected: function of the table of tasks as the policy knows it, which returns by row the expected fraction of
-        the estimate; `ratios` are then true times divided by expected times.
+        expected: function that gets the table of tasks as the policy knows it, and returns by row the expected fraction
+        of the estimate; `ratios` are then true times divided by expected times.
 
         A scheduler that is a field of the policy, and that the policy keeps informed, is copied with its state; any
         other scheduler is notified of the waiting tasks.  UsageError for language models and for schedulers that plan

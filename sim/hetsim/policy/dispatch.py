@@ -1,8 +1,8 @@
 """Dispatch of many similar services: calls only policies whose answer may change.
 
-If a batching policy delays, its answer is for the device that was offered, in the state of that device at that time.
-The answer remains valid while the offer is the same and the service's own queue has not changed; so a batch costs one
-or two calls of policies, however many services there are.
+If a batching policy delays, its answer is for the offered device in its present state.  The answer remains valid while
+the offer and the service's own queue do not change; so a batch costs one or two calls of policies, however many
+services there are.
 """
 
 import math
@@ -46,9 +46,10 @@ class LikeServices:
 class Index:
     """An index that assigns devices to services in order of their oldest requests.
 
-    For services with one mode each, on whole devices, without data items, whose policies define no `urgency`.
+    It requires that each service has one mode, on whole devices and without data items, and that no policy defines
+    `urgency`.
 
-    Cost: O(log services) a batch.
+    Cost: O(log services) per batch.
     """
 
     def __init__(self, order: Callable[[Task], Any] | None, counters: Sequence[Counter]):
@@ -244,7 +245,8 @@ class Dispatcher:
 
     Each service that may start is offered the device of its fastest mode that has the fewest launches in flight.
 
-    Cost: O(services) a round, and O(devices) a batch if there are several services; O(log services) with an `Index`.
+    Cost: O(services) per round, and O(devices) per batch if there are several services; O(log services) with an
+    `Index`.
     """
 
     def __init__(self, order: Callable[[Task], Any], counters: Sequence[Counter], by_arrival: bool = False):

@@ -3,9 +3,9 @@
 At each boundary between two steps of a replica the engine calls its batching policy in this order, and applies each
 answer before the next call: which sequence is preempted (while decoding sequences lack KV blocks for their next
 tokens), which request joins (while the first waiting request may join), and what the step does.  Decode-only steps are
-alike, so the policy is not called again before a sequence ends, a request arrives that may join, blocks run out, or a
-step has passed since a preemption and the first waiting request may fit.  The policy never sees the length of an
-answer.  Between two boundaries a replica shows its state after the last complete step.
+alike, so the policy is called again only when a sequence ends, a request arrives that may join, blocks run out, or one
+step after a preemption, if the first waiting request may fit.  The policy never sees the length of an answer.  Between
+two boundaries a replica shows its state after the last complete step.
 """
 
 import math
@@ -34,10 +34,10 @@ class Generation(RoutedRequest, Protocol):
 class Foreseen(NamedTuple):
     """Estimated times at which a replica's requests join, get a token, and leave.
 
-    All times are by row of the request, and assume that no other requests arrive.  A request leaves with its last token
-    or, on a prefill replica, when its prompt is prefilled.  An answer has the estimated length, or ends with the next
-    token if it is already longer; steps, joins and preemptions are those of the batching policy.  Times that have
-    passed, or that cannot be estimated, are left out.
+    All times are by row of the request, and assume that no other requests arrive.  A request leaves when its last token
+    is generated or, on a prefill replica, when its prompt is prefilled.  An answer has the estimated length, or ends
+    with the next token if it is already longer; steps, joins and preemptions are those of the batching policy.  Times
+    that have passed, or that cannot be estimated, are left out.
     """
 
     starts: Mapping[int, float]
@@ -96,9 +96,10 @@ class Replica(RoutedReplica, Protocol):
         """Return how many leading tokens of the request's prompt are in the prefix cache."""
 
     def foresee(self, request: Any = None) -> Foreseen:
-        """Forecast the replica's requests (and `request`, if given), if no others arrive.
+        """Forecast the replica's requests (and `request`, if given) if no request arrives.
 
-        For routers, but not for batching policies at a boundary of the same replica: the forecast itself calls these.
+        This is for routers.  A batching policy must not call it at a boundary of the same replica, since the forecast
+        calls the batching policy.
 
         Cost: linear in the requests of the replica; cached until the replica changes.
         """
@@ -154,8 +155,8 @@ class IterationPolicy:
     def steady(self, replica: Replica, request: Generation, steps: int) -> int:
         """Return the number of decode-only steps until the next call (with `changes`).
 
-        request: the first waiting request, which may not join now.  The number is at least 1; too small a number only
-        costs time.
+        request: the first waiting request, which may not join now.  The number is at least 1; a number that is too
+        small only costs time.
         """
         return steps
 

@@ -64,21 +64,21 @@ def arrival_order(task: Task) -> float:
 class ListScheduler(Scheduler):
     """Start waiting tasks in the order of a key, placed by a rule.
 
-    order: key of a task, constant while it waits; the lowest goes first, ties by arrival.
+    order: key of a task, constant while it waits; the lowest key is first, ties by arrival.
     placement: rule that places a task; None: its fastest mode that fits now, on the first devices.
     discipline: whether tasks may pass a head that does not fit: block, skip, keep or keep_backfill.
     drop_expired: a task whose deadline has passed when it becomes the head of its queue expires.
 
     Disciplines: "block": no task passes the head on any node of its partition; "skip": any task that fits may start;
-    "keep": like block, and a chosen head remains the head until it has started, even if a task with a smaller key
-    arrives; "keep_backfill": like keep, but tasks that are expected to end before the head could start, as estimated
-    when it was chosen, may pass it in the order of arrival.
+    "keep": like block, but the head remains the head until it has started, even if a task with a smaller key arrives;
+    "keep_backfill": like keep, but tasks that are expected to end before the head's start, as estimated when it became
+    head, may pass it in the order of arrival.
 
-    With "block" there is one queue, or one for each partition; the head with the lowest key goes first.  With "skip"
+    With "block" there is one queue, or one queue per partition; the head with the lowest key is first.  With "skip"
     tasks with equal demands share a shape and a queue; a shape that does not fit is skipped for the rest of the round,
     so no demand is tried twice.
 
-    Cost: O(log n) a task and, with "skip", O(shapes) a round; with "block" O(partitions) a start.
+    Cost: O(log n) per task and, with "skip", O(shapes) per round; with "block" O(partitions) per start.
     """
 
     def __init__(
@@ -184,10 +184,10 @@ class ListScheduler(Scheduler):
     def start_in_order(self, view: View, closed: int = 0) -> Generator[Decision, None, Task | None]:
         """Start tasks in order; return the first that does not fit, or None.
 
-        closed: bitmask of the resources that blocked heads wait for (`claims_of`); tasks that compete for any of these
-        are skipped.  So partitions that do not compete each have a head, and calls until None return all heads.  A task
-        that is held back by a limit of its partition does not block the tasks behind it, and is tried again after the
-        next release.
+        closed: bitmask of the resources for which blocked heads wait (`claims_of`); tasks that compete for these
+        resources are skipped.  So partitions that do not compete each have a head, and repeated calls return all heads,
+        then None.  A task that is held back by a limit of its partition does not block the tasks behind it, and is
+        tried again after the next release.
         """
         if self._aside:
             self._bring_back(view)

@@ -26,8 +26,8 @@ class PlannedScheduler(Scheduler):
     for tasks before it in the launch; tasks that will never run are left out of the launch.
 
     A plan that is impossible (`Plan.problems`: cycles, unknown devices, ...) is refused before the run.  Cost:
-    O(devices of the step) a task; a head behind a running step is checked again when that step has ended; a head that
-    does not fit for another reason (host memory, a device that is down, ...) in every round.
+    O(devices of the step) per task; a head behind a running step is checked again when this step has ended, and a head
+    that does not fit for another reason (host memory, a device that is down, ...) in every round.
     """
 
     spreads = frozenset()

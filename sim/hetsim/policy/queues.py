@@ -21,7 +21,7 @@ def partition_of(task: Task) -> Partition | None:
 
 
 def claims_of(task: Task) -> int:
-    """Return the resources that a task competes for, as a bitmask.
+    """Return a bitmask of the resources for which a task competes.
 
     Tasks without a common bit do not compete.  The bits stand for nodes of its partition, or for one type of
     accelerators on a node (`Cluster.claims`); EVERYWHERE for a task without a partition.
@@ -33,10 +33,10 @@ def claims_of(task: Task) -> int:
 class TaskQueue:
     """A priority queue of tasks; equal keys in the order of arrival.
 
-    Tasks whose keys arrive in ascending order (every first-come order) are appended to a deque in O(1); all others go
-    to a heap.  An entry is void once its task no longer waits or was pushed again, to this queue or another:
-    `Task.ticket` identifies the valid entry, so a removal is O(1) without a search.  Void entries are deleted when they
-    may be half of all entries.
+    Tasks whose keys arrive in ascending order (every first-come order) are appended to a deque in O(1); all other tasks
+    are pushed to a heap.  An entry is void once its task no longer waits or was pushed again, to any queue.
+    `Task.ticket` identifies the valid entry, so a removal needs no search and is O(1).  Void entries are deleted when
+    they may be half of all entries.
     """
 
     __slots__ = ("_run", "_heap", "_limit")

@@ -1,8 +1,8 @@
 """The remainder of a run as a planning problem: the tasks that have not started.
 
-A policy that plans again in mid-run has a `Progress`, forwards its own hooks to it, and calls `rest`.  Only estimates
-are used: the expected finish of running tasks, the estimated time of all other tasks.  A plan can be tried in a fork of
-the run (`PlanProblem.simulate`).
+A policy that plans again during a run has a `Progress`, forwards its own hooks to it, and calls `Progress.rest`.  Only
+estimates are used: the expected finish of running tasks, the estimated time of all other tasks.  A plan can be tried in
+a fork of the run (`PlanProblem.simulate`).
 """
 
 import math
@@ -87,8 +87,8 @@ class Progress:
 
         finish: function that returns the end of a running task; None: the estimate of the view.
 
-        wanted: function of a row that returns True if the planner can plan it; other rows are left out, and also the
-        rows that wait for them.
+        wanted: function of a row that returns True if the planner can plan it; other rows are omitted, and also the
+        rows that wait for an omitted row.
         """
         now = view.now
         arrival = self.problem.tasks.arrival

@@ -16,8 +16,9 @@ class RoleSignals:
     """Counters of the replicas of one role: `replicas`, or `prefill` and `decode`.
 
     `replicas`: number of replicas that serve, load, or are missing after a failure.  `ready`: number of replicas that
-    accept requests.  Draining replicas are in neither.  `outstanding`: number of unfinished requests of the role.
-    `waiting`: number of these that do not take part in steps of a replica yet.  All counters are computed when read.
+    accept requests.  Draining replicas are in neither number.  `outstanding`: number of unfinished requests of the
+    role.  `waiting`: number of unfinished requests that do not take part in steps of a replica yet.  All counters are
+    computed when read.
     """
 
     def __init__(self, replicas: Any, prefills: bool):

@@ -1,9 +1,9 @@
 """The line a·n + b through measured stage times, by least squares over a window.
 
 Under a steady load the batches of a window have nearly one size, and the slope through them is noise.  So the slope is
-shrunk towards the slope before the window; the less the sizes vary, the more it is shrunk (ridge regression centered on
-the former estimate: Hoerl and Kennard, Ridge Regression, 1970).  The line always passes through the window's center,
-from which nearby sizes are predicted.  Cost: O(1) amortized per batch.
+shrunk towards the slope before the window, the more so the less the sizes vary (ridge regression centered on the former
+estimate: Hoerl and Kennard, Ridge Regression, 1970).  The line always passes through the mean of the window, so nearby
+sizes are predicted well.  Cost: O(1) amortized per batch.
 """
 
 from collections import deque

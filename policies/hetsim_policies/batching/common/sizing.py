@@ -18,8 +18,8 @@ def limit(placement: Placement, most: int | None = None) -> int:
 def occupied(queue: RequestQueue, placement: Placement, view: View) -> bool:
     """Return True if a policy that serves batch by batch must wait for the device.
 
-    On a device divided in space or in time, only the service's own batch occupies it; on other devices, every launch in
-    flight does.  An idle MIG slice counts as a separate device.
+    A device divided in space or in time counts as occupied only by a batch of the service itself; any other device
+    counts as occupied by every launch in flight.  An idle MIG slice counts as a separate device.
     """
     device, mode = placement.devices[0], placement.mode
     if view.load(device) <= 0 or mode.type.sharing.kind == "mig":
@@ -49,8 +49,8 @@ def largest(most: int, holds: Callable[[int], bool]) -> int:
 class Outlook(NamedTuple):
     """Times when a device's engines become free, to predict the end of a batch.
 
-    Exact if estimates are exact and nothing else starts on the device or shares its links.  `loading`: additional
-    seconds of the upload, because the device lacks the model.
+    The times are exact if estimates are exact and no other task starts on the device or shares its links.  `loading`:
+    additional seconds of the upload, because the device lacks the model.
     """
 
     now: float

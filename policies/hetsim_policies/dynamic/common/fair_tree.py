@@ -1,8 +1,9 @@
 """Fair Tree: users ranked by fair share, level by level of an account tree.
 
-Siblings are ranked by their level fair share: their part of the siblings' shares divided by their part of the siblings'
-usage.  The tree is walked depth first in that order, and users are numbered in this order.  So every user of an
-underserved account ranks before all users of a better served account.  Siblings with equal values are walked as one.
+Siblings are ranked by their level fair share: their fraction of the siblings' total shares divided by their fraction of
+the siblings' total usage.  The tree is traversed depth first in this ranking, and users are numbered as they are
+reached.  So every user of an underserved account ranks before all users of a better served account.  Siblings with
+equal values are traversed together.
 Reference: Slurm Workload Manager: Fair Tree Fairshare Algorithm (SchedMD; Cox and Morrison, Brigham Young University).
 Cost: a sort of the users.
 """

@@ -6,9 +6,9 @@ the whole job in the mode.
 Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
 Deep Learning Workloads (Gavel, OSDI 2020), where all policies are programs of this form.
 Weakness: devices of a type are one pool here; the code that realizes the fractions must fit gangs on one node, and
-provide host cores and memory for GPU modes.  Jobs that are equal after scaling get equal fractions and are one column
-of the program: an average of optimal solutions is optimal.  Two jobs on the same devices are two offers, each with the
-other's label as partner; `Ties` links them.
+provide host cores and memory for GPU modes.  Jobs that are equal after scaling are one column of the program and get
+equal fractions, since an average of optimal solutions is optimal.  A pair of jobs on the same devices is two offers,
+each with the label of the other job as partner; `Ties` links the two offers.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,8 @@ class ModeOffers:
     take `time[v]` seconds for the whole job.  `capacity` counts devices by type, `weight` is by job.
 
     With pairs, `own[v]` is the label of the job in this mode and `partner[v]` that of its partner (-1: the job runs
-    alone).  With a partner, `time` is that of the job in the pair, and `width` half of the devices.
+    alone).  With a partner, `time` is the job's time next to this partner, and `width` is half the number of devices of
+    the pair.
     """
 
     job: np.ndarray
@@ -74,10 +75,10 @@ class ModeOffers:
 
 
 def equal_share(offers: ModeOffers) -> np.ndarray:
-    """Fractions of time that give each job its weight's share of every device type.
+    """Return fractions of time: each job gets its weight's share of every device type.
 
-    They are feasible, so a max-min solution with this as base gives each job at least as much.  Several modes on one
-    type divide that type's share.  No job runs in a pair.
+    These fractions are feasible, so a max-min solution relative to them gives each job at least the same progress.
+    Several modes on one type divide the share of this type.  No job runs in a pair.
     """
     if offers.partner is not None:
         alone = offers.partner < 0
@@ -94,13 +95,13 @@ def equal_share(offers: ModeOffers) -> np.ndarray:
 
 
 def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray:
-    """Fractions that maximize the minimum progress / base, then higher levels in turn.
+    """Return fractions that maximize the minimum progress / base, then higher levels.
 
     In each program the jobs with a positive price cannot gain more: they are fixed, and the next program raises the
-    others (water filling).  After `levels` programs a last one maximizes the sum of progress / base of the remaining
-    jobs.  A job with base 0 (none of its devices is up) is ignored.  If every job has one mode, sorts replace the
-    programs, and all jobs that cannot gain at a level are fixed there; a program may leave some of them, tied in price,
-    to the next.  Cost: `levels` + 1 programs of jobs × modes columns at most; equal jobs count once.
+    other jobs (water filling).  After `levels` programs a last one maximizes the sum of progress / base of the
+    remaining jobs.  A job with base 0 (none of its devices is up) is ignored.  If every job has one mode, sorts replace
+    the programs and fix all jobs that cannot gain at a level (a program may fix some of these only at the next level,
+    if prices are tied).  Cost: `levels` + 1 programs of jobs × modes columns at most; equal jobs count once.
     """
     if offers.partner is None and (np.diff(offers.job) > 0).all():
         return _fill_up(offers, base, levels)
@@ -202,12 +203,12 @@ def best_ratio(offers: ModeOffers, value: np.ndarray, cost: np.ndarray, least: n
 def min_worst_ratio(
     offers: ModeOffers, elapsed: np.ndarray, left: np.ndarray, alone: np.ndarray, levels: int = 1
 ) -> np.ndarray:
-    """Fractions that minimize the maximum (elapsed + left / progress) / alone.
+    """Return fractions with the lowest maximum of (elapsed + left / progress) / alone.
 
-    By job, `elapsed` is the time since arrival, `left` the fraction left, `alone` the time on an equal share.  A ratio
-    r requires progress of at least left / (r × alone - elapsed): a max-min program, whose solution has a better ratio
-    unless r is the minimum.  Reference: Crouzeix, Ferland, Schaible, An Algorithm for Generalized Fractional Programs
-    (1985), which has this idea; the first ratio is that of the equal share.
+    For each job, `elapsed` is the time since arrival, `left` the remaining fraction, and `alone` the time on an equal
+    share.  A ratio r requires progress of at least left / (r × alone - elapsed) for each job: a max-min program, whose
+    solution has a better ratio unless r is the minimum.  Reference: Crouzeix, Ferland, Schaible, An Algorithm for
+    Generalized Fractional Programs (1985), for this iteration; it begins with the ratio of the equal share.
     """
     fraction = equal_share(offers)
     usable = offers.progress(fraction) > 0
@@ -425,11 +426,11 @@ def ties(own: np.ndarray | None, partner: np.ndarray | None, group: np.ndarray, 
 
 
 def _odd(number: np.ndarray, group: np.ndarray, count: np.ndarray, rings: int) -> tuple[np.ndarray, np.ndarray]:
-    """Odd-set constraints: index pairs (row, sum), and the limit of each row.
+    """Return odd-set constraints: index pairs (row, sum), and the limit of each row.
 
     A sum is the total fraction of time that the jobs of one label spend paired with each other.  With an odd number n
-    of jobs, one is always unpaired, so the sum is at most n - 1.  If several sums cover the same jobs (under labels
-    that differ otherwise, such as by device type), one row bounds their total.
+    of jobs, one job is always unpaired, so the sum is at most n - 1.  If several sums are for the same jobs (under
+    different labels, such as one per device type), one row bounds the total of these sums.
     """
     members: list[dict[int, None]] = [{} for _ in range(rings)]
     for ring, one in zip(number.tolist(), group.tolist(), strict=True):

@@ -1,8 +1,8 @@
 """Base of schedulers that choose a place once, when a task becomes ready.
 
-A *line* is the queue of one accelerator, of the cores of a node, or of all devices of a type.  It has the estimated
-time at which each of its lanes (cores, GPUs, or twelfths of a GPU where there are fractions) will have served its
-assigned tasks.  A gang is in the lines of all its devices and starts when it is at the head of each.
+A *line* is the queue of one accelerator, of the cores of a node, or of all devices of a type.  For each of its lanes
+(cores, GPUs or, if tasks use fractions, twelfths of a GPU) it stores the estimated time at which all assigned tasks
+will have been served.  A gang is in the lines of all its devices and starts when it is at the head of each.
 """
 
 from collections.abc import Callable, Iterator, Sequence

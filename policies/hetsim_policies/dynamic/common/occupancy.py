@@ -43,10 +43,11 @@ MAX_MODES = 256  # maximum number of modes with cached first times of nodes
 class Occupancy:
     """Resources of each node that running tasks occupy, until their expected ends.
 
-    It persists between rounds: it is notified of starts; tasks that end when expected change nothing, and a node is
-    recomputed only if a task ended at another time or overran.  If ends may move, or something was started without
-    notification (batches), it is recomputed on every use.  Without fractions of accelerators the room on a node can
-    only grow from now on, so one time per mode says when the node will have room for it (`by_first_time`).
+    The data persist between rounds: starts are added, tasks that end when expected change nothing, and a node is
+    recomputed only if a task ended at another time or overran.  If expected ends may change, or launches start without
+    notification (batches), all nodes are recomputed on every use.  Without fractions of accelerators the free capacity
+    of a node only grows from now on, so one time per mode is enough: when the node will have room for the mode
+    (`by_first_time`).
     """
 
     def __init__(self, view: View):

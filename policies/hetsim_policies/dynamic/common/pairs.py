@@ -1,7 +1,8 @@
 """Two jobs on one accelerator: possible pairs and modes (`sharing`, `gandiva`).
 
 Either both jobs occupy fractions of the accelerator, or the accelerator has `streams: 2` and time slices.  With time
-slices each job may use all of it; the slowdown of both is measured (`pairs` of its sharing) or follows from the slices.
+slices each job may use the whole accelerator; the slowdowns of both jobs are measured (`pairs` of the accelerator's
+`sharing`) or follow from the slices.
 """
 
 import math

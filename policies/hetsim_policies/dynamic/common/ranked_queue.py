@@ -1,7 +1,8 @@
 """Waiting tasks in the order of a score of their columns (features).
 
-The order is valid until `rescore`; new tasks are inserted.  Cost: O(1) per new or removed task, and its insertion among
-the first tasks; a ranking is some operations on columns (nanoseconds per task), and sorts only the first tasks.
+The order is valid until `rescore`; new tasks are inserted.  Cost: O(1) per new or removed task, plus the insertion of a
+new task among the first tasks; a ranking takes some operations on columns (nanoseconds per task), and sorts only the
+first tasks.
 """
 
 from bisect import bisect_left, insort

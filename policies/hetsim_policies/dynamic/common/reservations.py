@@ -2,8 +2,8 @@
 
 It is computed from the cluster, the running tasks until their expected ends, and the reservations made so far.
 Reference: the profile of conservative backfilling in Mu'alem and Feitelson (2001), here one per node.
-Cost: nodes are visited by the first time with room next to running tasks, until one has room; on nodes with
-reservations a visit takes a pass over the spans.
+Cost: nodes are visited in the order in which running tasks leave room, until a node has room; on a node with
+reservations a visit takes a pass over its spans of constant free resources.
 """
 
 import math
@@ -82,8 +82,8 @@ class FreeProfile:
     def could_start(self, task: Task) -> bool:
         """Return True if a reservation for the task could begin now.
 
-        Exact except for tasks with transfers, gangs across nodes and partition limits.  Cost: a pass over the nodes
-        with room now, once per mode after a change.
+        The answer is exact except for tasks with transfers, gangs across nodes and partition limits.  Cost: a pass over
+        the nodes with room now, once per mode after a change.
         """
         return any(
             self._view.now + task.estimates[position] * (1.0 - task.done) <= self.open_until(task.modes[position])

@@ -2,17 +2,17 @@
 
 Decides when, in which mode and where.  A subclass computes the fraction of time that each job should run in each of its
 modes.  At the beginning of each round the pairs of job and mode that lag most get the devices, and other running jobs
-are stopped with their work kept.
-With `ratio` the most urgent pair has the largest time due / time received, as in Narayanan et al.,
-Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI 2020); both are summed over
-the job's life, so that no history is lost when fractions change.  With `deficit` it has the largest difference.
-Bounds: for jobs of equal width on one type, with `deficit`, none of n jobs ever lags by more than 1 + ln n rounds
-behind its fractions (Adler, Berenbrink, Friedetzky, Goldberg, Goldberg, Paterson, A Proportionate Fair Scheduling Rule
+are stopped with their work kept.  With rule `ratio` the most urgent pair has the largest time due / time received, as
+in Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI 2020);
+both times are summed over the job's life, so that no history is lost when fractions change.  With rule `deficit` it has
+the largest difference of the two times.
+Bounds: for jobs of equal width on one type, with `deficit`, each of n jobs is at most 1 + ln n rounds behind its
+fractions at any time (Adler, Berenbrink, Friedetzky, Goldberg, Goldberg, Paterson, A Proportionate Fair Scheduling Rule
 with Good Worst-case Performance, SPAA 2003, show ln n up to a constant).  No such bound is known for gangs, for several
 types (no job runs on two types at a time), and for `ratio`.
-Within a round free devices are given to waiting jobs in the same order, in any of their modes that fits, unless the
-policy keeps devices idle.  With `mid_round: false`, as in the simulators of Gavel and Shockwave, free devices are idle
-until the round ends and new jobs wait for the next one; a round ends early if nothing runs.
+Within a round, waiting jobs start on free devices in the same order, in any of their modes that fits, unless the policy
+keeps devices idle.  With `mid_round: false`, as in the simulators of Gavel and Shockwave, free devices are idle until
+the round ends, and new jobs wait for the next round; a round ends early if no job runs.
 Weakness: every switch costs a save and a restore, so a round should be long compared with these; a job that has
 computed for less than half a round since its start is not stopped.  Estimates are trusted.
 Cost: once a round, a sort of all jobs, a pass over the nodes for each switched job, and the subclass's program; within

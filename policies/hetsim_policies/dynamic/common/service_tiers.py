@@ -1,8 +1,8 @@
 """Quality of service (QOS): tiers with priority, limits and preemption.
 
-It has Slurm's MaxJobsPerUser, MaxTRESPerUser, GrpJobs, GrpTRES, Preempt, PreemptMode and PreemptExemptTime.  The tier
-of a task is its label `qos`, or its class without that label.  A job that waits because of a limit of its tier does not
-block the jobs behind it.
+Supported are Slurm's MaxJobsPerUser, MaxTRESPerUser, GrpJobs, GrpTRES, Preempt, PreemptMode and PreemptExemptTime.  The
+tier of a task is its label `qos`, or its class without that label.  A job that waits because of a limit of its tier
+does not block the jobs behind it.
 """
 
 from typing import Annotated, Literal
@@ -20,8 +20,8 @@ Jobs = Annotated[int, Field(ge=1)]
 class Tier(BaseModel):
     """One tier of service: its priority and limits.
 
-    priority: its priority factor, from 0 to 1.  max_jobs, max_gpus: limits on running jobs and their GPUs in total;
-        with `_per_user`, those of each user.  preempts: tiers whose running jobs it may preempt.  preempt_mode: a
+    priority: priority factor of the tier, from 0 to 1.  max_jobs, max_gpus: limits on running jobs and their GPUs in
+        total; with `_per_user`: for each user.  preempts: tiers whose running jobs it may preempt.  preempt_mode: a
         preempted job of this tier begins again (requeue), or keeps its work (suspend).  exempt: seconds that a job of
         this tier runs before it can be preempted.
     """

@@ -1,24 +1,25 @@
 """Rounds with pairs: two jobs on the same devices, as a linear program decides.
 
-This adds to `rounds` what Gavel calls space sharing.  A job may run in a mode alone, or next to a partner at the speed
-measured for their classes (`sharing: pairs` of the device type, as read from `gavel_gpus`); equally wide gangs count as
-pairs of jobs do.  The program chooses among both.  A pair counts once against the devices, each job runs for at most
-the whole time, alone or not, and two jobs that cannot share have no fraction.  A job's time is counted separately for
-running alone and next to each label, as its speed depends on the partner; so no history is lost when partners change.
-In a round the most urgent way (mode and partner label) is served first; if it has a partner label, the partner is the
-most urgent job of that label whose own way has this job's label as partner, and both are placed together.  A job whose
-partner ends within a round continues alone; waiting jobs start within a round only on empty devices.
+This adds to `rounds` what Gavel calls space sharing.  In a mode a job may run alone, or share its devices with a
+partner, at the speed measured for the two classes (`sharing: pairs` of the device type, as read from `gavel_gpus`).
+Gangs may share devices with gangs of equal width.  The program decides the fraction of time of each possibility: a pair
+occupies its devices once, and the fractions of a job sum to at most 1.  The time that a job has received is counted
+separately for running alone and next to each label of partners, as its speed depends on the partner.  In a round,
+combinations of job, mode and partner label are served in order of urgency.  If a combination has a partner label, the
+partner is the most urgent job of that label that in turn has this job's label as partner, and both jobs are placed
+together.  A job whose partner ends within a round continues alone; waiting jobs start within a round only on empty
+devices.
 Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI
-2020), section 3.1.  Gavel has one fraction per pair of jobs; here the same optimum has fewer columns: see `ties`.
-Bounds: if every job is always alone or always next to one other job, on one type with equal widths, a pair takes turns
-as one job does, and with `deficit` none of n jobs lags by more than 1 + ln n rounds (see `rounds`).  Otherwise there is
-no bound: the program ignores some constraints on pairs (see `ties`), and ways are chosen greedily.  In samples of eight
-jobs on two types that always run in pairs, each job made at least 0.8 of its promised progress, in half of the samples
-more than 0.97; a job without a present partner runs alone.
-Weakness: progress is not guaranteed, so an equal share is not guaranteed either.  The program ignores that two jobs
-need host memory and cores simultaneously: if these do not suffice, one of the pair runs.  Only whole devices by time
-slices (`streams: 2`) are shared.  Cost: programs of jobs × labels columns (128 jobs of 26 classes on three types:
-7,000; 0.02 s if jobs of a class are equal, 0.2 s if all differ), and a sort of all ways with a fraction, per round.
+2020), section 3.1.  Gavel's program has a column per pair of jobs; this one has fewer columns and the same optimum (see
+`ties`).
+Bounds: if every job always runs alone or always with the same partner, on one type with equal widths, the bound of
+`rounds` holds with `deficit`.  Otherwise there is no bound, since the program ignores some constraints on pairs (see
+`ties`) and combinations are chosen greedily.  In samples of eight jobs on two types that always run in pairs, each job
+made at least 0.8 of its promised progress, in half of the samples more than 0.97.
+Weakness: progress is not guaranteed, not even that of an equal share.  The program ignores that the jobs of a pair need
+host memory and cores simultaneously: if these do not suffice, only one of the two runs.  Only whole devices are shared,
+by time slices (`streams: 2`).  Cost: programs of jobs × labels columns (128 jobs of 26 classes on three types:  7,000;
+0.02 s if jobs of a class are equal, 0.2 s if all differ), and a sort of all combinations with a fraction, per round.
 """
 
 import math
@@ -169,7 +170,7 @@ class PairRoom(RoundRoom):
 
 
 class SideBySideScheduler(RoundScheduler):
-    """Base of policies of time fractions, for single jobs or also pairs.
+    """Base of policies of time fractions, with or without pairs of jobs.
 
     pairs: two jobs may share devices if their slowdowns were measured; they do not share otherwise.
     threshold: pairs count only if the sum of both speeds, each relative to running alone, is greater.
@@ -365,9 +366,9 @@ def takes_pairs(kind: DeviceType) -> bool:
 class Labels:
     """Numbered labels of all jobs so far, and which labels may share devices.
 
-    threshold: two labels may share if the sum of both speeds, each relative to running alone, is greater.  With 1
-        nothing is lost: a pair with a sum of at most 1 gains nothing over taking turns alone, and needs as many
-        devices.
+    threshold: two labels may share if the sum of both speeds, each relative to running alone, is greater.  A threshold
+        of 1 excludes no useful pair: two jobs with a sum of at most 1 progress at least as fast if they use the devices
+        in turn.
     """
 
     def __init__(self, threshold: float = 1.0):

@@ -62,8 +62,8 @@ class Fields:
     def need(self, mode: Mode) -> tuple[int, int] | None:
         """Return the packed demand of a launch on this node alone, and its `mask`.
 
-        With mask 0 the launch fits if at least this amount is free.  None if it never fits, or takes fractions of
-        accelerators.
+        With mask 0 the launch fits if at least this amount is free.  Return None if the launch never fits, or if it
+        needs fractions of accelerators.
         """
         if (need := self.needs.get(mode)) is None and mode not in self.needs:
             plain = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole_devices)
@@ -229,7 +229,7 @@ class Timeline:
         return windows
 
     def first_time(self, mode: Mode, now: float) -> float:
-        """Time at which the mode first has room; inf if never.
+        """Return the time at which the mode first has room; inf if never.
 
         This assumes that free capacity only grows from now on.  For a mode that needs part of a GPU all windows are
         searched, without this assumption.

@@ -1,7 +1,7 @@
 """Groups of devices: members, waiting and running tasks, and predicted waits.
 
-Groups are the device types, nodes, racks or sets of a given number of nodes.  The tasks of a *kind* have one class and
-one demand; a plan is made by kinds.
+Groups are the device types, nodes, racks or sets of a given number of nodes.  A *kind* is the set of tasks of one class
+with equal demands; plans assign shares of kinds.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -259,12 +259,12 @@ SLACK = 1e-6  # relative slack of the second program over the value of the first
 
 
 def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, fill: float = FILL) -> np.ndarray:
-    """Share of each class (row) on each device type (column); rows sum to 1 or 0.
+    """Return the share of each class (row) on each device type; rows sum to 1 or 0.
 
     work: device-seconds of all tasks of a class on a type, inf if they cannot run there; lanes: number of devices of
         each type.
-    fill: fraction of an epoch up to which loads need not be balanced; 0: minimize the end of all work, inf: each class
-        runs where it takes least time.
+    fill: loads below this fraction of an epoch need not be balanced; 0: minimize the end of all work; inf: each class
+        runs where it takes the shortest time.
     """
     possible = np.where(lanes > 0, work, np.inf)
     share = np.zeros(work.shape)
@@ -309,8 +309,8 @@ def min_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.nd
 def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
     """Split classes over two types by dual approximation, each class as PARTS tasks.
 
-    Each type counts as one machine.  A guessed end below `unhurried` is raised to it: the second type is then filled by
-    speedup while that gains (`two_sides.fill`).
+    Each type counts as one machine.  Guesses of the end are at least `unhurried`: the second type gets tasks by speedup
+    while this shortens their time (`two_sides.fill`).
     """
     from hetsim_policies.static.dual_approximation import solve
     from hetsim_policies.static.two_sides import by_speed_up, fill
@@ -346,10 +346,10 @@ def apportion(count: int, share: Sequence[float]) -> list[int]:
 
 
 class Turns:
-    """Assigns tasks to groups so that shares are met at every moment (Tijdeman 1980).
+    """Assigns tasks to groups in given shares, at every moment (Tijdeman 1980).
 
-    A group may get a task while it is less than one task ahead of its share.  Of these groups, the one whose next task
-    is due first gets it; at ties, the group number `first` or the next after it.
+    A group may get a task if it is less than one task ahead of its share.  Of these groups, the group whose next task
+    is due first gets the task; at ties, the group with the next number from `first` on.
     """
 
     def __init__(self, share: dict[int, float], first: int = 0):

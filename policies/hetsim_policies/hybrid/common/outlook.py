@@ -1,7 +1,7 @@
-"""The outcome of a fork as one number: a mean over tasks unfinished at the fork.
+"""The outcome of a fork as one number: a mean over tasks unfinished when it began.
 
-Tasks that have not ended at the end of the fork count as if they continued, or began, then in their fastest mode;
-their energy and cost are counted in the mode in which they run, or else in their cheapest mode.
+Tasks that have not ended at the end of the fork count as if they then continued, or began, in their fastest mode; their
+energy and cost are counted in the mode in which they run, or else in their cheapest mode.
 """
 
 import math
@@ -35,7 +35,7 @@ def check_objective(objective: Objective, problem: PlanProblem) -> None:
 
 
 def mean_of(record: Record, objective: Objective, now: float) -> float:
-    """Mean of an objective over tasks unfinished at the fork (at least one).
+    """Return the mean of an objective over one or more tasks unfinished at the fork.
 
     Objectives: response (seconds from arrival to the end), slowdown (response / shortest estimated time),
     deadline_misses (share of tasks with a deadline that miss it), energy (joules above idle), cost (price × time of the

@@ -1,4 +1,4 @@
-"""A part of the cluster as if it were all: the view of a group's scheduler.
+"""A part of the cluster as if it were the whole: the view of a group's scheduler.
 
 A part is some nodes and some device types.  Placements use only these; times, data and random numbers are those of the
 run.  Cost: that of the cluster's view, but `options`, `nodes.fitting` and `nodes.candidates` filter results for the
@@ -180,8 +180,8 @@ HIDDEN = DeviceType("cores of another group", kind="cpu")
 class PartOfCluster(Cluster):
     """A cluster with the same node numbers that has only the part's devices.
 
-    If a part has accelerators of a node but not its cores, the cores only host launches, and have a type on which
-    nothing runs.
+    If a part has accelerators of a node but not its cores, the cores only host launches; they have a device type on
+    which no task can run.
     """
 
     def __init__(self, whole: Cluster, mask: int | None, types: Mapping[DeviceType, None]):

@@ -1,7 +1,7 @@
 """Lanes, their steps and expected ends: the data of `plan_and_repair`.
 
-A *lane* is a core or an accelerator; it has the unstarted steps of the plan for it, in order.  All steps together also
-have the order of the plan, in which every step follows those it waits for.
+A *lane* is a core or an accelerator, with its unstarted steps of the plan in order.  In the order of the whole plan,
+every step follows the steps for which it waits.
 """
 
 import heapq
@@ -124,7 +124,7 @@ class Experience:
 class Board:
     """The remaining plan by lane (core or GPU): the base of `plan_and_repair`.
 
-    Results are cached by lane until something changes there, so that the cost of an event hardly grows with the lanes.
+    Results are cached by lane until the lane changes, so the cost of an event hardly grows with the number of lanes.
     Cost: O(lanes of a step) to add, start and remove it; a forecast is one pass over the steps and their predecessors.
     """
 
@@ -378,8 +378,8 @@ class Board:
     def forecast(self, view: View) -> LaneForecast:
         """Forecast all lanes (cores or GPUs); a task on a lane that is down never ends.
 
-        If no step depends on another lane, only lanes are updated that have changed, or whose running step should have
-        ended since; the last forecast is changed in place.
+        If no step depends on another lane, the last forecast is changed in place, and only for lanes that have changed
+        or whose running step should have ended since.
         """
         self.changes = 0
         if not self.separable(view):
@@ -483,7 +483,7 @@ class Board:
         return soonest
 
     def restartable(self, kind: DeviceType, view: View, rounding: float) -> list[tuple[float, PlannedJob]]:
-        """Return running tasks that might end sooner on this type, with their ends.
+        """Return the running tasks that might end sooner on this type, and their ends.
 
         A restart takes at least the task's compute time on the type, so only tasks with more time left are returned.
         The other tasks are not checked again until they are late.
@@ -520,9 +520,9 @@ class Board:
 class Movable:
     """Waiting steps that could end sooner on an idle core or GPU of a type.
 
-    It is valid only in a steady run.  There the end of a step on the idle lane grows with time, and the end on its own
-    lane is constant while that lane is unchanged.  So a step that is dropped returns only after its own lane has
-    changed.
+    The set is valid only in a steady run, where the end of a step on the idle lane grows with time, while its end on
+    its own lane is constant until that lane changes.  So a step that was removed from the set returns only after its
+    own lane has changed.
     """
 
     def __init__(self, kind: DeviceType, loaded: dict[int, PlannedLane]):

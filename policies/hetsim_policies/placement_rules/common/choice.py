@@ -94,10 +94,10 @@ def first_across(task: Task, modes: Sequence[Mode], view: View) -> Placement | N
 
 
 def taking(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
-    """Mask of the accelerators with the share and memory that a mode needs.
+    """Return a mask of accelerators with the share and memory that a mode needs.
 
-    Rows are `nodes`, columns are positions of accelerators.  The engine decides finally (`view.fits`): this ignores
-    slices of a GPU.
+    Rows are `nodes`, columns are positions of accelerators.  The mask ignores slices of a GPU; the final check is the
+    engine's (`view.fits`).
     """
     single = view.nodes.accelerators
     of_type = single.kind[nodes] == single.types.index(mode.type.name)

@@ -1,10 +1,11 @@
 """The expected fragmentation of a node's GPUs, and its increase by a task.
 
 F_n = Σ_m p_m F_n(m) for request types m of probability p_m: F_n(m) is all of node n's free GPU share if request m does
-not fit there or needs no GPU, else the free share on GPUs that have less free than m needs of one GPU.  This is the
-definition in the paper; the metric `fragmentation` of results differs in one point: for a request without GPU that
-fits, F_n(m) is 0.  A task counts with its first accelerator mode and the modes of other accelerator types with the same
-demand, any of which it can use; a task without accelerator modes counts with its first mode.
+not fit there or needs no GPU; otherwise it is the free share of those GPUs whose free share is less than m needs of one
+GPU.  This is the definition in the paper; the metric `fragmentation` of results differs in one point: for a request
+without GPU that fits, F_n(m) is 0.  The request of a task is the demand of its first accelerator mode, usable on each
+accelerator type for which the task has a mode of equal demand; without accelerator modes it is the demand of its first
+mode.
 """
 
 import math
@@ -76,7 +77,7 @@ class NodeStates:
 class Mix:
     """A mix of requests with frequencies, against which fragmentation is measured.
 
-    typical: use only the most frequent requests that together make this share of all.
+    typical: use only the most frequent requests, up to this share of all requests.
     memory: True if requests include host memory.
     """
 

@@ -2,8 +2,9 @@
 
 A node where a task fits has an integer score of 0 to 100.  The node of highest score is chosen, at ties the one with
 the smallest name; names are random in each run, as their simulator puts a random number before each name.  A fraction
-is placed on the fullest of the node's GPUs that fits (with `random` on any of them, with `fgd` on the first of the best
-score); whole GPUs are the first idle ones.  Integer scores make many nodes equal, so the random names decide.
+of a GPU is placed on the node's fullest GPU with enough room (with `random` on any GPU with enough room, with `fgd` on
+the first GPU of the best score); demands for whole GPUs get the first idle GPUs.  Integer scores make many nodes equal,
+so the random names decide.
 
 Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent (USENIX ATC 2023), and its simulator (hkust-adsl/kubernetes-scheduler-simulator).

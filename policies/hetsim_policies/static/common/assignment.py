@@ -1,18 +1,19 @@
 """Assignment of sequential tasks to places as an LP or MIP with added constraints.
 
 A *site* is a set of equal lanes (cores or GPUs) to which a task is assigned: all lanes of a type, the cores of one
-node, one accelerator, or one lane.  With x[j, s] the fraction of task j on site s, t[j, s] its time there and c[s] the
-number of lanes of the site:
+node, one accelerator, or one lane.  Let x[j, s] be the fraction of task j on site s, t[j, s] its time there, and c[s]
+the number of lanes of site s:
 
     minimize T     with  Σ_s x[j, s] = 1             every task is somewhere
                          Σ_j t[j, s] x[j, s] ≤ c[s] T   no site works longer than T
                          start[j] ≥ arrival[j],  start[i] + Σ_s t[i, s] x[i, s] ≤ start[j]  for i before j,
                          start[j] + Σ_s t[j, s] x[j, s] ≤ T      (with a graph, arrivals or sites of several lanes)
 
-Every schedule satisfies these rows with T its makespan, so the minimum T is a lower bound on all schedules; the minimum
-of the relaxation (0 ≤ x ≤ 1) is computed from its dual prices, so it is a valid bound whatever the solver's tolerances.
-Additional constraints are linear too: `Together`, `Apart`, `Pin`, `Cap`, `Before`; `Fuse` is `Together` in the program,
-and an order in the list schedule made from it.  The program ignores transfers unless a `Cap` includes them.
+Every schedule satisfies these rows if T is its makespan, so the minimum T is a lower bound on the makespan of all
+schedules.  The minimum of the relaxation (0 ≤ x ≤ 1) is computed from its dual prices, so it is a valid bound whatever
+the solver's tolerances.  The constraints that can be added are linear too: `Together`, `Apart`, `Pin`, `Cap`, `Before`
+and `Fuse` (in the program like `Together`; the list schedule made from its solution also runs the fused tasks one after
+the other).  The program ignores transfers unless a `Cap` includes them.
 References: the program is that of Lenstra, Shmoys and Tardos, Approximation Algorithms for Scheduling Unrelated
 Parallel Machines (1990), with paths as in Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with Precedence Constraints
 on Hybrid Multi-core Machines (2015); the bound from approximate prices is that of Neumaier and Shcherbina, Safe Bounds
@@ -185,9 +186,10 @@ class AssignmentProgram:
 
     times[j, s]: inf if a task cannot run there.  Without constraints `unit` is the makespan of some schedule, so the
     optimum is at most 1.
-    longest: add a row for each task, that its time is at most T; redundant with single-lane sites or start variables.
-    frugal: weight of the mean work of a lane (core or GPU) in the objective, so that among equal makespans the least
-        work is preferred; with 0 (as for bounds) any of the optima may be returned.
+    longest: add a row for each task: its time is at most T (redundant if sites have one lane or there are start
+        variables).
+    frugal: weight in the objective of the mean work per lane (core or GPU), so that among solutions of equal makespan
+        one of minimum work is preferred; with 0 (as for bounds) any of these solutions may be returned.
     """
 
     def __init__(
@@ -363,7 +365,7 @@ def ordered(
     instance: Instance, sites: Sequence[LaneSite], site_of: np.ndarray, constraints: Sequence[Constraint] = (),
     traffic: Traffic | None = None,
 ) -> Schedule:  # fmt: skip
-    """List schedule of assigned tasks: idle devices start the most urgent ready task.
+    """List-schedule assigned tasks: an idle device starts its most urgent ready task.
 
     The most urgent task has the longest path to the end of the graph (upward rank, with mean transfers if `traffic`
     is given); without a graph it is the longest task.  Fused tasks take the list position of their first task.

@@ -2,9 +2,9 @@
 
 `area_bound` ≤ `linear_bound` ≤ the bound of `dual_approximation` ≤ the optimum, and `area_bound` ≤ `released_bound`
 ≤ the optimum with release times.  `p` are the CPU times and `q` the GPU times, as arrays; inf if a task cannot run.
-Reference: the area bound with tasks split over both sides is that of Agullo, Beaumont, Eyraud-Dubois and Kumar, Are
+Reference: the area bound with tasks split over CPUs and GPUs is that of Agullo, Beaumont, Eyraud-Dubois and Kumar, Are
 Static Schedules so Bad? (2016); the pruning of impossible pairs is that of Lenstra, Shmoys and Tardos (1990).
-Cost: one sort by p/q; then O(n) for the area bound, and O(n) for each of about 30 guesses of the linear one.
+Cost: one sort by p/q; then O(n) for the area bound, and O(n) for each of about 30 guesses of the linear bound.
 """
 
 import heapq
@@ -18,8 +18,9 @@ TOLERANCE = 1e-9  # Relative slack of comparisons with a guess, so that rounding
 def area_bound(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
     """The minimum T with Σ p_j x_j ≤ mT and Σ q_j (1 - x_j) ≤ kT for some 0 ≤ x_j ≤ 1.
 
-    Proof: a schedule of length T satisfies both, as a device is busy for at most T.  The minimum T is found by filling
-    the GPUs by decreasing p/q: this saves a given CPU area with the least GPU area.
+    Here x_j is the fraction of task j on the m CPUs, and 1 - x_j its fraction on the k GPUs.  Proof: a schedule of
+    length T satisfies both inequalities, as a device is busy for at most T.  The minimum T is found by assigning tasks
+    to the GPUs by decreasing p/q: this order saves a given CPU area with the minimum GPU area.
     """
     order = by_gain(p, q)
     p, q = p[order], q[order]
@@ -44,9 +45,9 @@ def area_bound(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
 def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float = 1e-7) -> float:
     """Minimum T for which `relaxation` has a solution, rounded down.
 
-    Proof: in a schedule of length T no task runs where it alone takes longer than T.  So the areas of such a schedule
-    satisfy the program of T, which excludes these pairs.  If the program of T has no solution, there is no schedule of
-    length T, and none of a smaller length, whose program has fewer pairs and less area.
+    Proof: in a schedule of length T no task runs on a side (CPU or GPU) where it takes longer than T.  So the areas of
+    the schedule satisfy the program of T, which excludes these pairs of task and side.  If the program of T has no
+    solution, there is no schedule of length T, nor of a smaller length, which allows fewer pairs and less area.
     """
     low = longest_task(p, q, m, k)
     if np.isinf(low):
@@ -76,12 +77,12 @@ def longest_task(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
 def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.ndarray, evaluations: int = 64) -> float:
     """A lower bound with release times r_j, counted from 0.
 
-    It is the maximum over j of r_j + min(p_j, q_j), and over r of r + the area bound of the tasks released at r or
-    later.
+    It is the larger of two maxima: over tasks j of r_j + min(p_j, q_j), and over release times r of r + the area bound
+    of the tasks released at r or later.
 
-    The area bound falls as r grows.  So between two release times r + area bound is at most the later time plus the
-    area bound of the earlier time, and intervals that cannot exceed the best value are skipped.  At most `evaluations`
-    area bounds are computed; with fewer the result is lower, but valid.
+    The area bound falls as r grows.  So for any r between two release times, r + area bound is at most the later
+    release time plus the area bound at the earlier one; intervals in which this does not exceed the best value so far
+    are skipped.  At most `evaluations` area bounds are computed; with fewer the result is lower, but valid.
     """
     if not len(p):
         return 0.0
@@ -113,8 +114,8 @@ def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.nda
 class Relaxation:
     """The linear program's solution for a guess of the makespan, if it has one.
 
-    `cpu` and `gpu` mark tasks that run there in every schedule of the guess's length; the others are `free`.  `cut`
-    marks tasks that the relaxed optimum puts entirely on the GPUs.
+    `cpu` and `gpu` mark the tasks that run on that side in every schedule of the guess's length; the other tasks are
+    `free`.  `cut` marks the tasks that the relaxed optimum puts entirely on the GPUs.
     """
 
     cpu: np.ndarray
@@ -139,9 +140,9 @@ def relaxation(
 ) -> Relaxation | None:
     """Minimize CPU area Σ p_j x_j with GPU area ≤ kλ; None if it exceeds mλ.
 
-    λ is the guess; no task runs where it takes longer than λ.  A continuous knapsack: the GPUs are filled by decreasing
-    p/q.  If moving a task alone to the other side would raise the optimum above mλ, the task is fixed (its reduced
-    cost: the sensitivity of the linear program).
+    λ is the guess; no task runs where it takes longer than λ.  The program is a continuous knapsack: tasks are assigned
+    to the GPUs by decreasing p/q.  A task is fixed to its side if moving it to the other side would raise the optimum
+    above mλ (this increase is its reduced cost).
     """
     order = by_gain(p, q) if order is None else order
     limit = guess * (1 + TOLERANCE)

@@ -1,13 +1,13 @@
 """Local search for any assignment planner: shorten the lane that ends last.
 
-The longest lane is the core or GPU that ends last.  While a change makes it shorter and no other lane as long, the best
-such change is made:
+The longest lane is the core or GPU that ends last.  As long as some change makes this lane shorter and no other lane as
+long as it was, the best of these changes is made:
     move    a task of the longest lane is moved to another lane
     swap    a task of the longest lane is exchanged with a task of another lane
     chain   a task of the longest lane is moved to another lane, and a task there to a third lane
-The search ends at a local optimum of all three, at a makespan that is `enough`, or after a maximum number of task
-pairs.  It restarts from a local optimum `rounds` times, each after tasks of the longest lane and of some others were
-moved to suitable lanes, and keeps the best: iterated local search.
+The search ends when none of the three changes improves the schedule, when the makespan is `enough`, or after a maximum
+number of pairs of tasks.  It is restarted `rounds` times (iterated local search): some tasks of the longest lane and of
+other lanes are moved to suitable lanes, the search runs again, and the best schedule is kept.
 Reference: moves and swaps for R||Cmax as in Glass, Potts, Shade, Unrelated Parallel Machine Scheduling Using Local
 Search (1994); ejection chains: Glover (1996); the restarts: Lourenço, Martin, Stützle, Iterated Local Search (2003).
 Cost: O(tasks of the longest lane × n + n lanes) per change, vectorized.
@@ -62,8 +62,8 @@ class DescentLanes:
 def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.ndarray | None = None) -> int:
     """Descend in place to a local optimum; return the number of pairs examined.
 
-    prices: value of a second of each type, by which other changes are compared if no change shortens the longest lane
-        (core or GPU).
+    prices: value of a second on each device type.  If no change shortens the longest lane (core or GPU), changes on
+        other lanes are compared by the value of the work that they save.
     """
     size = len(lanes.lane)
     looked = turn = 0
@@ -116,10 +116,10 @@ def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: floa
 def _cheaper_change(
     lanes: DescentLanes, prices: np.ndarray, goal: float, first: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """Return the moves from one device that save most work, and the next device.
+    """Return the moves from one lane that save most work, and the next lane to try.
 
     Lanes are tried from `first` on; no lane may become too long.  The change does not shorten the longest lane, but
-    makes room for changes that do.
+    makes room for changes that shorten it.
     """
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows, count = np.arange(len(lane)), len(load)
@@ -171,7 +171,8 @@ def improved(
     """Return each task's core or GPU after descents that never lengthen the makespan.
 
     enough: a makespan that need not be improved, such as a lower bound.
-    others: alternative lanes of tasks, from which a descent of half the effort starts too; the best of all continues.
+    others: alternative assignments of tasks to lanes; a descent of half the effort starts from each of them, too, and
+    the best result is improved further.
     """
     if not len(lane):
         return lane
@@ -208,10 +209,11 @@ def is_additive(instance: Instance) -> bool:
 def descended(
     instance: Instance, schedule: Schedule, enough: float | None = None, others: Sequence[Schedule] = ()
 ) -> Schedule:
-    """Return the schedule after descents, longest first on each device, if better.
+    """Return the schedule improved by descents, with the longest tasks first per lane.
 
-    The given schedule is returned if tasks arrive at different times, have predecessors or share items, since then more
-    than the sum of times matters.  others: schedules from which a descent starts too.
+    The given schedule is returned if descents do not improve it, or if tasks arrive at different times, have
+    predecessors or share items: then the makespan is not only a sum of times.  others: schedules from which a descent
+    starts too.
     """
     tasks = instance.problem.tasks
     if not is_additive(instance):

@@ -1,13 +1,12 @@
 """Order tasks with overlapping upload, compute, download: 3-machine flow shop.
 
 Johnson's rule (Optimal Two- and Three-Stage Production Schedules with Setup Times Included, 1954): jobs that are
-shorter on the first machine than on the second come first, by increasing time there, then the others by decreasing time
-on the second.  It is optimal for two machines, that is without downloads or without uploads, if there are enough
-streams; for three, with upload + compute as the first time and compute + download as the second, it is optimal if no
-compute stage is longer than the shortest upload, or none is longer than the shortest download.  With few streams,
-releases or a graph nothing is proven: the order is adopted only if the timetable of the lane (core or GPU) becomes
-shorter.
-Cost: O(k log k) for k tasks on a lane, and their timetable.
+shorter on the first machine than on the second come first, by increasing time on the first machine; the other jobs
+follow by decreasing time on the second.  The rule is optimal for two machines, that is without downloads or without
+uploads, if there are enough streams.  For three machines it is used with upload + compute as the first time and compute
++ download as the second.  This is optimal if no compute stage is longer than the shortest upload, or none is longer
+than the shortest download.  With few streams, releases or a graph nothing is proven: the order is adopted only if the
+timetable of the lane (core or GPU) becomes shorter.  Cost: O(k log k) for k tasks on a lane, and their timetable.
 """
 
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,8 @@
 The longest of `Paths` ≤ `graph_bound` ≤ the optimum; `graph_bound` ≤ the program of `hlp` ≤ the optimum.
 `times[j, t]` is the time of task j on each of the `counts[t]` lanes of type t, inf if it cannot run.  Transfers are
 ignored, which only lowers a bound.
-Reference: heads, tails and the work between them are those of the bound of Carlier, The One-Machine Sequencing
-Problem (1982), here with the area bound instead of the sum.
+Reference: the heads and tails of tasks (path lengths before and after them) and the work between are used as in
+Carlier, The One-Machine Sequencing Problem (1982), with the area bound instead of the sum of the times.
 Cost: O(n + edges), and the area bound of at most 64 release times; on three or more types one linear program.
 """
 
@@ -50,10 +50,11 @@ class Paths:
 def graph_bound(
     times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None
 ) -> float:
-    """A cheap bound on the makespan from the first arrival, by paths and areas.
+    """A fast lower bound on the makespan from the first arrival, by paths and areas.
 
-    For every r, the tasks with a path of at least r seconds before them need their area after r; and the tasks with a
-    path of at least r seconds after them need their area before the last r seconds.
+    For every r: the tasks with a path of at least r seconds before them cannot start in the first r seconds, so the
+    makespan is at least r plus their area bound.  The same holds for the tasks with a path of at least r seconds after
+    them, which must end r seconds before the end.
     """
     if not len(times):
         return 0.0

@@ -5,8 +5,8 @@ one whole accelerator each); other demands are refused with a message.
 
 The time of a task on a lane is computed here for all planners: an accelerator with one stream is occupied from the
 start of a task's upload to the end of its download, so its time there is upload + compute + download.  With several
-streams the stages of different tasks overlap, and the time is that of the task's busiest engine (`pipelined`): good for
-decisions, but no bound (`stage_bound` is one).  Items that several tasks use are in `traffic`.
+streams the stages of different tasks overlap, and the time used is that of the task's longest stage (`pipelined`).  It
+is good for decisions but gives no bound; `stage_bound` gives a bound.  Items that several tasks use are in `traffic`.
 """
 
 import heapq
@@ -33,11 +33,11 @@ class Instance:
     """n sequential tasks and the lanes (cores or GPUs) of T device types.
 
     `time[j, t]` is the estimated time for which task j occupies a lane of type t (inf: cannot run there), `mode[j, t]`
-    the position of that mode in its shape (-1: none).  `up`, `compute` and `down` are its stages on idle links.
-    `lanes[t]` are the names of the type's lanes.  Types are in the order of the cluster, cores first.  In mid-run
-    `free[t]` has the time when each lane of the type can start its first task (without lanes that are down); None if
-    all lanes are free from the start.  A planner that ignores it plans as if all lanes were free immediately, which
-    gives a valid but worse plan.
+    the position of the mode used in the list of the task's modes (-1: none).  `up`, `compute` and `down` are its stages
+    on idle links.  `lanes[t]` are the names of the type's lanes.  Types are in the order of the cluster, cores first.
+    If planning happens during a run, `free[t]` has the time when each lane of the type can start its first task (lanes
+    that are down are omitted); None if all lanes are free from the start.  A planner that ignores `free` plans as if
+    all lanes were free immediately, which gives a valid but worse plan.
     """
 
     problem: PlanProblem
@@ -281,7 +281,7 @@ def list_schedule(
     times: np.ndarray, count: int, order: Sequence[int], ready: np.ndarray | None = None,
     since: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Start and lane of tasks in order, each on the earliest free device of one type.
+    """Return start and lane of tasks, each in turn on its type's earliest free lane.
 
     Tasks not in `order` get start NaN and lane -1.  At ties the first lane is chosen.
     since: time when each lane is first free; None: 0 for all.

@@ -1,10 +1,10 @@
 """From a schedule to a plan: timetable, bounds, coverage; used by all planners.
 
-If the stages of tasks overlap on a core or GPU, its tasks are in the order of a flow shop (`flow_shop`).
-The planned makespan is that of the plan's timetable, with transfers that the planner may have ignored.  It is computed
-without the engine (`timing`).  If that is not exact, because transfers share a link or the plan has prefetches,
-`finished` uses the times of a rehearsal of the plan on the estimates.
-A planner's bound is for tasks that occupy lanes for `Instance.time`; if stages overlap it proves nothing and is
+If the stages of different tasks overlap on a lane (core or GPU), its tasks are ordered as in a flow shop (`flow_shop`).
+The planned makespan is that of the plan's timetable, with transfers that the planner may have ignored.  `timing`
+computes the timetable without the engine.  If that timetable is not exact, because transfers share a link or the plan
+has prefetches, `finished` uses the times of a rehearsal of the plan on the estimates.
+A planner's bound assumes that tasks occupy lanes for `Instance.time`; if stages overlap this is false, and the bound is
 omitted.  Bounds that are always valid (`stage_bound`) are added if links or engines can limit the makespan.  The note
 `timetable` is `exact` if each start and finish is that of the run, else `idle links`.  The note `covers` has one word
 for each of transfers, memory, releases, and keys that no proof considers:
@@ -45,7 +45,7 @@ SILENT = ("absent", "covered")
 
 
 class DescendingPlanner(PlannedScheduler):
-    """Base of assignment planners whose schedule may get a local search.
+    """Base of assignment planners that can improve their schedule by local search.
 
     descent: finally move and exchange tasks of the longest lane (`descent`), for independent tasks present at the
         start.
@@ -74,7 +74,7 @@ def plan_of(
     guaranteed: the algorithm's ratio of makespan and optimum for independent tasks present at the start, on lanes
         (cores or GPUs) that run one task at a time; None: no ratio.
     descent: first shorten the longest lanes (`descent`), if the tasks are independent.
-    others: schedules from which the descent starts too, since another rounding may be improved further.
+    others: further schedules from which the descent starts, since a worse schedule may lead to a better local optimum.
     draft: the planner continues with the plan, and calls `finished` itself at its end.
     Makespan and bound are counted from the first arrival; in mid-run both are counted from `now`.
     """
@@ -115,7 +115,7 @@ def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
     """Return the plan with the timetable of its present steps and copies.
 
     An exact timetable is kept; otherwise the plan is rehearsed.  But if tasks share links or memory is short, only
-    plans that were simulated anyway (`judged`) are rehearsed; others keep the timetable for idle links.
+    plans that were simulated anyway (`judged`) are rehearsed; other plans keep the timetable for idle links.
     """
     exact = plan.notes["timetable"] == "exact" and not plan.copies and not plan.fused
     exact = exact and not instance.problem.unplanned

@@ -2,10 +2,11 @@
 
 A task has *options*: a mode with its width (number of cores or GPUs occupied together) and the seconds for which it
 occupies them, transfers included as in `instance`.  A *pool* is the lanes of one type on one node; an option fits the
-pools of the nodes that can host its mode.  If all gangs of a type may span nodes its lanes are one pool; a gang of
-`nodes: N` occupies an equal part of its lanes in each of N pools at the same time.  Demands that are not whole lanes of
-a pool are refused.  Bounds count areas, width × seconds: a task costs at least its minimum area on each type, and no
-schedule does more work than its lanes can.  The reference of each algorithm is in its own file.
+pools of the nodes that can host its mode.  If all gangs (tasks on several GPUs) of a type may span nodes, all lanes of
+the type are one pool; a gang of `nodes: N` occupies an equal part of its lanes in each of N pools at the same time.
+Demands other than whole lanes of a pool are refused.  Bounds count areas, width × seconds: a task costs at least its
+minimum area on each type, and no schedule does more work than its lanes can.  The reference of each algorithm is in its
+own file.
 """
 
 import heapq
@@ -462,8 +463,8 @@ def wide_rounds(instance: WideTasks, allowed: np.ndarray, choice: Choice) -> Poo
 def wide_graham(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> PoolLanes:
     """Start the first listed task that fits on idle devices, in its earliest option.
 
-    order: the list; independent tasks that are not in it are not placed.  Of tasks with equal widths and pools, only
-        the first that does not fit is tested.
+    order: the list; independent tasks that are not in it are not placed.  If a task does not fit, later tasks with the
+        same widths and pools are not tested.
     """
     tasks, lanes = instance.problem.tasks, PoolLanes(instance)
     graph = graph_of(tasks)

@@ -1,11 +1,12 @@
 """Groups of tasks assigned to accelerators evenly in work and transfers.
 
-Each part is one accelerator.  Its load is the work of its groups, every input that they read once, their private data,
-and what they read from groups of other parts; the uploads of all parts behind one switch are a load too.  The search
-moves one group at a time while this lowers a high-order norm of the loads, which approximates their maximum.
+Each part is one accelerator.  The load of a part is the sum of four terms: the work of its groups, each of their inputs
+(counted once), their private data, and what they read from groups of other parts.  The uploads of all parts behind one
+switch are a further load.  The search moves one group at a time while this lowers a high-order norm of the loads, which
+approximates their maximum.
 Reference: the moves are those of Fiduccia and Mattheyses, A Linear-Time Heuristic for Improving Network Partitions
 (1982), with loads instead of cut edges and without its tentative moves that worsen the result.
-Cost: a pass over the groups tries each on each other part, O(inputs and neighbors of a group) each; about ten passes.
+Cost: about ten passes; a pass tries each group on each other part, in O(inputs and neighbors of the group) per trial.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

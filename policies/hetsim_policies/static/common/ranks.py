@@ -166,10 +166,10 @@ def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
 
 
 def _reads(instance: Instance, predecessors: Graph) -> tuple[list[dict[int, int]], list[tuple[int, ...]], np.ndarray]:
-    """Return per task: bytes read, by writing task; initial items read; bytes unread.
+    """Return per task: bytes read by writer, initial items read, bytes never read.
 
-    The writer is the last one before the task.  Initial items are read but written by no earlier task.  Unread bytes
-    are written by the task and read by none; they are downloaded at the end.
+    The writer of an item is the last task before the reading task that writes it.  Initial items are read but written
+    by no earlier task.  Bytes that a task writes and no task reads are downloaded at the end.
     """
     tasks = instance.problem.tasks
     sources: list[dict[int, int]] = [{} for _ in range(len(tasks))]

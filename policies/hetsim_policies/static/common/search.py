@@ -203,8 +203,9 @@ class Loads(Landscape):
 class Ranked(Landscape):
     """Landscape of dependent tasks: list scheduling by keys, all candidates together.
 
-    Transfers count as in `heft`: over idle links, while the core or GPU still works; initial items on a host are
-    moved to each device once.  Cost: for P candidates of n tasks with at most d predecessors O(P n d) in n steps.
+    Transfers are counted as in `heft`: links are idle, data move while the core or GPU still runs the previous task,
+    and initial items on a host are moved to each device once.  Cost: for P candidates of n tasks with at most d
+    predecessors O(P n d) in n steps.
     """
 
     uses_keys = True

@@ -2,11 +2,11 @@
 
 A lane (core or GPU) starts its tasks in the order of the plan; a task starts when a stream of the lane is free, it has
 arrived and its predecessors are done.  An accelerator has an upload, a compute and a download engine, each for one task
-at a time, in the order of starts.  Copies of items are where the items were read or written, or passed during a
-transfer; a task transfers missing items, source by source and hop by hop; results that no later task uses are
-downloaded to the host.
-Links are idle: if two transfers would share a link, or memory, host cores or sharing rules could delay a task,
-the timetable is not `exact`.  Otherwise each start is that of the run, if estimates are right.
+at a time, in the order of starts.  A memory has a copy of an item after the item was read or written there, or passed
+through it in a transfer.  A task transfers missing items, source by source and hop by hop; results that no later task
+uses are downloaded to the host.
+Links are assumed to be idle: the timetable is not `exact` if two transfers would share a link, or if memory, host cores
+or sharing rules could delay a task.  Otherwise each start is that of the run, if estimates are right.
 Cost: O(n + edges) if lanes are serial and nothing is shared, else O((n + edges + reads) log n), in Python.
 """
 

@@ -2,12 +2,13 @@
 
     minimize T  subject to  Σ_t x_jt = 1 for every task j,  Σ_j p_jt x_jt ≤ c_t T for every type t,  x ≥ 0,
 
-with c_t equal lanes (cores or GPUs) of each of K types.  It is equivalent to the program with a share for every lane,
-since shares of equal lanes can be averaged.  But it has n K variables and n + K rows instead of n Σc and n + Σc, and a
-vertex of it splits at most K tasks.  A lower bound is certified by prices w_t ≥ 0 with Σ c_t w_t = 1 alone: Σ_j min_t
-w_t p_jt ≤ T, where a second on a lane of type t costs w_t.  The solver returns prices, the sum is computed here.
-`AssignmentProgram` is the same with sites, paths and constraints.  It needs the makespan of a schedule as its unit;
-this one does not, so the bounds of the planners that make such schedules can use it.
+where task j takes p_jt seconds on type t, x_jt is its fraction there, and each of the K types has c_t equal lanes
+(cores or GPUs).  It is equivalent to the program with a share for every lane, since shares of equal lanes can be
+averaged.  But for n tasks it has n K variables and n + K rows instead of n Σc and n + Σc, and its vertices split at
+most K tasks.  Prices w_t ≥ 0 (of a second on a lane of type t) with Σ c_t w_t = 1 are enough to certify a lower bound:
+Σ_j min_t w_t p_jt ≤ T.  The solver returns prices; the sum is computed here.  `AssignmentProgram` is the same program
+with sites, paths and constraints, but needs the makespan of a schedule as its unit.  This program does not, so planners
+can use its bound before they have a schedule.
 Cost: one sparse linear program (HiGHS), a few milliseconds for 1,000 tasks on 3 types.
 """
 
@@ -40,9 +41,10 @@ def allowed_times(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
 def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> Split:
     """Solve the program; each task must be able to run on a type with devices.
 
-    Pairs with infinite time are excluded, and pairs that take longer than the sum of all tasks' minimum times: no
-    optimal schedule has them, and the solver cannot handle times that differ too much.
-    divisible: the rows are work that any number of cores or GPUs can share, so that no pair is too long.
+    Pairs of task and type with infinite time are excluded, and pairs that take longer than the sum of all tasks'
+    minimum times: no optimal schedule has them, and the solver cannot handle times that differ too much.
+    divisible: the rows of `times` are work that several cores or GPUs can share, so that no pair is excluded as too
+    long.
     """
     from scipy.optimize import linprog  # takes as long to import as a small plan takes
     from scipy.sparse import csr_array

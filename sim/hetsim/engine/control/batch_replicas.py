@@ -1,8 +1,8 @@
 """Replicas of services that form batches, each with a queue and a batching policy.
 
-Each replica has its own devices.  A request is in two queues: that of its service, which all parts of the engine query,
-and that of the replica to which it is routed.  A replica calls its policy after all other events of an instant, and
-starts batches itself, concurrently on its own devices: the scheduler is not involved.
+Each replica has its own devices.  A request is in two queues: the queue of its service, which all parts of the engine
+query, and the queue of the replica to which it is routed.  A replica calls its policy after all other events of an
+instant, and starts batches itself, concurrently on its own devices: the scheduler is not involved.
 """
 
 import math

@@ -24,13 +24,14 @@ from hetsim.model.task import ENDED, FUTURE, WAITING, Task
 
 @dataclass(eq=False)
 class Clients:
-    """The clients of all workload entries, with the attempts that they await.
+    """The clients of all workload entries, and the attempts for which they wait.
 
     `awaited`: attempts for which a client waits, by row; `left`: time at which the client stopped waiting for an
-    attempt, or at which the call that the attempt made failed; `end`: time at which a call was answered or given up, by
-    its first row; `tokens`: retries and hedges that each retry budget allows now; `rivals`: attempts of the current try
-    that are awaited or being sent, by the first row of their call (only calls that may be hedged); `hedges`: row of the
-    next hedge, by the first row of the call; `silent`: True in a fork, in which clients do nothing.
+    attempt, or at which a call made by the attempt failed; `end`: time at which a call was answered or given up, by its
+    first row; `tokens`: number of retries and hedges that each retry budget allows now; `rivals`: attempts of the
+    current try that are awaited or being sent, by the first row of their call (only for calls that may be hedged);
+    `hedges`: row of the next hedge, by the first row of the call; `silent`: True in a fork, in which clients do
+    nothing.
     """
 
     state: RunState

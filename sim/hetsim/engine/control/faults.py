@@ -1,8 +1,9 @@
 """Faults in a run: devices fail, are repaired, slow down, or undergo maintenance.
 
 At one instant, faults come after completions and before arrivals.  Each device and link has a list of reasons for which
-it is down or slow.  It is up if no reason is a failure; the slowdown factors of all reasons are multiplied.  Faults do
-not prolong a run or its makespan: the run ends when no task waits, runs or is to arrive, even if faults are scheduled.
+it is down or slow.  A device or link is up if no reason is a failure; the slowdown factors of all reasons are
+multiplied.  Faults do not prolong a run or its makespan: the run ends when no task waits, runs or is to arrive, even if
+faults are scheduled.
 """
 
 import math

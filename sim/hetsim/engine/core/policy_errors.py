@@ -156,7 +156,7 @@ class Questions:
 def malformed(run: RunState, decision: Any) -> str | None:
     """Return what is wrong with the form of a decision, or None.
 
-    Called only after an error while a decision was applied, to distinguish a policy's error from a defect of the
+    This is called only if applying a decision raised an error, to distinguish a policy's error from a defect of the
     engine.
     """
     if isinstance(decision, Start | Move):

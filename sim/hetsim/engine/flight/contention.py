@@ -27,8 +27,8 @@ JOB = (
 )  # fmt: skip
 """Columns of a row for one stay of a launch on the network.  `seconds`: length of the stay; three parts of it are
 `contention` (delay by other jobs), `communication` (the time on idle links) and `bubble` (the pipeline bubble).
-`bytes`: bytes sent to other nodes; `across`: those of them that cross racks.  `nominal`, `here`, `peak`: seconds of
-the same steps at the best placement, on this placement with idle links, and at the GPUs' peak rate."""
+`bytes`: bytes sent to other nodes; `across`: the part of these bytes that crosses racks.  `nominal`, `here`, `peak`:
+seconds of the same steps at the best placement, on this placement with idle links, and at the GPUs' peak rate."""
 LINK = ("time", "link", "busy", "jobs")
 """Columns of a row for one period of a link.  From `time` to the next row of the same link, `jobs` jobs use the link,
 on average the fraction `busy` of its rate."""

@@ -55,8 +55,8 @@ class History:
     def parts(self, placement: Placement) -> dict[Device, list[tuple[int, float]]]:
         """Return where each device gets the data that it lacks: (location, fraction).
 
-        A device keeps what belongs to its part of the new layout; it sends the rest to other devices, first to those of
-        the same node.
+        A device keeps the data that belong to its part of the new layout; it sends the rest to other devices, first to
+        devices of the same node.
         """
         if self._parts is None or self._parts[0] is not placement:
             old, new = self.devices, placement.devices

@@ -358,8 +358,7 @@ class Resident(Launch):
 
     It occupies its devices until they are released or one of them fails; its clock entry is the next step boundary.  It
     is in `RunState.residents`, and changes of its devices affect it like any launch; `holder` (the replica) decides how
-    it reacts.  Its number is negative; not the launch itself but each of its busy periods is a row of the table of
-    launches.
+    it reacts.  Its number is negative; each of its busy periods is a row of the table of launches.
     """
 
     __slots__ = ("holder",)

@@ -1,9 +1,10 @@
 """Delays of jobs that share links, computed from each job's use of each link.
 
 A `Stake` is a job's use of one link.  The delay of a job on one link follows `hetsim.formulas.contention`.  A job that
-sends over several links at once has the longest of the links' delays, and uses less of a link when another link limits
-it.  Two passes solve this: first each link by itself, then each link with the first pass's delays on the other links of
-its jobs.  A change on a link affects only the jobs on it and the jobs on the other links of those jobs.
+sends over several links at once has the longest of the links' delays; when one link limits it, it uses less of the
+other links.  The delays are computed in two passes: first for each link by itself, then for each link with the first
+pass's delays on the other links of its jobs.  A change on a link affects only the jobs on it and the jobs on the other
+links of those jobs.
 
 Up to `JOINT` jobs that are connected by links are instead solved jointly (`hetsim.formulas.contention`); a change then
 affects all of them.
@@ -210,8 +211,8 @@ def _together(stake: Stake, other: Stake) -> float:
 def _caps(here: FirstPass, elsewhere: list[list[Stake]]) -> np.ndarray:
     """Return the share of a link that each job can use given its other links.
 
-    Row: job; column: number of other senders here.  Jobs that also use the other link are assumed to send there at the
-    same fraction as all jobs here; all other jobs there send at their average rate.
+    Rows are jobs, columns numbers of other senders on this link.  On another link of the job, the jobs that also use
+    this link are assumed to send at the same fraction as all jobs here; all other jobs send at their average rate.
     """
     others = np.arange(len(here.rows))
     caps: np.ndarray = np.repeat(here.share[:, None], len(others), axis=1)

@@ -207,10 +207,10 @@ class Links:
         self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None],
         owner: Any = None, called: float = math.inf,
     ) -> Flow:  # fmt: skip
-        """Send bytes along a path; `done` is called when the last one has arrived.
+        """Send bytes along a path; `done` is called when the last byte has arrived.
 
-        `size`: bytes; `seconds`: duration of a load on the idle path, sent as additional bytes.  The latency is
-        included once; `called`: time at which it was decided that the transfer begins now.  Return the transfer.
+        `size`: bytes; `seconds`: additional load, given as its duration on the idle path.  The latency is included
+        once; `called`: time of the decision that the transfer begins now.  Return the transfer.
         """
         pipes, latency = way
         self.moved += size
@@ -239,10 +239,10 @@ class Links:
     ) -> Flow:  # fmt: skip
         """Send like `send`, but on an idle path without an event, since the end is known.
 
-        The end is `Flow.until`, and `done` is not called.  If another transfer uses one of the pipes before that,
-        `unsure` is called, and this one continues as if it had been sent; once it is alone again, it is booked and
-        `sure` is called.  `called`: time at which it was decided that the transfer begins now.  A transfer that ends
-        now but began after that time still counts as present.
+        The end is `Flow.until`, and `done` is not called.  If another transfer uses one of the pipes before this end,
+        `unsure` is called, and the booked transfer continues as if it had been sent; once it is alone again, it is
+        booked again and `sure` is called.  `called`: time of the decision that the transfer begins now; a transfer that
+        ends now but began after this time still counts as present.
         """
         pipes, latency = way
         now = self.clock._now

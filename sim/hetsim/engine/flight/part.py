@@ -13,9 +13,10 @@ INF = math.inf
 class Part:
     """One accelerator's part of an upload or download, with its turn at a copy engine.
 
-    `ask`: time at which it requests the engine; `at`: time at which it gets the engine; `until`: time at which it is
-    done; inf: not known yet.  A transfer on a private path (`alone`) takes `delay` + `span` seconds.  Any other
-    transfer begins with an event and moves its `legs` (links of its route) one by one; its end is not known in advance.
+    `ask`: time at which the part requests the engine; `at`: time at which it gets the engine; `until`: time at which
+    the transfer is done; each is inf while it is not known.  A transfer on a private path (`alone`) takes `delay` +
+    `span` seconds.  Any other transfer begins with an event and moves its `legs` (links of its route) one by one; its
+    end is not known in advance.
     """
 
     # Defaults stand in the class: most parts need few of them (measured: a third of what setting all costs).

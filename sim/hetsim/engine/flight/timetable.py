@@ -1,12 +1,12 @@
 """Times of stages: computed from the engines and launches of accelerators.
 
-An accelerator has an upload, a compute and a download engine.  A copy engine serves one transfer at a time: of the
-waiting transfers, the one whose launch started first.  The compute engine serves launches in start order, concurrently
-while their shares fit.  Unknown times (the end of a transfer on a shared link, or of a launch that shares its
-accelerator) are inf, which propagates through `max` and `+` to everything that waits for them.
+An accelerator has an upload, a compute and a download engine.  A copy engine serves one transfer at a time; the next is
+the waiting transfer whose launch started first.  The compute engine serves launches in start order, concurrently while
+their shares fit.  Unknown times (the end of a transfer on a shared link, or of a launch that shares its accelerator)
+are inf, which propagates through `max` and `+` to everything that waits for them.
 
 `again` computes the times of all stages that have not begun on some lanes (accelerators), in O(k²) for k launches in
-flight there; `append_shared` computes those of a new launch where all launches compute concurrently, in O(k).
+flight there; `append_shared` computes the times of a new launch if all launches compute concurrently, in O(k).
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -169,10 +169,10 @@ class Transfers:
     ) -> list[Transfer]:  # fmt: skip
         """Return the transfers that a launch still needs on one device.
 
-        Private data are included.  A task that was stopped needs its saved state, and its input.  If its input was
-        saved, too, it is free on the node of the state, and elsewhere it is copied from there.  A task that has
-        computed everything needs only its output if it continues on another device.  `histories`: what the tasks have
-        saved, if not the present state.
+        Private data are included.  A task that was stopped needs its saved state and its input.  If the input was saved
+        with the state, it needs no transfer on the node of the state; another node copies it from there.  A task that
+        has computed everything needs only its output if it continues on another device.  `histories`: saved state of
+        the tasks, if not the present state.
         """
         places, mode = self.places, placement.mode
         size, seconds = 0.0, 0.0
@@ -243,7 +243,7 @@ class Transfers:
     def turn(self, part: Part, way: Callable[[Device], Way]) -> None:
         """Begin a transfer whose turn at the copy engine has come.
 
-        Only now it is determined what an upload must move.  `way`: function that returns the path between an
+        The data that an upload must move are determined only now.  `way`: function that returns the path between an
         accelerator and its host, in the direction of the transfer.
         """
         launch: Launch = part.owner

@@ -1,6 +1,6 @@
 """The clock: a heap of timers in SimPy's order (time, priority, insertion).
 
-A `Timer` is fired by calling `timer.then(timer)`, at half the cost of a SimPy Timeout.  SimPy's events, processes and
+A `Timer` is fired by calling `timer.then(timer)`, in half the time of a SimPy Timeout.  SimPy's events, processes and
 resources can use the same heap (`hetsim.engine.kernel.environment`).  Events of one instant are in the order of their
 priority: READING (of routers' signals) < FINISH < FAULT < ARRIVAL < TIMER (SimPy's NORMAL) < LAST (replicas form
 batches).  A decision round takes place when the next event is strictly later.  Two times are one instant if they are
@@ -112,10 +112,10 @@ class Clock:
         return all(item[1] == order for item in self._heap if item[3].entry == item[2])
 
     def advance(self) -> bool:
-        """Fire events until a round is due (True), or none is left before `end` (False).
+        """Fire events until a round is due (return True) or `end` is reached (False).
 
-        Arrivals are merged with the heap instead of pushed to it: an arrival is usually the next event, and the most
-        expensive one to push and to pop (measured: 8 % of a run with 1,000 busy devices).
+        Arrivals are merged with the heap instead of being pushed to it: an arrival is usually the next event, and would
+        be the most expensive event to push and to pop (measured: 8 % of a run with 1,000 busy devices).
         """
         heap, now = self._heap, self._now
         while True:

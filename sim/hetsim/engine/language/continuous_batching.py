@@ -1,15 +1,15 @@
 """Continuous batching: replicas of language models; equal steps are one event.
 
-While a replica only decodes, each step is longer than the one before by the same amount (the context grows by a token a
-sequence), so the time of many steps has a closed form.  The engine jumps to the step in which a sequence ends or KV
-blocks run out.  If a request arrives before and may join, or if a device changes its speed, the jump ends with the
-current step; a change of speed also stretches that step.  Simulating each step gives the same times up to rounding; a
-test checks this.
+While a replica only decodes, each step is longer than the one before by the same amount (the context grows by one token
+per sequence), so the time of many steps has a closed form.  The engine jumps to the step in which a sequence ends or KV
+blocks run out.  If a request arrives that may join, or if a device changes its speed, the jump ends with the current
+step; a change of speed also changes the length of this step.  Simulating each step gives the same times up to rounding;
+a test checks this.
 
 A replica fails with any of its devices.  Its keys, values and prefixes are then lost, and its requests begin again on
 other replicas, which prefill the prompt and the tokens that were already generated.
 
-Cost: O(log joined requests) a request and jump, O(block) where memory is tight.
+Cost: O(log joined requests) per request and per jump, and O(block) if KV memory is short.
 """
 
 import math
@@ -37,8 +37,8 @@ from hetsim.policy.iterating import Foreseen
 class Replica(Holder):
     """One copy of the model, on devices that it occupies until it is stopped.
 
-    Its parts: `memory` for keys and values, the `sequences` that decode, its `requests` (waiting and joined), the
-    current steps (`stage`), and its busy `periods`.  This class decides at each boundary between two steps, and has the
+    It consists of `memory` for keys and values, the `sequences` that decode, the `requests` (waiting and joined), the
+    current steps (`stage`), and the busy `periods`.  This class decides at each boundary between two steps, and has the
     attributes that policies see (`hetsim.policy.iterating.Replica`).
     """
 

@@ -9,7 +9,7 @@ class PrefixCache:
     """Cached keys and values of prompt prefixes, named by hash; evicts by LRU.
 
     A name stands for a block of `tokens` tokens and all tokens before it, so equal names mean equal prefixes.  Names
-    that a request uses occupy their KV blocks; idle names stay cached in free blocks until these blocks are needed.
+    that a request uses occupy their KV blocks; unused names remain cached in free blocks until these blocks are needed.
     All counts are numbers of names; each name needs `each` KV blocks.
     """
 

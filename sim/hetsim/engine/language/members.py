@@ -20,7 +20,7 @@ class Lines:
     """Waiting requests of a replica: a queue per client, or one queue for all clients.
 
     The policy chooses the next client.  Requests that no longer wait are skipped when they reach the head of a queue.
-    Cost: O(log waiting) a request, and that of the policy.
+    Cost: O(log waiting requests) per request, and that of the policy.
     """
 
     def __init__(self, replica: Any, by_client: bool):

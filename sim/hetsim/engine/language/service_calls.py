@@ -90,6 +90,6 @@ class ServiceCalls(Owner):
     ) -> None:
         """Write a row of the launches table for a busy or idle period of a replica.
 
-        If no request took part, the row names the service's first request.  busy: device-seconds computed.  powered:
-        device-seconds at nominal power that use the same energy.
+        If no request took part, the row names the service's first request.  busy: computed device-seconds.  powered:
+        energy of the period, as device-seconds at nominal power.
         """

@@ -1,7 +1,7 @@
-"""The current steps of a replica, and their end unless they are cut or slowed.
+"""The current steps of a replica, and their end if no event changes them.
 
-While a replica only decodes, each step is longer than the one before by the same amount (the context grows by a token a
-sequence), so the time of many steps has a closed form: they are one event.
+While a replica only decodes, each step is longer than the one before by the same amount (the context grows by one token
+per sequence), so the time of many steps has a closed form, and the steps are one event.
 """
 
 import math

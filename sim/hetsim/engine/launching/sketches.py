@@ -1,9 +1,9 @@
-"""Sketches: launches in compact form; only engines and links can delay them.
+"""Sketches: launches in compact form, which only engines and links can delay.
 
 A sketch (`hetsim.engine.flight.launch.Sketch`) is for a launch on one accelerator.  A transfer on a path that other
-launches use too begins in its turn; its end is known while it is alone on the path (`Links.book`), and else the times
-after it are inf until it has ended.  Any other event on an accelerator converts its sketches to timetables, and no
-transfer remains booked.
+launches also use begins in its turn.  Its end is known while it is alone on the path (`Links.book`); otherwise all
+later times are inf until the transfer has ended.  Any other event on an accelerator converts its sketches to
+timetables, and booked transfers to ordinary ones.
 """
 
 from collections.abc import Callable

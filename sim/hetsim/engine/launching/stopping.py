@@ -32,8 +32,9 @@ class Stops:
         """End a launch early; return the time at which its first stage began, or NaN.
 
         Transfers in progress are lost.  Finished computation counts if `keep`; after a fault, only up to the last
-        checkpoint.  `killed`: its tasks end too, which does not count as a preemption.  The caller calls `follow` after
-        all launches that a fault ends have stopped, so that freed engines do not serve a launch that is about to stop.
+        checkpoint.  `killed`: the tasks of the launch end, too, which does not count as a preemption.  If a fault ends
+        several launches, the caller calls `follow` after all of them have stopped, so that freed engines do not serve a
+        launch that is about to stop.
         """
         self.count += 1  # `Ends` compares it to detect launches that ended early
         at_once = not fault
@@ -202,12 +203,11 @@ def _last_checkpoint(table: Timetable, task: Task, reached: float) -> float:
 
 @dataclass(eq=False)
 class TimeLimits:
-    """Kills tasks that occupy devices for too long; tasks within limits cost no event.
+    """Kills tasks that occupy devices too long; tasks within limits need no event.
 
-    The time of a task counts while it occupies devices, transfers and restoring included.  After a stop that retains
-    work, a move or a change of mode, counting continues; after a failure of a device, or a stop that loses the work, it
-    begins at 0 again, since the job is submitted again.  A task that ends at the very instant of its limit is
-    completed.
+    The time of a task is the time for which it occupies devices, transfers and restoring included.  It continues after
+    a stop that keeps work, a move or a change of mode; after a failure of a device, or a stop that loses the work, it
+    begins at 0 again, since the job is submitted again.  A task that ends exactly at its limit is completed.
     """
 
     state: RunState

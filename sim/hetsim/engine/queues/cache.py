@@ -4,7 +4,7 @@ Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez, Stoica, Clipper: A Low-Lat
 (NSDI 2017) and LASER before it (Agarwal et al., WSDM 2014); Clipper evicts by CLOCK.
 
 An input is cached from the end of the batch that served it; concurrent requests for the same input are not merged.
-Cost: O(1) a request (CLOCK: amortized).
+Cost: O(1) per request (CLOCK: amortized).
 """
 
 

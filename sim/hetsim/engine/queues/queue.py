@@ -1,10 +1,10 @@
 """The queue of a service: rows of requests; task objects exist only if accessed.
 
-If nothing is decided about a request before it waits, no event occurs at its arrival: the waiting requests are a slice
-of the sorted column of arrivals, from `head_at` to the number that have arrived, and a batch is a slice of it.  All
-other rows wait in a separate list: requests that return from a stopped batch, and all requests of a service that arrive
-one by one (admission decides on each, they wait for data or predecessors, a client sends them, or a cache may answer
-them).
+If nothing has to be decided at the arrivals of a service, an arrival causes no event: the waiting requests are a slice
+of the sorted column of arrivals, from `head_at` to the number of arrived requests, and a batch is a part of this slice.
+All other rows wait in a separate list: requests that return from a stopped batch, and all requests of a service whose
+arrivals are events (because admission decides on each, requests wait for data or predecessors, clients send them, or a
+cache may answer them).
 """
 
 import math
@@ -386,8 +386,8 @@ class Queue:
     def take(self, count: int) -> tuple[int, list[int] | None, tuple[Task, ...] | None]:
         """Remove the oldest requests from the queue.
 
-        Return their position in `service.rows` and None if they are a slice of it, else -1 and their rows; third, their
-        task objects, or None if none of these exists yet.
+        Return three values: the position of the requests in `service.rows` and None if they are a slice of it,
+        otherwise -1 and their rows; third, their task objects, or None if no task object exists yet.
         """
         # The separate list is older than the head of the column, so the oldest are a slice only if it is empty.
         first, own_rows = self.head_at, None

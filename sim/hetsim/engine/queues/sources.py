@@ -29,9 +29,9 @@ def with_own_columns(run: RunInput) -> RunInput:
 class Sources(Timer):
     """Delivers tasks at their arrival times.
 
-    The open streams are one sequence of rows; only its next arrival is pending, outside the heap of the clock, since it
-    would be four times slower to push all arrivals to the heap.  Task objects are created from columns, a block at a
-    time.
+    The open streams are one sequence of rows.  Only its next arrival is pending, and not in the heap of the clock,
+    since pushing all arrivals to the heap would take four times as long.  Task objects are created from columns, a
+    block at a time.
     """
 
     def __init__(

@@ -83,9 +83,9 @@ class Capacity(PlacementIndex):
     def quick_take(self, placement: Placement) -> int:
         """Check and occupy a placement: the fast path for devices in their normal state.
 
-        For a launch on one device, or on whole accelerators of one node; only for modes without data items and MIG.
-        Return the bitmask of the cores occupied (0 on an accelerator).  If anything is unusual, change nothing and
-        return -1; the caller then uses `refusal` and `take`.
+        It is for launches on one device, or on whole accelerators of one node, but not for modes with data items or
+        MIG.  Return the bitmask of the occupied cores (0 on an accelerator).  If the device is not in its normal state,
+        or the launch does not fit, change nothing and return -1; the caller then uses `refusal` and `take`.
         """
         if placement is self.offered:  # one whole accelerator: only check that it is still free
             state = self.of[placement.devices[0].index]

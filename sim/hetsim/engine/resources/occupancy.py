@@ -159,8 +159,8 @@ class NodeState(DeviceState):
 class Sketch(NodeState):
     """A what-if copy of a node; changes of it do not change the node.
 
-    An accelerator is copied when it first changes in the copy, so until then it must not change on the node.  A copy
-    that is used longer is made `lasting`: all accelerators are copied at once.
+    An accelerator is copied only when it first changes in the what-if copy; until then it must not change on the node.
+    For a copy that is used longer (`lasting`) all accelerators are copied at once.
     """
 
     __slots__ = ("_own",)

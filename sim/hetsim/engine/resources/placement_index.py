@@ -1,10 +1,10 @@
 """Index of the nodes on which a mode fits.
 
-For one whole accelerator of a type there is a bitmask of the nodes with a free one, updated with every change.  For
-every other mode that was queried there is a bitmask (a Python integer) of the nodes on which the mode fits.  Changed
-nodes are appended to one log; a query updates the mask of its mode by checking only the nodes logged since its last
-update.  So the cost of a decision grows with the number of changes, not of devices, and first fit is the lowest set
-bit.
+For modes of one whole accelerator there is, per type, a bitmask (a Python integer) of the nodes with a free
+accelerator, updated with every change.  For every other mode that was queried there is a bitmask of the nodes on which
+the mode fits.  Changed nodes are appended to one log; a query updates the mask of its mode by checking only the nodes
+logged since its last update.  So the cost of a decision grows with the number of changes, not with the number of
+devices; first fit is the lowest set bit.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -235,8 +235,8 @@ class PlacementIndex:
     def best_gpu(self, mode: Mode, node: NodeState) -> GpuState | None:
         """Return the best accelerator of a node for one launch; None if it fits on none.
 
-        Among those where it fits: for a fraction the fullest (so that others remain whole), for whole launches that
-        overlap or share by time slices the emptiest, else the first.
+        Of the accelerators on which the launch fits, return the fullest for a fraction (so that other accelerators
+        remain whole), the emptiest for whole launches that overlap or share by time slices, otherwise the first.
         """
         index = self.indexes.get(mode)
         if index is not None and index.counted and not index.simple:

@@ -16,9 +16,9 @@ def best_cut(
 ) -> tuple[Layout, Slice] | None:
     """Return layout and slice for a launch next to the busy slices; None if none fits.
 
-    Of the layouts with a fitting slice, choose the one whose smallest fitting slice is smallest; of equals, the one
-    that leaves most of the GPU free, then the present one, then the one with the largest remaining slices, then with
-    most memory.
+    Of the layouts with a fitting slice, choose the layout whose smallest fitting slice is smallest; at ties the layout
+    that leaves most of the GPU free, then the present layout, then the layout with the largest remaining slices, then
+    the layout whose remaining slices have most memory.
     """
     admitted, ranked = kind.slices_for(share, memory, profile), []
     others = () if fixed or (busy and kind.sharing.recut != "idle") else kind.sharing.cuts

@@ -1,9 +1,9 @@
 """Estimated seconds of waiting and running work, by device type and class.
 
 For each type and class there is a sum over the waiting tasks, in their fastest modes.  Compute-only launches end as
-estimated, so their remaining work is the sum of their ends minus the time; a heap removes launches that have exceeded
-their estimate.  All other launches are queried one by one.  Cost: O(log n) a start; a query is linear in the pairs of
-type and class, and in these other launches.
+estimated, so their remaining work is the sum of (end - now); a heap removes launches that have exceeded their estimate.
+All other launches are queried one by one.  Cost: O(log n) per start; a query is linear in the pairs of type and class,
+and in the launches that are not compute-only.
 """
 
 import math

@@ -231,10 +231,10 @@ class Forecast:
         return max(upload_free, ready, *sliced) + seconds
 
     def free_at(self, device: Device, engine: Engine = "stream", lent: bool = False) -> float:
-        """Return when an engine of a device will have served all launches in flight.
+        """Return the time at which an engine of a device will have served all launches.
 
-        "stream": when one more whole launch may start there (CPU: when a core is free).  `lent`: True if the replica
-        that occupies the device asks.
+        For "stream", return the time at which one more whole launch may start on the device (CPU: at which a core is
+        free).  `lent`: True if the query is from the replica that occupies the device.
         """
         now = self.now
         state = self._capacity.of[device.index]

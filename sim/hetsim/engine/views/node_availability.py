@@ -20,7 +20,7 @@ class Bounds:
 
     A launch that starts on a node cannot make the mode fit there earlier, and the end of a launch at its expected time
     is already included.  So a time remains a valid lower bound, and is computed again only when it is the minimum of
-    all nodes.  A launch that ends before its expected time makes the bound of its node invalid: `forget`.
+    all nodes.  Only a launch that ends before its expected time invalidates the bound of its node (`forget`).
     """
 
     __slots__ = ("kind", "times", "heap", "stale", "generation", "position")
@@ -65,8 +65,9 @@ class Bounds:
 class Ends:
     """Times at which nodes will have room for a mode, from expected ends of launches.
 
-    For runs in which every launch computes at nominal rate from its start, so that its expected end does not change.
-    Cost: O(starts and ends since the last query), and the nodes that might be the first to have room.
+    This is for runs in which every launch computes at nominal rate from its start, so that its expected end does not
+    change.  Cost: linear in the starts and ends since the last query, and in the nodes that might be the first to have
+    room.
     """
 
     def __init__(self, state: RunState, forecast: Forecast, stops: Stops):

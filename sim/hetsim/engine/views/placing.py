@@ -25,8 +25,8 @@ class RoomIndex:
     """Nodes by the free share of their accelerators of one type, then by free cores.
 
     Nodes with equal amounts share one bitmask.  A query updates the index with the nodes that changed since the last
-    query.  Cost: O(log n) a change; a query skips nodes only if the mode does not fit for another reason (memory, a
-    partition).
+    query.  Cost: O(log n) per change of n nodes; a query visits nodes in vain only if the mode does not fit for another
+    reason (memory, a partition).
     """
 
     def __init__(self, capacity: Capacity, kind: int, whole: bool):
@@ -100,8 +100,8 @@ class AcceleratorColumns:
 class NodeColumns:
     """Free capacity of all nodes as NumPy columns, for placements that score nodes.
 
-    `cores`, `memory`, and `gpus[type name]` (free share, summed over the node).  Only nodes that changed since the last
-    refresh are updated; `candidates` calls `refresh()`.  `accelerators` are updated from their first use on.
+    `cores`, `memory`, and `gpus[type name]` (free share, summed over the node).  `refresh()`, which `candidates` calls,
+    updates only nodes that changed since the last refresh.  `accelerators` are updated from their first use on.
     """
 
     def __init__(self, capacity: Capacity):

@@ -28,9 +28,9 @@ SLACK = 64  # maximum number of ended launches in the list beyond the number of 
 class PoolEnds:
     """Expected ends of launches, in order, in steady runs (`Changes.steady`).
 
-    For gangs that may use any whole accelerators of a type and need nothing of a host: such a gang fits as soon as its
-    number of accelerators is free on any nodes.  Cost: a step for each end up to the start of the gang, and one for
-    each launch since the last query.
+    These are for gangs that may use any whole accelerators of a type and need no cores or memory of hosts: such a gang
+    fits as soon as enough accelerators are free on any nodes.  Cost: a step for each end before the start of the gang,
+    and a step for each launch since the last query.
     """
 
     def __init__(self, state: RunState, forecast: Forecast):
@@ -161,8 +161,8 @@ class EarliestFit:
     def holds(self) -> bool:
         """Return True if the computed start is certainly still valid.
 
-        That is known only if it comes from `Ends`, its time is still to come, and its node has not changed: a task that
-        started on another node cannot have made any node fit earlier.
+        This is known only if the start comes from `Ends`, its time is still to come, and its node has not changed: a
+        task that started on another node cannot have made the task fit earlier on any node.
         """
         if self._at is None or self._accepted:
             return False

@@ -108,8 +108,8 @@ class Victims:
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
         """Return a placement for a task and the victims to stop; None if impossible.
 
-        Victims are added in the given order until the task fits on a node; then those not needed are removed again, the
-        first ones first.
+        Victims are added in the given order until the task fits on a node.  Then victims that are not needed are
+        removed, in the same order.
         """
         if self._fleets:
             if task.shape in self._fleets:
