@@ -2,7 +2,9 @@
 
 import json
 import logging
+import os
 import sys
+import tempfile
 import types
 
 sys.path.insert(0, sys.argv[1])
@@ -31,4 +33,6 @@ class Pipes:
 
 
 batsim.NetworkHandler = Pipes
-batsim.Batsim(instanciate_scheduler(sys.argv[2], {}), "", None).start()
+with tempfile.TemporaryDirectory() as folder:
+    os.chdir(folder)  # it writes out_events.csv to where it runs
+    batsim.Batsim(instanciate_scheduler(sys.argv[2], {}), "", None).start()
