@@ -49,16 +49,16 @@ POLICIES: dict[str, tuple[Any, str]] = {
     "trunk_reservation": ({"name": "trunk_reservation", "reserve": {"tasks": 0}, "servers": 5}, "a limit on tasks"),
     "utilization_threshold": ({"name": "utilization_threshold", "threshold": "100%"}, "no queue"),
     "class_shedding": ({"name": "class_shedding", "limits": {"tasks": 1.5}}, "tasks per server"),
-    "erlang_wait": ({"name": "erlang_wait", "max_wait": "2 s", "p": "5%"}, "waits of at most 2 s, but for 5 %"),
+    "erlang_wait": ({"name": "erlang_wait", "max_wait": "2 s", "p": "5%"}, "waits of at most 2 s for 95 % of the tasks"),
     "predicted_wait": ({"name": "predicted_wait", "max_wait": "2 s"}, "waits of at most 2 s"),
     "adaptive": ({"name": "adaptive", "target": "4 s"}, "a 95th percentile of 4 s"),
     "token_bucket": ({"name": "token_bucket", "rate": "3.6/s", "burst": 4}, "a rate"),
-    "gradient": ({"name": "gradient", "base": "average"}, "responses near the usual one"),
-    "dagor": ({"name": "dagor", "target": "500 ms"}, "time in the queue, many users"),
+    "gradient": ({"name": "gradient", "base": "average"}, "responses close to the usual response time"),
+    "dagor": ({"name": "dagor", "target": "500 ms"}, "a bounded time in the queue, for many users"),
     "slo_feasible": ("slo_feasible", "the deadline after 4 s"),
     "redirect": ("redirect", "the deadline after 4 s"),
     "codel": ({"name": "codel", "target": "500 ms", "interval": "2 s"}, "senders that slow down, no standing queue"),
-    "head_codel": ({"name": "head_codel", "target": "500 ms", "interval": "2 s"}, "the same"),
+    "head_codel": ({"name": "head_codel", "target": "500 ms", "interval": "2 s"}, "as for `codel`"),
 }  # fmt: skip
 """By policy its parameters, which are plain choices and not tuned, and what it aims at."""
 BAR = 0.9
