@@ -49,7 +49,7 @@ POLICIES: dict[str, tuple[Any, str]] = {
     "trunk_reservation": ({"name": "trunk_reservation", "reserve": {"tasks": 0}, "servers": 5}, "a limit on tasks"),
     "utilization_threshold": ({"name": "utilization_threshold", "threshold": "100%"}, "no queue"),
     "class_shedding": ({"name": "class_shedding", "limits": {"tasks": 1.5}}, "tasks per server"),
-    "erlang_wait": ({"name": "erlang_wait", "max_wait": "2 s", "p": "5%"}, "waits of at most 2 s for 95 % of the tasks"),
+    "erlang_wait": ({"name": "erlang_wait", "max_wait": "2 s", "p": "5%"}, "waits up to 2 s for 95 % of the tasks"),
     "predicted_wait": ({"name": "predicted_wait", "max_wait": "2 s"}, "waits of at most 2 s"),
     "adaptive": ({"name": "adaptive", "target": "4 s"}, "a 95th percentile of 4 s"),
     "token_bucket": ({"name": "token_bucket", "rate": "3.6/s", "burst": 4}, "a rate"),
