@@ -65,7 +65,7 @@ FAMILIES = {"llama": "dense", "qwen3-32b": "dense", "deepseek": "latent", "kimi"
 BUDGET = {"vllm": 8192, "trtllm": 8192, "sglang": 8192}
 """Prompt tokens of a step, the engines' defaults on these GPUs."""
 KEPT = {
-    "vllm": {"h100": "bf16", "h200": "bf16"}, "trtllm": {},
+    "vllm": {"h100": "bf16"}, "trtllm": {},
     "sglang": {"h100": "bf16", "h200": "bf16", "b200": "bf16", "b300": "bf16"},
 }  # fmt: skip
 """Format of keys and values of rows with quantized weights, fp8 unless named: one choice for an engine on a GPU."""
@@ -191,14 +191,34 @@ class Replay:
     requests: int
 
 
+def evicted(
+    running: list[tuple[int, int]], free: int, arrived: list[float], decoded: int, prompts: list[int],
+    outputs: list[int],
+) -> list[int]:  # fmt: skip
+    """Take the last that came off the running ones until a step fits; what they have is a prompt from now on."""
+    made = []
+    while len(running) > max(1, free):
+        latest = max(running, key=lambda one: (one[0] > decoded + 1, arrived[one[1]]))
+        if (left := latest[0] - decoded) < 2:
+            break
+        running.remove(latest)
+        request = latest[1]
+        prompts[request], outputs[request] = prompts[request] + outputs[request] - left, left
+        free += prompts[request]
+        made.append(request)
+    heapq.heapify(running)
+    return made
+
+
 def replay(
     times: StepTimes, engine: str, clients: int, prompt: int, output: int, room: int = 1 << 40,
     front_end: float = 0.001, rounds: int = ROUNDS,
 ) -> Replay:  # fmt: skip
     """A closed loop of clients, from its start; each sends its next request when the one before is answered.
 
-    Lengths are spread evenly between `SHORTEST` of prompt and output, and these.  Requests that do not fit into the
-    room for keys and values with their whole answers wait.
+    Lengths are spread evenly between `SHORTEST` of prompt and output, and these.  TensorRT-LLM keeps room for the keys
+    and values of whole answers; with the others a request waits only for room for its prompt, and the last that came
+    loses its keys and values when there is no room for a step (all of it is read again).
     """
     generator = np.random.default_rng(1)
     count = rounds * clients
@@ -206,24 +226,28 @@ def replay(
     outputs = np.maximum(2, np.rint(output * generator.uniform(SHORTEST, 1.0, count))).astype(int).tolist()
     mixed, budget = engine != "sglang", BUDGET[engine]
     budget = max(budget, prompt) if engine == "trtllm" else budget
-    now, sent, decoded, context, used = 0.0, 0, 0, 0, 0
+    reserved = engine == "trtllm"
+    now, sent, decoded, context, used = 0.0, 0, 0, 0, 0  # used: tokens of what is being read, or of whole answers
     waiting: deque[tuple[float, int]] = deque()
     reading: list[list[int]] = []
     running: list[tuple[int, int]] = []  # by the number of decoded steps at which it ends
-    ttft: list[float] = []
     tpot: list[float] = []
-    arrived, first = [0.0] * count, [0.0] * count
+    arrived, first, wanted = [0.0] * count, [math.inf] * count, list(outputs)
     log: list[tuple[int, int, float, int, int, int]] = []
     for _ in range(clients):
         waiting.append((front_end, sent))
         sent += 1
     while waiting or reading or running:
         while waiting and waiting[0][0] <= now + 1e-12:
-            need = prompts[waiting[0][1]] + outputs[waiting[0][1]]
-            if used + need > room and (running or reading):
+            need = prompts[waiting[0][1]] + (outputs[waiting[0][1]] if reserved else 0)
+            held = used if reserved else used + context + len(running)
+            if held + need > room and (running or reading):
                 break
             used += need
             reading.append([waiting.popleft()[1], 0])
+        for request in () if reserved else evicted(running, room - used - context, arrived, decoded, prompts, outputs):
+            context -= prompts[request]
+            waiting.appendleft((now, request))
         sequences = len(running)
         if not reading and not running:
             now = waiting[0][0]
@@ -240,14 +264,14 @@ def replay(
                     whole.append(one[0])
             decoding = sequences if mixed else 0
             seconds = times.seconds_for(read, decoding, context if mixed else 0, pairs)
-            log.append((1, decoding, context / max(1, sequences), read, pairs, len(reading) + len(waiting)))
+            mean = context / decoding if decoding else 0.0  # a step that stalls the others has their number below 0
+            log.append((1, decoding or -sequences, mean, read, pairs, len(reading) + len(waiting)))
             steps = 1 if decoding else 0
-            if not decoding and sequences:
-                log[-1] = (1, -sequences, 0.0, read, pairs, len(reading) + len(waiting))
             now += seconds
             del reading[: len(whole)]
         else:
             steps, whole = running[0][0] - decoded, []
+            steps = steps if reserved else max(1, min(steps, (room - used - context) // sequences))
             if waiting and waiting[0][0] > now + 1e-12:  # it need not wait for keys and values
                 steps = min(steps, max(1, times.steps_in(waiting[0][0] - now, sequences, context) + 1))
             seconds = times.decoding(steps, sequences, context)
@@ -258,18 +282,19 @@ def replay(
         while running and running[0][0] <= decoded:
             _, request = heapq.heappop(running)
             context -= prompts[request] + outputs[request]
-            used -= prompts[request] + outputs[request]
-            tpot.append((now - first[request]) / (outputs[request] - 1))
+            used -= prompts[request] + outputs[request] if reserved else 0
+            tpot.append((now - first[request]) / (wanted[request] - 1))
             if sent < count:
                 arrived[sent] = now
                 waiting.append((now + front_end, sent))
                 sent += 1
         for request in whole:
-            first[request] = now
-            ttft.append(now - arrived[request])
+            first[request] = min(first[request], now)
+            used -= 0 if reserved else prompts[request]
             heapq.heappush(running, (decoded + outputs[request] - 1, request))
             context += prompts[request] + 1
-    return Replay(float(np.mean(ttft)), float(np.mean(tpot)), np.array(log), sum(outputs) - count, count)
+    ttft = np.array(first) - np.array(arrived)
+    return Replay(float(ttft.mean()), float(np.mean(tpot)), np.array(log), sum(wanted) - count, count)
 
 
 PARTS = ["matrices", "experts", "sums", "norms", "attention", "prefill", "fixed", "per_layer", "per_sequence",
@@ -324,12 +349,19 @@ FRONT_END = 0.002
 
 
 def room_of(server: Server) -> int:
-    """Tokens whose keys and values fit into the GPUs of one group, next to the weights and 3 GB a GPU."""
+    """Tokens whose keys and values fit into the GPUs of one group, next to the weights and 3 GB a GPU.
+
+    The figure of the catalogue is the GPU's number of GiB: an H200 reports 140 GiB, and is sold with 141 GB.  The share
+    of 0.9 is one of all memory, with TensorRT-LLM of what is free next to the weights.
+    """
     model, peak = architecture(server.model, server.formats), roofline.DEVICES[server.gpu]
     divided = server.divided
     assert peak.memory is not None
     copies = divided.tensor if model.latent is not None else max(1.0, divided.tensor / model._kv_heads)
-    left = (0.9 * peak.memory - 3e9) * divided.gpus - model.bytes
+    memory = peak.memory * (2**30 / 1e9)
+    left = (0.9 * memory - 3e9) * divided.gpus - model.bytes
+    if server.engine == "trtllm":
+        left = 0.9 * ((memory - 3e9) * divided.gpus - model.bytes)
     return max(0, int(left / divided.attention / (model.bytes_per_token * copies)))
 
 

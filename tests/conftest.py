@@ -28,6 +28,8 @@ if "PYTHONPATH" in os.environ:  # of a test that starts a process in a folder of
 import tiers  # noqa: E402
 import touched  # noqa: E402
 
+REAL_SLURM = Path(__file__).parent / "oracle" / "test_real_slurm.py"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="the whole suite: slow tests too, and all examples")
@@ -132,7 +134,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _keep(config, items, lambda item: parts[tiers.unit_of(item)] == place - 1
               if item.get_closest_marker("nightly") else others)  # fmt: skip
     elif not named:
-        _keep(config, items, lambda item: not item.get_closest_marker("nightly"))
+        real = config.getoption("--slurm")
+        _keep(config, items, lambda item: not item.get_closest_marker("nightly") or real and item.path == REAL_SLURM)
     if not tiers.whole:
         _keep(config, items, lambda item: not item.get_closest_marker("slow"))
     if hasattr(config, "workerinput"):

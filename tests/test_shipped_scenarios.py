@@ -1193,7 +1193,7 @@ def test_replicas_by_load():
         return over_tasks(name, None, metric, {key: scale})
 
     longer = keep | {"keep": "2 min"}
-    states(name, "make 11.7 % of", 100 * mean("cold_start_fraction", keep))
+    states(name, "make 8.2 % of", 100 * mean("cold_start_fraction", keep))
     states(name, "idle for 1.33 of", mean("cost_held_idle", keep))
     states(name, "leave 0.5 % and cost 1.53", 100 * mean("cold_start_fraction", longer), mean("cost_held_idle", longer))
     states(name, "cost 1.65, by", mean("cost_held_idle", requests))
@@ -1216,6 +1216,15 @@ def test_routing_by_old_signals():
     states(name, "426 ms and 90.1 %", *means(old), means(old, of="slo_attainment")[0] / 10)
     states(name, "(417 ms)", *means(scored))
     states(name, "(192 ms)", *means({"name": "power_of_two", "refresh": "1 s"}))
+
+
+def test_serverlessllm():
+    name, size = "serverlessllm", 13316947968
+    disk, host = (runs(name, None, {"workload.requests.service.start.from": one}).metric("wait_mean")
+                  for one in ("disk", "host"))  # fmt: skip
+    states(name, "the disks in 1.02 s", disk)
+    states(name, "of the host in 0.53 s", host)
+    assert [disk, host] == pytest.approx([size / 13e9, size / 25e9])
 
 
 @pytest.mark.slow

@@ -1,19 +1,25 @@
-"""Servers fitted to several logs, and to summaries of load generators."""
+"""Servers fitted to several logs, to summaries of load generators, and to a few requests of one's own."""
 
 import json
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
+from scipy.stats import binomtest
 
 from hetsim.calibrate import request_log, server_log
 from hetsim.calibrate.server_log import Server
 from hetsim.calibrate.summaries import SummaryServer
 from hetsim.cli import main
 from hetsim.engine.simulation import Simulation
-from hetsim.model.step_times import LinearSteps
+from hetsim.errors import ScenarioError
+from hetsim.experiment.sensitivity import longer_steps
+from hetsim.model.step_times import LinearSteps, scaled
 from hetsim.scenario.scenario import load
+from hetsim.silicon.engines import Interval
 
 TRUE = {"fixed": "12 ms", "per_prompt_token": "0.15 ms", "per_context_token": "2 us"}
 SERVER = {"kind": "llm", "max_num_seqs": 8}
@@ -78,6 +84,8 @@ def test_logs_of_several_rates_are_fitted_together(tmp_path, server):
     assert profile["measured"]["held_back"] == 60
     errors = profile["measured"]["errors"]
     assert {name.partition(":")[0] for name in errors} == {"2.csv", "6.csv"} and max(map(abs, errors.values())) < 0.01
+    low, high = service.interval  # logs without noise: the drift of the two runs, and of another one
+    assert np.log([1 / low, high]) == pytest.approx(1.6449 * 0.02 * 1.5**0.5, rel=0.03)
 
 
 def test_a_busy_log_counts_more(tmp_path, server):
@@ -220,3 +228,137 @@ def test_files_that_do_not_go_together(tmp_path, server):
     assert "logs, or summaries, of one server" in invoke("--from", log, "--from", tmp_path / "one.json").output
     done = invoke("--from", tmp_path / "one.json", "--server", server, "--unit", "ms", "--out", tmp_path)
     assert done.exit_code == 2 and "--unit and --where are for tables" in done.output
+
+
+# An engine's interval, narrowed -----------------------------------------------------------------------------------
+
+PRESET = {"kind": "llm", "model": "llama-3.1-8b", "gpu": "h100", "tensor_parallel": 1, "engine": "vllm-0.15"}
+DEMAND = {"tokens": {"prompt": 500, "output": {"distribution": "uniform", "low": 20, "high": 200}}}
+
+
+def on_h100(service, **entry):
+    data = scenario(service, **entry)
+    data["cluster"]["nodes"][0]["gpus"] = {"type": "h100", "count": 1}
+    return data
+
+
+def observed_log(path, factor, count=200):
+    narrow = {**PRESET, "interval": [factor / 1.0001, factor * 1.0001]}
+    record = Simulation(load({**on_h100(narrow, count=count, arrivals={"process": "poisson", "rate": "8/s"}, **DEMAND),
+                              "seed": 3}).build()).run()  # fmt: skip
+    tasks = record.input.tasks
+    columns = [tasks.arrival, tasks.extra["prompt_tokens"], tasks.extra["output_tokens"]]
+    return write_log(path, [*columns, record.first_token - tasks.arrival, record.finish - tasks.arrival])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("drift", [None, 0.01])
+def test_requests_of_ones_own_narrow_the_interval_of_an_engine(tmp_path, drift):
+    """A server 8 % slower than its engine's: the posterior of two normal distributions, and the drift of another run.
+
+    A drift of the service is drawn apart from the interval, which then leaves it out.
+    """
+    log = observed_log(tmp_path / "log.csv", 1.08)
+    path = tmp_path / "server.yaml"
+    path.write_text(yaml.safe_dump(on_h100({**PRESET, **({"drift": {"cv": drift}} if drift else {})}, **DEMAND)))
+    done = invoke("--observe", log, "--server", path, "--name", "own", "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    profile = yaml.safe_load((tmp_path / "own.service.yaml").read_text())
+    before, (low, high) = profile["measured"]["interval_before"], profile["service"]["interval"]
+    assert before[0] < low < high < before[1]
+    (a, b), z, run = np.log(before), 1.6449, drift or 0.02
+    own = ((b - a) / (2 * z)) ** 2 - run**2
+    middle = ((a + b) / 2 * run**2 + math.log(1.08) * own) / (run**2 + own)
+    half = z * math.sqrt(own * run**2 / (own + run**2) + (0 if drift else run**2))
+    assert np.log([low, high]) == pytest.approx([middle - half, middle + half], abs=2e-3)
+
+
+def plain(path, prior, **service):
+    """A server of simple steps with an interval, and a log of its requests."""
+    path.write_text(yaml.safe_dump(scenario({**KNOWN, "interval": prior, **service}, tokens=TOKENS)))
+    return Server(path, request_log.read(write_log(path.with_suffix(".csv"), run(4, 40, KNOWN)), None, {}))
+
+
+@pytest.mark.slow
+def test_a_log_narrows_the_interval_of_a_profile(tmp_path):
+    """The new profile has the keys of the old one, and is a scenario's."""
+    log = write_log(tmp_path / "log.csv", run(4, 40, KNOWN))
+    (tmp_path / "old.service.yaml").write_text(yaml.safe_dump({"service": {**KNOWN, "interval": [0.8, 1.25]}}))
+    (tmp_path / "server.yaml").write_text(yaml.safe_dump(scenario({"kind": "llm", "profile": "old.service.yaml"})))
+    profile, service = fitted(tmp_path, "--observe", log, "--server", tmp_path / "server.yaml")
+    assert profile["measured"]["interval_before"] == [0.8, 1.25] and service.step.fixed == 12e-3
+    assert 0.94 < service.interval[0] < 1 < service.interval[1] < 1.06
+
+
+@pytest.mark.nightly
+def test_the_posterior_has_the_factor_of_another_run_nine_of_ten_times(tmp_path):
+    """200 servers, drawn from the interval before; each runs once for the log, and once more: 0.1 % of tests fail."""
+    prior, drift = Interval(0.8, 1.3), 0.02
+    server = plain(tmp_path / "server.yaml", [prior.low, prior.high])
+    times, front = server.service.times, server.service.delay
+    middle, spread = prior.normal
+    inside, narrower = 0, 0
+    for seed in range(200):
+        generator = np.random.default_rng(seed)
+        speed = generator.normal(middle, math.sqrt(spread**2 - drift**2))
+        measured, other = speed + generator.normal(0.0, drift, 2)
+        first, latency, _ = server.simulated(scaled(times, math.exp(measured)), front)
+        spans = (latency - first) * np.exp(generator.normal(0.0, 0.1, len(first)))
+        server.log = replace(server.log, ttft=first, latency=first + spans)
+        _, after = server_log.observed(server)
+        inside += after.low <= math.exp(other) <= after.high
+        narrower += after.high / after.low < prior.high / prior.low
+    assert narrower == 200 and binomtest(inside, 200, 0.9).pvalue > 1e-3
+
+
+def test_the_standard_error_of_a_pace_halves_with_four_times_the_requests(tmp_path, monkeypatch):
+    """Its mean over 300 logs is that of noise of 10 % by request; without requests nothing changes, to the byte."""
+    server = plain(tmp_path / "server.yaml", [0.8, 1.3])
+    means = []
+    for count in (100, 400):
+        generator, flat = np.random.default_rng(count), np.ones(count)
+        monkeypatch.setattr(server, "simulated", lambda *_, flat=flat: (0 * flat, flat, None))
+        errors = []
+        for _ in range(300):
+            noise = np.exp(generator.normal(0.0, 0.1, count))
+            server.log = replace(server.log, output=1 + flat, ttft=0 * flat, latency=noise)
+            errors.append(server.standard_error(server.service.times, 0.0))
+        means.append(np.mean(errors))
+    t_over_z, bias = 1.8331 / 1.6449, 0.9727  # of nine degrees of freedom: quantiles, and mean of s / sigma
+    assert means == pytest.approx([0.1 / count**0.5 * t_over_z * bias for count in (100, 400)], rel=0.06)
+    server.log = replace(server.log, output=flat)
+    before, after = server_log.observed(server)
+    assert after is before and (before.low, before.high) == (0.8, 1.3)
+
+
+def test_an_interval_of_ones_own_is_drawn_or_used_in_its_middle():
+    """Steps have its middle, or draws from it; the warning names the bounds, and the sensitivity is of interest."""
+    more = ({"interval": [0.9, 1.6]}, {"interval": [1.1999, 1.2001], "uncertain": True}, {})
+    loaded = [load(scenario({**KNOWN, **one})) for one in more]
+    runs = [one.build() for one in loaded]
+    factors = [run.tasks.time[0] / runs[2].tasks.time[0] for run in runs]
+    assert factors == pytest.approx([1.2, 1.2, 1.0], rel=1e-3)
+    bounds = "chat: steps take, 90 %: at least 0.90, at most 1.60 times as long (requests of this server"
+    assert bounds in " ".join(runs[0].warnings)
+    assert [bool(longer_steps(one)) for one in loaded] == [True, True, False]
+    with pytest.raises(ScenarioError, match="the first number must be below the second"):
+        load(scenario({**KNOWN, "interval": [1.1, 1.0]}))
+    with pytest.raises(ScenarioError, match="uncertain needs interval, or a measured engine"):
+        load(scenario({**KNOWN, "uncertain": True}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("service", "factor", "message"),
+    [
+        ({**SERVER, "step": TRUE}, 1.0, "names no engine, whose interval a log could narrow"),
+        (PRESET, 8.0, "no factor on the steps of"),
+    ],
+)
+def test_logs_that_narrow_nothing(tmp_path, service, factor, message):
+    log = observed_log(tmp_path / "log.csv", factor, count=60)
+    path = tmp_path / "server.yaml"
+    path.write_text(yaml.safe_dump(on_h100(service, **DEMAND)))
+    done = invoke("--observe", log, "--server", path, "--out", tmp_path)
+    assert done.exit_code == 3 and message in done.output, done.output
+    assert invoke("--observe", log, "--from", log).exit_code == invoke("--observe", log).exit_code == 2

@@ -18,6 +18,7 @@ from hetsim.model.faults import FaultEvent
 from hetsim.model.plan import Placement
 from hetsim.policy import Start, Stop, Wait
 from hetsim.queueing.matching import match
+from hetsim.results.one_run.explain import explain
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import load
 from hetsim_policies import CATALOGUE
@@ -31,10 +32,23 @@ def run(described, **changes):
     return Result(Simulation(replace(load(described).build(1), **changes), check=True).run())
 
 
-def same(first, second):
+HELD = {"allocated", "allocation", "allocated_gpus", "gpu_allocation"}
+
+
+def same(first, second, but=frozenset()):
     for table in TABLES:
-        pd.testing.assert_frame_equal(getattr(first, table), getattr(second, table), check_exact=True)
-    pd.testing.assert_frame_equal(first.summary, second.summary, check_exact=True)
+        one, other = (getattr(result, table) for result in (first, second))
+        names = [name for name in one if name not in but]
+        pd.testing.assert_frame_equal(one[names], other[names], check_exact=True)
+    rows = [name for name in first.summary.index if name not in but]
+    pd.testing.assert_frame_equal(first.summary.loc[rows], second.summary.loc[rows], check_exact=True)
+
+
+def same_but_kept(alone, kept):
+    """The same of a service and of its one replica, which keeps its device also when it idles."""
+    same(alone, kept, HELD)
+    gpu = kept.devices["kind"] == "gpu"
+    assert (kept.devices["allocated"][gpu] == kept.devices["up"][gpu]).all()
 
 
 # One replica ------------------------------------------------------------------------------------------------------
@@ -59,7 +73,7 @@ def test_one_replica_is_the_service_on_its_device(name, streams):
     described = one_device(streams, "500/s", name)
     alone = run(described)
     described["workload"][0]["service"]["replicas"] = 1
-    same(alone, run(described))
+    same_but_kept(alone, run(described))
     assert (alone.launches["members"] > 1).any()
 
 
@@ -69,7 +83,7 @@ def test_one_replica_with_a_cache_delays_and_retries_is_the_service_on_its_devic
     described["workload"][0] |= {"clients": {"timeout": "60 ms", "retry": {"times": 2, "wait": {"first": "10 ms"}}}}
     alone = run(described)
     described["workload"][0]["service"]["replicas"] = 1
-    same(alone, run(described))
+    same_but_kept(alone, run(described))
     assert (alone.tasks["status"] == "aborted").any() and (alone.tasks["batch"] == "").sum() >= 0
 
 
@@ -457,3 +471,34 @@ def test_plans_and_models_that_do_not_know_replicas_say_so():
     described["policy"] = "heft"
     with pytest.raises(ScenarioError, match="heft plans all tasks in advance, and requests to replicas cannot"):
         Simulation(load(described).build())
+
+
+# What a replica keeps while it is idle ----------------------------------------------------------------------------
+
+
+def test_an_idle_replica_is_no_free_device(tmp_path):
+    """A replica loads from 2 to 7 s, serves for 1 s, keeps its GPU for 10 s and gives it back at 18 s.  A task of 3 s
+    has waited since 4 s, as long as no GPU is free.  The GPU is held for 16 + 3 s, 15 of them and the end idle."""
+    scale = {"name": "keep_alive", "min": 0, "max": 1, "keep": "10 s"}
+    service = {"compute": {"fixed": "1 s"}, "max_batch": 4, "model": "5 GB", "scale": scale}
+    once = {"process": "piecewise_poisson", "rate": [["0 s", "1/s"]]}
+    data = {
+        "name": "s", "horizon": "25 s",
+        "cluster": {"nodes": {"gpus": {"type": "g"}, "pcie": {"upload": "1 GB/s"}}, "prices": {"g": "1/s"}},
+        "workload": [{"name": "web", "arrivals": once, "count": 1, "service": service},
+                     {"name": "job", "arrivals": once, "count": 1, "gpu_time": "3 s"}],
+    }  # fmt: skip
+    built = load(data).build(1)
+    built.tasks.arrival = np.where(built.tasks.shape == built.services[0].shape.index, 2.0, 4.0)
+    result = Result(Simulation(built, check=True).run())
+    again = Result.load(result.save(tmp_path / "run"))
+    for one in (result, again):
+        assert one.tasks.set_index("class")["start"].to_dict() == {"web": 7.0, "job": 18.0}
+        allocated = one.devices.set_index("kind")["allocated"]
+        assert allocated["gpu"] == 16.0 + 3.0 and one.metric("cost_held_idle") == 16.0 - 1.0
+        timeline = one.timeline.set_index("time")["allocated_gpus"]
+        assert timeline[[2.0, 8.0, 18.0, 21.0]].tolist() == [1, 1, 1, 0]
+        causes = {kind: explain(one, row)[["from", "to", "cause"]].to_numpy().tolist()
+                  for row, kind in enumerate(one.tasks["class"])}  # fmt: skip
+        assert causes == {"web": [[2.0, 7.0, "transfer"]], "job": [[4.0, 18.0, "no_capacity"]]}
+    assert result.metric("cold_start_fraction") == 1.0

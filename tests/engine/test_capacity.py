@@ -174,7 +174,7 @@ def test_refusals_say_what_is_wrong():
     assert refused(bare, "n0/g0") == refused(pair, "n0/g0", "n0/g2") == refused(core, "n3/cpu") == "None"
     assert "needs 1 different devices; got 2" in refused(bare, "n0/g0", "n0/g1")
     assert "needs 2 different devices; got 2" in refused(pair, "n0/g0", "n0/g0")
-    assert "is a two and mode bare runs on one" in refused(bare, "n2/g1")
+    assert "is of type two and mode bare runs on one" in refused(bare, "n2/g1")
     assert "mode pair does not span nodes" in refused(pair, "n0/g0", "n1/g0")
     assert "n0/g0 is not in partition" in refused(MODES[10], "n0/g0")
     assert "needs 1 cores; got 2" in refused(core, "n0/cpu", cores=(0, 1))

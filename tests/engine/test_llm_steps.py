@@ -353,7 +353,7 @@ def test_more_gpus_than_heads_of_keys_hold_copies():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tensor_parallel": 1}, "service.model: the model needs 138 GB, 90% of a g has 72 GB"),
+        ({"tensor_parallel": 1}, "service.model: the model needs 138 GB, 90% of one g has 72 GB"),
         ({"model": "llama-2-71b"}, 'service.model: unknown model "llama-2-71b"; did you mean "llama-2-7b"?'),
         ({"gpu": "h10"}, 'service.gpu: unknown device "h10"; did you mean "h100"?'),
         ({"gpu": "k20"}, "service.gpu: the peak of the GPU"),

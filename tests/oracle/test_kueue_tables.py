@@ -3,14 +3,16 @@
 import json
 import math
 from functools import partial
+from heapq import heappop
 from pathlib import Path
 
 import pytest
 
 from hetsim_policies.dynamic.common import admission_cycle as rules
 from hetsim_policies.dynamic.common.cohorts import Cohort, Quota
+from hetsim_policies.dynamic.common.topology import Domain, place
 
-DATA = Path(__file__).parent.parent / "data" / "kueue.json"
+DATA = Path(__file__).parent.parent / "data"
 MODES = {"Fit": rules.FIT, "Preempt": rules.PREEMPT, "NoFit": rules.NO_FIT}
 NAMES = {
     "noFit": 0,
@@ -301,7 +303,7 @@ def cycle(case):
         if one is not None and "admitted" not in given and not given.get("finished"):
             lines[one.queue.name].add(one)
     admission = rules.Admission(case["fair"])
-    heads = [head for line in lines.values() if (head := line.pop()) is not None]
+    heads = [heappop(heap)[-1] for line in lines.values() if (heap := line.first())]
     entries = []
     want = case["want"]
     for entry in admission.cycle(heads):
@@ -335,7 +337,53 @@ def cycle(case):
         }
 
 
+def hosts(case, pods, taken):
+    """The room of each host for such pods, with its names on all levels."""
+    need, levels, rooms = {**pods["requests"], "pods": 1}, case["levels"], {}
+    selected = case.get("flavor", {}) | (pods.get("nodeSelector", {}) if levels[-1] == "host" else {})
+    for node in case["nodes"]:
+        labels, room = node["labels"], dict(node["room"])
+        taints = [one for one in node.get("taints", ()) if one["effect"] in ("NoSchedule", "NoExecute")]
+        tolerated = all(any(_tolerates(one, taint) for one in pods.get("tolerations", ())) for taint in taints)
+        if not (node.get("ready", True) and not node.get("unschedulable") and tolerated
+                and selected.items() <= labels.items() and labels.keys() >= set(levels)):  # fmt: skip
+            continue
+        for one in case.get("running", ()):
+            if one.get("node") == node["name"] and one["phase"] not in ("Failed", "Succeeded"):
+                room = {k: v - {**one["requests"], "pods": 1}.get(k, 0) for k, v in room.items()}
+        names = tuple(labels[level] for level in levels)
+        rooms.setdefault(names, dict.fromkeys(need, 0))
+        rooms[names] = {k: v + room.get(k, 0) for k, v in rooms[names].items()}
+    for names, count, requests in taken:
+        for k, v in requests.items():
+            if k in rooms.get(names, ()):
+                rooms[names][k] -= count * v
+    return {names: max(0, min(room[k] // v for k, v in need.items() if v)) for names, room in rooms.items()}
+
+
+def topology(case):
+    taken, levels = [], case["levels"]
+    for pods in case["pods"]:
+        made = [{names: Domain(names, room) for names, room in hosts(case, pods, taken).items()}]
+        for depth in range(len(levels) - 1, 0, -1):
+            above = {}
+            for names, one in made[0].items():
+                domain = above.setdefault(names[:depth], Domain(names[:depth], 0))
+                domain.inside.append(one)
+                domain.room += one.room
+            made.insert(0, above)
+        kind = next((kind for kind in ("required", "preferred") if kind in pods), "unconstrained")
+        level = levels.index(pods.get(kind, levels[-1]))
+        got = place([list(one.values()) for one in made], pods["count"], level, kind)
+        names = None if got is None else sorted((*one.names, count) for one, count in got.items())
+        if names is not None and levels[-1] == "host":
+            names = [one[-2:] for one in names]
+        assert names == (None if pods["want"] is None else [tuple(one) for one in pods["want"]])
+        taken += [(one.names, count, {**pods["requests"], "pods": 1}) for one, count in (got or {}).items()]
+
+
 HOW = {
+    "TestFindTopologyAssignments": topology,
     "TestPreemption": targets,
     "TestHierarchicalPreemptions": targets,
     "TestFairPreemptions": targets,
@@ -354,9 +402,9 @@ HOW = {
     "TestResourcesToReserve": reserved,
 }
 
-TABLES = json.loads(DATA.read_text(encoding="utf-8"))
-CASES = [{name: TABLES["shared"].get(part, part) if isinstance(part, str) else part for name, part in case.items()}
-         for case in TABLES["cases"]]  # fmt: skip
+TABLES = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(DATA.glob("kueue*.json"))]
+CASES = [{name: table["shared"].get(part, part) if isinstance(part, str) else part for name, part in case.items()}
+         for table in TABLES for case in table["cases"]]  # fmt: skip
 MODELED = [case for case in CASES if "not modeled" not in case]
 
 

@@ -333,3 +333,13 @@ def test_the_best_may_be_shown_to_differ_too(tmp_path: Path):
 def test_letters_that_latex_has_are_letters():
     assert escape("Žofie Łukasz Erdős œ") == "Žofie Łukasz Erdős œ"
     assert escape("Ħŉ") == "U+0126U+0149" and escape("“a”") == r"\textquotedblleft{}a\textquotedblright{}"
+
+
+def test_a_font_that_is_not_installed_is_not_asked_for(monkeypatch: pytest.MonkeyPatch):
+    from matplotlib import rcParams
+
+    from hetsim.plots import draw
+
+    monkeypatch.setattr(draw, "get_font_names", lambda: ["DejaVu Sans", "cmr10"])
+    with draw.on_paper(3.3, 7.0):
+        assert rcParams["font.family"] == ["DejaVu Sans"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 import hetsim as hs
 from hetsim.errors import ScenarioError
+from hetsim_policies.dynamic.common.admission_cycle import Admission
+from hetsim_policies.dynamic.common.topology import Domain, place
 
 NODES = [{"name": "n", "count": 2, "cpus": 8, "gpus": {"type": "a", "count": 4}, "rack": "r0"},
          {"name": "m", "count": 2, "cpus": 8, "gpus": {"type": "b", "count": 4}, "rack": "r1"}]  # fmt: skip
@@ -54,6 +58,32 @@ def test_a_preempted_job_queues_again_when_its_pods_have_ended(more, again):
     result = run(jobs, ALL, **more)
     assert result.metric("preemptions") == 1
     assert sorted(result.tasks["finish"])[-1] == again + 100
+
+
+@pytest.mark.parametrize(("more", "expected"), [({}, [0, 9, 0]), ({"requeue": "1 s"}, [0, 12.5, 0])])
+def test_jobs_that_did_not_fit_are_considered_again_some_time_after_a_release(more, expected):
+    """When the second is considered again, at 11 s, one of another kind has come; it ends at 12.5 s."""
+    jobs = [("a", 0, 4, 10, {}), ("a", 1, 4, 9, {}), ("a", 10.5, 2, 2, {})]
+    if not more:
+        jobs[2] = ("a", 19, 2, 2, {})
+    assert waits(run(jobs, {"a": {"quotas": {"any": {"gpus": 4}}}}, **more)) == expected
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_plainly_hopeless_is_what_nomination_finds(seed, monkeypatch):
+    """Queues that borrow, reclaim and preempt decide the same with the quick answer and without it."""
+    draw, found = random.Random(seed), []
+    rules = {"reclaim_within_cohort": "any", "within_cluster_queue": "lower_priority" if seed % 2 else "never"}
+    sizes = {"a": 4, "b": 8}
+    queues = {name: {"cohort": "all", "quotas": {"any": {"gpus": gpus}}, **rules} for name, gpus in sizes.items()}
+    jobs = [(draw.choice("ab"), draw.randrange(30), draw.choice([1, 2, 4]), draw.randrange(5, 30),
+             {"priority": draw.randrange(3)}) for _ in range(24)]  # fmt: skip
+    quick = Admission.hopeless
+    monkeypatch.setattr(Admission, "hopeless", lambda self, job: (found.append(quick(self, job)), found[-1])[1])
+    with_it = run(jobs, queues).tasks
+    monkeypatch.setattr(Admission, "hopeless", lambda self, job: None)
+    assert with_it.equals(run(jobs, queues).tasks)
+    assert sum(one is not None for one in found) > 5
 
 
 def test_limits_of_borrowing_and_lending_hold():
@@ -107,7 +137,55 @@ def test_a_job_over_nodes_lies_in_one_rack_where_its_flavor_says_so():
         tasks = hs.run(hs.load({"name": "k", "cluster": {"nodes": nodes}, "workload": jobs, "policy": policy})).tasks
         return float((tasks["start"] - tasks["arrival"]).iloc[-1])
 
-    assert (wait("required"), wait("preferred"), wait(None)) == (8, 0, 0)
+    assert (wait("required"), wait("preferred"), wait("unconstrained"), wait(None)) == (8, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("wide", "racks"), [(2, "c"), (3, "b"), (4, "a"), (6, "ac"), (7, "ab"), (8, "abc")])
+def test_a_job_over_racks_uses_the_fewest_and_the_fullest_that_do(wide, racks):
+    """Racks of 4, 3 and 2 nodes: the largest whole, and for the rest the smallest that suffices."""
+    sizes = {"a": 4, "b": 3, "c": 2}
+    nodes = [{"name": f"{rack}n", "count": count, "cpus": 8, "rack": rack} for rack, count in sizes.items()]
+    job = {"name": "gang", "class": "q", "cpus": 8, "nodes": wide, "cpu_time": "9 s", "count": 1}
+    policy = {"name": "kueue", "queues": {"q": {"quotas": {"all": {"cores": 99}}}},
+              "flavors": {"all": {"topology": "preferred"}}}  # fmt: skip
+    work = [{**job, "arrivals": {"process": "deterministic", "interval": "1 s"}}]
+    tasks = hs.run({"name": "k", "cluster": {"nodes": nodes}, "workload": work, "policy": policy}).tasks
+    assert "".join(sorted({name[0] for name in tasks["node"].iloc[0].split("+")})) == racks
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pods_are_placed_in_as_few_domains_as_possible(seed):
+    """Blocks of racks of hosts: all choices of racks are tried, for one rack, one block or several of them."""
+    draw = random.Random(seed)
+    blocks = [Domain((f"b{b}",), 0) for b in range(3)]
+    for block in blocks:
+        racks = [Domain((*block.names, f"r{r}"), 0) for r in range(2)]
+        for rack in racks:
+            rack.inside = [Domain((*rack.names, f"h{h}"), draw.randrange(4)) for h in range(3)]
+            rack.room = sum(one.room for one in rack.inside)
+        block.inside, block.room = racks, sum(one.room for one in racks)
+    racks = [rack for block in blocks for rack in block.inside]
+    levels = [blocks, racks, [host for rack in racks for host in rack.inside]]
+    room = {host: host.room for host in levels[2]}
+    for count in range(1, sum(one.room for one in blocks) + 2):
+        for level, kind in ((0, "required"), (1, "required"), (0, "preferred"), (1, "preferred"), (2, "unconstrained")):
+            enough = [one.room for one in levels[level] if one.room >= count]
+            got = place(levels, count, level, kind)
+            if (kind == "required" and not enough) or count > sum(room.values()):
+                assert got is None
+                continue
+            assert sum(got.values()) == count and all(0 < pods <= room[host] for host, pods in got.items())
+            if kind == "unconstrained":
+                least = sorted(filter(None, room.values()))[: len(got)]
+                assert sorted(room[host] for host in got) == (least if len(got) > 1 else [min(enough)])
+                continue
+            depth = next((at for at in range(level, -1, -1) if max(one.room for one in levels[at]) >= count), 0)
+            used = {host.names[: depth + 1] for host in got}
+            sizes = {one.names: one.room for one in levels[depth]}
+            fewest = next(n for n in range(1, 7) if sum(sorted(sizes.values())[-n:]) >= count)
+            assert len(used) == fewest
+            rest = count - sum(sorted(sizes.values())[len(sizes) - fewest + 1 :])
+            assert min(sizes[one] for one in used) == min(size for size in sizes.values() if size >= rest)
 
 
 def test_a_cycle_takes_one_head_of_each_queue_and_decisions_take_time():

@@ -109,11 +109,11 @@ def test_a_task_that_fits_no_memory(tmp_path, planner):
     """The table names task, demand and largest device, and so does a planner that gets such a task from Python."""
     said = refusal(tmp_path, "id,gpu_time,gpu_memory\na,1,1e9\nb,1,20e9\n", planner)
     assert "task b" in said
-    assert "20 GB of GPU memory exceed the 11 GB of a g" in said
+    assert "20 GB of GPU memory exceed the 11 GB of one g" in said
     gpu = DeviceType("g", memory=11 * GB)
     shapes = [Shape([gpu_mode(gpu)]), Shape([gpu_mode(gpu, gpu_memory=20 * GB)])]
     given = PlanProblem(workload([(0, 0, 1.0), (0, 1, 1.0)], shapes), Cluster([node(cpus=1, accelerators=((gpu, 1),))]))
-    with pytest.raises(ScenarioError, match=r"task 1 needs 20 GB of memory in mode 1 g; a g has 11 GB"):
+    with pytest.raises(ScenarioError, match=r"task 1 needs 20 GB of memory in mode 1 g; one g has 11 GB"):
         registry.policy("scheduler", planner)().plan(given)
 
 
@@ -122,7 +122,7 @@ def test_memory_that_only_some_nodes_have(tmp_path):
     nodes = [{"cpus": 1, "memory": "4 GB"}, {"cpus": 1, "memory": "64 GB"}]
     table = "id,cpu_time,memory\na,1,1e9\nb,1,20e9\n"
     said = refusal(tmp_path, table, cluster=nodes)
-    assert "task b needs 20 GB of memory in mode cpu; not every node with a cpu has that, but" in said
+    assert "task b needs 20 GB of memory in mode cpu; not every node with cpu has that, but" in said
     result = hs.run(scenario(tmp_path, table, "greedy_best_fit", nodes))
     assert result.tasks.set_index("id").node["b"] == "n1"
 

@@ -72,6 +72,12 @@ def test_a_gain_that_may_be_chance_is_not_small():
     assert not knees(swept([1, 2, 3, 4], unsure))
 
 
+def test_a_curve_that_gets_worse_has_no_knee():
+    """The first step may be a gain by its interval, 10 ± 89 s, but its mean is a loss."""
+    worse = [[90, 104, 88], [130, 84, 98], [160, 170, 180]]
+    assert not knees(swept([1, 2, 3], worse))
+
+
 def test_a_key_without_a_noun_is_named_and_values_with_a_unit_are_steps():
     line = knees(swept([1, 2, 3], [100, 50, 49], key="policy.batching.max_batch"))[0]
     assert line == "fcfs: policy.batching.max_batch = 2: each further one gains less than 5 % in response mean"

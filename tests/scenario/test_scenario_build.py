@@ -136,7 +136,7 @@ def test_work_is_timed_by_the_cost_model():
         ({"cpu_time": "1 s", "cpus": 9},
          "9 cores exceed the 8 of any node (nodes: N or span: any would use several nodes)"),
         ({"cpu_time": "1 s", "cpus": 17}, "17 cores exceed the 8 of any node"),
-        ({"gpu_time": "1 s", "gpu_memory": "17 GB"}, "17 GB of GPU memory exceed the 16 GB of a v100"),
+        ({"gpu_time": "1 s", "gpu_memory": "17 GB"}, "17 GB of GPU memory exceed the 16 GB of one v100"),
         ({"gpu_time": "1 s", "memory": "65 GB"}, "no node with 1 × v100 has 65 GB of memory"),
         ({"gpu_time.a100": "1 s"}, "no node has a100; the cluster has cpu, v100"),
     ],

@@ -15,12 +15,13 @@ cohort tree in which a job has arrived or ended.  Kinds of jobs that do not fit 
 import math
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal
+from heapq import heappop
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from hetsim.errors import refusal
-from hetsim.model.cluster import WHOLE, Node
+from hetsim.model.cluster import MILLI, WHOLE, Node
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
@@ -40,6 +41,7 @@ from hetsim.policy import (
 from hetsim.policy.contract import PlanProblem
 from hetsim_policies.dynamic.common.admission_cycle import FIT, Admission, Entry, Queue, Rules, Strategy, Workload
 from hetsim_policies.dynamic.common.cohorts import Cohort, Key, Quota
+from hetsim_policies.dynamic.common.topology import Domain, Topology, place
 from hetsim_policies.dynamic.users import Owners, owner_of, owners_of
 
 Amount = Annotated[float, Field(ge=0)]
@@ -63,8 +65,8 @@ Quotas = dict[str, dict[Literal["gpus", "cores", "memory"], Limits | Amount]]
 class Flavor(BaseModel):
     """Nodes by type of GPU, name (with * and ?) and partition; all given must match.
 
-    topology: "required" or "preferred" if jobs over several nodes should be placed within one rack; a job's label
-        `topology` overrides this.
+    topology: "required" or "preferred" if jobs over several nodes should be placed within one rack (preferred: or else
+        in the fewest racks); a job's label `topology` overrides this.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -72,7 +74,7 @@ class Flavor(BaseModel):
     types: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
-    topology: Literal["required", "preferred"] | None = None
+    topology: Topology | None = None
 
 
 class CohortOf(BaseModel):
@@ -103,6 +105,7 @@ class Kueue(Scheduler):
     fair_sharing: order heads by dominant shares, and preempt by these strategies.
     preempt_mode: preempted jobs begin again (requeue), or keep their work (suspend).
     ending: seconds that pods of a preempted job take to end; Kueue queues the job again only then.
+    requeue: seconds after a release of quota until jobs that did not fit are considered again; Kueue's are 1 s.
     one_head: a round is one cycle over one head of each queue, for `policy.decisions`; otherwise cycles repeat while
         they admit.
     """
@@ -117,20 +120,23 @@ class Kueue(Scheduler):
         strategies: tuple[Strategy, ...] = ("final_share", "initial_share"),
         preempt_mode: Literal["requeue", "suspend"] = "requeue",
         ending: Annotated[Seconds, Field(gt=0)] = 1.0,
+        requeue: Seconds = 0.0,
         one_head: bool = False,
     ):
-        self.of, self.preempt_mode, self.ending, self.one_head = of, preempt_mode, ending, one_head
-        self.given, self.flavors = queues or {}, flavors or {}
+        self.of, self.ending, self.requeue, self.one_head = of, ending, requeue, one_head
+        self.given, self.flavors, self.preempt_mode = queues or {}, flavors or {}, preempt_mode
         self.admission = Admission(fair_sharing, strategies)
         self._cohorts: dict[str, Cohort] = {}
         self._queues: dict[str, Queue] = {}
+        self._trees: dict[Cohort, dict[Queue, None]] = {}
+        self._woken: dict[Cohort, float] = {}  # trees with released quota, and when jobs set aside are considered again
         for name in cohorts or {}:
             self._cohort(name, cohorts or {}, ())
         for name, one in self.given.items():
             self._queue(name, one, None if one.cohort is None else self._cohort(one.cohort, cohorts or {}, ()))
         for root in {queue.root: None for queue in self._queues.values()}:
             root.settle()
-        self._live: dict[Queue, None] = {}  # queues with heads to consider
+        self._live: dict[Queue, Any] = {}  # queues with heads to consider
         self._jobs: dict[int, Workload] = {}
         # Jobs with quota but without nodes, and their flavors
         self._unplaced: dict[Workload, Sequence[Mapping[str, str]]] = {}
@@ -153,6 +159,7 @@ class Kueue(Scheduler):
             groups.setdefault(tuple(quotas), []).append(flavor)
         made = [(resources, tuple(flavors)) for resources, flavors in groups.items()]
         queue = Queue(name, cohort, _quotas(given.quotas), groups=made, rules=given, weight=given.weight)
+        self._trees.setdefault(queue.root, {})[queue] = None
         return self._queues.setdefault(name, queue)
 
     def check(self, problem: PlanProblem) -> None:
@@ -233,10 +240,17 @@ class Kueue(Scheduler):
         if job is not None and job in job.queue.workloads:
             job.queue.take(job)
             self._unplaced.pop(job, None)
-            for queue in self._queues.values():
-                if queue.root is job.queue.root:
-                    queue.aside.clear()
-                    self._live[queue] = None
+            self._live.update(self._trees[job.queue.root])
+            self._woken.setdefault(job.queue.root, math.inf)  # the next round adds the time
+            self._wake(-math.inf if self.requeue else math.inf)
+
+    def _wake(self, now: float) -> None:
+        """Reconsider the jobs that were set aside in trees whose time has come."""
+        for root in [root for root, due in self._woken.items() if due <= now]:
+            del self._woken[root]
+            self._live.update(self._trees[root])
+            for queue in self._trees[root]:
+                queue.aside.clear()
 
     # Rounds ---------------------------------------------------------------------------------------------------
 
@@ -247,6 +261,7 @@ class Kueue(Scheduler):
                 if (placement := self._place(job, flavors, view)) is not None:
                     del self._unplaced[job]
                     yield Start(job.task, placement)
+        self._wake(view.now)
         for job in [job for job, due in self._again.items() if due <= view.now]:
             del self._again[job]
             self._wait_in_queue(job)
@@ -254,21 +269,29 @@ class Kueue(Scheduler):
             yield from self._cycle(view)
             if self.one_head:
                 break
-        if self._live or self._again:
-            yield Wait(math.nextafter(view.now, math.inf) if self._live else min(self._again.values()))
+        if self._live or self._again or self._woken:
+            self._woken = {root: min(due, view.now + self.requeue) for root, due in self._woken.items()}
+            yield Wait(math.nextafter(view.now, math.inf) if self._live else min((self._again | self._woken).values()))
         else:
             yield WAIT_FOR_CHANGE if view.num_waiting(own=True) else WAIT_FOR_READY
 
     def _cycle(self, view: View) -> Iterator[Decision]:
-        popped = {queue: queue.pop() for queue in self._live}
-        self._live = {queue: None for queue, head in popped.items() if head is not None}
-        moved, victims = dict[Cohort, bool](), dict[Workload, str]()
-        for entry in self.admission.cycle([head for head in popped.values() if head is not None]):
+        moved, victims, heads = dict[Cohort, bool](), dict[Workload, str](), list[Workload]()
+        self._live = {queue: heap for queue in self._live if (heap := queue.first())}
+        for queue, heap in self._live.items():
+            if not self.admission.hopeless(job := heap[0][-1]):
+                heads.append(heappop(heap)[-1])
+                continue
+            queue.set_aside(heap)
+            moved[queue.root] = True
+            if job.task.index not in self._short:
+                self._short.add(job.task.index)
+                yield Annotate(job.task, "quota")
+        for entry in self.admission.cycle(heads):
             moves = entry.outcome == "preempting"
             victims |= entry.targets if moves else {}
             moves |= (yield from self._admit(entry, view)) or (yield from self._wait(entry))
-            root = entry.workload.queue.root
-            moved[root] = moved.get(root, False) or moves
+            moved[entry.workload.queue.root] = moves or moved.get(entry.workload.queue.root, False)
         for one in victims:
             self._again[one] = view.now + self.ending
             if one in self._unplaced:  # it has nothing to stop
@@ -295,12 +318,12 @@ class Kueue(Scheduler):
 
     def _wait(self, entry: Entry) -> Generator[Decision, None, bool]:
         job, queue, (requests, usable) = entry.workload, entry.workload.queue, entry.workload.pod_sets[0]
-        for name, amount in requests.items():
-            flavors = [flavor for flavor in queue.group_of[name][1] if flavor in (usable or ())]
-            if not any(queue.potential((flavor, name)) >= amount for flavor in flavors):
-                yield Reject(job.task, f"the request exceeds the quota of queue {queue.name} for {name}")
-                return True
         if entry.mode != FIT and job.task.index not in self._short:
+            for name, amount in requests.items():
+                flavors = [flavor for flavor in queue.group_of[name][1] if flavor in (usable or ())]
+                if not any(queue.potential((flavor, name)) >= amount for flavor in flavors):
+                    yield Reject(job.task, f"the request exceeds the quota of queue {queue.name} for {name}")
+                    return True
             self._short.add(job.task.index)
             yield Annotate(job.task, "quota")
         return queue.requeue(entry)
@@ -312,16 +335,23 @@ class Kueue(Scheduler):
         return job.task.label("topology") or next(filter(None, given), None)
 
     def _place(self, job: Workload, flavors: Sequence[Mapping[str, str]], view: View) -> Placement | None:
-        """Return the first free nodes of the job's flavors, in the fullest rack with room."""
+        """Return the first free nodes of the job's flavors, in the racks of Kueue."""
         nodes, topology = -1, self._topology(job, flavors)
         for flavor in {flavor: None for one in flavors for flavor in one.values()}:
             nodes &= self._masks.get(flavor, -1)
         for mode in job.modes:
-            racks = [rack & nodes for rack in self._racks.values() if rack & nodes] if topology else []
-            if len(racks) > 1:
-                free = sum(1 << node for node in view.nodes.fitting(mode.unit or mode))
-                racks.sort(key=lambda rack: (rack & free).bit_count())  # noqa: B023
-            for among in racks if topology == "required" else [*racks, nodes]:
+            named = self._racks.items() if topology in ("required", "preferred") else ()
+            racks = {name: Domain((name,), 0) for name, rack in named if rack & nodes}
+            need, equal = mode.gpus or mode.millicores // MILLI, mode.node_count > 1
+            fitting = view.nodes.fitting(mode.unit or mode) if equal else range(len(view.cluster.nodes))
+            for node in fitting if racks else ():
+                if nodes >> node & 1 and (rack := racks.get(view.cluster.nodes[node].spec.rack or "")):
+                    rack.room += need // mode.node_count if equal else int(view.free(mode.type.name, node))
+            tries = [[one] for one in sorted(racks.values(), key=lambda one: one.room)]
+            if topology != "required":
+                tries += [[*(place([[*racks.values()]], need, 0, "preferred") or ())], []] if racks else [[]]
+            for chosen in tries:
+                among = sum(self._racks[one.names[0]] for one in chosen) & nodes if chosen else nodes
                 placement = view.first(mode, job.task, among=None if among == -1 else among)
                 if placement is not None and view.holds(job.task, placement):
                     return placement

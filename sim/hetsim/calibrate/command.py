@@ -39,6 +39,8 @@ LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives 
               help="With --from: the shape of the times; replaces the choice by cross-validation.")  # fmt: skip
 @click.option("--server", "scenario", type=FILE, metavar="YAML",
               help="With --from: a scenario of the server whose requests were measured.")  # fmt: skip
+@click.option("--observe", type=FILE, metavar="LOG",
+              help="Narrow the interval of the engine of --server with a log of requests.")  # fmt: skip
 @click.option("--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...",
               help="Batch sizes to measure.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(3, 10_000), default=15, show_default=True,
@@ -63,9 +65,9 @@ LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives 
 def calibrate(
     context: click.Context,
     model: str | None, tables: tuple[str, ...], batch: str | None, time_: str | None, unit: str | None,
-    rows: tuple[str, ...], samples: bool, shape: str | None, scenario: Path | None, batches: str, repeats: int,
-    where: str, out: Path, name: str | None, force: bool, profile: Path | None, rates: tuple[float, ...],
-    seconds: float, seed: int, as_json: bool, quiet: bool,
+    rows: tuple[str, ...], samples: bool, shape: str | None, scenario: Path | None, observe: Path | None,
+    batches: str, repeats: int, where: str, out: Path, name: str | None, force: bool, profile: Path | None,
+    rates: tuple[float, ...], seconds: float, seed: int, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Measure uploads, computing and downloads of batches on this machine.
 
@@ -86,8 +88,14 @@ def calibrate(
         if given:
             raise click.UsageError(f"options must follow {context.invoked_subcommand}, not precede it")
         return
-    if (model is None) == (not tables):
-        raise click.UsageError("give either --model (measure here) or --from (times measured elsewhere)")
+    if (model is not None) + bool(tables) + (observe is not None) != 1:
+        raise click.UsageError("give one of --model (measure here), --from (times measured elsewhere) and --observe")
+    if observe is not None:
+        from hetsim.calibrate import llm_command
+
+        target = llm_command.profile_path(out, name or observe.stem, "service", force)
+        llm_command.observe(observe, unit, _picked(rows), scenario, target=target, as_json=as_json, quiet=quiet)
+        return
     if model is None:
         _from_tables(
             tables, batch, time_, unit=unit, rows=rows, samples=samples, shape=shape, scenario=scenario, out=out,

@@ -12,6 +12,7 @@ from hetsim.errors import ScenarioError
 from hetsim.experiment.directory import folder_name
 from hetsim.model.files import write_text, write_whole
 from hetsim.report import terminal
+from hetsim.scenario.file import document
 from hetsim.scenario.file.document import dump
 from hetsim.workload.mapped.picked_columns import PickedColumns
 from hetsim.workload.mapped.propose import form_of
@@ -95,8 +96,9 @@ def logs(
         step = {**given, **step, "roofline": {**(old if isinstance(old, dict) else {}), **step["roofline"]}}
     elif "decode" not in step:
         step = {**given, **step}
+    interval = {"interval": fitted.interval} if fitted.interval else {}
     profile = {
-        "service": {**service, "step": step, "front_end": _value("front_end", fitted.front_end)},
+        "service": {**service, "step": step, "front_end": _value("front_end", fitted.front_end), **interval},
         "measured": {"from": what, "held_back": fitted.held_back,
                      "errors": {figure.name: round(figure.error, 4) for figure in fitted.figures}},
     }  # fmt: skip
@@ -104,6 +106,27 @@ def logs(
         "profile": profile, "held_back": fitted.held_back,
         "figures": {one.name: {"measured": one.measured, "simulated": one.simulated} for one in fitted.figures},
     }, lambda: _held_back(what, sum(len(one.log) for one in servers), fitted))  # fmt: skip
+    write_profile(target, profile, quiet)
+
+
+def observe(
+    path: Path, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path, as_json: bool, quiet: bool
+) -> None:
+    """Narrow the interval of an engine's steps with a log; write it as a profile."""
+    from hetsim.calibrate import server_log
+    from hetsim.calibrate.server_log import Server, entry_of
+
+    if scenario is None:
+        raise click.UsageError("--observe needs --server YAML: a scenario with the server's engine, model and GPU")
+    server = Server(scenario, request_log.read(path, unit, where))
+    prior, posterior = server_log.observed(server)
+    before, after = ([round(one.low, 6), round(one.high, 6)] for one in (prior, posterior))
+    service = {**entry_of(scenario)["service"], **({} if posterior is prior else {"interval": after})}
+    if (included := service.pop("profile", None)) is not None:  # a profile must not include another one
+        service = {**document.read(scenario.parent / included).data["service"], **service}
+    profile = {"service": service, "measured": {"from": str(path), "interval_before": before}}
+    lines = [f"before: steps take, {prior}", f"after:  {posterior}"]
+    console.result(as_json, lambda: profile, lambda: lines)
     write_profile(target, profile, quiet)
 
 
@@ -135,6 +158,8 @@ def _held_back(what: str, requests: int, found: "Fitted") -> list[str]:
     step = yaml.safe_dump(_shown(found.step), default_flow_style=True, sort_keys=False, width=10_000).strip()
     fitted_step = f"step: {step}, front_end: {constant}"
     tried = f"{found.trials} trials; mean error on the requests fitted {found.fitted_error:.1%}"
+    if found.interval:
+        tried += "; 90 %: steps take at least {:.3f}, at most {:.3f} times as long".format(*found.interval)
     return [what, "", *terminal.table(rows, right=range(1, 4)), "", fitted_step, tried]
 
 

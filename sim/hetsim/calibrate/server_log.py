@@ -35,12 +35,16 @@ from hetsim.engine.simulation import Simulation
 from hetsim.errors import Problem, ScenarioError, file_error
 from hetsim.model.files import write_text, write_whole
 from hetsim.model.record import COMPLETED, Record, RunInput
-from hetsim.model.step_times import LinearSteps, StepTimes
+from hetsim.model.step_times import LinearSteps, StepTimes, scaled
 from hetsim.scenario.file import document
 from hetsim.scenario.scenario import Scenario, load
 from hetsim.scenario.schema.language_model import LanguageModel
+from hetsim.silicon.engines import QUANTILE, Interval, interval
 
 HELD_BACK = 0.3  # share of the requests, those that arrive last, that are not used for fitting
+PARTS = 10  # of a log, whose differences give the standard error of its pace
+REACH = (0.1, 0.5, 1.5)  # logarithms of factors on all steps among which the pace is searched
+RUN_TO_RUN = 0.02  # relative standard deviation of a server's speed between runs, unless the service has a drift
 
 
 class Server:
@@ -146,6 +150,34 @@ class Server:
             Figure("total time", float((log.arrival + log.latency).max()), float(np.nanmax(record.finish))),
         ]
 
+    def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
+        """Return log(measured / simulated) of decoding, by consecutive part of the log.
+
+        Decoding: the sum of the seconds between the first and the last token of each request.
+        """
+        ttft, latency, _ = self.simulated(times, front_end)
+        several = first + np.flatnonzero(self.log.output[first:] > 1)
+        pairs = np.stack([self.log.latency - self.log.ttft, latency - ttft])[:, several]
+        sums = [np.nansum(part, axis=1) for part in np.array_split(pairs, parts, axis=1)]
+        return np.array([math.log(one / other) if one > 0 and other > 0 else 0.0 for one, other in sums])
+
+    def standard_error(self, times: StepTimes, front_end: float) -> float:
+        """Return the standard error of `behind`, times t / z for the few parts.
+
+        It is infinite if fewer than PARTS answers have several tokens.
+        """
+        from scipy.special import ndtri, stdtrit
+
+        if (self.log.output > 1).sum() < PARTS:
+            return math.inf
+        parts = self.behind(times, front_end, PARTS)
+        return float(parts.std(ddof=1)) / PARTS**0.5 * float(stdtrit(PARTS - 1, 0.95) / ndtri(0.95))
+
+    @property
+    def drift(self) -> float:
+        """Relative standard deviation of the server's speed from run to run."""
+        return RUN_TO_RUN if self.service.drift is None else self.service.drift.cv
+
     def build(self) -> RunInput:
         return self._scenario.build()
 
@@ -213,6 +245,13 @@ class Fitted:
     figures: list[Figure]
     held_back: int
     fitted_error: float  # on the requests used for fitting
+    spread: float  # standard deviation of the logarithm of the factor by which steps are off
+
+    @property
+    def interval(self) -> list[float]:
+        """Bounds of the factor on all steps, 90 %; empty if the logs show none."""
+        half = math.exp(QUANTILE * self.spread)
+        return [round(1 / half, 6), round(half, 6)] if math.isfinite(half) else []
 
 
 def _off(ours: np.ndarray, theirs: np.ndarray) -> float:
@@ -264,7 +303,7 @@ def fit(servers: list[Server], tell: Callable[[str], None] = lambda _: None) -> 
         tell(f"step times read from the log are off by {reading.error:.1%}; fitting speed and front_end")
         fitted = _paced(search, reading)
     if fitted is not None and fitted.error < CLOSE:
-        figures = _figures(servers, fitted)
+        late, figures = _late(servers, fitted), _figures(servers, fitted)
         for one in servers:
             one.count = len(one.log)
         if (full_reading := search.read_off()) is not None:
@@ -277,11 +316,12 @@ def fit(servers: list[Server], tell: Callable[[str], None] = lambda _: None) -> 
             text = "a table is not fitted; give a line (fixed, per_prompt_token, per_context_token) or a roofline"
             raise ScenarioError(Problem(text, file=str(servers[0].path), key="workload.service.step"))
         numbers, fitted = _by_simplex(search, tell)
-        step, figures = servers[0].step_of(numbers), _figures(servers, fitted)
+        step, late, figures = servers[0].step_of(numbers), _late(servers, fitted), _figures(servers, fitted)
     held_back = sum(len(one.log) - one.fitted for one in servers)
     return Fitted(
-        step, fitted.front_end, search.trials, figures=figures, held_back=held_back, fitted_error=fitted.error
-    )
+        step, fitted.front_end, search.trials, figures=figures, held_back=held_back, fitted_error=fitted.error,
+        spread=_spread(servers, fitted, late),
+    )  # fmt: skip
 
 
 def _figures(servers: list[Server], fitted: "_Found") -> list[Figure]:
@@ -289,6 +329,61 @@ def _figures(servers: list[Server], fitted: "_Found") -> list[Figure]:
         replace(figure, name=f"{one.log.path.name}: {figure.name}" if len(servers) > 1 else figure.name)
         for one in servers for figure in one.figures(fitted.times, fitted.front_end, one.fitted)
     ]  # fmt: skip
+
+
+def _late(servers: list[Server], fitted: "_Found") -> list[float]:
+    """Return by how much steps are off on the requests held back of each log."""
+    return [float(one.behind(fitted.times, fitted.front_end, first=one.fitted)[0]) for one in servers]
+
+
+def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float:
+    """Return the standard deviation of the logarithm of the factor on fitted steps.
+
+    The standard error is that of the logs together; `late`, the errors on requests held back, stands for the
+    uncertainty of the constants at other times and loads.
+    """
+    weights = np.array([one.load for one in servers]) / sum(one.load for one in servers)
+    errors = weights * [one.standard_error(fitted.times, fitted.front_end) for one in servers]
+    runs = 0.0 if servers[0].service.drift is not None else RUN_TO_RUN * (1 + 1 / len(servers)) ** 0.5
+    return math.hypot(*errors, float(weights @ np.square(late)) ** 0.5, runs)
+
+
+def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, float]:
+    """Return the logarithm of a factor on all steps, and its standard error.
+
+    With this factor decoding takes the measured seconds (`Server.behind`).
+    """
+    from scipy.optimize import brentq
+
+    def behind(factor: float) -> float:
+        return float(server.behind(scaled(times, math.exp(factor)), front_end)[0])
+
+    if (server.log.output > 1).sum() < PARTS:
+        return 0.0, math.inf
+    start = behind(0.0)
+    for reach in REACH:
+        low, high = start - reach, start + reach
+        if abs(start) < REACH[-1] and (ends := (behind(low), behind(high)))[0] > 0 > ends[1]:
+            factor = brentq(behind, low, high, xtol=1e-4)
+            error = server.standard_error(scaled(times, math.exp(factor)), front_end)
+            return factor, error * (high - low) / (ends[0] - ends[1])
+    text = f"no factor on the steps of {server.path} explains it"
+    raise file_error(server.log.path, f"{text}; does the scenario describe this server?")
+
+
+def observed(server: Server) -> tuple[Interval, Interval]:
+    """Return the interval of steps before and after a log (Bayes)."""
+    service = server.service
+    if service.interval is not None:
+        prior = Interval(*service.interval)
+    elif service.engine is None or service.figures is None:
+        text = "names no engine, whose interval a log could narrow; give engine: vllm-0.15, say, or fit it with --from"
+        raise file_error(server.path, text)
+    else:
+        tokens = float((server.log.prompt + server.log.output).mean())
+        prior = interval(*service.figures, service.engine, (tokens, service.max_sequences))
+    factor, error = pace(server, service.times, service.delay)
+    return prior, prior.updated(factor, error, server.drift, again=service.drift is None)
 
 
 def _paced(search: _Search, reading: Reading) -> _Found:

@@ -119,6 +119,11 @@ class SummaryServer(Server):
         errors = [min(1.0, abs(one.error)) for one in self.figures(times, front_end, 0)]
         return float(np.average(errors, weights=[RANKS[rank] for _, rank in self.measured]))
 
+    def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
+        """Return that of all requests for each part, from the means in the file."""
+        means = [one for one in self.figures(times, front_end, 0) if one.name.startswith("mean time between")]
+        return np.full(parts, sum(math.log(one.measured / one.simulated) for one in means))
+
     def figures(self, times: StepTimes, front_end: float, first: int) -> list[Figure]:
         ttft, latency, record = self.simulated(times, front_end)
         steps = record.input.tasks.extra["output_tokens"] - 1

@@ -39,7 +39,9 @@ def longer_steps(scenario: Scenario) -> dict[str, Any]:
     """Return overrides with longer steps for services whose step times are uncertain."""
     changes = {}
     for number, service in enumerate(entry.service for entry in scenario.model.workload):
-        if isinstance(service, LanguageModel) and (service.engine is not None or service.drift is not None):
+        if not isinstance(service, LanguageModel):
+            continue
+        if any(one is not None for one in (service.engine, service.interval, service.drift)):
             drift = {} if service.drift is None else service.drift.model_dump(exclude_unset=True)
             changes[f"workload.{number}.service.drift"] = {**drift, "mean": drift.get("mean", 1.0) * (1 + LONGER)}
     return changes

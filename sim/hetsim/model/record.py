@@ -151,6 +151,8 @@ class Record:
     `steps`: columns of the steps of language models (`hetsim.results.one_run.steps`); `token_gaps`: (time, seconds) of
     gaps between tokens that do not follow from `steps`; `replicas`: (service, number, KV blocks, place) by the numbers
     in their column `replica`; `preemptions_by`, `cached_tokens`: per task, if there were any.
+    `cold_start`: 1 for a request for which a replica began to load its model; None without.  `occupied`: (shape, mode's
+    position, place, taken, released, loading from, loaded) of each replica that forms batches; NaN if it did not load.
 
     `attempt_of`: row of the first attempt of a call (-1: not an attempt); `call_end`: by that row, when the call was
     answered or given up; None if no client times out or retries.
@@ -203,10 +205,12 @@ class Record:
     replicas: list[tuple[str, int, int, int]] = field(default_factory=list)
     preemptions_by: dict[str, np.ndarray] = field(default_factory=dict)
     cached_tokens: np.ndarray | None = None
+    cold_start: np.ndarray | None = None
     reasons: dict[int, str] = field(default_factory=dict)
     launches: dict[str, np.ndarray] | None = None
     device_log: list[tuple[float, int, str, float]] = field(default_factory=list)
     holds: list[tuple[float, int, str]] = field(default_factory=list)
+    occupied: list[tuple[int, int, int, float, float, float, float]] = field(default_factory=list)
     fused: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = field(default_factory=dict)
     cycles: dict[str, np.ndarray] | None = None
     stays: dict[str, np.ndarray] | None = None

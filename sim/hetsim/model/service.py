@@ -47,7 +47,8 @@ class ScaleBounds:
 
     def within(self, number: int) -> int:
         """Return the number, limited to the bounds."""
-        return min(self.max_replicas, max(self.min_replicas, number))
+        low, high = self.min_replicas, self.max_replicas
+        return low if number < low else high if number > high else number
 
     def check(self) -> None:
         """Raise KeyProblem for bounds that contradict each other."""

@@ -363,7 +363,7 @@
           if (!(until > begin) || until < view.low || begin > view.high) return;
           const name = this.colorOf(i, STAGES[n], row.onCores), box = put(begin, until, name, strip + (engines ? n : 0), false);
           if (box && box[2] > 14 && box[3] > 9 && STAGES[n] === "compute" && name !== "dim") {
-            to.labels.push([String(run.id[launches.task[i]]), box[0] + 3, box[1] + box[3] / 2 + 0.5, box[2] - 5, name]);
+            to.labels.push([String(run.id[launches.task[i]]), box[0] + 3, box[1] + box[3] / 2 + 1, box[2] - 5, name]);
           }
         });
         if (to.single && (i === this.hover || launches.task[i] === this.pinned)) {

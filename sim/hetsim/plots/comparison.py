@@ -56,8 +56,8 @@ def _metric(found: Comparison, table: pd.DataFrame, metric: str, is_first: bool)
         color = ORANGE if found.winners[metric] == policies[row] else BLUE
         marks += [
             Line([0, value], [row, row], color=color, width=1, alpha=0.35),
-            Points([value], [row], color=color, size=5.5, across=[[error], [error]] if error else None,
-                   rows=[policies[row]]),
+            Points([value], [row], color=color, size=5.5, rows=[policies[row]],
+                   across=[[min(error, max(value, 0.0))], [error]] if error else None),
             Texts([value + error], [row], [figures(value)], shift=(7, 0)),
         ]  # fmt: skip
         top = max(top, value + error)

@@ -19,6 +19,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.font_manager import get_font_names
 from matplotlib.text import Text
 from matplotlib.transforms import offset_copy
 
@@ -63,7 +64,7 @@ class Drawing(Figure):
 
 MAX_HEIGHT = 8.4  # maximum height in inches of a figure on paper, with room for its caption
 # fonts that match the Times of papers; the second has characters that the first lacks
-PAPER: dict[Any, Any] = {"font.family": ["STIXGeneral", "DejaVu Sans"]}
+PAPER = "STIXGeneral", "DejaVu Sans"
 _widths: ContextVar[tuple[float, float] | None] = ContextVar("widths", default=None)
 
 
@@ -72,7 +73,8 @@ def on_paper(column: float, page: float) -> Iterator[None]:
     """Draw figures as wide as a column, or as the page if they are wide (inches)."""
     token = _widths.set((column, page))
     try:
-        with rc_context(PAPER):
+        # A name that matplotlib does not know would be a warning for each text.
+        with rc_context({"font.family": [name for name in PAPER if name in get_font_names()]}):
             yield
     finally:
         _widths.reset(token)

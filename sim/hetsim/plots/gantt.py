@@ -128,8 +128,7 @@ def _names(bars: pd.DataFrame, row: np.ndarray, end: float) -> list[Texts]:
     bars = bars[bars["until"] > bars["compute_start"]]
     begin, until, at = (bars[name].to_numpy() for name in ("compute_start", "until", "row"))
     texts, inks, middle = bars["task"].astype(str).tolist(), np.where(bars["cpu"], INK, "#FFFFFF"), (begin + until) / 2
-    room = until - begin
-    return [Texts(middle, at, texts, inks.tolist(), size=7.5, align="center", room=room)] * bool(texts)
+    return [Texts(middle, at, texts, inks.tolist(), size=7.5, align="center", room=until - begin)] * bool(texts)
 
 
 def lanes_axis(labels: Names, total: int) -> Axis:
@@ -259,9 +258,8 @@ def _spread(runs: Replications) -> Panel:
     panel = Panel([Points(finite.index, finite, alpha=0.8)], Axis("replication", count=8, integer=True), y, small=True)
     interval = runs.interval(DEFAULT_METRIC) if values.notna().sum() > 1 else None
     if interval is not None and math.isfinite(interval.mean):
-        mean, half, low, high = (
-            one / factor for one in (interval.mean, interval.half_width, interval.low, interval.high)
-        )
+        ends = interval.mean, interval.half_width, interval.low, interval.high
+        mean, half, low, high = (one / factor for one in ends)
         panel.marks += [Boxes([-math.inf], [math.inf], [low], [high], color=MUTED, alpha=0.18),
                         Line([-math.inf, math.inf], [mean, mean], color=INK, width=1)]  # fmt: skip
         panel.title = f"mean {with_unit(pair(mean, half), unit)} (95 %)"

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UsageError
-from hetsim.plots.style import describe
+from hetsim.plots.style import describe, stacked
 from hetsim.results.colors import BLUE, GREEN, MUTED, VERMILION
 from hetsim.results.formatting import SECONDS, fitting
 from hetsim.results.one_run.result import Result
@@ -34,9 +34,8 @@ def serving(result: Result) -> Picture:
     panels = [*([_memory(limited, edges)] if len(limited) else []), *_load(rows, edges)]
     for panel in panels:
         panel.x, panel.legend = time_axis(0.0, edges[-1], means=edges), "above"
-        panel.x.bare = panel is not panels[-1]
-    panels[0].title = describe(result)
-    return Picture([[panel] for panel in [*panels, *_gaps(result)]], 9.5, 2.1 * (len(panels) + 1))
+    panels[0].title, below = describe(result), [[panel] for panel in _gaps(result)]
+    return Picture([*stacked(panels, 9.5, 0).rows, *below], 9.5, 2.1 * (len(panels) + 1))
 
 
 def _means(rows: pd.DataFrame, values: Any, edges: np.ndarray) -> np.ndarray:

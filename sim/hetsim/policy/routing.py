@@ -99,10 +99,10 @@ class Routing:
 
 @dataclass(eq=False)
 class KeptModel:
-    """The model of the service `name`, stored in host memory or on a disk.
+    """The model of the service `name` in host memory, on a disk or in idle GPUs.
 
-    `loaded`: time at which it was stored; `used`: time of the last load from there, or `loaded`; `uses`: number of
-    loads from there.
+    `loaded`: time at which it was stored, or the replica took its devices; `used`: time of the last load from there, or
+    `loaded`, or since when the replica is idle; `uses`: number of loads from there.
     """
 
     name: str
@@ -113,13 +113,14 @@ class KeptModel:
 
 
 class Eviction:
-    """Base of eviction policies: choose a model to remove before another is stored."""
+    """Base of eviction policies: choose a model or idle replica that makes room."""
 
     policy_kind: ClassVar[str] = "eviction"
 
     def victim(self, kept: Sequence[KeptModel], now: float) -> KeptModel:
         """Return the model to evict; called again until the new model fits.
 
-        kept: the models stored at this place, in the order in which they were stored.
+        kept: the models stored at this place, in the order in which they were stored; or those of idle replicas,
+            node by node, the longest idle first.
         """
         raise NotImplementedError

@@ -30,8 +30,7 @@ class RoleSignals:
 
     @property
     def replicas(self) -> int:
-        kept = sum([not replica.draining for replica in self._all])
-        return kept + self._set.missing.count(self._prefills)
+        return int(self._set.kept(self._prefills) + self._set.missing.count(self._prefills))
 
     @property
     def _ready(self) -> list[Any]:
@@ -43,7 +42,7 @@ class RoleSignals:
 
     @property
     def outstanding(self) -> int:
-        if not self._set.service.prefillers:
+        if not self._set.apart:
             return len(self._set.fleet.requests)
         return sum([replica.outstanding for replica in self._all]) + self._set.waiting_for(self._prefills)
 

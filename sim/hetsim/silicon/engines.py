@@ -24,6 +24,7 @@ from hetsim.silicon.kernels import Divided, Kernels, NotMeasured, family_of, ker
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import DEVICES, Efficiency, Peak, device, roofline_steps
 
+QUANTILE = 1.6449  # of the standard normal distribution, for intervals with 90 %
 NODE = (1, 2, 4, 8)  # numbers of GPUs of a node over which `support` divides a model
 
 
@@ -102,20 +103,41 @@ def defaults(text: str) -> dict[str, Any]:
 class Interval:
     """Range of measured / predicted step time that contains 90 % of measured servers."""
 
-    level: str  # measured: servers with this GPU; transferred: only kernels; guessed: neither
     low: float
     high: float
-    servers: int
-    like: str
+    level: str = ""  # measured: servers with this GPU; transferred: only kernels; guessed: neither; "": this server
+    servers: int = 1
+    like: str = ""
 
     def __str__(self) -> str:
         bounds = f"90 %: at least {self.low:.2f}, at most {self.high:.2f} times as long"
+        if not self.level:
+            return f"{bounds} (requests of this server, by hetsim calibrate)"
         return f"{bounds} ({self.level}; errors of {self.servers:,} measured servers, {self.like})"
+
+    @property
+    def normal(self) -> tuple[float, float]:
+        """Mean and standard deviation of the logarithm of the factor, which is lognormal."""
+        low, high = math.log(self.low), math.log(self.high)
+        return (low + high) / 2, (high - low) / (2 * QUANTILE)
 
     def factor(self, generator: np.random.Generator) -> float:
         """Draw a lognormal factor for all steps; 90 % of such factors are in the interval."""
-        low, high = math.log(self.low), math.log(self.high)
-        return math.exp(generator.normal((low + high) / 2, (high - low) / (2 * 1.6449)))
+        return math.exp(generator.normal(*self.normal))
+
+    def updated(self, factor: float, error: float, drift: float, again: bool) -> "Interval":
+        """Return the posterior of the factor, after one run was measured (Bayes).
+
+        factor: its measured logarithm, with the standard error `error`.
+        drift: relative standard deviation between runs; the bounds are those of another run if `again`.
+        """
+        if math.isinf(error):
+            return self
+        prior, spread = self.normal
+        own, run = max(spread**2 - drift**2, spread**2 / 4), error**2 + drift**2
+        middle = (prior * run + factor * own) / (run + own)
+        half = QUANTILE * math.sqrt(own * run / (run + own) + again * drift**2)
+        return Interval(math.exp(middle - half), math.exp(middle + half))
 
 
 def interval(
@@ -141,7 +163,7 @@ def interval(
     like = key.replace("/", ", ") + (", GPUs left out" if level != "measured" else "")
     like += "; kernels of {package} {version}".format(**SOURCE) if gpu is not None and installed() is not None else ""
     middle, half = (low + high) / 2, (high - low) / 2 * wider
-    return Interval(level, math.exp(middle - half), math.exp(middle + half), servers=servers, like=like)
+    return Interval(math.exp(middle - half), math.exp(middle + half), level, servers=servers, like=like)
 
 
 def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:

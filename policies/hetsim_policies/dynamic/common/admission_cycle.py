@@ -10,7 +10,7 @@ Cost: O(flavors × depth) for a head that fits; else a pass over the running wor
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappush, heapreplace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -87,9 +87,11 @@ class Queue(Cohort):
     ):  # fmt: skip
         super().__init__(name, parent, quotas, weight)
         self.group_of = {resource: group for group in reversed(groups) for resource in group[0]}
-        self.rules = rules or Rules()
+        self.rules = one = rules or Rules()
+        alone = one.strategy == "best_effort_fifo" and one.borrow_within_cohort == "never" and len(self.path) < 3
+        self.plain = alone and one.reclaim_within_cohort == "any"  # it reclaims only its quota, and withholds no other
         self.workloads: dict[Workload, None] = {}
-        self.waiting: dict[Hashable, list[tuple[bool, float, float, int, Workload]]] = {}
+        self.waiting: dict[Hashable, list[Any]] = {}
         self.aside: set[Hashable] = set()
         self._added = 0
 
@@ -127,10 +129,16 @@ class Queue(Cohort):
         self.waiting[workload.kind] = [one for one in self.waiting[workload.kind] if one[-1] is not workload]
         heapify(self.waiting[workload.kind])
 
-    def pop(self) -> Workload | None:
-        """Remove and return the next head; None if no workload is to be considered."""
+    def first(self) -> list[Any]:
+        """Return the heap with the next head on top; empty without a head."""
         heads = [heap for kind, heap in self.waiting.items() if heap and kind not in self.aside]
-        return heappop(min(heads))[-1] if heads else None
+        return min(heads) if heads else []
+
+    def set_aside(self, heap: list[Any]) -> None:
+        """Requeue the workload on top of a heap, and skip its kind."""
+        self._added += 1
+        heapreplace(heap, (True, *heap[0][1:3], self._added, heap[0][-1]))
+        self.aside.add(heap[0][-1].kind)
 
     def requeue(self, entry: "Entry") -> bool:
         """Return a head to the queue; return True if its next attempt may differ."""
@@ -203,6 +211,18 @@ class Admission:
 
     # Flavors --------------------------------------------------------------------------------------------------
 
+    def hopeless(self, workload: Workload) -> bool:
+        """Return True if plainly neither quota nor candidates exist (one flavor)."""
+        queue, (requests, suits) = workload.queue, workload.pod_sets[0]
+        if self.fair or not queue.plain or len(requests) != 1:
+            return False
+        ((name, amount),) = requests.items()
+        flavor, *others = queue.group_of[name][1]
+        key = flavor, name
+        return (not others and (suits is None or flavor in suits) and queue.borrows(key, amount)
+                and queue.available(key) < amount <= queue.potential(key)
+                and not queue.preemptible(workload, queue.rules.within_cluster_queue, {key}))  # fmt: skip
+
     def nominate(self, workload: Workload, pinned: Sequence[Mapping[str, str]] = ()) -> Entry:
         """Choose flavors (among `pinned`, if given), and the workloads to preempt."""
         made, self._found = Entry(workload), {}
@@ -247,7 +267,7 @@ class Admission:
                 chosen[name] = self._fitness(workload, key, used.get(key, 0) + requests[name])
                 if chosen[name][0] == NO_FIT:
                     break
-            worst = min(chosen.values(), key=lambda fitness: goodness(fitness, rules))
+            worst = min(chosen.values(), key=lambda fitness: goodness(fitness, rules) if len(chosen) > 1 else ())
             passes = worst[1] > 0 and rules.when_can_borrow == "try_next_flavor"
             passes |= PREEMPT <= worst[0] <= RECLAIM and rules.when_can_preempt == "try_next_flavor"
             stays = worst[0] > NO_CANDIDATES and not passes

@@ -226,13 +226,13 @@ def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[Devi
     named = f"task {first}" + (f" (and {count - 1} more like it)" if count > 1 else "")
     largest = max((node.memory for node in hosts[mode.type] if node.memory is not None), default=0)
     if mode.type.memory is not None and mode.gpu_memory > mode.type.memory:
-        wants, has = mode.gpu_memory, f"a {mode.type.name} has {mode.type.memory / 1e9:.6g} GB"
+        wants, has = mode.gpu_memory, f"one {mode.type.name} has {mode.type.memory / 1e9:.6g} GB"
     elif any(node.memory is not None and mode.memory > node.memory for node in hosts[mode.type]):
-        wants, has = mode.memory, f"the largest node with a {mode.type.name} has {largest / 1e9:.6g} GB"
+        wants, has = mode.memory, f"the largest node with {mode.type.name} has {largest / 1e9:.6g} GB"
         if largest >= mode.memory:
-            has = f"not every node with a {mode.type.name} has that, but {planner} treats all of a type as equal"
+            has = f"not every node with {mode.type.name} has that, but {planner} treats all of a type as equal"
     else:
-        return f"{planner}: {named} needs {mode.cpus:g} cores next to a {mode.type.name}; some nodes lack these cores"
+        return f"{planner}: {named} needs {mode.cpus:g} cores next to {mode.type.name}; some nodes lack these cores"
     return f"{planner}: {named} needs {wants / 1e9:.6g} GB of memory in mode {mode.name}; {has}"
 
 

@@ -85,7 +85,14 @@ class BatchReplica(Holder):
         if until < math.inf and self.launch.entry < 0:
             self.clock.at(until, LAST, self.launch)
 
+    def close(self, end: float) -> None:
+        """Record from when to when it has occupied its devices."""
+        recorder, times = self.fleet.state.recorder, (self.launch.decided, end, self.loading_from, self.loaded_at)
+        place = recorder.place_code(self.placement, self.launch.cores)
+        recorder.occupied.append((self.service.shape.index, self.kind.position, place, *times))
+
     def give_up(self, outcome: int) -> list[Task]:
+        self.close(self.clock._now)
         self.fleet.decisions.completion.lose([one for one in self.fleet.state.lent.values() if one.within is self])
         return self.queue.look()
 
@@ -127,7 +134,7 @@ class BatchFleet(Owner):
         if self.replicas.missing:
             self.replicas.refill()
         self.resume(task)
-        self.replicas.scale()
+        self.replicas.scale(task.index)
 
     def again(self, task: Task) -> None:
         """Requeue a request of a stopped batch; if its replica is lost, await another one."""

@@ -1,7 +1,7 @@
 """Errors of policies: messages with policy, task, device and time."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from hetsim.engine.core.state import RunState
@@ -65,8 +65,8 @@ def deadlock(run: RunState) -> RunError:
         )
     waiting = [*run.waiting.values(), *(task for queue in run.queues for task in queue.look())]
     modes = dict.fromkeys(mode for task in waiting for mode in task.shape.modes)
-    fits_now = {mode for mode in modes if run.capacity.first(mode) is not None}
-    kept_from = _kept_by_replicas(run, modes) - fits_now
+    fits_now = fitting_without(run, (), modes)
+    kept_from = fitting_without(run, run.residents.values(), modes) - fits_now
     lines, by_policy = [], False
     for number, task in enumerate(waiting):
         possible = [mode for mode in task.shape.modes if mode in fits_now]
@@ -111,16 +111,15 @@ def _lack_of_memory(run: RunState, task: Task, mode: Mode) -> str | None:
     return f"{data}{own}, and a GPU of type {mode.type.name} has {memory:,} (`memory`)"
 
 
-def _kept_by_replicas(run: RunState, modes: Iterable[Mode]) -> set[Mode]:
-    """Return the modes that would fit if replicas released their devices."""
-    residents, capacity = list(run.residents.values()), run.capacity
-    if not residents:
-        return set()
+def fitting_without(run: RunState, residents: Collection[Any], modes: Iterable[Mode]) -> set[Mode]:
+    """Return the modes that would fit if these replicas released their devices."""
+    capacity, releases = run.capacity, run.capacity.releases
     for launch in residents:
         capacity.give(launch.placement, launch, launch.cores)  # released only for the check below, then occupied again
     fitting = {mode for mode in modes if capacity.first(mode) is not None}
     for launch in residents:
         launch.cores = capacity.take(launch.placement, launch)
+    capacity.releases = releases
     return fitting
 
 

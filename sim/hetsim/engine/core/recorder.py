@@ -128,7 +128,7 @@ BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
 EMPTY: dict[str, Any] = {"batch": -1, "first_token": NAN}  # initial value of a detail column where it is not 0
 
 # detail columns that the record receives unchanged, if they were written
-DETAILS = ("upload", "compute", "download", STOPS, MOVES, "cached_tokens", "first_token", "received")
+DETAILS = ("upload", "compute", "download", STOPS, MOVES, "cached_tokens", "first_token", "received", "cold_start")
 
 
 class Recorder:
@@ -146,6 +146,7 @@ class Recorder:
         self.reasons: dict[int, str] = {}
         self.holds: list[tuple[float, int, str]] = []
         self.device_log: list[tuple[float, int, str, float]] = []
+        self.occupied: list[tuple[int, int, int, float, float, float, float]] = []
         self.batched = False
         # by number of a fused launch: task rows, and saved memory traffic in bytes
         self.fused: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = {}
@@ -398,7 +399,7 @@ class Recorder:
             steps=step_columns(self.steps) if self._replicas else None,
             token_gaps=np.array(self._gaps).reshape(-1, 2) if self._gaps else None, replicas=self._replicas,
             preemptions_by=preempted, device_log=sorted(self.device_log, key=lambda row: row[0]), holds=self.holds,
-            fused=self.fused, stats=stats,
+            fused=self.fused, stats=stats, occupied=self.occupied,
         )  # fmt: skip
 
     def _merged_launches(self, batch: np.ndarray, end: float) -> dict[str, np.ndarray]:

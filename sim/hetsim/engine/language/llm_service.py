@@ -87,7 +87,7 @@ class Fleet(ServiceCalls):
             self.replicas.refill()
         self.replicas.send(request, False)
         if service.scaling is not None:
-            self.replicas.scale()
+            self.replicas.scale(row)
 
     def able(self, request: Generation, replicas: OpenReplicas) -> OpenReplicas:
         return OpenReplicas([replica for replica in replicas if replica.blocks >= request.need])
@@ -96,7 +96,7 @@ class Fleet(ServiceCalls):
         assert request.source is not None
         self.batch[request.row] = request.source.periods.launch
         self.replicas.send(request, True)
-        self.replicas.scale()
+        self.replicas.scale(request.row)
 
     def lost(self, orphans: dict[int, Generation], lost: Sequence[Replica]) -> None:
         for row, request in self.requests.items():
@@ -317,8 +317,8 @@ class Serving(Residents):
         return RunError(f"{count} requests wait for replicas, and no event is left that could serve them{why}")
 
     def close(self, end: float) -> None:
-        for fleet in self.fleets.values():
-            fleet.close(end)
+        for one in self.sets:
+            one.fleet.close(end)
 
     def defects(self) -> list[str]:
         """Return descriptions of all inconsistencies (for --check)."""

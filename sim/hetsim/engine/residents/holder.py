@@ -57,6 +57,11 @@ class Owner:
     def lost(self, orphans: dict[int, Any], lost: Sequence[Any]) -> None:
         """Reset requests whose data were lost; `orphans`: those without a replica, by row."""
 
+    def close(self, end: float) -> None:
+        """Record the replicas that are there at the run's end."""
+        for replica in self.replicas.all:
+            replica.close(end)
+
     def resume(self, request: Any) -> None:
         """Route a request that has no replica, or has lost its replica."""
         self.replicas.send(request, False)
@@ -82,7 +87,7 @@ class Holder:
         state.last_resident -= 1  # downward: their numbers never meet those of launches
         self.launch = Resident(self._fired, state.last_resident, placement, now=state.clock._now, holder=self)
         self.loaded = self.draining = False  # `draining`: it takes no further requests
-        self.loading_from = math.nan
+        self.loading_from = self.loaded_at = math.nan
         self.timer: Timer | None = None  # of the time before its model loads
         self.load: Any = None  # that brings the model, itself or with others
         self.idle_since = state.clock._now  # where replicas scale, when it fell idle last

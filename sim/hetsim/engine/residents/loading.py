@@ -36,7 +36,8 @@ class Loading:
 
     def __init__(self, state: Any):
         self.state = state
-        self.loads: list[Load] = []
+        # Loads under way, and replicas of services that scale which have fallen idle.
+        self.loads, self.idle = list[Load](), dict[Holder, None]()
         # Models by place (`disk` or `host`) and node, in the order in which they were loaded.
         self.kept: dict[tuple[str, int], dict[str, KeptModel]] = {}
         # Starts on warm nodes and others, and loads that are over by source, of services that say how they start.
@@ -109,6 +110,7 @@ class Loading:
     def stop(self, replica: Holder) -> None:
         """Cancel the load of a replica that is given up; loads that need it begin again."""
         again: list[Holder] = []
+        self.idle.pop(replica, None)
         if replica.timer is not None:
             self.state.clock.cancel(replica.timer)
         for load in [one for one in self.loads if replica in (one.giver, one.replicas[0])]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hetsim.engine.core.policy_errors import call
+from hetsim.engine.core.policy_errors import call, fitting_without, illegal
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.launch import Resident
@@ -21,7 +21,8 @@ from hetsim.engine.residents.sight import Sight
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.plan import Placement
 from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST
-from hetsim.policy.routing import OpenReplicas, WantedReplica
+from hetsim.model.tasks import Mode
+from hetsim.policy.routing import KeptModel, OpenReplicas, WantedReplica
 
 
 @dataclass(eq=False)
@@ -39,18 +40,19 @@ class ReplicaSet:
         self.clock = self.state.clock
         self.service = fleet.service
         self.kinds = fleet.kinds
-        self.numbered = 0
+        self.numbered, self.apart = 0, bool(self.service.prefillers)
         self.replicas: list[Any] = []
         """Replicas with devices, in order of start; without prefill replicas if prefill is separate."""
         self.prefillers: list[Any] = []
-        self._open: dict[bool, OpenReplicas] = {}
-        """Cached results of `open_to`, by whether prefill replicas are meant; cleared at each change."""
+        self._open: dict[Any, Any] = {}
+        """Cached results of `open_to`, by whether prefill replicas are meant, and of `kept`; cleared at each change."""
         self.missing: list[bool] = []  # failed replicas that are not replaced yet: True for those that only prefill
         self.unmet: dict[str, int] = {}  # by role or type, replicas wanted besides, for which there were no devices
         self.lobby: dict[int, Any] = {}  # requests that no replica can take yet, by row
         routing = self.fleet.routing
         self.sight = Sight(self, routing) if routing.refresh or routing.delay else None
         self.scaler = None if self.service.scaling is None else Scaler(self.fleet, self)
+        self.arriving = -1  # row of the request on whose arrival the scaling policy is being queried
 
     @property
     def all(self) -> list[Any]:
@@ -58,14 +60,21 @@ class ReplicaSet:
 
     def open_to(self, prefilled: bool) -> OpenReplicas:
         """Return the replicas that accept requests, to decode if `prefilled`."""
-        apart = bool(self.service.prefillers) and not prefilled
-        if apart not in self._open:
+        if (apart := self.apart and not prefilled) not in self._open:
             replicas = self.prefillers if apart else self.replicas
             takes = OpenReplicas([replica for replica in replicas if replica.loaded and not replica.draining])
             for place, replica in enumerate(takes):
                 replica.loads, replica.place = takes.loads, place
             self._open[apart] = takes if self.sight is None else self.sight.open_to(takes)
-        return self._open[apart]
+        open_: OpenReplicas = self._open[apart]
+        return open_
+
+    def kept(self, prefills: bool) -> int:
+        """Return the number of replicas of a role that do not drain."""
+        if (number := self._open.get(role := "prefill" if prefills else "decode")) is None:
+            side = self.prefillers if prefills else self.replicas
+            number = self._open[role] = sum([not replica.draining for replica in side])
+        return int(number)
 
     def send(self, request: Any, prefilled: bool) -> None:
         """Send a request to a replica; if none accepts requests, it waits for one."""
@@ -87,9 +96,8 @@ class ReplicaSet:
 
     def waiting_for(self, prefills: bool) -> int:
         """Number of requests that no replica of a role can take yet."""
-        if not self.service.prefillers:
-            return len(self.lobby)
-        return sum([(request.source is None) is prefills for request in self.lobby.values()])
+        there = self.lobby.values()
+        return sum([(one.source is None) is prefills for one in there]) if self.apart else len(there)
 
     # Starts -------------------------------------------------------------------------------------------------
 
@@ -110,7 +118,7 @@ class ReplicaSet:
 
     def _first(self, kind: HolderType, number: int, key: str, prefills_only: bool) -> None:
         # Those that scale are on whichever kind is free, the others on the one that is given for them.
-        anywhere = self.service.scaling is not None and not self.service.prefillers
+        anywhere = self.service.scaling is not None and not self.apart
         modes = tuple(one.mode for one in (self.kinds if anywhere else [kind]))
         if (placement := self.signals.place(WantedReplica(self.service, modes, prefills_only, 0))) is not None:
             replica = self._new(placement, prefills_only)
@@ -149,19 +157,55 @@ class ReplicaSet:
                 replica.start(math.nan)
                 self._open.clear()
                 return True
-        apart = self.service.prefillers
         kinds = [kind for kind in self.kinds if (kind.prefillers if prefills_only else kind.replicas)]
-        modes = tuple(kind.mode for kind in ([only] if only is not None else kinds if apart else self.kinds))
-        placement = self.signals.place(WantedReplica(self.service, modes, prefills_only, len(self.fleet.requests)))
+        modes = tuple(kind.mode for kind in ([only] if only is not None else kinds if self.apart else self.kinds))
+        wanted = WantedReplica(self.service, modes, prefills_only, len(self.fleet.requests))
+        placement = self.signals.place(wanted)
+        if placement is None and wanted.requests and self._make_room(modes):
+            placement = self.signals.place(wanted)
         if placement is None:
             return False
         new = self._new(placement, prefills_only)
         new.loading_from = self.clock._now
         self.state.loading.begin(new)
+        cold = self.state.recorder.detail("cold_start")
+        rows = [self.arriving] if self.arriving >= 0 else self.lobby
+        for row in [one for one in rows if not cold[one]][:1]:
+            cold[row] = 1
         return True
+
+    def _make_room(self, modes: tuple[Mode, ...]) -> bool:
+        """Evict idle replicas of other services until a mode fits; False if none can."""
+        state, nodes, kept = self.state, dict[int, list[Holder]](), dict[KeptModel, Holder]()
+        state.loading.idle = {one: None for one in state.loading.idle if one.idle}
+        spare = [one for one in state.loading.idle if one.fleet.replicas.surplus(one) > 0 and one.fleet != self.fleet]
+        if not spare or fitting_without(state, (), modes):
+            return False  # nothing is idle, or the scheduler keeps these devices
+        for one in sorted(spare, key=lambda one: one.idle_since):
+            here = nodes.setdefault(one.node, [])
+            alike = sum([(it.fleet, it.prefills_only) == (one.fleet, one.prefills_only) for it in here])
+            here += [one] if alike < one.fleet.replicas.surplus(one) else []
+        for here in nodes.values():
+            for one in here if fitting_without(state, [one.launch for one in here], modes) else ():
+                kept[KeptModel(one.fleet.service.name, one.kind.weights, one.launch.decided, one.idle_since)] = one
+        while kept and not fitting_without(state, (), modes):
+            gone = call(state, state.input.eviction.victim, tuple(kept), self.clock._now)
+            if gone not in kept:
+                raise illegal(state, f"evicts {gone!r}, which is not an idle replica there")
+            one = kept.pop(gone)
+            kept = {model: other for model, other in kept.items() if other.node == one.node}
+            one.fleet.replicas.end(one)
+        return bool(fitting_without(state, (), modes))
+
+    def surplus(self, replica: Holder) -> int:
+        """Number of replicas of its role above the minimum; 0 if it is not idle."""
+        prefills, scales = replica.prefills_only, self.scaler.roles.values() if self.scaler is not None else ()
+        ready = replica.loaded and replica.idle and not replica.draining and prefills in scales
+        return self.kept(prefills) - self.service.scaling.min_replicas if ready else 0
 
     def loaded(self, replica: Holder) -> None:
         """Open a replica whose model has been loaded, and route waiting requests."""
+        replica.loaded_at = self.clock._now
         replica.start(replica.loading_from)
         self._open.clear()
         waiting, self.lobby = self.lobby, {}  # taken first: one that still finds no place comes back
@@ -237,18 +281,20 @@ class ReplicaSet:
             self.fleet.resume(orphans[row])
         self._note_lack()
 
-    def scale(self) -> None:
-        """Query the scaling policy, because a request has arrived or ended."""
+    def scale(self, arrived: int = -1) -> None:
+        """Query the scaling policy: a request has arrived, in this row, or has ended."""
         if self.scaler is not None:
+            self.arriving = arrived
             self.scaler.changed()
+            self.arriving = -1
 
     def bring(self, name: str, prefills: bool, wanted: int, only: HolderType | None) -> bool | None:
         """Start or drain replicas to reach `wanted`; True if any changed, None if no need."""
-        missing = self.missing.count(prefills) if only in (None, self.kinds[0]) else 0
-        kept = self.prefillers if prefills else self.replicas
+        missing = self.missing.count(prefills) if only is None or only is self.kinds[0] else 0
+        kept, have = self.prefillers if prefills else self.replicas, missing + self.kept(prefills)
         if only is not None:
             kept = [one for one in kept if one.kind is only]
-        have = missing + sum([not one.draining for one in kept])
+            have = missing + sum([not one.draining for one in kept])
         if wanted <= have and self.unmet.pop(name, 0):
             self._note_lack()
         if wanted == have:
@@ -279,15 +325,22 @@ class ReplicaSet:
     def rested(self, replica: Holder) -> None:
         """Handle an idle replica: release its devices if it drains, else query the policy."""
         if self.scaler is not None and not replica.draining and replica.idle:
-            replica.idle_since = self.clock._now
+            replica.idle_since, self.state.loading.idle[replica] = self.clock._now, None
             self.scaler.changed(idle=True)
+            if self.state.wanting.keys() - {self.service.name} and self.surplus(replica) > 0:
+                self.devices_free()  # another service may need its devices
         side = self.prefillers if replica.prefills_only else self.replicas
         if replica.draining and replica.idle and replica in side:
-            replica.give_up(LAUNCH_COMPLETED)
-            side.remove(replica)
-            self._release(replica)
+            self.end(replica)
             self.devices_free()  # others may lack a replica
             self.rounds.changed("release")
+
+    def end(self, replica: Holder) -> None:
+        """Give up an idle replica and release its devices."""
+        self._open.clear()
+        (self.prefillers if replica.prefills_only else self.replicas).remove(replica)
+        replica.give_up(LAUNCH_COMPLETED)
+        self._release(replica)
 
 
 class Residents:

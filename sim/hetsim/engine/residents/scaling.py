@@ -72,15 +72,14 @@ class Scaler:
         policy.again = math.inf
         wanted = call(self.state, policy.wanted, self.replicas.service, self.signals, now)
         self._check(wanted)
-        done = []
+        changes = []
         for name, number in wanted.items():
             kind = self.kinds.get(name)
             number = bounds.within(number) if kind is None else number
-            done.append(self.replicas.bring(name, self.roles.get(name, False), number, kind))
-        done = [change for change in done if change is not None]
-        if any(done):
+            changes.append(self.replicas.bring(name, self.roles.get(name, False), number, kind))
+        if changed := True in changes:
             self.signals.changed_at = now
-        if policy.again < math.inf and (not done or any(done)) and (self.timer.entry < 0 or policy.again < self.due):
+        if policy.again < (math.inf if self.timer.entry < 0 else self.due) and (changed or False not in changes):
             self.due = policy.again
             self.clock.again(policy.again, TIMER, self.timer)
 
@@ -92,7 +91,7 @@ class Scaler:
 
     def _check(self, wanted: Any) -> None:
         kinds = 0
-        for name, number in wanted.items() if isinstance(wanted, Mapping) else [("", wanted)]:
+        for name, number in wanted.items() if isinstance(wanted, (dict, Mapping)) else [("", wanted)]:
             if type(number) is not int or number < 0 or (name not in self.roles and name not in self.kinds):
                 names = ", ".join([*self.roles, *self.kinds])
                 raise self.fleet.illegal(f"wants {wanted!r}; asked for were numbers of replicas by {names}")

@@ -52,7 +52,7 @@ class Capacity(PlacementIndex):
         if state is None or state.device is not device:
             return f"{device} is not a device of this cluster"
         if device.type is not mode.type:
-            return f"{device} is a {device.type.name} and mode {mode.name} runs on {mode.type.name}"
+            return f"{device} is of type {device.type.name} and mode {mode.name} runs on {mode.type.name}"
         if not mode.allows(device.node):
             return f"{device} is not in partition {mode.partition}"
         if not state.up or state.asleep or not self.nodes[device.node].up:

@@ -128,7 +128,8 @@ def knees(sweep: Sweep) -> list[str]:
     """Sentences that name the knee of each policy's curve over one numeric key.
 
     The knee is the smallest value of the key from which every further step improves the metric by less than 5 %, if
-    some earlier step improved it by more.  With replications, a gain is the upper end of its paired 95 % interval.
+    some earlier step improved it by more on average.  With replications, a gain after the knee is the upper end of its
+    paired 95 % interval.
     """
     metric = next((name for name in sweep.shown_metrics if has_direction(name)), None)
     if metric is None or len(sweep.keys) != 1 or sweep.table[sweep.keys[0]].dtype.kind not in "if":
@@ -139,12 +140,14 @@ def knees(sweep: Sweep) -> list[str]:
     many, single = NOUNS.get(path, ("", "one" if integers else "step"))
     for policy, mine in sweep.by_replication.groupby("policy", sort=False, observed=True):
         values = mine.pivot_table(metric, key, "replication", dropna=False).dropna(axis=1).sort_index()
-        widths = np.diff(values.index) if integers else np.ones(max(len(values) - 1, 0))
+        if values.empty or not np.isfinite(values).all(axis=None):
+            continue
+        widths = np.diff(values.index) if integers else np.ones(len(values) - 1)
         steps = np.diff(values.to_numpy(dtype=float), axis=0) / widths[:, None] * (2 * higher_is_better(metric) - 1)
-        gains = [student_interval(step).high if len(step) > 1 else step.sum() for step in steps]
-        small = [gain <= 0 or gain < 0.05 * abs(mean) for gain, mean in zip(gains, values.mean(axis=1), strict=False)]
-        knee = max((step + 1 for step, below in enumerate(small) if not below), default=0)
-        if np.isfinite(values).all(axis=None) and 0 < knee < len(small):
+        highest = np.array([student_interval(step).high if len(step) > 1 else step.sum() for step in steps])
+        some = (0.05 * values.mean(axis=1).abs().to_numpy()[:-1]).clip(min=1e-300)
+        knee = 1 + int(max(np.flatnonzero(highest >= some), default=-1))
+        if knee < len(steps) and (steps.mean(axis=1) >= some)[:knee].any():
             value = sweep.points[key].loc[sweep.table.loc[sweep.table[key] == values.index[knee], "point"].iloc[0]]
             place = f"{value} {many}" if many else f"{key} = {value}"
             lines.append(f"{policy}: {place}: each further {single} gains less than 5 % in {metric_name(metric)}")

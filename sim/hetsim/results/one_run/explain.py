@@ -346,11 +346,12 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
 
 def _replicas(record: Record) -> np.ndarray:
     """By replica: shape of its requests, decision, end, start and end of loading."""
+    batches = np.array([(shape, *times) for shape, _, _, *times in record.occupied]).reshape(-1, 5).T
     if record.launches is None:
-        return np.zeros((5, 0))
+        return batches
     columns = [np.asarray(record.launches[name]) for name in ("task", "decided", "end", "upload_start", "upload_end")]
     rows = np.stack([record.input.tasks.shape[columns[0]], *columns[1:]])
-    return rows[:, language.periods(record, columns[0])]
+    return np.hstack([rows[:, language.periods(record, columns[0])], batches])
 
 
 def _loading(grid: np.ndarray, came: np.ndarray, gone: np.ndarray, begun: np.ndarray, loaded: np.ndarray) -> np.ndarray:

@@ -5,12 +5,14 @@ They are undefined (NaN) in runs without language models, or without the measure
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from hetsim.model.record import ABORTED, COMPLETED, PREEMPTIONS
 from hetsim.results.declared import metric
 from hetsim.results.one_run.measured import QUANTILES, Measured, Metric
+from hetsim.results.one_run.rows import TableRows
 from hetsim.results.one_run.steps import weighted_quantile
 from hetsim.results.one_run.task_metrics import STATISTICS, declare_statistics
 
@@ -43,13 +45,12 @@ def aborted_count(run: Measured) -> float:
 
 @metric(unit="share", better="less", sets=("tokens", "groups", "group_rows"), hide_if_zero=True, title="cold starts")
 def cold_start_fraction(run: Measured) -> float:
-    """Share of started requests that waited while their replica loaded its model."""
-    frame = run.result.launches
-    if not run.result.record.input.language or not len(frame):
-        return math.nan
-    ends = run.series("batch").map(frame.set_index("launch")["upload_end"]).to_numpy()
-    started = ~np.isnan(run.column("start")) & ~np.isnan(run.column("prompt_tokens").astype(float))
-    return float((run.column("arrival") < ends)[started].mean()) if started.any() else math.nan
+    """Share of requests to replicas for which one began to load its model."""
+    record: Any = run.result.record
+    cold = np.zeros(len(record.status)) if record.cold_start is None else record.cold_start
+    shapes = [one.shape.index for one in (*record.input.services, *record.input.language) if one.kinds]
+    served, cold = (run.chosen(TableRows(record)(one)) for one in (np.isin(record.input.tasks.shape, shapes), cold))
+    return float(cold[served].mean()) if served.any() else math.nan
 
 
 def _of_gaps(label: str) -> Metric:

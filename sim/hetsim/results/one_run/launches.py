@@ -3,7 +3,7 @@
 The device tables, the timeline and `explain` read `LaunchColumns`; users see `launches_table`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -21,6 +21,7 @@ from hetsim.model.record import (
     UNFINISHED,
     Record,
 )
+from hetsim.model.tasks import Mode
 from hetsim.results.declared import ENERGY
 from hetsim.results.one_run.modes import ModeTable
 
@@ -89,6 +90,27 @@ def launches_of(record: Record, table: ModeTable) -> LaunchColumns:
         open=_running(columns), lost=np.nan_to_num(columns["lost"]) if "lost" in columns else None,
         members=np.asarray(columns["members"]) if "members" in columns else None,
     )  # fmt: skip
+
+
+def occupations_of(record: Record, table: ModeTable) -> tuple[LaunchColumns, list[Mode]]:
+    """Return launches as they occupy devices, and what replicas of batches occupy.
+
+    These replicas have the last rows, from their start to their end; their batches occupy nothing.
+    """
+    launches = launches_of(record, table)
+    if not record.occupied:
+        return launches, []
+    services = {one.shape.index: one for one in record.input.services if one.kinds}
+    inside = np.isin(record.input.tasks.shape[launches.task], list(services))
+    shape, position, place = np.array([row[:3] for row in record.occupied]).T
+    since, until = np.array([row[3:5] for row in record.occupied]).T
+    task, never, nothing = np.array([services[one].rows[0] for one in shape]), until * np.nan, until * 0.0
+    further = (task, table.codes(shape, position), place, since, never, never, never, until, nothing, nothing,
+               until >= record.end)  # fmt: skip
+    ended = replace(launches, end=np.where(inside, launches.decided, launches.end), open=launches.open & ~inside)
+    columns = [np.append(getattr(ended, one.name), more) for one, more in zip(fields(ended), further, strict=False)]
+    modes = [services[one].kinds[kind].mode for one, kind in zip(shape, position, strict=True)]
+    return LaunchColumns(*columns), [mode for mode in modes if mode is not None]
 
 
 def _derived(record: Record, table: ModeTable) -> LaunchColumns:

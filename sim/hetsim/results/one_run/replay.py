@@ -15,7 +15,7 @@ from hetsim.model.fusion import fused_mode
 from hetsim.model.plan import cores_on
 from hetsim.model.record import UP, DeviceStates, Record
 from hetsim.model.tasks import Mode
-from hetsim.results.one_run.launches import PlaceColumns, launch_numbers, launches_of
+from hetsim.results.one_run.launches import PlaceColumns, launch_numbers, occupations_of
 from hetsim.results.one_run.modes import ModeTable
 
 MAX_CELLS = 1 << 22  # Maximum number of states × accelerators × modes that one step examines.
@@ -211,9 +211,9 @@ class RunReplay:
 
     def __init__(self, record: Record, table: ModeTable, state: FreeCapacity, further: Sequence[np.ndarray] = ()):
         """`further`: times at which an interval must end although capacity is constant."""
-        launches = launches_of(record, table)
+        launches, kept = occupations_of(record, table)
         self.record, self.state, self._launches = record, state, launches
-        self.modes = [table.modes[code] for code in launches.mode]
+        self.modes = [table.modes[code] for code in launches.mode[: len(launches) - len(kept)]] + kept
         for at, number in enumerate([] if record.launches is None else launch_numbers(record.launches).tolist()):
             if number in record.fused:
                 shapes, rows = record.input.tasks.shapes, record.fused[number][0]

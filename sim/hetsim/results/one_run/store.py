@@ -250,6 +250,7 @@ def _save_record(record: Record, folder: Path) -> None:
         "reasons": [[int(task), text] for task, text in record.reasons.items()],
         "device_log": record.device_log,
         "holds": record.holds,
+        "occupied": record.occupied,
         "fused": [[launch, *figures] for launch, figures in record.fused.items()],
         "replicas": record.replicas,
         "stats": record.stats,
@@ -357,6 +358,7 @@ def _record(saved: Saved, directory: Path) -> Record:
         preemptions_by=kinds,
         device_log=[(time, device, what, value) for time, device, what, value in rest["device_log"]],
         holds=[(time, task, cause) for time, task, cause in rest["holds"]],
+        occupied=[tuple(row) for row in rest.get("occupied", [])],
         fused={launch: (tuple(rows), tuple(saved)) for launch, rows, saved in rest["fused"]}, stats=rest["stats"],
         notes=_numbers_from_json(about.get("notes", {})),
     )  # fmt: skip

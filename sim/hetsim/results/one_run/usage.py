@@ -14,7 +14,7 @@ from hetsim.model.cluster import MILLI, Cluster
 from hetsim.model.record import ASLEEP, DOWN, UP, WAKING, DeviceStates, Record
 from hetsim.results.declared import COST, ENERGY
 from hetsim.results.one_run import language
-from hetsim.results.one_run.launches import LaunchColumns, PlaceColumns, launches_of
+from hetsim.results.one_run.launches import LaunchColumns, PlaceColumns, launches_of, occupations_of
 from hetsim.results.one_run.modes import ModeTable
 
 
@@ -51,12 +51,12 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
     count, powered = np.array(cluster.units, float), np.array(cluster.powered_units, float)
     up, asleep, awake_at_end, asleep_at_end = device_states(record, low, high)
     watts_idle, watts_sleep = resting_watts(cluster)
-    launches, places = launches_of(record, table), PlaceColumns(record)
+    launches, places, stays = launches_of(record, table), PlaceColumns(record), occupations_of(record, table)[0]
 
-    occupied = overlap(launches.decided, launches.end, low, high)
-    cores, share = table.cores[launches.mode], table.share[launches.mode]
-    taken = allocated(record, launches, places, held=occupied, share=share, low=low, high=high)
-    taken += places.spread(launches.place, occupied * cores, devices, to_hosts=True)
+    occupied = overlap(stays.decided, stays.end, low, high)
+    cores, share = table.cores[stays.mode], table.share[stays.mode]
+    taken = allocated(record, stays, places, held=occupied, share=share, low=low, high=high)
+    taken += places.spread(stays.place, occupied * cores, devices, to_hosts=True)
     begun = (launches.decided >= low) & (launches.decided < high)
     number = places.begun(launches.place, begun.astype(np.float64), devices)
     del occupied, begun, cores, share
@@ -214,6 +214,8 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
     `allocated.NAME` (GPUs; cores for a CPU type or a node without GPUs).
     """
     launches, places = launches_of(record, table), PlaceColumns(record)
+    count, stays = len(launches), occupations_of(record, table)[0]
+    released = np.where(stays.open, np.inf, stays.end)
     ready = record.ready
     there = np.flatnonzero(~np.isnan(ready))
     # What is still there at the end leaves after the last row.
@@ -223,7 +225,8 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
     computed = np.where(np.isnan(launches.compute_start), ended, launches.compute_start)
     finished = np.where(np.isnan(launches.compute_end), ended, launches.compute_end)
     finished[launches.open & (finished == record.end)] = np.inf
-    grid = np.concatenate([[0.0], ready[there], gone, launches.decided, began, computed, finished, ended, [record.end]])
+    grid = np.concatenate([[0.0], ready[there], gone, launches.decided, began, computed, finished, ended,
+                           stays.decided[count:], released[count:], [record.end]])  # fmt: skip
     moved = {}
     for name, (since, until) in zip(("uploading", "downloading"), transfers_of(record, len(launches)), strict=True):
         some = ~np.isnan(since)
@@ -246,23 +249,23 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
     if record.input.language:
         running = running + steps(*language.running(record))
     # Thousandths and millionths are whole numbers, so the sums below are exact.
-    cores = np.where(table.on_cpu, table.column(lambda mode: mode.millicores), 0.0)[launches.mode]
-    gpus = table.column(lambda mode: mode.gpus * mode.share)[launches.mode]
+    cores = np.where(table.on_cpu, table.column(lambda mode: mode.millicores), 0.0)[stays.mode]
+    gpus = table.column(lambda mode: mode.gpus * mode.share)[stays.mode]
     columns = {
         "time": grid,
         "waiting": (steps(ready[there], gone) - running).astype(np.int64),
         "running": running.astype(np.int64),
-        "busy_cores": steps(computed, finished, cores) / MILLI,
-        "busy_gpus": steps(computed, finished, gpus) / 1e6,
-        "allocated_gpus": steps(launches.decided, ended, gpus) / 1e6,
+        "busy_cores": steps(computed, finished, cores[:count]) / MILLI,
+        "busy_gpus": steps(computed, finished, gpus[:count]) / 1e6,
+        "allocated_gpus": steps(stays.decided, released, gpus) / 1e6,
     }
     for name, (since, until) in moved.items():
         columns[name] = steps(since, until).astype(np.int64)
     if by is not None:
         amount = np.where(gpus > 0, gpus / 1e6, cores / MILLI)
-        for name, weight in _groups(record, table, launches, places=places, amount=amount, by=by):
-            columns[f"busy.{name}"] = steps(computed, finished, weight)
-            columns[f"allocated.{name}"] = steps(launches.decided, ended, weight)
+        for name, weight in _groups(record, table, stays, places=places, amount=amount, by=by):
+            columns[f"busy.{name}"] = steps(computed, finished, weight[:count])
+            columns[f"allocated.{name}"] = steps(stays.decided, released, weight)
     return pd.DataFrame(columns, copy=False)
 
 

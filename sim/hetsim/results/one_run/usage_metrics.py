@@ -10,6 +10,7 @@ for all tasks by use, and `cost` minus `cost_held` is the cost of idle devices.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -109,11 +110,11 @@ def cost_held(run: Measured) -> float:
 @metric(unit="money", better="less", of="run", sets=("costs",), hide_if_zero=True, title="cost of idle replicas")
 def cost_held_idle(run: Measured) -> float:
     """Price × time in which GPUs were occupied but idle, if there are replicas."""
-    cluster = run.result.record.input.cluster
-    if not (cluster.priced and run.result.record.input.language):
+    given: Any = run.result.record.input
+    if not (given.cluster.priced and any(one.kinds for one in (*given.language, *given.services))):
         return math.nan
-    idle = np.array([one.type.kind != "cpu" for one in cluster.devices]) * (run.use.allocated - run.use.busy)
-    return float((prices(cluster)[0] * np.maximum(idle, 0.0)).sum())
+    idle = np.array([one.type.kind != "cpu" for one in given.cluster.devices]) * (run.use.allocated - run.use.busy)
+    return float((prices(given.cluster)[0] * np.maximum(idle, 0.0)).sum())
 
 
 @metric(unit="GPU s", better="neither", sets=("groups:180", "group_rows:180"), title="GPU time", hide_if_zero=True)

@@ -164,11 +164,15 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
     def _intervals(self, stream: TaskStream) -> None:
         """State the error range of an engine's step times; draw this run's factor."""
         service = self.service
-        if service.engine is None or service.figures is None:
+        if service.interval is not None:
+            interval = of_engine("measured")(*service.interval)
+            stream.step_factor = math.exp(interval.normal[0])
+        elif service.engine is None or service.figures is None:
             return
-        tokens = float((stream.extra["prompt_tokens"] + stream.extra["output_tokens"]).mean())
-        interval = of_engine("interval")(*service.figures, service.engine, (tokens, service.max_sequences))
-        text = f"{self.name}: steps with {service.engine} take, {interval}"
+        else:
+            tokens = float((stream.extra["prompt_tokens"] + stream.extra["output_tokens"]).mean())
+            interval = of_engine("interval")(*service.figures, service.engine, (tokens, service.max_sequences))
+        text = f"{self.name}: steps{f' with {service.engine}' if service.engine else ''} take, {interval}"
         if text not in self.context.warnings:
             self.context.warnings.append(text)
         if service.uncertain:
@@ -252,7 +256,7 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
     if each is None:
         return UNLIMITED if limit is None or service.kv is None else limit // service.kv.block
     memory = int(each * service.gpus * service.share)
-    what = f"{service.gpus} × {device.name}" if service.gpus > 1 else f"a {device.name}"
+    what = f"{service.gpus} × {device.name}" if service.gpus > 1 else f"one {device.name}"
     if service.share < 1:
         what = f"{service.share:.0%} of {what}"
     room = memory - service.weights

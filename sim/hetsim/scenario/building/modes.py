@@ -142,7 +142,7 @@ class ModeBook:
                     return f"{needed:g} {unit} exceed the {limit:g} that jobs{within} may use"
         if memory is not None and mode.gpu_memory > memory:
             max_memory = _size(memory)
-            return f"{_size(mode.gpu_memory)} of GPU memory exceed the {max_memory} of a {mode.type.name}"
+            return f"{_size(mode.gpu_memory)} of GPU memory exceed the {max_memory} of one {mode.type.name}"
         if bound is not None and bound.max_nodes is not None and mode.node_count > bound.max_nodes:
             return f"{mode.node_count} nodes exceed the {bound.max_nodes} that jobs{within} may use"
         return ""

@@ -214,7 +214,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     )
     batching, there = [one[0] for one in formed], any(stream.replica_modes for stream in served)
     eviction = make_policy(policies.eviction or DEFAULT_EVICTION, scenario, problems) if there else None
-    problems += place_problems(served, context)
+    problems += place_problems(served, model.workload, context)
     faults = _faults(model.faults, cluster, scenario, problems)
     if isinstance(scheduler, Scheduler) and scheduler.knows_rates:
         scheduler.rates = true_rates(scenario, streams, policies.scheduler.name, problems)

@@ -85,7 +85,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
     def _room(self, device: Any, memory: int, there: int | None) -> None:
         needed = (self.service.model or 0) + memory
         if device.kind != "cpu" and there is not None and needed > there:
-            where = f"a {device.name}" if there == device.memory else f"a slice of {device.name}"
+            where = f"one {device.name}" if there == device.memory else f"a slice of {device.name}"
             text = f"the model and its batches need {needed / 1e9:g} GB, {where} has {there / 1e9:g} GB"
             raise self._fail("model", text)
 
@@ -100,7 +100,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
             room = there - (self.service.model or 0) - memory * batches
             limit = min(limit, int(room // (batches * way.gpu_memory_per_item)))
             if limit < 1:
-                memory_there = f"the {there / 1e9:g} GB of a {device.name}"
+                memory_there = f"the {there / 1e9:g} GB of one {device.name}"
                 text = f"one request per stream and the model do not fit into {memory_there}"
                 raise self.context.fail((*self.path, "service"), text)
         return limit

@@ -192,7 +192,7 @@ def _noun(detail: Any, context: dict[str, Any]) -> str:
     if named.isidentifier():
         return named
     last = detail["loc"][-1] if detail["loc"] else "value"
-    return str(last) if isinstance(last, str) else "value"
+    return last.strip("[]") if isinstance(last, str) else "value"  # pydantic: "[key]"
 
 
 def _listed(names: Iterable[str], word: str = "the keys here are") -> str:

@@ -60,6 +60,7 @@ class Drift(Model):
         return self.mean * math.exp(generator.normal(-variance / 2, math.sqrt(variance)))
 
 
+StepFactor = Annotated[float, Field(gt=0, le=100)]
 MAX_TOKENS = 10**9
 # Defaults of `memory_share`; the first is the default of servers (vLLM: gpu_memory_utilization)
 FILLED = {"where model is an architecture": 0.9, "where it is bytes": 1.0}
@@ -92,6 +93,9 @@ class TokenLimits(Mirror):
 
 LIMITS = {"max_num_batched_tokens": Annotated[Count, Field(le=MAX_TOKENS)] | None}
 
+REPLACED = {"autoscale": "a policy: scale: {name: target_requests, min: 1, ...}",
+            "timeout": "a key of the entry's clients: clients: {timeout: 5 min, at_timeout: cancel}"}  # fmt: skip
+
 
 @keys_of(LanguageService, *LIMITS, **LIMITS)
 class LanguageModel(Profiled, Replicas):
@@ -104,10 +108,10 @@ class LanguageModel(Profiled, Replicas):
 
     SECTION: ClassVar = "service"
     FIRST: ClassVar = (
-        "kind", "profile", "step", "gpu", "tensor_parallel", "engine", "uncertain", "drift", "device", "gpus",
-        "replicas", "also_on", "model", "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs",
-        "max_output_tokens", "preemption", "prefix_cache", "disaggregated", "scale", "network",
-        "front_end", "slo", "batching",
+        "kind", "profile", "step", "gpu", "tensor_parallel", "engine", "uncertain", "interval", "drift", "device",
+        "gpus", "replicas", "also_on", "model", "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs",
+        "max_output_tokens", "preemption", "prefix_cache", "disaggregated", "scale", "network", "front_end", "slo",
+        "batching",
     )  # fmt: skip
 
     USED: ClassVar = {"replicas": 1, "memory_share": FILLED}
@@ -130,7 +134,10 @@ class LanguageModel(Profiled, Replicas):
     """Serving engine and its version, such as vllm-0.15, whose steps are the sum of measured kernel times and of the
     engine's own times between kernels; for model, gpu and tensor_parallel, in place of step."""
     uncertain: bool = False
-    """Draw an error factor for all steps of a replication, from the errors of measured servers (engine)."""
+    """Draw an error factor for all steps of a replication, from interval or the errors of measured servers (engine)."""
+    interval: tuple[StepFactor, StepFactor] | None = None
+    """90 % interval of a factor on all steps, as `hetsim calibrate` writes it; without uncertain, all steps have the
+    factor in its middle (geometric mean)."""
     drift: Drift | None = None
     """Random variation of a server's speed from run to run: a factor on all steps of a run, {cv: 2%, mean: 1}."""
     also_on: list[AlsoOn] = []
@@ -166,8 +173,8 @@ class LanguageModel(Profiled, Replicas):
     @model_validator(mode="before")
     @classmethod
     def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, dict) and "autoscale" in value:
-            raise KeyProblem("autoscale", "autoscale is now a policy: scale: {name: target_requests, min: 1, ...}")
+        for key in [key for key in REPLACED if isinstance(value, dict) and key in value]:
+            raise KeyProblem(key, f"{key} is now {REPLACED[key]}")
         merged = included(value, cls.SECTION, cls, info)
         return _estimated(merged, info) if isinstance(merged, dict) else merged
 
@@ -245,8 +252,10 @@ class LanguageModel(Profiled, Replicas):
         return float(of_engine("front_end")(*self.figures, self.engine))
 
     def _check_estimate(self) -> None:
-        if self.uncertain and self.engine is None:
-            raise KeyProblem("uncertain", "uncertain needs a measured engine; give engine, such as vllm-0.15")
+        if self.uncertain and self.engine is None and self.interval is None:
+            raise KeyProblem("uncertain", "uncertain needs interval, or a measured engine; give engine: vllm-0.15, say")
+        if self.interval is not None and not self.interval[0] < self.interval[1]:
+            raise KeyProblem("interval", "the first number must be below the second, as in [0.97, 1.05]")
         if self.step.roofline is None:
             return
         if not isinstance(self.model, Architecture):

@@ -22,7 +22,7 @@ from hetsim.workload.costs.roofline import Efficiency, Peak, roofline_steps
 ENGINES = {
     "named": "hetsim.silicon.engines:engine_of", "steps": "hetsim.silicon.engines:steps_of",
     "front_end": "hetsim.silicon.engines:front_end", "defaults": "hetsim.silicon.engines:defaults",
-    "interval": "hetsim.silicon.engines:interval",
+    "interval": "hetsim.silicon.engines:interval", "measured": "hetsim.silicon.engines:Interval",
 }  # fmt: skip
 STAGE = Short(lambda value: value if isinstance(value, str) else short(value), INLINE)
 

@@ -1,0 +1,50 @@
+"""Topology-aware placement: the racks, blocks or nodes that get pods.
+
+Where one domain suffices, the one with the least room that suffices is chosen (best fit); otherwise those with the most
+room, and best fit for the rest; unconstrained pods fill small ones first.  Reference: Kueue, KEP-2724.  Cost: O(n²).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Topology = Literal["required", "preferred", "unconstrained"]
+
+
+@dataclass(eq=False)
+class Domain:
+    """A domain: names on all levels, highest first; room for pods; what it contains."""
+
+    names: tuple[str, ...]
+    room: int
+    inside: list["Domain"] = field(default_factory=list)
+
+
+def place(levels: Sequence[Sequence[Domain]], count: int, level: int, topology: Topology) -> dict[Domain, int] | None:
+    """Return the pods of each domain of the lowest level; None if they do not fit.
+
+    levels: the domains by level, highest first.  level: pods must be in one of its domains; if that is only preferred,
+    in one of a higher level, or else in several of the highest.
+    """
+    chosen = _fill(levels[level], count, topology == "unconstrained")
+    while topology == "preferred" and level and (len(chosen) > 1 or sum(chosen.values()) < count):
+        level -= 1
+        chosen = _fill(levels[level], count)
+    if (topology == "required" and len(chosen) > 1) or sum(chosen.values()) < count:
+        return None
+    for _ in levels[level + 1 :]:
+        chosen = _fill([domain for one in chosen for domain in one.inside], count)
+    return chosen
+
+
+def _fill(domains: Sequence[Domain], count: int, least: bool = False) -> dict[Domain, int]:
+    """Return the pods of the used domains; fewer than `count` if all are full."""
+    rest, chosen = [one for one in domains if one.room], dict[Domain, int]()
+    rest.sort(key=lambda one: (one.room if least else -one.room, one.names))
+    while rest and count:
+        fits = [one for one in rest if one.room >= count and not (least and chosen)]
+        best = min(fits, key=lambda one: one.room, default=rest[0])
+        rest.remove(best)
+        chosen[best] = min(best.room, count)
+        count -= chosen[best]
+    return chosen
