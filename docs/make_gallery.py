@@ -37,7 +37,7 @@ NOT_TUNED_ON = {
 """By entry: values of an axis that were first run when scenario, model and tolerance were final."""
 FITTED = {"vtc": "one factor"}
 """By entry: the table in which a number was fitted for each row; its figures are not counted."""
-COUNTED = re.compile(r"\[[0-9]+ published (?:.|\n)*?was tuned on\.")
+COUNTED = re.compile(r"The shipped scenarios reproduce \[[0-9]+ published (?:.|\n)*? was tuned, .*? figures are\.")
 """The sentences with the counts, in README.md and docs/index.md."""
 
 
@@ -68,9 +68,9 @@ def counts(gallery: str = "gallery.md") -> str:
         map(sum, zip(*(tally(pair[half]) for pair in every), strict=True)) for half in (0, 1)
     )
     return (
-        f"[{len(every)} published results]({gallery}) are reproduced by scenarios that ship, from the inputs of the "
-        f"results' authors. {good} of {judged} figures are within the tolerance of their source, and so are "
-        f"{good_other} of {judged_other} figures on inputs that nothing was tuned on."
+        f"The shipped scenarios reproduce [{len(every)} published results]({gallery}) from the inputs of the results' "
+        f"authors. {good} of {judged} figures are within the tolerance of their source; on further inputs, on which "
+        f"nothing was tuned, {good_other} of {judged_other} figures are."
     )
 
 
