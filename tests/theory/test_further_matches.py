@@ -219,6 +219,7 @@ UNLIKE = {
         ({E + "clients": {"timeout": "9 s"}}, "not recognized: clients"),
         ({E + "service.max_num_batched_tokens": 4}, "not recognized: service.max_num_batched_tokens"),
         ({E + "service.drift": {"cv": "9%"}}, "not recognized: service.drift"),
+        ({E + "service.interval": [0.9, 1.2]}, "not recognized: service.interval"),
         ({E + "service.batching": {"name": "continuous", "order": "shortest_prompt"}},
          "not recognized: service.batching"),
         ({E + "classes": [{"class": "a"}, {"class": "b"}]}, "all requests are of one class"),

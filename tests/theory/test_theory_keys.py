@@ -440,7 +440,7 @@ def test_there_is_a_case_of_all_that_changes_nothing():
     assert {next(iter(case)) for case in without} == NO_CHANGE.keys() and len(without) == 42
 
 LANGUAGE = (
-    "also_on disaggregated drift engine front_end gpu kv max_num_batched_tokens max_output_tokens "
+    "also_on disaggregated drift engine front_end gpu interval kv max_num_batched_tokens max_output_tokens "
     "memory_share model. preemption prefix_cache replicas routing scale scale. slo start step.decode "
     "step.per_context_token step.per_prompt_token step.prefill step.roofline tensor_parallel uncertain"
 )
