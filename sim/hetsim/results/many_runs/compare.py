@@ -50,7 +50,8 @@ class Comparison:
     plans        if a policy has a plan, a row per policy: planned_makespan, makespan, lower_bound, ratio, planning_s,
                  all of the first run (`hetsim.results.one_run.plans`); otherwise no rows
     plan_notes   remarks on the plans
-    selection    the best policy with a stated probability, if requested (`hetsim.results.many_runs.selection`)
+    selection    selection of the best policy with a stated probability, if requested
+                 (`hetsim.results.many_runs.selection`)
     identical    True if nothing is random, so that one run of each policy was compared
     runs         the compared runs, by policy
     baseline     the policy with which all others were compared, if one was named
