@@ -9,7 +9,8 @@ winner and the present setting are run again in further replications, which had 
 intervals are from these replications alone.
 
 With `warmup: auto` all settings are measured over the same tasks: those after the warm-up found for the present
-setting, which does not depend on the other settings.  The last replications use the longer warm-up of both.
+setting, which does not depend on the other settings.  The last replications use the longer of the warm-ups found for
+the winner and for the present setting.
 """
 
 import math
