@@ -266,10 +266,10 @@ def allen_cunneen(
 def _error_of_mgc(load: float, servers: int, scv: float, third: float) -> float:
     """Return the maximum relative error of Allen and Cunneen's mean wait for M/G/c.
 
-    The error may have either sign; `load` is per server.  The formula is too low by at most what Cosmetatos adds for
-    constant service (within a fifth).  It is too high by at most the scv and, where the third moment is known, by a
-    bound fitted to services of two constant values, which Gupta and Osogami conjecture to be the extreme ones; `spread`
-    is the scv of the remaining time of a service.  Measured for up to 32 servers (docs/theory.md).
+    The error may have either sign; `load` is per server.  The formula is too low by at most 1.2 times what Cosmetatos
+    adds for constant service.  It is too high by at most the scv and, where the third moment is known, by a bound
+    fitted to services of two constant values, which Gupta and Osogami conjecture to be the extreme ones; `spread` is
+    the scv of the remaining time of a service.  Measured for up to 32 servers (docs/theory.md).
     Reference: Cosmetatos, Some Approximate Equilibrium Results for the Multi-Server Queue (M/G/r) (1976); Gupta and
     Osogami, On Markov-Krein Characterization of the Mean Waiting Time in M/G/K (2011).
     """

@@ -192,8 +192,9 @@ def _refined(load: float, servers: int) -> float:
     """Return the mean number in a queue for two choices, with the correction in 1 / n.
 
     x(k) is the share of queues with at least k tasks; its drift is load (x(k-1)² - x(k)²) - x(k) + x(k+1).  The
-    correction has two causes: random deviations of covariance W (A W + W A' + Q = 0, A the Jacobian of the drift), by
-    the curvature of the drift; and that the two queues drawn differ.
+    correction is the sum of two effects: random deviations of x change the mean, because the drift is curved (their
+    covariance W solves A W + W A' + Q = 0, with A the Jacobian of the drift); and the two queues drawn are never the
+    same one.
     """
     from scipy.linalg import solve_continuous_lyapunov
 
