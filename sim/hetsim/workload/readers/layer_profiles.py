@@ -226,10 +226,10 @@ class _Antichains:
         self.after, self.ancestors = after, ancestors
 
     def augmented(self, antichain: Iterable[str]) -> list[str]:
-        """Return an antichain with the earlier layers that also feed layers after it.
+        """Add to an antichain the earlier layers whose outputs are also used after it.
 
-        As in PipeDream, a layer counts even if all branches behind it are inside the cut: a cut through the middle of
-        branches then counts their branching layer as sent, though nothing after the cut reads it.
+        As in PipeDream, a layer at which branches begin is added even if each branch has a layer in the antichain: its
+        output then counts as sent across the cut, although nothing after the cut reads it.
         """
         antichain = list(antichain)
         extra = dict.fromkeys(
