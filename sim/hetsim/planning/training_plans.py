@@ -2,7 +2,7 @@
 
 The time of a step and the memory are those that a run of the scenario has (`hetsim.formulas.training`) when its nodes
 lie in as few racks as possible; nothing is run.
-GPipe is not among the candidates: it takes the time of 1F1B and more memory.
+GPipe is not among the candidates: it takes as much time as 1F1B and more memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence

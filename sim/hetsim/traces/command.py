@@ -78,7 +78,7 @@ def map_(file: str, form: str | None, separator: str | None, mapping: Path | Non
     """Propose a mapping of the columns of a log, from its header and first rows.
 
     Prints the workload of a scenario as YAML to paste, with comments on what is uncertain or missing.
-    `hetsim trace inspect` and `validate` accept the YAML that --mapping writes in place of a trace.
+    In place of a trace, `hetsim trace inspect` and `validate` also accept the YAML that --mapping writes.
     """
     from hetsim.workload.logs.recognize import node_list, recognize
     from hetsim.workload.mapped.propose import proposal_of, written
@@ -132,9 +132,9 @@ def validate(
     With --cluster, or if FILE is a scenario (.yaml) with a cluster, the trace is replayed as it was recorded, and
     simulated wait, response and allocation are printed next to the recorded values.  A gang uses several nodes if the
     record says so, or if it names no node and the gang fits on no single node; jobs that can never run on the cluster
-    are skipped, with the reason.  Then, and if FILE is a mapping (.yaml without a cluster), waits under --policy are
-    simulated with the inferred limits and capacities, one step after the other; --scenario writes the last of these
-    scenarios.
+    are skipped, with the reason.  In this case, and if FILE is a mapping (.yaml without a cluster), waits under
+    --policy are also simulated; the inferred limits and capacities are added to the scenario one after the other, and
+    --scenario writes the last of these scenarios.
     """
     from hetsim.traces.contents import rows_word
     from hetsim.traces.waits_command import subject_of
