@@ -16,8 +16,7 @@ phases of jobs overlap:
 - none: no contention, as if each job had the link to itself.
 
 Jobs with different shares, and jobs that other links limit, have no product form.  The number of senders is then
-computed with the mean width and corrected so that each job sends as long as it needs; each sender gets its max-min fair
-rate.
+computed with the mean width and corrected so that each job sends as long as it needs; senders get max-min fair rates.
 """
 
 import math
@@ -39,8 +38,7 @@ SWEEPS = 500
 class LinkDelays:
     """Delays of the jobs on a link, by the number of other jobs that send.
 
-    Rows are jobs, columns numbers of other senders.  `seen`: probability of this number; `delays`: extra seconds of
-    sending.
+    Rows are jobs, columns numbers of other senders.  `seen`: their probabilities; `delays`: extra seconds of sending.
     """
 
     seen: np.ndarray
@@ -55,7 +53,8 @@ def delays(
 ) -> LinkDelays:  # fmt: skip
     """Return the delays of jobs on a link; O(N³) operations for N jobs.
 
-    before: result of a first pass.  more: seconds that each job sends in addition to `spent`, other links included.
+    before: result of a first call, whose `stretch` divides the sending times.  more: seconds that each job sends in
+    addition to `spent`, other links included.
     caps: if other links limit jobs, the fraction of the link that a job (row) can use next to a number of other senders
     (column).
     """

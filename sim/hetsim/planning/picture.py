@@ -29,7 +29,7 @@ def pipeline(found: Result | PipelineSchedule, *, task: Any = None) -> Picture:
 
     Gray is the bubble (idle time).  Passes contain the all-reduces of tensor parallelism; stages communicate between
     passes or, in a partition, while they compute (drawn between the rows).  Later chunks of an interleaved pipeline are
-    lighter.  For a stream of requests (`forward`) the first ones are drawn, and no bubble is given: it would depend on
+    lighter.  For a stream of requests (`forward`) the first ones are drawn, without a bubble, which would depend on
     their number.
 
     Parameters:

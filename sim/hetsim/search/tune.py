@@ -73,8 +73,7 @@ class Tuning:
 
     settings       all settings tried, the present one last; `best` is the index of the winner
     ours, present  contributions to the metric (`hetsim.results.one_run.estimands`) under the winner and under the
-                   present setting, in `len(ours)` further replications, numbered from `used`, that had no part in the
-                   choice
+                   present setting, in `len(ours)` further replications, numbered from `used`, not used for the choice
     policy         the winner as a scenario writes it under `policy:`
     remarks        notes on the results, such as a warm-up that was found; `warnings`: the serious remarks
     """

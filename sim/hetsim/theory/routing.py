@@ -193,8 +193,7 @@ def _refined(load: float, servers: int) -> float:
 
     x(k) is the share of queues with at least k tasks; its drift is load (x(k-1)² - x(k)²) - x(k) + x(k+1).  The
     correction is the sum of two effects: random deviations of x change the mean, because the drift is curved (their
-    covariance W solves A W + W A' + Q = 0, with A the Jacobian of the drift); and the two queues drawn are never the
-    same one.
+    covariance W solves A W + W A' + Q = 0, with A the Jacobian of the drift); and the two queues drawn differ.
     """
     from scipy.linalg import solve_continuous_lyapunov
 

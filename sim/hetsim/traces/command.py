@@ -133,8 +133,8 @@ def validate(
     simulated wait, response and allocation are printed next to the recorded values.  A gang uses several nodes if the
     record says so, or if it names no node and the gang fits on no single node; jobs that can never run on the cluster
     are skipped, with the reason.  In this case, and if FILE is a mapping (.yaml without a cluster), waits under
-    --policy are also simulated; the inferred limits and capacities are added to the scenario one after the other, and
-    --scenario writes the last of these scenarios.
+    --policy are also simulated, while the inferred limits and capacities are added one after the other; --scenario
+    writes the last of these scenarios.
     """
     from hetsim.traces.contents import rows_word
     from hetsim.traces.waits_command import subject_of
@@ -179,9 +179,9 @@ def identify(
 
     At each instant of the log each scheduler computes which jobs it would start, from the jobs that ran and waited then
     according to the log.  Orders (arrival, size, time, class, shares of users), disciplines (no overtaking, overtaking
-    by all jobs that fit, EASY and conservative backfilling), limits and placements are fitted on one half of the jobs
-    and judged on the other: by the share of starts that they explain to the second, or to within one decision cycle of
-    the site.
+    by all jobs that fit, EASY and conservative backfilling), limits and placements are fitted on half of the jobs and
+    judged on the others: by the share of starts that they explain to the second, or within one decision cycle of the
+    site.
     """
     from hetsim.traces import identify as report
     from hetsim.traces.waits_command import subject_of, write_scenario

@@ -209,8 +209,8 @@ def compare(
 
     With a `baseline` every policy is compared with it, otherwise all pairs are.  `metrics`: names of metrics, or of
     sets (`one_run.metrics`), of which the metrics that apply to the runs are compared; by default the usual ones. In
-    each replication, the energy of all policies is measured up to one common end.  `refused`: policies without runs,
-    and why.
+    each replication, the energy of all policies is measured up to one common end.  `refused`: why policies have no
+    runs.
     """
     refused = refused or {}
     _check_asked({**runs, **refused}, baseline, confidence)

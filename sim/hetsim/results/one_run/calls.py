@@ -1,8 +1,7 @@
 """Calls of clients that time out, retry or hedge: their table and metrics.
 
 A call is one row, whatever the number of its attempts and of the requests that these send along a chain of services.  A
-call is answered by its only completed attempt: an attempt that completes after its client has given up counts as
-aborted.
+call is answered by its only completed attempt: an attempt that completes after its client gave up counts as aborted.
 """
 
 import math

@@ -4,8 +4,7 @@ PipeDream: one line per layer (`node4 -- Conv2d(...) -- forward_compute_time=0.5
 activation_size=1024.0, parameter_size=64.0`; milliseconds and bytes), then one line per edge that begins with a tab.
 
 Table: CSV with the columns layer, activations, weights (bytes) and forward, backward (seconds).  Further columns such
-as seconds.npu contain the seconds on a type of device; they may replace the other times.  Rows are in the order of the
-layers.
+as seconds.npu contain the seconds on a type of device; they may replace the other times.  Rows are in layer order.
 """
 
 import csv

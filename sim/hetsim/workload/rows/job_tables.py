@@ -378,8 +378,7 @@ def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]
 class TableParts:
     """Tasks of a log as consecutive tables, for logs larger than memory.
 
-    Until all rows are known, they are stored in an unnamed file in a folder.  `notes` are complete after the last
-    table.
+    Until all rows are known, an unnamed file in a folder stores them.  After the last table, `notes` are complete.
     """
 
     def __init__(self, log: JobLog):
