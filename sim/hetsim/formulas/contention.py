@@ -5,11 +5,11 @@ contention.  A job can use the fraction `share` of the link (below 1 if the link
 Jobs that send at the same time share the link equally, each up to its own `share`.  A rule states how the sending
 phases of jobs overlap:
 
-- random: phases are independent.  A closed product-form network of a delay and one station that serves `width` =
-  1 / share jobs at full speed, exact for any distribution of both times (Baskett, Chandy, Muntz, Palacios, Open,
-  Closed, and Mixed Networks of Queues with Different Classes of Customers, JACM 1975).  A step of job j takes
-  T_j = G(all) / G(all but j) seconds; G(S) = Σ_k Π_{i <= k} max(1, i / width) [x^k] Π_{i in S} (own_i + spent_i x) is
-  the normalizing constant of a set S of jobs, where [x^k] means the coefficient of x^k.
+- random: phases are independent.  The model is a closed product-form network of a delay and one station that serves
+  `width` = 1 / share jobs at full speed; it is exact for any distribution of both times (Baskett, Chandy, Muntz,
+  Palacios, Open, Closed, and Mixed Networks of Queues with Different Classes of Customers, JACM 1975).  A step of job j
+  takes T_j = G(all) / G(all but j) seconds; G(S) = Σ_k Π_{i <= k} max(1, i / width) [x^k] Π_{i in S} (own_i + spent_i
+  x) is the normalizing constant of a set S of jobs, where [x^k] means the coefficient of x^k.
 - aligned: all jobs send at the same time, as jobs that were started together do.
 - interleaved: phases are shifted so that they overlap as little as possible (Rajasekaran, Ghobadi, Akella, CASSINI:
   Network-Aware Job Scheduling in Machine Learning Clusters, NSDI 2024).

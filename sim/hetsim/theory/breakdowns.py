@@ -129,9 +129,9 @@ def mg1_setup(
     """M/G/1 with a server that sleeps when idle, and needs a set-up to wake.
 
     The server sleeps after `sleep_after` idle seconds, and an arrival wakes it.  First come, first served; the set-up
-    counts as waiting.  The wait of M/G/1 is longer by p (E[U] + λ E[U²] / 2) / (1 + λ p E[U]), where U is the set-up
-    time, and p = exp(-λ `sleep_after`) is the probability that the first customer after an idle time finds the server
-    asleep.  Exact, means only.
+    counts as waiting.  The mean wait exceeds that of M/G/1 by p (E[U] + λ E[U²] / 2) / (1 + λ p E[U]), where U is the
+    set-up time, and p = exp(-λ `sleep_after`) is the probability that the first customer after an idle time finds the
+    server asleep.  Exact, means only.
     Reference: Levy and Kleinrock, A Queue with Starter and a Queue with Vacations (1986).
     """
     from hetsim.theory.general import mg1

@@ -129,8 +129,8 @@ def map_phc(
 
     First come, first served.  Independent gaps of a phase-type distribution are `switching=gaps.onward,
     arriving=outer(gaps.ends, gaps.start)`. Figures are averages over customers: `delayed` is the share of arrivals.
-    Exact; means only, unless service is exponential.  The state of a level is that of the arrivals and the number of
-    servers in each phase, 1,000 states at most.
+    Exact; means only, unless service is exponential.  A state of a level is a state of the arrivals with the number of
+    servers in each phase; there are at most 1,000 states.
 
     Raises: UsageError: no steady state, too many states, or a chain that is not irreducible.
     Reference: Lucantoni, New Results on the Single Server Queue with a Batch Markovian Arrival Process (1991).
@@ -242,7 +242,7 @@ def two_priorities(classes: Sequence[Sequence[float]], servers: int, preemptive:
     """Return mean waits of two classes, (rate, mean service) each, the higher first.
 
     Services are exponential.  A level is the number of lower-class customers in the system, or, without preemption, the
-    number that waits.  The queue of the higher class is cut off at a length with a probability below 1e-14.
+    number of these that wait.  The queue of the higher class is cut off at a length with a probability below 1e-14.
     """
     longest, edge = _longest(classes[0], servers), 1.0
     while edge > 1e-14:

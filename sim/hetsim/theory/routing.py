@@ -45,7 +45,7 @@ def redundancy(rate: float, service_mean: float, servers: int, copies: int) -> P
 def slow_server(rate: float, fast_mean: float, slow_mean: float, threshold: int) -> Prediction:
     """M/M/2 with a fast and a slow server; the slow server is used when many wait.
 
-    fast_mean, slow_mean   mean services
+    fast_mean, slow_mean   mean service times
     threshold              number of waiting customers at which the slow server, if free, starts one
 
     First come, first served; the fast server is used whenever it is free; a customer remains on its server.  With a

@@ -322,12 +322,12 @@ def convert(
 ) -> None:  # fmt: skip
     """Write a trace as a plain table, or a list of nodes as the cluster of a scenario.
 
-    Tasks become a task table, CSV or (with the suffix .parquet) Parquet; requests a request table (format: requests),
-    which is CSV.  Logs of jobs of any size are written part by part: rows are stored in an unnamed file next to TARGET
-    until the last row is read.
+    Tasks become a task table, CSV or (with the suffix .parquet) Parquet; requests become a request table (format:
+    requests), which is CSV.  Logs of jobs of any size are written part by part: rows are stored in an unnamed file next
+    to TARGET until the last row is read.
 
-    A list of nodes (`hetsim list clusters`) becomes `cluster:`, as YAML, printed without TARGET. Equal nodes become a
-    group with a count and a name, by which it can be varied: --over cluster.nodes.a100.count=8..32.
+    A list of nodes (`hetsim list clusters`) becomes `cluster:` as YAML, which is printed if TARGET is missing. Equal
+    nodes become a group with a count and a name, by which it can be varied: --over cluster.nodes.a100.count=8..32.
     """
     nodes = None if _in_yaml(file) else format_of_nodes(file, form)
     if nodes is not None:

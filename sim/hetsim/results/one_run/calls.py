@@ -68,8 +68,8 @@ def calls_table(record: Record, tasks: pd.DataFrame) -> pd.DataFrame:
     """Return the table of calls: one row per call that was sent.
 
     `id`, `class`, `user`, `arrival` and `deadline` are those of the first attempt, `attempts` is their number,
-    `answered_by` the id of the answered attempt, `finish` the time of the answer, or when the client gave up.  A call
-    that was given up has the status of its last attempt.
+    `answered_by` the id of the answered attempt, `finish` the time at which the answer came or the client gave up.  A
+    call that was given up has the status of its last attempt.
     """
     if (calls := call_rows(record)) is None:
         return pd.DataFrame()

@@ -23,12 +23,12 @@ ROUNDING = 1e-9  # Differences up to this value are rounding noise of a long sum
 def fragmentation(run: Measured) -> float:
     """Share of free GPU capacity that the workload's requests cannot use.
 
-    It is the time average of unusable / unallocated GPUs, while GPUs are unallocated.  On a node, a request cannot use
-    any unallocated GPU if it does not fit there; otherwise it cannot use the GPUs with less free capacity than it needs
-    on one GPU. The unusable GPUs are summed over nodes, and averaged over the requests of the workload's tasks.  A task
-    that requests the same on several types of accelerator can use any of them; a task with different requests counts
-    with its first accelerator mode. For a request without GPUs that fits, all GPUs count as usable; in the paper and
-    the placement `fgd`, all count as unusable.
+    It is unusable / unallocated GPUs, averaged over the time in which GPUs are unallocated.  On a node, a request
+    cannot use any unallocated GPU if it does not fit there; otherwise it cannot use the GPUs with less free capacity
+    than it needs on one GPU. The unusable GPUs are summed over nodes, and averaged over the requests of the workload's
+    tasks.  A task that requests the same on several types of accelerator can use any of them; a task with different
+    requests counts with its first accelerator mode. For a request without GPUs that fits, all GPUs count as usable; in
+    the paper and the placement `fgd`, all count as unusable.
     """
     time, free, stranded, _ = fragmentation_steps(run.result)
     span = np.minimum(np.append(time[1:], run.result.end), run.high) - np.maximum(time, run.low)

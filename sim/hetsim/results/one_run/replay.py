@@ -96,7 +96,7 @@ class FreeCapacity:
 
         Parameters:
             node: the node of each state; cores, memory: free amounts on it; up: True if its cores can be used.
-            share, gpu_memory, usable: free share and memory, and if it is up, by state and accelerator.
+            share, gpu_memory, usable: free share, free memory, and True if up; by state and accelerator.
             cuts: by state, mode and accelerator, False if a MIG GPU has no slice for the mode; empty without MIG.
 
         For a mode over several nodes, the mask contains the number of its parts that fit.
