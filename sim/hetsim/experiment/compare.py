@@ -83,7 +83,7 @@ def compare(
         confidence: confidence level of the intervals.
         best: a metric by which the best policy is selected, with the stated `probability` if no other one is within
             `delta` of it.  As many replications are run as this needs (`hetsim.results.many_runs.selection`), at least
-            the number requested (10 if none is given). `Comparison.selection` has the result.
+            the number requested (10 if none is given).  `Comparison.selection` has the result.
         probability, delta: parameters of the selection; delta is a share of the mean.
         options: those of every study.
     Returns: the comparison with the runs that it is made from.

@@ -70,7 +70,7 @@ def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *
     """Return the state of a sweep's folder: `new`, `same`, `extended` or `replaced`.
 
     `extended`: it has another sweep, some runs of which can be used, or a damaged mark.  `replaced`: `fresh` is set.
-    mark: the contents that `sweep.json` should have. UsageError if the directory cannot be used for this sweep, with
+    mark: the contents that `sweep.json` should have.  UsageError if the directory cannot be used for this sweep, with
     the reason; nothing is written.
     """
     folder = Path(target)

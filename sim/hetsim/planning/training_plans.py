@@ -73,7 +73,7 @@ def training_plans(
 
     rank: sort by the time of a step, or by GPU-hours; candidates that fit into memory precede the others.  The model,
     batch, recomputation, sharding and overlap remain those of the entry.  `gpus`: numbers of GPUs to compare; default:
-    those of the entry's nodes (or of each of its `widths`). A job is on nodes of one GPU type, in the partition of the
+    those of the entry's nodes (or of each of its `widths`).  A job is on nodes of one GPU type, in the partition of the
     entry.  Raise ScenarioError if no entry or class has `training:` (or this name), no GPU type has a known peak, there
     are too few nodes, or no plan fits into memory.
     """

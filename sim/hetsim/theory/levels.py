@@ -103,7 +103,8 @@ def mmpp_mc(
     switching   transition rates from state i to state j, one row per state; 0 on the diagonal
     First come, first served.  Figures are averages over customers: `delayed` is the share of arrivals, most of which
     arrive while the rate is high.
-    Exact, distributions included: P(W > t) = π(c) (I - R)^-1 exp(-cμ (I - R) t) of the arrivals.
+    Exact, distributions included: P(W > t) = π(c) (I - R)^-1 exp(-cμ (I - R) t) a, where a contains the arrival rate of
+    each state divided by the mean rate.
 
     Raises: UsageError: no steady state, or a chain that is not irreducible.
     Reference: Fischer and Meier-Hellstern, The Markov-modulated Poisson Process (MMPP) Cookbook (1993).

@@ -133,8 +133,8 @@ def validate(
     simulated wait, response and allocation are printed next to the recorded values.  A gang uses several nodes if the
     record says so, or if it names no node and the gang fits on no single node; jobs that can never run on the cluster
     are skipped, with the reason.  In this case, and if FILE is a mapping (.yaml without a cluster), waits under
-    --policy are also simulated, while the inferred limits and capacities are added one after the other; --scenario
-    writes the last of these scenarios.
+    --policy are simulated too: the inferred limits and capacities are added one after the other, with a run after each;
+    --scenario writes the last of these scenarios.
     """
     from hetsim.traces.contents import rows_word
     from hetsim.traces.waits_command import subject_of

@@ -24,7 +24,7 @@ def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = Non
     A policy is on the Pareto front (column `front`) if no other policy is better in one metric and at least as good in
     the other.  For a sweep, x or y may also be a key with numbers, such as the number of nodes; less of a key is better
     by default.  Columns: label, policy, the two metrics, METRIC_half (half-width of the 95 % interval, or NaN),
-    `front`. The front uses means: a policy that is not on it may belong to it if its interval reaches the front.  Rows
+    `front`.  The front uses means: a policy that is not on it may belong to it if its interval reaches the front.  Rows
     without a value are omitted.
     """
     if x == y:

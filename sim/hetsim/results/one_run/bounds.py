@@ -31,7 +31,7 @@ def makespan_bound(run: Measured) -> float:
     """Lower bound of the makespan, from single tasks and from the remaining work.
 
     max(max_j(r_j + fastest time), max_r(r + `area_bound` of {j: r_j >= r})) - first arrival; r_j is the arrival of task
-    j. The area of a gang is its time × its GPUs, that of a fraction its time × its share; task graphs add the critical
+    j.  The area of a gang is its time × its GPUs, that of a fraction its time × its share; task graphs add the critical
     path.  Covers completed tasks; undefined, as the makespan is, while a task is unfinished, and for fused kernels.
     """
     if run.count(UNFINISHED) or not run.count(COMPLETED):

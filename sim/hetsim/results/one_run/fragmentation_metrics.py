@@ -27,7 +27,7 @@ def fragmentation(run: Measured) -> float:
     cannot use any unallocated GPU if it does not fit there; otherwise it cannot use the GPUs with less free capacity
     than it needs on one GPU. The unusable GPUs are summed over nodes, and averaged over the requests of the workload's
     tasks.  A task that requests the same on several types of accelerator can use any of them; a task with different
-    requests counts with its first accelerator mode. For a request without GPUs that fits, all GPUs count as usable; in
+    requests counts with its first accelerator mode.  For a request without GPUs that fits, all GPUs count as usable; in
     the paper and the placement `fgd`, all count as unusable.
     """
     time, free, stranded, _ = fragmentation_steps(run.result)
