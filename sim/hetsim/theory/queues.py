@@ -103,8 +103,8 @@ def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mea
 
     The mean patience is 1 / θ.  Any load.
     A birth-death chain with an additional death rate of θ per waiting customer.  `loss` is the share that reneges;
-    `wait_mean` is that of the customers served: position j + 1 in the queue is served with probability cμ / (cμ + (j +
-    1) θ), after Σ_{i ≤ j + 1} 1 / (cμ + iθ), and the two are independent.  Exact, means only.
+    `wait_mean` is that of the customers served: a customer at position j + 1 is served with probability cμ / (cμ + (j +
+    1) θ).  Independently of that, its wait lasts Σ_{i ≤ j + 1} 1 / (cμ + iθ) on average.  Exact, means only.
     Reference: Palm, Research on Telephone Traffic Carried by Full Availability Groups (1957); Garnett, Mandelbaum and
     Reiman, Designing a Call Center with Impatient Customers (2002).
     """
