@@ -5,9 +5,10 @@ the step that read all prompts, and the mean time of the decoding steps.  Rows w
 median is used.  The published profiles of Splitwise (Patel et al., ISCA 2024) have this form.
 
 Decoding takes f(sequences) + slope · context.  The slope is a weighted regression with one intercept for each number of
-sequences; f is a shape of `hetsim.calibrate.shapes`.  The time to read prompts is a shape of the number of tokens;
-above the time of the smallest decoding step, which reads all weights as well, it may grow by powers.  Each size is left
-out in turn, and the error is that of its prediction from the other sizes, with the slope fitted without it.
+sequences; f is a shape of `hetsim.calibrate.shapes`.  The time to read prompts is a shape of the number of tokens; a
+further shape is the time of the smallest decoding step (it reads all weights as well) plus powers of this number.  Each
+size is left out in turn, and the error is that of its prediction from the other sizes, with the slope fitted without
+it.
 """
 
 import statistics

@@ -158,7 +158,7 @@ def making(
 def searching(
     kept: str | None, to_json: bool, quiet: bool, cases: bool = False
 ) -> "Iterator[TerminalBar | CaseLines | None]":
-    """Run a study with progress, warnings, shards and a note on an early end.
+    """Context of a study: progress, warnings, shard reports, a note on an early end.
 
     `kept` is that note, printed after an interrupt, a full disk, or the loss of workers.  cases: see `progress`.
     """

@@ -81,9 +81,9 @@ def compare(
         by: class, gpus or user: also keep the metrics of these groups of tasks, for `Comparison.by`.
         baseline: the label of the policy with which every other one is compared; without it every pair is.
         confidence: confidence level of the intervals.
-        best: a metric by which to select the best policy with the stated `probability`, unless another one is within
-            `delta` of it.  As many replications are run as the selection needs (`hetsim.results.many_runs.selection`),
-            at least those asked for (10 if no number is given).  `Comparison.selection` has the result.
+        best: a metric by which the best policy is selected, with the stated `probability` if no other one is within
+            `delta` of it.  As many replications are run as this needs (`hetsim.results.many_runs.selection`), at least
+            the number requested (10 if none is given).  `Comparison.selection` has the result.
         probability, delta: parameters of the selection; delta is a share of the mean.
         options: those of every study.
     Returns: the comparison with the runs that it is made from.
@@ -138,8 +138,8 @@ def select_best(
 ) -> tuple[dict[str, Replications], Selection]:
     """Select the best policy by one metric; return all runs and the selection.
 
-    `options.replications` is the number of the first stage (see `compare`).  `refusals`: as in `run_policies`; at least
-    two policies must be able to run.
+    `options.replications` is the number of replications in the first stage (see `compare`).  `refusals`: as in
+    `run_policies`; at least two policies must be able to run.
     """
     replications = options.replications
     if isinstance(replications, Mapping):

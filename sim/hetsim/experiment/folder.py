@@ -69,8 +69,9 @@ def mark_of(about: Mapping[str, Any]) -> str:
 def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *, resume: bool, fresh: bool) -> str:
     """Return the state of a sweep's folder: `new`, `same`, `extended` or `replaced`.
 
-    `extended`: some of its stored runs can be used.  mark: the contents that `sweep.json` should have.
-    UsageError if the directory cannot be used for this sweep, with the reason; nothing is written.
+    `extended`: it has another sweep, some runs of which can be used, or a damaged mark.  `replaced`: `fresh` is set.
+    mark: the contents that `sweep.json` should have.  UsageError if the directory cannot be used for this sweep, with
+    the reason; nothing is written.
     """
     folder = Path(target)
     names = _contents(folder, target)

@@ -231,7 +231,7 @@ def rows(
 ) -> tuple[list[str], Sequence[PointRow]]:
     """Return the swept keys (without `policy`), and one row for each point and policy.
 
-    Without `over` and `points`, the scenario's `sweep` is used.  The key `policy` in either lists policies.
+    Without `over` and `points`, the scenario's `sweep` is used.  In both, the values of the key `policy` are policies.
     """
     if points is not None:
         if over or sample != "grid" or n is not None:
@@ -434,7 +434,7 @@ def _changed(
     """Apply changes to the scenario; return the scenario, or the list of problems.
 
     The scenario is joined from cached `parts` (changes of one top-level key) where possible.  A part is cached when it
-    occurs the second time; at the first only its key is stored.
+    occurs the second time; at the first occurrence only its key is stored.
     """
     alone: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():

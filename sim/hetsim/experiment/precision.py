@@ -201,8 +201,8 @@ START = 1.5  # Seconds until worker processes have started.
 class Estimate:
     """Estimated cost of a sweep.
 
-    `runs`: number of runs to make (a lower bound if `is_bound`); `there`: finished runs that are stored; `spent`:
-    seconds of the runs that were timed.
+    `runs`: number of runs to make (a lower bound if `is_bound`); `there`: number of stored runs; `spent`: seconds of
+    the runs that were timed.
     """
 
     runs: int

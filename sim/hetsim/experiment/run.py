@@ -132,7 +132,8 @@ def run_cases(
 ) -> list[Result | Replications]:  # fmt: skip
     """Run the cases; return a Result or Replications for each.
 
-    on_refusal: for each case, called with the error if the case is refused before its clock starts; it has no result.
+    on_refusal: a function for each case, called with the error if the scenario's checks refuse the case before its
+    clock starts; such a case has no result.
     several: return Replications even for a single run.
     """
     if keep and (options.workers != 1 or options.dask or options.executor):

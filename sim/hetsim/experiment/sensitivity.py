@@ -52,8 +52,8 @@ def paired(
 ) -> dict[str, Any]:
     """Run the first replications of a case again with longer steps, and compare them.
 
-    Parameters: values: metrics of each replication without the change; warmup: a detected one, or None;
-        further: metrics to compare besides METRICS.
+    Parameters: values: metrics of each replication without the change; warmup: a detected warm-up, or None; further:
+        metrics to compare besides METRICS.
     Returns: step_time (the factor), replications, and by metric the mean without the change and with longer steps, if
         both are finite; empty if no steps are uncertain.
     """

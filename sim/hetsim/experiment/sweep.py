@@ -231,7 +231,7 @@ class SweepPlan:
     def make_part(self, study: Study, part: Shard) -> ShardReport:
         """Run one shard of the sweep: every n-th run or block of runs, of n shards.
 
-        If the number of runs depends on results (a precision, pilots), it is every n-th point.
+        If the number of runs depends on results (a precision, pilots), the shard is every n-th point instead.
         """
         if self.amount.precision is None and not self.pilots:
             if len(self.rows) >= MANY_BLOCKS * self.block * part.count:

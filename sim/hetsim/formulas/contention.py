@@ -5,19 +5,18 @@ contention.  A job can use the fraction `share` of the link (below 1 if the link
 Jobs that send at the same time share the link equally, each up to its own `share`.  A rule states how the sending
 phases of jobs overlap:
 
-- random: phases are independent.  A closed product-form network of a delay and one station that serves `width` =
-  1 / share jobs at full speed, exact for any distribution of both times (Baskett, Chandy, Muntz, Palacios, Open,
-  Closed, and Mixed Networks of Queues with Different Classes of Customers, JACM 1975).  A step of job j takes
-  T_j = G(all) / G(all but j) seconds; G(S) = Σ_k Π_{i <= k} max(1, i / width) [x^k] Π_{i in S} (own_i + spent_i x) is
-  the normalizing constant of a set S of jobs, where [x^k] means the coefficient of x^k.
+- random: phases are independent.  The model is a closed product-form network of a delay and one station that serves
+  `width` = 1 / share jobs at full speed; it is exact for any distribution of both times (Baskett, Chandy, Muntz,
+  Palacios, Open, Closed, and Mixed Networks of Queues with Different Classes of Customers, JACM 1975).  A step of job j
+  takes T_j = G(all) / G(all but j) seconds; G(S) = Σ_k Π_{i <= k} max(1, i / width) [x^k] Π_{i in S} (own_i + spent_i
+  x) is the normalizing constant of a set S of jobs, where [x^k] means the coefficient of x^k.
 - aligned: all jobs send at the same time, as jobs that were started together do.
 - interleaved: phases are shifted so that they overlap as little as possible (Rajasekaran, Ghobadi, Akella, CASSINI:
   Network-Aware Job Scheduling in Machine Learning Clusters, NSDI 2024).
 - none: no contention, as if each job had the link to itself.
 
 Jobs with different shares, and jobs that other links limit, have no product form.  The number of senders is then
-computed with the mean width and corrected so that each job sends as long as it needs; each sender gets its max-min fair
-rate.
+computed with the mean width and corrected so that each job sends as long as it needs; senders get max-min fair rates.
 """
 
 import math
@@ -39,8 +38,7 @@ SWEEPS = 500
 class LinkDelays:
     """Delays of the jobs on a link, by the number of other jobs that send.
 
-    Rows are jobs, columns numbers of other senders.  `seen`: probability of this number; `delays`: extra seconds of
-    sending.
+    Rows are jobs, columns numbers of other senders.  `seen`: their probabilities; `delays`: extra seconds of sending.
     """
 
     seen: np.ndarray
@@ -55,7 +53,8 @@ def delays(
 ) -> LinkDelays:  # fmt: skip
     """Return the delays of jobs on a link; O(N³) operations for N jobs.
 
-    before: result of a first pass.  more: seconds that each job sends in addition to `spent`, other links included.
+    before: result of a first call, whose `stretch` divides the sending times.  more: seconds that each job sends in
+    addition to `spent`, other links included.
     caps: if other links limit jobs, the fraction of the link that a job (row) can use next to a number of other senders
     (column).
     """

@@ -192,7 +192,7 @@ def run(
     workers: number of processes, None for one per core; results do not depend on it.
     told: called with a line for each case.
     keep: store each finished case next to the entry (`record`), so that an interrupted run loses nothing.
-    Cases are skipped if their inputs do not ship and are missing.
+    Cases are skipped if inputs are missing that are not shipped.
     """
     entry.check()
     work = []

@@ -45,7 +45,7 @@ class Watched:
     def state(self) -> str:
         """A text that changes when the page must be made again.
 
-        At most half of the time is used for reading: large sweeps take seconds, and their runs need the processor.
+        At most half of the time is spent on reading: it takes seconds for large sweeps, whose runs need the processor.
         """
         if time.monotonic() < self._rests_until:
             return self._made

@@ -1,8 +1,9 @@
 """Partition of a network into pipeline stages, over equal or unlike devices.
 
-`pipeline_partition` is PipeDream's dynamic program: equal devices, replication, levels nested (GPUs in nodes, nodes in
-a cluster).  `unlike_partition` is its form for devices and links that differ: generations of GPUs, a GPU and an NPU.
-Both minimize the seconds of the slowest stage or transfer, the time from one micro-batch (or request) to the next.
+`pipeline_partition` is PipeDream's dynamic program for equal devices, with replication and nested levels (GPUs in
+nodes, nodes in a cluster).  `unlike_partition` is its form for devices and links that differ: generations of GPUs, a
+GPU and an NPU.  Both minimize the seconds of the slowest stage or transfer, the time from one micro-batch (or request)
+to the next.
 References: Harlap et al., PipeDream: Fast and Efficient Pipeline Parallel DNN Training (2018), and the optimizer that
 its authors published with it.
 Cost, with c cuts, M devices (per level): O(c³ M²) for each level, O(c² M³ log c) for each order of unlike groups.
@@ -99,8 +100,8 @@ def pipeline_partition(
 
     levels: from the innermost to the outermost.  All devices are used, as PipeDream does; raise UsageError if that is
     impossible or there are too many cuts.  `activations=False` ignores transfers of activations and their gradients;
-    without `replication` a stage is one part of each level.  A stage that needs more than the `memory` of a device is
-    not a candidate; with several levels, the need is computed as if all devices outside the stage's group served later
+    without `replication` each device is a stage.  A stage that needs more than the `memory` of a device is not a
+    candidate; with several levels, the need is computed as if all devices outside the stage's group served later
     stages. Raise NothingMeets, with the needed and the available memory, if no pipeline fits.
     """
     _check_size(cuts)

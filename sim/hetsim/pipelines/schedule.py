@@ -253,7 +253,7 @@ class _Layout:
 
 
 def step_schedule(pipeline: StepPipeline, seconds: Mapping[str, float], whole: float) -> PipelineSchedule:
-    """Return the schedule of a training step; it ends at the closed form of the step.
+    """Return the schedule of a training step; its end equals the step's closed form.
 
     seconds: exposed communication of a whole step by phase; whole: seconds of the step by the closed form. All-reduces
     of tensor parallelism and expert exchanges are part of the passes; gradient reduction and the update follow the last

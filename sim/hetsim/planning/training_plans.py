@@ -2,7 +2,7 @@
 
 The time of a step and the memory are those that a run of the scenario has (`hetsim.formulas.training`) when its nodes
 lie in as few racks as possible; nothing is run.
-GPipe is not among the candidates: it takes the time of 1F1B and more memory.
+GPipe is not among the candidates: it takes as much time as 1F1B and more memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -69,12 +69,13 @@ class PlanCandidate:
 def training_plans(
     scenario: Scenario, entry: str | None = None, *, gpus: Sequence[int] | None = None, rank: Rank = "time"
 ) -> list[PlanCandidate]:
-    """Return all candidates for an entry with `training:`, sorted by fit and `rank`.
+    """Return all candidates for an entry with `training:`, sorted by `rank`.
 
-    rank: by the time of a step, or by GPU-hours.  The model, batch, recomputation, sharding and overlap remain those of
-    the entry.  `gpus`: numbers of GPUs to compare; default: those of the entry's nodes (or of each of its `widths`).
-    A job is on nodes of one GPU type, in the partition of the entry.  Raise ScenarioError if no entry or class has
-    `training:` (or this name), no GPU type has a known peak, there are too few nodes, or no plan fits into memory.
+    rank: sort by the time of a step, or by GPU-hours; candidates that fit into memory precede the others.  The model,
+    batch, recomputation, sharding and overlap remain those of the entry.  `gpus`: numbers of GPUs to compare; default:
+    those of the entry's nodes (or of each of its `widths`).  A job is on nodes of one GPU type, in the partition of the
+    entry.  Raise ScenarioError if no entry or class has `training:` (or this name), no GPU type has a known peak, there
+    are too few nodes, or no plan fits into memory.
     """
     path, chosen = _entry(scenario, entry)
     where = (*path, "training")

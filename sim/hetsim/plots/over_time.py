@@ -86,7 +86,7 @@ BATCH_STRETCHES, TIMES = 60, ("GPU time a batch", "latency")
 def batches(results: Result | Iterable[Result] | Mapping[str, Result]) -> Picture:
     """Draw batch size, GPU time per batch, latency and throughput over time.
 
-    Batches count when their upload starts, latencies when the request arrives, throughput when it ends.
+    A batch counts when its upload starts, a latency when its request arrives, and throughput when a request ends.
 
     Parameters: results: runs, with labels if in a mapping.
     Returns: the picture.

@@ -1,9 +1,10 @@
 """Model match: the queueing model of a scenario, its assumptions and predictions.
 
-A scenario suggests one model: services suggest batch service, several priorities Cobham's formula, a limit on the queue
-M/M/c/K.  Then each assumption of the model is checked in the scenario, with the key that decides it.  If a required
-assumption fails, there is no prediction.  If only soft ones fail (a service that is not quite exponential, a short
-warm-up), or the formula is approximate, the prediction has an error: "nearly" if small, else "approximation".
+The keys of a scenario determine which model is tried: for example batch service if there are services, Cobham's formula
+if there are several priorities, M/M/c/K if the queue has a limit.  Then each assumption of the model is checked in the
+scenario, with the key that decides it.  If a required assumption fails, there is no prediction.  If only soft ones fail
+(a service that is not quite exponential, a short warm-up), or the formula is approximate, the prediction has an error:
+"nearly" if small, else "approximation".
 """
 
 from collections.abc import Callable

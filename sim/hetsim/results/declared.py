@@ -75,9 +75,9 @@ def metric(
         unit: unit of the value; a share is shown in percent unless `is_percent` is False
         better: "more", "less", or "neither" (compared, but without a winner)
         of: "tasks" if the metric is defined for any group of tasks, "run" for the whole run only
-        weight: for a mean over customers, the name of their count (`hetsim.results.one_run.estimands.WEIGHTS`)
-        sets: sets that contain the metric ("usual": shown by every comparison and sweep), each with its position if
-            that is not the order of declaration ("usual:20"); your own metric in a set is also in all summaries
+        weight: for a mean over customers, the name of the customer count (`hetsim.results.one_run.estimands.WEIGHTS`)
+        sets: sets that contain the metric ("usual": shown by every comparison and sweep), each with its position
+            ("usual:20"; default: the order of declaration); your own metric in a set is also in all summaries
         title: the name shown to users; by default the name in words
         hide_if_zero: show the metric, as part of a set, only if some policy's value is not 0
         congested: True if the values depend on congestion, as waits do, and are therefore skewed

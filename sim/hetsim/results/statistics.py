@@ -159,8 +159,8 @@ def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) ->
     The intervals widen with the number of comparisons, so that an interval excludes zero exactly if its difference is
     significant: the k-th smallest p of m is tested at (1 - confidence) / (m - k + 1), and all tests after the first
     that fails use the level of that test.  The degrees of freedom are n - 1, without the correction of `freedom`: if
-    congestion skews differences, their interval is wrong at the end far from zero, so that no difference is reported
-    too often.
+    congestion skews differences, their interval is wrong only at the end far from zero: no difference is reported too
+    often.
     """
     results = []
     for values in pairs:

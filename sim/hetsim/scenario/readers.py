@@ -2,7 +2,7 @@
 
 The engine reads every key.  Other readers (queueing models, the bound of `hetsim size`, planners) list here the keys
 that they use, or that do not affect their results.  They support no key without a row.
-`tests/scenario/test_readers.py` checks that each key of the schema has a row, and each row a key.
+`tests/scenario/test_readers.py` checks that each key of the schema has a row, and that each row belongs to a key.
 """
 
 from collections.abc import Iterator

@@ -217,9 +217,9 @@ def load(
 ) -> Scenario:
     """Load a scenario: a file, a shipped name or a mapping, with `overrides`.
 
-    A text is a file if it has a folder or a YAML suffix or exists, otherwise a shipped name.  `base`: the folder to
-    which paths are relative; by default that of the file, or for a mapping the working directory. ScenarioError lists
-    everything that is wrong.
+    A text is the path of a file if it contains a folder, ends with a YAML suffix, or names an existing file; otherwise
+    it is the name of a shipped scenario.  `base`: the folder to which paths are relative; by default that of the file,
+    or for a mapping the working directory.  ScenarioError lists everything that is wrong.
     """
     if isinstance(source, Scenario):
         return source.with_overrides(overrides) if overrides else source

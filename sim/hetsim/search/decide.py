@@ -6,7 +6,7 @@ only if that is significant, each by a one-sided t interval; all tests together 
 
 If the objective is known beforehand (the price of the cluster, the sum of the varied counts), candidates are tried in
 its order and the first that meets the targets is the answer: all cheaper candidates are shown to miss the targets, or
-are left open. If it is a metric, all candidates are tried, and the best candidate that meets the targets is found by
+remain undecided. If it is a metric, all candidates are tried, and the best candidate that meets the targets is found by
 ranking and selection (Kim and Nelson, `hetsim.results.many_runs.selection`); tests and selection then share the error.
 """
 

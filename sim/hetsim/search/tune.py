@@ -9,7 +9,8 @@ winner and the present setting are run again in further replications, which had 
 intervals are from these replications alone.
 
 With `warmup: auto` all settings are measured over the same tasks: those after the warm-up found for the present
-setting, which does not depend on the other settings.  The last replications use the longer warm-up of both.
+setting, which does not depend on the other settings.  The last replications use the longer of the warm-ups found for
+the winner and for the present setting.
 """
 
 import math
@@ -72,8 +73,7 @@ class Tuning:
 
     settings       all settings tried, the present one last; `best` is the index of the winner
     ours, present  contributions to the metric (`hetsim.results.one_run.estimands`) under the winner and under the
-                   present setting, in `len(ours)` further replications, numbered from `used`, that had no part in the
-                   choice
+                   present setting, in `len(ours)` further replications, numbered from `used`, not used for the choice
     policy         the winner as a scenario writes it under `policy:`
     remarks        notes on the results, such as a warm-up that was found; `warnings`: the serious remarks
     """

@@ -193,7 +193,7 @@ class Builder:
     def fastest(self, kernel: str, formats: tuple[str, ...], where: tuple[Coordinate, ...]) -> np.ndarray:
         """Return the smallest time of a kernel over all engines, in seconds.
 
-        Many times include launching by the host, which a server avoids: it launches kernels from a recorded graph.
+        Many measured times include launches by the host, which a server avoids: it replays a recorded graph of kernels.
         """
         keys = [(self.gpu, engine, kernel, one, ()) for engine in ENGINES for one in formats]
         times = [surface_of(key).at(*where) for key in keys if key in surfaces()]

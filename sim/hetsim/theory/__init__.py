@@ -5,8 +5,8 @@
     theory.tandem(5, [(0.1, 4, "CPU"), (0.02, 1, "PCIe"), (0.15, 1, "GPU")]).response_mean
 
 Rates are per second, means in seconds.  Names of figures are those of the simulator's metrics, and mean the same.
-A function raises UsageError for a system without a steady state.  An approximation has the `error` of its mean wait
-above 0; the error of exact models is 0.
+"Exact, means only" states that a model is exact but gives no distributions.  A function raises UsageError for a system
+without a steady state.  An approximation has the `error` of its mean wait above 0; the error of exact models is 0.
 
 Names are loaded when they are first used; this package does not know scenarios (see `hetsim.queueing.matching`).
 """

@@ -41,12 +41,12 @@ class Losses:
 
 
 def trunk_reservation(servers: int, classes: Sequence[Stream | tuple]) -> Losses:
-    """Trunk reservation: a class is lost unless enough servers stay free.
+    """Trunk reservation: an arrival is lost if it would leave too few servers free.
 
-    A class is admitted while more servers are free than it must leave free.
-    With one mean service for all classes: a birth-death chain of the number of busy servers.  With different means: the
-    chain of the numbers of customers by class, solved directly (up to 30,000 states; there is no product form).  Exact
-    for exponential service; without reservation it is Erlang's B, for any distribution of service.
+    An arrival is admitted if more servers are free than its class must leave free.  If all classes have one mean
+    service, the number of busy servers is a birth-death chain; otherwise the chain of the numbers of customers by class
+    is solved directly (up to 30,000 states; there is no product form).  Exact for exponential service; without
+    reservation it is Erlang's B, for any distribution of service.
     Reference: Miller, A Queueing Reward System with Several Customer Classes (1969), where such limits are optimal;
     Roberts, Teletraffic Models for the Telecom 1 Integrated Services Network (1983).
     """

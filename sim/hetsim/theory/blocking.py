@@ -98,7 +98,7 @@ def retrials(
     server free, `queue_length_mean` the number of calls between tries.  For one server without a queue E[W] = ρ (E[S] +
     retry mean) / (1 - ρ); otherwise a chain is solved, whose level is the number of calls between tries; it is cut at a
     level with a probability below 1e-15.  With a queue (M/M/c+M with retrials) `queue_length_mean` and
-    `jobs_in_system_mean` are of the tries that wait or are served, and `loss` is the share of tries that end waiting.
+    `jobs_in_system_mean` count the tries that wait or are served, and `loss` is the share of tries that end waiting.
     Exact, means only.
     Raises: UsageError: no steady state, or too many calls between tries.
     Reference: Falin and Templeton, Retrial Queues (1997).
@@ -130,8 +130,8 @@ def retries_in_vain(
 ) -> float:
     """Share of calls of `retrials` whose first try and `times` retries all fail.
 
-    The chain describes the other calls; the call considered retries after exponential times.  With a queue its own
-    waits are ignored, which makes consecutive tries more similar than in the real system.
+    The chain describes the other calls; the call considered retries after exponential times.  With a queue the waits of
+    this call's own tries are ignored, which makes consecutive tries more similar than in the real system.
     """
     from scipy.sparse import diags, eye, kron
     from scipy.sparse.linalg import splu

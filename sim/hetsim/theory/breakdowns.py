@@ -84,9 +84,10 @@ def _slowest(service: PhaseType) -> float:
 
 
 def _divided(service: PhaseType | float, points: list[float]) -> float:
-    """Return the mean over the service s of the divided difference of exp(θs).
+    """Return the mean, over the service time s, of a divided difference of exp(θs).
 
-    At the points θ = 0 and ξ it is (exp(ξs) - 1) / ξ.  Resolvents, or Opitz's matrix, avoid cancellation.
+    `points`: the values of θ; for θ = 0 and ξ the difference is (exp(ξs) - 1) / ξ.  Resolvents, or Opitz's matrix,
+    avoid cancellation.
     """
     from scipy.linalg import expm
 
@@ -128,9 +129,9 @@ def mg1_setup(
     """M/G/1 with a server that sleeps when idle, and needs a set-up to wake.
 
     The server sleeps after `sleep_after` idle seconds, and an arrival wakes it.  First come, first served; the set-up
-    counts as waiting.  The wait of M/G/1 is longer by p (E[U] + λ E[U²] / 2) / (1 + λ p E[U]), where U is the set-up
-    time, and p = exp(-λ `sleep_after`) is the probability that the first customer after an idle time finds the server
-    asleep.  Exact, means only.
+    counts as waiting.  The mean wait exceeds that of M/G/1 by p (E[U] + λ E[U²] / 2) / (1 + λ p E[U]), where U is the
+    set-up time, and p = exp(-λ `sleep_after`) is the probability that the first customer after an idle time finds the
+    server asleep.  Exact, means only.
     Reference: Levy and Kleinrock, A Queue with Starter and a Queue with Vacations (1986).
     """
     from hetsim.theory.general import mg1
@@ -148,9 +149,10 @@ def mphc_setup(rate: float, service: PhaseType, servers: int, setup: PhaseType |
 
     An arrival that finds a server asleep wakes it, and remains assigned to it even if another server becomes free
     earlier; so no set-up is aborted.  If no server is asleep the arrival waits for the first free server, without a
-    set-up.  First come, first served; the set-up counts as waiting.  Exact for phases, means only: customers of M/PH/c
-    begin with the set-up unless they waited for a server.  For a constant set-up, results with 1, 2, ... equal stages
-    are extrapolated by a polynomial in 1 / stages; `error` is the sum of its last two steps.
+    set-up.  First come, first served; the set-up counts as waiting.  Exact for phases, means only: the model is an
+    M/PH/c in which a service begins with the set-up, unless the customer waited for a server.  For a constant set-up,
+    results with 1, 2, ... equal stages are extrapolated by a polynomial in 1 / stages; `error` is the sum of the last
+    two changes, relative to the wait.
 
     Raises: UsageError: no steady state, or too many states.
     Reference: Welch, On a Generalized M/G/1 Queuing Process in Which the First Customer of Each Busy Period Receives

@@ -29,9 +29,9 @@ def mg1(rate: float, service_mean: float, service_scv: float) -> Prediction:
 def md1(rate: float, service_mean: float) -> Prediction:
     """M/D/1: constant service; E[W] is half of that of M/M/1.
 
-    Exact, distributions included.  P(W ≤ t) by Franx's formula, a sum of positive terms over the distribution of the
-    queue's length: Erlang's own (1909) alternates in sign and loses all its digits from about t = 25 E[S] on.  For
-    large t, where 1 - P(W ≤ t) would lose its digits as well, P(W > t) is its leading exponential.
+    Exact, distributions included.  P(W ≤ t) is computed by Franx's formula, a sum of positive terms over the
+    distribution of the queue's length: Erlang's own (1909) alternates in sign and loses all its digits from about t =
+    25 E[S] on.  For large t, where 1 - P(W ≤ t) would lose its digits as well, P(W > t) is its leading exponential.
     Reference: Erlang, The Theory of Probabilities and Telephone Conversations (1909); Franx, A Simple Solution for the
     M/D/c Waiting Time Distribution (2001); Cramér, On the Mathematical Theory of Risk (1930), for the exponential.
     """
@@ -57,9 +57,10 @@ def md1(rate: float, service_mean: float) -> Prediction:
 def mdc(rate: float, service_mean: float, servers: int) -> Prediction:
     """M/D/c, first come first served: constant service D on several servers.
 
-    Exact, means only.  Each server serves every c-th customer, like a single server with Erlang-c gaps; so by Spitzer
-    E[W] = Σ_k E[(kD - gaps of kc customers)^+] / k, and P(W = 0) = exp(-Σ_k P(these gaps < kD) / k).  Near a load of 1
-    that sum is long, so the roots of z^c = exp(a (z - 1)) in the unit circle are used instead.
+    Exact, means only.  Each server serves every c-th customer, like a single server with Erlang-c gaps.  With A_k the
+    sum of kc gaps of the arrivals, Spitzer's identity gives E[W] = Σ_k E[(kD - A_k)^+] / k and P(W = 0) = exp(-Σ_k
+    P(A_k < kD) / k).  Near a load of 1 these sums are long, so the roots of z^c = exp(a (z - 1)) in the unit circle are
+    used instead.
     Reference: Crommelin, Delay Probability Formulae when the Holding Times are Constant (1932); Spitzer, A
     Combinatorial Lemma and Its Application to Probability Theory (1956).
     """
@@ -106,8 +107,8 @@ class _LeadingExponential(NamedTuple):
     """P(V > x) ≈ factor exp(-decay x) of the workload V of M/D/1.
 
     V is in service times; the form is exact to rounding beyond `alone_from`.
-    The transform of P(V > x) has a pole at -z for every root z ≠ 0 of z = ρ (exp(z) - 1), by Lambert's function
-    -ρ - W_k(-ρ exp(-ρ)); `decay` is the real root, and the next pair determines `alone_from`.
+    The transform of P(V > x) has a pole at -z for every root z ≠ 0 of z = ρ (exp(z) - 1), which are z = -ρ - W_k(-ρ
+    exp(-ρ)) with Lambert's function W; `decay` is the real root, and the next pair determines `alone_from`.
     """
 
     factor: float
@@ -266,10 +267,10 @@ def allen_cunneen(
 def _error_of_mgc(load: float, servers: int, scv: float, third: float) -> float:
     """Return the maximum relative error of Allen and Cunneen's mean wait for M/G/c.
 
-    The error may have either sign; `load` is per server.  The formula is too low by at most what Cosmetatos adds for
-    constant service (within a fifth).  It is too high by at most the scv and, where the third moment is known, by a
-    bound fitted to services of two constant values, which Gupta and Osogami conjecture to be the extreme ones; `spread`
-    is the scv of the remaining time of a service.  Measured for up to 32 servers (docs/theory.md).
+    The error may have either sign; `load` is per server.  The formula is too low by at most 1.2 times what Cosmetatos
+    adds for constant service.  It is too high by at most the scv and, where the third moment is known, by a bound
+    fitted to services of two constant values, which Gupta and Osogami conjecture to be the extreme ones; `spread` is
+    the scv of the remaining time of a service.  Measured for up to 32 servers (docs/theory.md).
     Reference: Cosmetatos, Some Approximate Equilibrium Results for the Multi-Server Queue (M/G/r) (1976); Gupta and
     Osogami, On Markov-Krein Characterization of the Mean Waiting Time in M/G/K (2011).
     """

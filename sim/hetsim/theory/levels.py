@@ -103,7 +103,8 @@ def mmpp_mc(
     switching   transition rates from state i to state j, one row per state; 0 on the diagonal
     First come, first served.  Figures are averages over customers: `delayed` is the share of arrivals, most of which
     arrive while the rate is high.
-    Exact, distributions included: P(W > t) = π(c) (I - R)^-1 exp(-cμ (I - R) t) of the arrivals.
+    Exact, distributions included: P(W > t) = π(c) (I - R)^-1 exp(-cμ (I - R) t) a, where a contains the arrival rate of
+    each state divided by the mean rate.
 
     Raises: UsageError: no steady state, or a chain that is not irreducible.
     Reference: Fischer and Meier-Hellstern, The Markov-modulated Poisson Process (MMPP) Cookbook (1993).
@@ -129,8 +130,8 @@ def map_phc(
 
     First come, first served.  Independent gaps of a phase-type distribution are `switching=gaps.onward,
     arriving=outer(gaps.ends, gaps.start)`. Figures are averages over customers: `delayed` is the share of arrivals.
-    Exact; means only, unless service is exponential.  The state of a level is that of the arrivals and the number of
-    servers in each phase, 1,000 states at most.
+    Exact; means only, unless service is exponential.  A state of a level is a state of the arrivals with the number of
+    servers in each phase; there are at most 1,000 states.
 
     Raises: UsageError: no steady state, too many states, or a chain that is not irreducible.
     Reference: Lucantoni, New Results on the Single Server Queue with a Batch Markovian Arrival Process (1991).
@@ -242,7 +243,7 @@ def two_priorities(classes: Sequence[Sequence[float]], servers: int, preemptive:
     """Return mean waits of two classes, (rate, mean service) each, the higher first.
 
     Services are exponential.  A level is the number of lower-class customers in the system, or, without preemption, the
-    number that waits.  The queue of the higher class is cut off at a length with a probability below 1e-14.
+    number of these that wait.  The queue of the higher class is cut off at a length with a probability below 1e-14.
     """
     longest, edge = _longest(classes[0], servers), 1.0
     while edge > 1e-14:

@@ -26,7 +26,7 @@ class Network:
 
     response_mean        seconds from the arrival to the departure from the network
     jobs_in_system_mean  customers in all stations together
-    throughput           arrivals from outside per second, and departures
+    throughput           arrivals from outside per second, equal to the departures
     """
 
     stations: tuple[Prediction, ...]

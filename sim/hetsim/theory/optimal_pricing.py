@@ -32,9 +32,9 @@ def naor(rate: float, service_mean: float, reward: float, cost: float) -> Thresh
     """Naor's M/M/1: a service has a `reward`, and each second in the system a `cost`.
 
     Arriving customers see the queue.  R is the reward, C the cost, p_n and L_n the loss and the mean number in M/M/1/n.
-    Individual: n_s = ⌊R μ / C⌋.  Social: the n with the most λ R (1 - p_n) - C L_n, by Naor's inequality.  Revenue: a
-    fee of R - C n / μ keeps the queue at n and earns λ (1 - p_n) (R - C n / μ).  Always revenue ≤ social ≤ individual.
-    Exact, any load.
+    Individual: n_s = ⌊R μ / C⌋.  Social: the n that maximizes λ R (1 - p_n) - C L_n, found by Naor's inequality.
+    Revenue: a fee of R - C n / μ keeps the queue at n and earns λ (1 - p_n) (R - C n / μ).  Always revenue ≤ social ≤
+    individual.  Exact, any load.
     Reference: Naor, The Regulation of Queue Size by Levying Tolls (1969).
     """
     positive(rate=rate, service_mean=service_mean, reward=reward, cost=cost)

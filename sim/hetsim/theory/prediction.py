@@ -87,8 +87,8 @@ def _at(tail: Tail, seconds: float) -> float:
 def percentile(tail: Tail, share: float, scale: float) -> float:
     """Return the point at which a decreasing tail equals 1 - share.
 
-    The root is that of the logarithm of the tail, which is nearly a straight line, between two times that differ by at
-    most a factor of 2: the percentile is as accurate, relatively, as the tail, however small either is.
+    The equation is solved for the logarithm of the tail, which is nearly a straight line, between two times that differ
+    by at most a factor of 2: the relative accuracy of the percentile is that of the tail, however small both are.
     """
     from scipy.optimize import brentq
 

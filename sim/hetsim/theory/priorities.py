@@ -21,7 +21,7 @@ def nonpreemptive(classes: Sequence[Class | tuple[float, ...]], servers: int = 1
 
     E[W_k] = W_0 / ((1 - σ_{k-1}) (1 - σ_k)). σ_k is the load of classes 1 to k, and W_0 = Σ λ_i E[S_i²] / 2 the mean
     remaining service that an arrival finds.  With several servers W_0 = C(c, a) / (cμ) for one exponential service
-    common to all; for two classes with services of their own the chain is solved.  Exact, means only.
+    common to all; for two classes with different services, their Markov chain is solved.  Exact, means only.
     Reference: Cobham, Priority Assignment in Waiting Line Problems (1954).
     """
     given = _checked(classes, servers)
@@ -46,8 +46,8 @@ def preemptive_resume(classes: Sequence[Class | tuple[float, ...]], servers: int
 
     With one server and σ_k the load of classes 1 to k, E[T_k] = E[S_k] / (1 - σ_{k-1}) + Σ_{i ≤ k} λ_i E[S_i²] / 2 /
     ((1 - σ_{k-1}) (1 - σ_k)).  With several servers and one exponential service common to all, classes 1 to k together
-    are an M/M/c; for two classes with services of their own the chain is solved.  Exact, means only; `wait_mean` is
-    response minus service, suspended time included (the simulator's wait ends at the first start).
+    are an M/M/c; for two classes with different services, their Markov chain is solved.  Exact, means only; `wait_mean`
+    is response minus service, suspended time included (the simulator's wait ends at the first start).
     Reference: White and Christie, Queuing with Preemptive Priorities or with Breakdown (1958); Buzen and Bondi, The
     Response Times of Priority Classes under Preemptive Resume in M/M/m Queues (1983).
     """

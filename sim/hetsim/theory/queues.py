@@ -57,7 +57,7 @@ def mmc(rate: float, service_mean: float, servers: int) -> Prediction:
 def mmck(rate: float, service_mean: float, servers: int, room: int) -> Prediction:
     """M/M/c/K: at most `room` in the system; further arrivals are lost.  Any load.
 
-    A birth-death chain up to K; waits are of the admitted customers.  Exact, distributions included.
+    A birth-death chain up to K; waits are those of admitted customers.  Exact, distributions included.
     Reference: Kleinrock, Queueing Systems I (1975), ch. 3.
     """
     positive(rate=rate, service_mean=service_mean)
@@ -103,8 +103,8 @@ def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mea
 
     The mean patience is 1 / θ.  Any load.
     A birth-death chain with an additional death rate of θ per waiting customer.  `loss` is the share that reneges;
-    `wait_mean` is of the customers served: position j + 1 in the queue is served with probability
-    cμ / (cμ + (j + 1) θ), after Σ_{i ≤ j + 1} 1 / (cμ + iθ), and the two are independent.  Exact, means only.
+    `wait_mean` is that of the customers served: a customer at position j + 1 is served with probability cμ / (cμ + (j +
+    1) θ).  Independently of that, its wait lasts Σ_{i ≤ j + 1} 1 / (cμ + iθ) on average.  Exact, means only.
     Reference: Palm, Research on Telephone Traffic Carried by Full Availability Groups (1957); Garnett, Mandelbaum and
     Reiman, Designing a Call Center with Impatient Customers (2002).
     """

@@ -45,7 +45,7 @@ def redundancy(rate: float, service_mean: float, servers: int, copies: int) -> P
 def slow_server(rate: float, fast_mean: float, slow_mean: float, threshold: int) -> Prediction:
     """M/M/2 with a fast and a slow server; the slow server is used when many wait.
 
-    fast_mean, slow_mean   mean services
+    fast_mean, slow_mean   mean service times
     threshold              number of waiting customers at which the slow server, if free, starts one
 
     First come, first served; the fast server is used whenever it is free; a customer remains on its server.  With a
@@ -192,8 +192,8 @@ def _refined(load: float, servers: int) -> float:
     """Return the mean number in a queue for two choices, with the correction in 1 / n.
 
     x(k) is the share of queues with at least k tasks; its drift is load (x(k-1)² - x(k)²) - x(k) + x(k+1).  The
-    correction has two causes: random deviations of covariance W (A W + W A' + Q = 0, A the Jacobian of the drift), by
-    the curvature of the drift; and that the two queues drawn differ.
+    correction is the sum of two effects: random deviations of x change the mean, because the drift is curved (their
+    covariance W solves A W + W A' + Q = 0, with A the Jacobian of the drift); and the two queues drawn differ.
     """
     from scipy.linalg import solve_continuous_lyapunov
 

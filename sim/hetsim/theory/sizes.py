@@ -2,7 +2,8 @@
 
 Sizes are given by their density, a function of an array of seconds or anything with a `pdf`, such as a law of
 scipy.stats.  The density is 0 outside its support; `edges` are points where it is not smooth; `at` are sizes whose mean
-response is requested.  All are exact for sizes with a density, means only. m_k(x) is E[S^k; S ≤ x] and ρ(x) = λ m_1(x).
+response is requested.  All models are exact for sizes with a density, means only. m_k(x) is E[S^k; S ≤ x] and ρ(x) = λ
+m_1(x).
 """
 
 import math
@@ -73,9 +74,10 @@ def las(
 ) -> SizePrediction:  # fmt: skip
     """M/G/1 under least attained service (foreground-background).
 
-    With `thresholds` of attained service: one queue between two thresholds, each in the order of arrival, as in the
-    policy `las`.  With a and b the thresholds around x, E[T(x)] = (λ E[min(S, b)²] / 2 / (1 - λ E[min(S, b)]) + x) / (1
-    - λ E[min(S, a)]); without any, a = b = x.  Exact.  Reference: Kleinrock, Queueing Systems II (1976), §4.6 and §4.7.
+    With `thresholds` of attained service, the tasks between two thresholds are one queue, in the order of arrival, as
+    in the policy `las`.  With a and b the thresholds around x, E[T(x)] = (λ E[min(S, b)²] / 2 / (1 - λ E[min(S, b)]) +
+    x) / (1 - λ E[min(S, a)]); without any, a = b = x.  Exact.  Reference: Kleinrock, Queueing Systems II (1976), §4.6
+    and §4.7.
     """
     if any(not 0 < one < math.inf for one in thresholds):
         raise UsageError("thresholds of attained service must be numbers of seconds above 0")

@@ -45,7 +45,7 @@ def _advance(chance: Floats, rate: float, seconds: float, *, mean: float, server
 def settling_time(rate: float, service_mean: float, servers: int, share: float = 0.95) -> float:
     """Return the seconds until an M/M/c that starts empty is nearly in steady state.
 
-    Then its mean number of customers is `share` of that in steady state; a warm-up should be this long.  Exact.
+    At this time its mean number of customers is `share` of that in steady state; a warm-up should be this long.  Exact.
     """
     from scipy.optimize import brentq
 

@@ -78,7 +78,7 @@ def map_(file: str, form: str | None, separator: str | None, mapping: Path | Non
     """Propose a mapping of the columns of a log, from its header and first rows.
 
     Prints the workload of a scenario as YAML to paste, with comments on what is uncertain or missing.
-    `hetsim trace inspect` and `validate` accept the YAML that --mapping writes in place of a trace.
+    In place of a trace, `hetsim trace inspect` and `validate` also accept the YAML that --mapping writes.
     """
     from hetsim.workload.logs.recognize import node_list, recognize
     from hetsim.workload.mapped.propose import proposal_of, written
@@ -132,9 +132,9 @@ def validate(
     With --cluster, or if FILE is a scenario (.yaml) with a cluster, the trace is replayed as it was recorded, and
     simulated wait, response and allocation are printed next to the recorded values.  A gang uses several nodes if the
     record says so, or if it names no node and the gang fits on no single node; jobs that can never run on the cluster
-    are skipped, with the reason.  Then, and if FILE is a mapping (.yaml without a cluster), waits under --policy are
-    simulated with the inferred limits and capacities, one step after the other; --scenario writes the last of these
-    scenarios.
+    are skipped, with the reason.  In this case, and if FILE is a mapping (.yaml without a cluster), waits under
+    --policy are simulated too: the inferred limits and capacities are added one after the other, with a run after each;
+    --scenario writes the last of these scenarios.
     """
     from hetsim.traces.contents import rows_word
     from hetsim.traces.waits_command import subject_of
@@ -179,9 +179,9 @@ def identify(
 
     At each instant of the log each scheduler computes which jobs it would start, from the jobs that ran and waited then
     according to the log.  Orders (arrival, size, time, class, shares of users), disciplines (no overtaking, overtaking
-    by all jobs that fit, EASY and conservative backfilling), limits and placements are fitted on one half of the jobs
-    and judged on the other: by the share of starts that they explain to the second, or to within one decision cycle of
-    the site.
+    by all jobs that fit, EASY and conservative backfilling), limits and placements are fitted on half of the jobs and
+    judged on the others: by the share of starts that they explain to the second, or within one decision cycle of the
+    site.
     """
     from hetsim.traces import identify as report
     from hetsim.traces.waits_command import subject_of, write_scenario
@@ -322,12 +322,12 @@ def convert(
 ) -> None:  # fmt: skip
     """Write a trace as a plain table, or a list of nodes as the cluster of a scenario.
 
-    Tasks become a task table, CSV or (with the suffix .parquet) Parquet; requests a request table (format: requests),
-    which is CSV.  Logs of jobs of any size are written part by part: rows are stored in an unnamed file next to TARGET
-    until the last row is read.
+    Tasks become a task table, CSV or (with the suffix .parquet) Parquet; requests become a request table (format:
+    requests), which is CSV.  Logs of jobs of any size are written part by part: rows are stored in an unnamed file next
+    to TARGET until the last row is read.
 
-    A list of nodes (`hetsim list clusters`) becomes `cluster:`, as YAML, printed without TARGET. Equal nodes become a
-    group with a count and a name, by which it can be varied: --over cluster.nodes.a100.count=8..32.
+    A list of nodes (`hetsim list clusters`) becomes `cluster:` as YAML, which is printed if TARGET is missing. Equal
+    nodes become a group with a count and a name, by which it can be varied: --over cluster.nodes.a100.count=8..32.
     """
     nodes = None if _in_yaml(file) else format_of_nodes(file, form)
     if nodes is not None:

@@ -212,10 +212,10 @@ def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> flo
 
 
 def _down(explained: Explained, names: list[str] | None, offset: float) -> list[dict[str, Any]]:
-    """Return windows in which nodes are down, as many nodes as capacity is missing.
+    """Return windows in which nodes are down, enough to explain missing capacity.
 
-    Nodes are drained before a window, so early that 95 % of the jobs end in time, since the log shows no interrupted
-    jobs.
+    Nodes are drained before a window, so early that 95 % of the jobs end in time, since no job in the log was
+    interrupted.
     """
     if names is None or len(names) < 2:
         return []

@@ -84,10 +84,10 @@ class TwinForecast:
         return np.quantile(self.starts[:, job], shares, method="inverted_cdf").tolist()
 
     def ends(self, job: int) -> list[float]:
-        """Return a start's quantiles `SHARES`, the bounds of intervals before widening.
+        """Return the quantiles `SHARES` of a start: bounds of intervals before widening.
 
-        If an interval reaches the horizon, it contains all later starts: its whole error probability is at the lower
-        bound.
+        An interval that reaches the horizon contains all later starts: only its lower bound can miss, so this bound is
+        the quantile of the whole error probability.
         """
         values = self.drawn(job, SHARES)
         return [self.drawn(job, [2 * share])[0] if share < 0.5 and other >= self.horizon else value

@@ -7,8 +7,9 @@ inward, so that the intended share of these earlier intervals would have been ri
 Reference: Romano, Patterson, Candès, Conformalized Quantile Regression (2019).  Treating each bound separately covers
 more than intended, since half of the starts are beyond the horizon and can miss one bound only.  The coverage is valid
 if later errors are like earlier ones.  Errors of jobs in one snapshot are correlated, so that many starts at few
-instants are worth less than as many independent starts: at two sites a snapshot of 54 and 73 starts was worth ten by
-the spread of its misses.  Since three consecutive snapshots cover the same hours, each counts as `WORTH` starts.
+instants are worth less than as many independent starts: at two sites, snapshots of 54 and of 73 starts were each worth
+ten independent starts, by the spread of their misses.  Since three consecutive snapshots cover the same hours, each
+counts as `WORTH` starts.
 
 Weakness: a start that is almost certain is widened like any other.  Errors relative to the interval's width, or to the
 predicted wait, would avoid this, but intervals were not narrower at the same coverage in experiments.

@@ -228,11 +228,12 @@ _FIRST = np.zeros(1, np.int64)
 def balanced(
     scores: np.ndarray, starts: np.ndarray, may_wait: np.ndarray
 ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-    """Adjust scores: waiting competes with all placements as with the best one.
+    """Raise the scores of waiting to the weight of all placements together.
 
-    Otherwise waiting would be the likeliest of many actions even if most probability is on placing a task, and a policy
-    that takes the best action would wait forever.  Waiting is the last row of a decision that allows it.  Return the
-    scores, and a function from gradients by these scores to gradients by the given scores.
+    Waiting is then as likely, against all placements together, as the given scores make it against the best placement
+    alone.  Otherwise waiting would be the likeliest single action even if most probability is on placing a task, and a
+    policy that takes the best action would wait forever.  Waiting is the last row of a decision that allows it.  Return
+    the scores, and a function from gradients by these scores to gradients by the given scores.
     """
     ends = np.append(starts[1:], len(scores))
     choices = np.flatnonzero(may_wait & (ends - starts > 1))

@@ -33,7 +33,7 @@ class Practice:
     """Training episodes of an agent, and the validation of its networks.
 
     An agent uses `layout`, `scale` (seconds of a typical task, the unit of its discount), `seed` (of the loads),
-    `reset` and `passed`, and the `episodes` with the present observation and `step`; `environment` gives the same
+    `reset` and `passed`, and `episodes`, which has the present observation and `step`.  `environment` gives the same
     episodes to other libraries.
     """
 

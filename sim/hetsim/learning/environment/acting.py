@@ -96,7 +96,7 @@ class Actions:
 
 
 class Acting(Window):
-    """A window for all enabled actions, not only starts, and for any observation.
+    """A `Window` with all enabled actions, not only starts, and with any observation.
 
     Without enabled actions and with the observation "vector" it is a plain `Window`.  `choice`, if given, chooses the
     actions: this makes a trained model a scheduler of a run.

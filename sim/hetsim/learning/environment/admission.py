@@ -24,7 +24,7 @@ class Gate(Relay):
     """A proxy of a scheduler that passes on only accepted tasks.
 
     asks: True if the agent decides about each task; otherwise all are accepted.  ahead: True if the reward is notified
-        of expected results at the start of a task.
+        when a task is accepted, and of its expected end when it starts.
     """
 
     def __init__(self, inner: Scheduler, door: AdmissionWindow, asks: bool = True, ahead: bool = False):

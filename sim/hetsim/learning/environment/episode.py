@@ -62,9 +62,9 @@ class Episodes:
     """Runs of a scenario as episodes of a Markov decision process.
 
     `reset(seed, replication)` begins the run that `hetsim.run(scenario, seed=seed)` makes, but with the decisions of
-    the scenario's policy left open; `step(action)` makes one decision.  `mask` has the possible actions.  With
-    `loads=TRAINING` the run has a load that no `hetsim.run` has.
-    An action that the mask forbids counts as waiting; if waiting is forbidden too, the first allowed action is taken.
+    the scenario's policy left open; `step(action)` makes one decision.  `mask` marks the possible actions.  With
+    `loads=TRAINING` the run has a load that no `hetsim.run` has.  An action that the mask forbids counts as waiting; if
+    waiting is forbidden too, the first allowed action is taken.
     ahead: for agents that learn.  The estimated excess of a task's time over its minimum is charged when the task
         starts; the minimum is not charged.  A deadline that should be met is rewarded at the start, too.  So the cost
         of an action is charged immediately, and a discount does not make late starts look cheaper; the ranking of

@@ -249,8 +249,8 @@ class GraphObservation(Arrays):
     shown   (window,): the row of `graph` of each task shown, -1 for none.
     data    (items, 1 + nodes): GB of each item, and by node 1 for a valid copy in host memory, 2 for one on a GPU.
     needs   (window, items): 1 if the task shown reads the item, 2 if it writes it.
-    At most 4,096 tasks are shown, the first by number; the sizes are those of the load with which the environment was
-    created (twice as many tasks if there is no graph).
+    At most 4,096 tasks are shown, the first by number; the sizes of the arrays are those for the load with which the
+    environment was created (twice as many tasks if there is no graph).
     """
 
     name = "graph"

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 class ActionScores(nn.Module):
     """A score per action, from `Layout.rows`; the caller masks forbidden actions.
 
-    `forward` is for drawing actions at random: there, waiting competes with all placements together as it competes with
-    the best placement in `plain`.  The best action is that of `plain` (`greedy`).  Otherwise a policy that takes the
-    likeliest action would wait forever, since the probability of placing is spread over many actions.
+    `forward` is for drawing actions at random: waiting is as likely, against all placements together, as the scores of
+    `plain` make it against the best placement alone.  The best action is that of `plain` (`greedy`).  Otherwise a
+    policy that takes the likeliest action would wait forever, since the probability of placing is spread over many
+    actions.
     hidden: widths of the hidden layers.  seed: seed of the first weights, as for `numpy.random.default_rng`.
     """
 

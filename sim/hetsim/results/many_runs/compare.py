@@ -50,7 +50,8 @@ class Comparison:
     plans        if a policy has a plan, a row per policy: planned_makespan, makespan, lower_bound, ratio, planning_s,
                  all of the first run (`hetsim.results.one_run.plans`); otherwise no rows
     plan_notes   remarks on the plans
-    selection    the best policy with a stated probability, if requested (`hetsim.results.many_runs.selection`)
+    selection    selection of the best policy with a stated probability, if requested
+                 (`hetsim.results.many_runs.selection`)
     identical    True if nothing is random, so that one run of each policy was compared
     runs         the compared runs, by policy
     baseline     the policy with which all others were compared, if one was named
@@ -208,8 +209,8 @@ def compare(
 
     With a `baseline` every policy is compared with it, otherwise all pairs are.  `metrics`: names of metrics, or of
     sets (`one_run.metrics`), of which the metrics that apply to the runs are compared; by default the usual ones. In
-    each replication, the energy of all policies is measured up to one common end.  `refused`: policies without runs,
-    and why.
+    each replication, the energy of all policies is measured up to one common end.  `refused`: why policies have no
+    runs.
     """
     refused = refused or {}
     _check_asked({**runs, **refused}, baseline, confidence)

@@ -39,9 +39,9 @@ class FirstDecision:
 class Difference:
     """Two runs compared by one column of their tasks.
 
-    `tasks`: one row for each common task: id, class, user, status_a, status_b, a, b, change (b - a; NaN if one run has
-    no value), largest changes first.  `by` sums the changes by group, `first` is the first decision that differs (None
-    if all are equal), `sentences` describes the main differences.
+    `tasks`: one row for each common task: id, class, user, status_a, status_b, a and b (the column's value in each
+    run), change (b - a; NaN if one run has no value), largest changes first.  `by` sums the changes by group, `first`
+    is the first decision that differs (None if all are equal), `sentences` describes the main differences.
     """
 
     def __init__(self, a: Result, b: Result, column: str = "response"):

@@ -36,7 +36,7 @@ class Several(Protocol):
 def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np.ndarray]:
     """Return the values of each (group, metric) by replication; NaN if undefined.
 
-    In place of a metric, a key may have the name of a weight: the count over which means of the group are taken.
+    A key may also be (group, weight); its values are the numbers of customers over which means of the group are taken.
     """
 
     if isinstance(outcome, Result):

@@ -30,8 +30,7 @@ def differences(sweep: "Points", metric: str, base: str | None = None, confidenc
     base: the policy with which every other is compared; without it all pairs of policies are.  Half-widths and p are
     corrected by Holm's procedure over the pairs of all points: the probability of any false difference is at most 1 -
     confidence.  `n` is the number of pairs of common replications; with fewer than two, or if nothing is random, the
-    interval is missing.  If the metric is infinite in some replication, or undefined for one policy, all values are
-    missing.
+    interval is missing.  If the metric is infinite in some replication, or undefined for one policy, no value is given.
     """
     by_point = findings_by_point(sweep, metric, base, confidence)
     rows = [(point, *finding.row[1:]) for point, findings in by_point.items() for finding in findings]

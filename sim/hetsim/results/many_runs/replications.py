@@ -31,10 +31,10 @@ class Replications:
     """Replications of one scenario under one policy.
 
     Only values of metrics are kept (`values`: a row per replication), and complete runs with `keep=True`.  Intervals
-    are Student t intervals of `contributions`: for a mean over customers, of the ratio of two expectations; for any
-    other metric, of the expectation of a replication's value (`hetsim.results.one_run.estimands`).  If all replications
-    are identical, since nothing is random, there are no intervals. `remarks`: facts about the runs that a reader should
-    know, such as the warm-up cut and the precision.
+    are Student t intervals of the mean of `contributions`.  They estimate, for a mean over customers, the ratio of two
+    expectations, and for any other metric the expectation of a replication's value
+    (`hetsim.results.one_run.estimands`).  If all replications are identical, since nothing is random, there are no
+    intervals.  `remarks`: facts about the runs that a reader should know, such as the warm-up cut and the precision.
     """
 
     def __init__(self, results: Iterable[Result] = (), metrics: Iterable[str] | None = None, *, keep: bool = False):

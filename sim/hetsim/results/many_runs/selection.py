@@ -1,15 +1,16 @@
 """Selection of the best of k policies with a stated probability (Kim and Nelson).
 
-S.-H. Kim and B. L. Nelson, "A fully sequential procedure for indifference-zone selection in simulation", 2001, with
-c = 1.  After a first stage of n0 replications of every policy, all remaining policies are replicated once more in each
-round r, and a policy is eliminated when its mean is worse than another's by more than
-W(r) = max(0, (h² S² / δ² - r) δ / 2r), where S² is the variance of the paired difference in the first stage,
-h² = 2 η (n0 - 1) and η = ((2 α / (k - 1))^(-2 / (n0 - 1)) - 1) / 2.
+S.-H. Kim and B. L. Nelson, "A fully sequential procedure for indifference-zone selection in simulation", 2001, with its
+constant c = 1.  After a first stage of n0 replications of every policy, all remaining policies are replicated once more
+in each round r, and a policy is eliminated when its mean is worse than another's by more than
+W(r) = max(0, (h² S² / δ² - r) δ / 2r).  Here δ is the smallest difference that matters, 1 - α the stated probability,
+S² the variance of the paired difference in the first stage, h² = 2 η (n0 - 1) and
+η = ((2 α / (k - 1))^(-2 / (n0 - 1)) - 1) / 2.
 
 Proven for normal replications: if the best policy is better than all others by at least δ, it is selected with
 probability 1 - α or more; common random numbers are allowed, and save replications as they reduce S².  If others are
-within δ of the best, one of these may be selected.  Here δ is a share of the best mean of the first stage, not fixed
-beforehand, which makes the guarantee approximate.  Cost: replications grow as (S / δ)².
+within δ of the best, one of these may be selected.  The guarantee is approximate here, because δ is not fixed
+beforehand: it is a share of the best mean of the first stage.  Cost: replications grow as (S / δ)².
 """
 
 import math

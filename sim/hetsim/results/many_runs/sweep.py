@@ -17,7 +17,7 @@ Columns of `table`, in this order:
 `by_replication` has a row per replication with its values in place of means and intervals.  If a metric is undefined in
 some replication of a row (a makespan with unfinished tasks), it is missing in the row.  Energy is measured up to one
 common end for all policies of a point and replication; if a precision was requested and policies have different numbers
-of replications, it covers the common replications, as in a comparison, and is missing in the others.
+of replications, energy covers only replications that all policies have, as in a comparison, and is missing in others.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -102,7 +102,8 @@ class Sweep:
     def best(self, metric: str, by: str | Sequence[str] | None = None) -> Any:
         """Find the row with the best mean of a metric.
 
-        The best of many estimates is biased: before you rely on it, run it with another seed, as `hetsim.tune` does.
+        The best of many estimates is biased: before you rely on the row, run it again with another seed, as
+        `hetsim.tune` does.
 
         Parameters: metric: its name; by: columns: find the best row for each of their values.
         Returns: the row, or with `by` a table.

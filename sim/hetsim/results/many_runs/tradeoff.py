@@ -19,12 +19,13 @@ Better = Mapping[str, Literal["more", "less"]]  # Metric -> better direction, fo
 
 
 def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = None) -> pd.DataFrame:
-    """Return two metrics of each policy (row of a sweep), and if it is on the front.
+    """Compare policies (rows of a sweep) by two metrics, and mark the Pareto front.
 
     A policy is on the Pareto front (column `front`) if no other policy is better in one metric and at least as good in
     the other.  For a sweep, x or y may also be a key with numbers, such as the number of nodes; less of a key is better
     by default.  Columns: label, policy, the two metrics, METRIC_half (half-width of the 95 % interval, or NaN),
-    `front`. The front uses means: a policy whose interval reaches it may be on it.  Rows without a value are omitted.
+    `front`.  The front uses means: a policy that is not on it may belong to it if its interval reaches the front.  Rows
+    without a value are omitted.
     """
     if x == y:
         raise UsageError(f"a front needs two different metrics; got {x} twice")

@@ -4,11 +4,12 @@ The series is the response time of the j-th task to arrive, averaged over the re
 for j up to the number of tasks of the shortest replication; then averaged in batches of five.  MSER (White, "An
 effective truncation heuristic for bias reduction in simulation output", 1997; in batches of five: White, Cobb and
 Spratt, "A comparison of five steady-state truncation heuristics for simulation", 2000) cuts the first d of m batches,
-at most m / 2, that minimize sum over i >= d of (Y_i - mean)^2 / (m - d)^2: the mean of the rest is then estimated best.
+at most m / 2, that minimize sum over i >= d of (Y_i - mean)^2 / (m - d)^2, where Y_i is the value of batch i and `mean`
+the mean of the batches that remain: this mean is then estimated best.
 
 On one run the rule would cut congestion that belongs to the steady state; an average over replications keeps only what
-they have in common, the start.  Known weakness: if the load never becomes steady, or runs are short relative to their
-congestion, about half is cut; `WarmupCut.near_half` reports that.
+these have in common, the transient after the start.  Known weakness: if the load never becomes steady, or runs are
+short relative to their congestion, about half is cut; `WarmupCut.near_half` reports that.
 """
 
 from dataclasses import dataclass, field

@@ -1,7 +1,8 @@
 """A certified lower bound on the makespan, given the arrival times.
 
-For every time r, the tasks that arrive at or after r need their area (device-seconds), so the makespan is at least
-r + area bound; and each task alone needs its arrival + fastest time.  Task graphs add the critical path.
+For every time r, the tasks that arrive at or after r need a number of device-seconds (their area).  So the last finish
+is at least r + the minimum time in which the cluster provides these (`area_bound`), and at least arrival + fastest time
+of each task.  Task graphs add the critical path.
 
 A task's own transfers count if the task runs alone on one whole accelerator and in one piece.  They are always part of
 the task's own time.  They are part of its area only on an accelerator with one stream, since such a device is occupied
@@ -29,9 +30,9 @@ _EVALUATIONS = 200  # most release times at which the area is computed; fewer st
 def makespan_bound(run: Measured) -> float:
     """Lower bound of the makespan, from single tasks and from the remaining work.
 
-    max(max_j(r_j + fastest time), max_r(r + area of {j: r_j >= r})) - first arrival; r_j is the arrival of task j.
-    Gangs are weighted by GPUs, fractions by their share; task graphs add the critical path.  Covers the completed
-    tasks; undefined while any task is unfinished, as the makespan is, and if kernels were fused.
+    max(max_j(r_j + fastest time), max_r(r + `area_bound` of {j: r_j >= r})) - first arrival; r_j is the arrival of task
+    j.  The area of a gang is its time × its GPUs, that of a fraction its time × its share; task graphs add the critical
+    path.  Covers completed tasks; undefined, as the makespan is, while a task is unfinished, and for fused kernels.
     """
     if run.count(UNFINISHED) or not run.count(COMPLETED):
         return math.nan
@@ -127,8 +128,8 @@ def areas(
 def _released_area(release: np.ndarray, areas: np.ndarray, capacity: np.ndarray) -> float:
     """Maximum over times r of r + area bound of the tasks that arrive at or after r.
 
-    The area decreases in r, so between two arrivals r + area(r) <= later + area(earlier): intervals that cannot exceed
-    the best value so far are not searched.
+    The area decreases in r, so for r between two arrivals r + area(r) <= later arrival + area(earlier arrival): if this
+    is not above the best value so far, the interval between the two is not searched.
     """
     times, first = np.unique(release, return_index=True)
     area: dict[int, float] = {}

@@ -1,7 +1,7 @@
 """Calls of clients that time out, retry or hedge: their table and metrics.
 
-A call is one row, however many attempts were sent, including the requests that an attempt sends along a chain.  A call
-is answered by its only completed attempt: an attempt that completes after its client has given up counts as aborted.
+A call is one row, whatever the number of its attempts and of the requests that these send along a chain of services.  A
+call is answered by its only completed attempt: an attempt that completes after its client gave up counts as aborted.
 """
 
 import math
@@ -68,8 +68,8 @@ def calls_table(record: Record, tasks: pd.DataFrame) -> pd.DataFrame:
     """Return the table of calls: one row per call that was sent.
 
     `id`, `class`, `user`, `arrival` and `deadline` are those of the first attempt, `attempts` is their number,
-    `answered_by` the id of the answered attempt, `finish` the time of the answer, or when the client gave up.  A call
-    that was given up has the status of its last attempt.
+    `answered_by` the id of the answered attempt, `finish` the time at which the answer came or the client gave up.  A
+    call that was given up has the status of its last attempt.
     """
     if (calls := call_rows(record)) is None:
         return pd.DataFrame()
@@ -118,9 +118,10 @@ def rates_over(record: Record, modes: ModeTable, edges: np.ndarray) -> dict[str,
 def not_back(record: Record) -> list[str]:
     """Return a warning if goodput stays low at a rate that was served before.
 
-    The run is divided into equal parts.  A part is good if 80 % of its calls were answered; its rate counts as served.
-    The warning is given if at least a quarter of the run follows the last part that was good or had clearly more
-    arrivals, and less than half of the calls in that time were answered.
+    The time up to the last arrival is divided into equal parts.  A part is good if at least 80 % of its calls were
+    answered; the served rate is the highest arrival rate of a good part.  Consider the time after the last part that
+    was good, or that had an arrival rate clearly above the served rate.  The warning is given if this is at least a
+    quarter of the whole time, and less than half of its calls were answered.
     """
     calls = call_rows(record)
     arrival = record.input.tasks.arrival[[] if calls is None else calls.first]

@@ -4,10 +4,10 @@ A mean (or share) over customers, which are tasks or tokens, is the ratio of two
 replication's customers, and their number.  The mean of the replications' means is a different quantity if busy
 replications have more customers, as under bursty arrivals: it gives a replication with few customers the same weight.
 The estimate is therefore the sum over all replications / number of customers, with its bias removed by the jackknife
-(Quenouille 1956; Tukey 1958): of n replications the i-th contributes n × ratio - (n - 1) × ratio without i.  Means,
-intervals, paired differences, stopping rules and selections all use these contributions.  All other metrics
-(percentiles, maxima, time averages, counts, energy, cost) estimate the expectation of a replication's value, and a
-replication contributes its value.
+(Quenouille 1956; Tukey 1958): of n replications the i-th contributes n × ratio - (n - 1) × (the ratio without
+replication i).  Means, intervals, paired differences, stopping rules and selections all use these contributions.  All
+other metrics (percentiles, maxima, time averages, counts, energy, cost) estimate the expectation of a replication's
+value, and a replication contributes its value.
 
 Intervals from one long run are batch means of its tasks in order of arrival (Conway, "Some tactical problems in
 digital simulation", 1963; Schmeiser, "Batch size effects in the analysis of simulation output", 1982: 10 to 30
@@ -117,7 +117,7 @@ LEVEL = 0.10  # Significance level of the test for correlated neighboring batche
 def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
     """Return the interval of a steady-state mean from one run.
 
-    Raises UsageError, with the reason, if the run gives none.
+    Raises UsageError, with the reason, if the run allows no interval.
     """
     metrics.metric(metric, result.bound)
     if isinstance(batches, bool) or not isinstance(batches, int) or not MIN_BATCHES <= batches <= MAX_BATCHES:

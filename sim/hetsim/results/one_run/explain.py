@@ -7,7 +7,7 @@ The cause at each moment between ready and the decision to start is the first th
 - `fragmentation`: no mode fits on a node, though the free capacity of the whole cluster would be enough.
 - `quota`, `reservation`, `choice`: a mode fits, and the policy stated this cause (`Annotate`).
 - `scheduler`: a mode fits, and a scheduling cycle is pending or running (`policy.decisions`).
-- `head_of_line`: a mode fits, and an earlier waiting task does not fit that may use some of the same nodes.
+- `head_of_line`: a mode fits, and an earlier waiting task that may use some of the same nodes does not fit.
 - `choice`: a mode fits and nothing else explains the wait: the policy's choice.
 
 The time from the decision to the first stage is `scheduler` until the start takes effect, then `transfer` (queues for
@@ -261,7 +261,8 @@ def ending(result: Run, task_id: Any) -> dict[str, Any]:
 def find_tasks(result: Run, task_id: Any) -> list[int]:
     """Return the rows of a task, or of a request's stages, by its id.
 
-    For an id `stream/id`, the part `id` is enough if no other stream has it.  UsageError, with similar ids, if unknown.
+    For an id `stream/id`, the part `id` is enough if no other stream has it.  Raises UsageError, which names similar
+    ids, if no task has the id.
     """
     tasks = result.record.input.tasks
     if tasks.id is None:

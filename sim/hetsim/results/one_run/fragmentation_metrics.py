@@ -23,12 +23,12 @@ ROUNDING = 1e-9  # Differences up to this value are rounding noise of a long sum
 def fragmentation(run: Measured) -> float:
     """Share of free GPU capacity that the workload's requests cannot use.
 
-    It is the time average of unusable / unallocated GPUs, while GPUs are unallocated.  On a node, a request cannot use
-    any unallocated GPU if it does not fit there; otherwise it cannot use the GPUs with less free than it needs on one
-    GPU. The unusable GPUs are summed over nodes, and averaged over the requests of the workload's tasks.  A task that
-    is equally demanding on several types of accelerator can use any of them; a task with other modes counts with its
-    first accelerator mode. For a request without GPUs that fits, no GPU is unusable; in the paper and the placement
-    `fgd`, all are.
+    It is unusable / unallocated GPUs, averaged over the time in which GPUs are unallocated.  On a node, a request
+    cannot use any unallocated GPU if it does not fit there; otherwise it cannot use the GPUs with less free capacity
+    than it needs on one GPU. The unusable GPUs are summed over nodes, and averaged over the requests of the workload's
+    tasks.  A task that requests the same on several types of accelerator can use any of them; a task with different
+    requests counts with its first accelerator mode.  For a request without GPUs that fits, all GPUs count as usable; in
+    the paper and the placement `fgd`, all count as unusable.
     """
     time, free, stranded, _ = fragmentation_steps(run.result)
     span = np.minimum(np.append(time[1:], run.result.end), run.high) - np.maximum(time, run.low)
@@ -40,9 +40,9 @@ def fragmentation(run: Measured) -> float:
 def fragmentation_over_time(result: Run) -> pd.DataFrame:
     """Return fragmentation and allocation as step functions of time.
 
-    `allocated_gpus` and `unallocated_gpus` (of those that are up), `fragmented_gpus` (the expected part of the
-    unallocated ones that the requests cannot use), `fragmentation` = fragmented / unallocated (NaN if nothing is
-    unallocated) and `allocation` = allocated / up.
+    Columns: `time`, `allocated_gpus` and `unallocated_gpus` (of those that are up), `fragmented_gpus` (the expected
+    part of the unallocated ones that the requests cannot use), `fragmentation` = fragmented / unallocated (NaN if
+    nothing is unallocated) and `allocation` = allocated / up.
     """
     time, unallocated, stranded, there = fragmentation_steps(result)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -3,7 +3,8 @@
 Groups depend on the workload, not on the policy: `gpus` is what a task requests, and the users with rows of their own
 are those with the highest demand.  Rows therefore mean the same for all policies and replications.
 
-Replications store only numbers; a `Grouping`, as text in the list of their metrics, requests groups.
+Replications store metrics, not tasks: metrics of groups must be requested before the runs, by a `Grouping` that is
+written as a text in the list of metrics.
 """
 
 import json

@@ -57,10 +57,11 @@ def _output(record: Record, rows: np.ndarray) -> np.ndarray:
 
 
 def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows with a limit on token times, and rows that satisfy it.
+    """Return two masks: rows with limits on token times, and rows that satisfy them.
 
-    A limit on the first token alone is satisfied once that token is in time, whether the request finishes or not.  With
-    one output token, `tpot` is not checked.  The first token of a call is timed from its first attempt.
+    If only the first token has a limit, the limit is satisfied once that token is in time, even if the request has not
+    finished when the run ends.  With one output token, `tpot` is not checked.  The first token of a call is timed from
+    its first attempt.
     """
     limited, kept = np.zeros(len(record.status), bool), record.status == COMPLETED
     begun = ~np.isnan(times["ttft"]) & (record.status == UNFINISHED)
@@ -79,9 +80,10 @@ def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np
 def due_times(record: Record) -> np.ndarray:
     """Latest time at which each row's token limits are decided; NaN without limits.
 
-    With a limit on further tokens, this is the time at which the last token is due, counted from the due time of the
-    first. If the first has no limit, it is counted from its actual time, which depends on the policy.  (For a missing
-    first token: the time of rejection, failure or giving up; inf while the request waits.)
+    With a limit on the time per further token, this is the time at which the last token is due.  It is counted from the
+    time at which the first token is due or, if the first token has no limit, from its actual time, which depends on the
+    policy.  (A missing first token counts from the rejection, failure or giving up of the request; while the request
+    waits, the result is inf.)
     """
     due = np.full(len(record.status), np.nan)
     for service in record.input.language:

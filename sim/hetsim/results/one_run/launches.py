@@ -39,7 +39,8 @@ class LaunchColumns:
 
     `mode` has codes of the ModeTable.  `busy`: device-seconds computed (GPUs × share × time; in a CPU mode cores ×
     time), `lost` the part of them that was lost work, `energy` joules above idle.  `open`: still running when the run
-    ended.  If the engine recorded no launches, `task` has the started rows and the other columns follow from them.
+    ended.  If the engine recorded no launches, each started task is one launch: `task` lists these tasks, and the other
+    columns are derived from their times.
     """
 
     task: np.ndarray
@@ -178,10 +179,10 @@ class PlaceColumns:
         self._record = record
 
     def spread(self, place: np.ndarray, weight: np.ndarray, devices: int, *, to_hosts: bool = False) -> np.ndarray:
-        """Sum the weights of launches by device; each device of a launch gets its weight.
+        """Sum the weights of launches by device; each device of a launch gets the weight.
 
-        `place`, `weight`: of each launch.  The weight of a launch on cores of several nodes is divided by its cores
-        there.
+        `place`, `weight`: place and weight of each launch.  If a launch uses cores of several nodes, its weight is
+        divided among these nodes in proportion to its cores.
         `to_hosts`: divide the weight among the CPU devices of the nodes, in proportion to the launch's devices there.
         """
         by_place = np.bincount(place, weights=weight, minlength=self.count).astype(np.float64)

@@ -131,8 +131,9 @@ def _devices(mode: Mode, node: Node) -> int:
 class TaskTransfers:
     """Bytes that each task transfers when it runs alone; None if no task has any.
 
-    Each device of a gang uploads an equal part of the private input, and all items read, from the host; private output,
-    and written items that no task reads, are downloaded in equal parts (an item with readers remains on the device).
+    From the host, each device of a gang uploads an equal part of the private input, and every item that the task reads.
+    The devices download equal parts of the private output and of written items that no task reads (an item with readers
+    remains on the device).
     """
 
     private: np.ndarray | None

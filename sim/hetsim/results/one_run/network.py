@@ -118,8 +118,8 @@ def _on_one_node(record: Record, table: ModeTable, sums: dict[str, np.ndarray], 
 def links_table(record: Record, low: float, high: float) -> pd.DataFrame:
     """Return the table of links that jobs used during a window.
 
-    `rate` (bytes per second in each direction), `bytes` sent, `utilization` (mean) and its 95th percentile over time,
-    seconds in `use`, and seconds `shared` by two jobs or more.
+    Columns: `rate` (bytes per second in each direction), `bytes` sent, `utilization` (mean) and its 95th percentile
+    over time, seconds in `use`, and seconds `shared` by two jobs or more.
     """
     names, rates = link_names(record.input.cluster), link_rates(record.input.cluster)
     nodes = len(record.input.cluster.nodes)

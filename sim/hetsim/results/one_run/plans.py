@@ -1,10 +1,10 @@
 """Plans and outcomes: planned and simulated makespan, best certified lower bound.
 
 A run has two lower bounds.  The metric `makespan_bound` holds for every policy.  The bound that a planner certified for
-its instance (note `lower_bound`) is usually greater and holds for every policy, but only if the planned instance is
-the simulated one: estimates are the true times, and the planner considered every mode of the tasks.  Transfers in this
-bound are the tasks' own, which no policy can avoid.  It bounds runs in which every task is launched alone, completes,
-and runs in one piece; a task that resumes with kept work can finish earlier than in any plan.
+its instance (note `lower_bound`) is usually greater and holds for every policy, but only if the planned instance is the
+simulated one, that is, if estimates are the true times and the planner considered every mode of the tasks.  Transfers
+in this bound are the tasks' own, which no policy can avoid.  It bounds runs in which every task is launched alone,
+completes, and runs in one piece; a task that resumes with kept work can finish earlier than in any plan.
 
 `forecasts` formats a policy's notes on its forecasts: NAME_count, NAME_mape, NAME_pinball and NAME_quantile (written by
 `hetsim_policies.prediction.durations`), where NAME is forecast (of a load, in devices) or duration (of jobs, in
@@ -155,10 +155,10 @@ def in_pieces(record: Record) -> bool:
 
 
 def _foreseen(tasks: Tasks, table: ModeTable, wide: bool) -> bool:
-    """Return True if every mode uses one core or one whole accelerator.
+    """Return True if the planner considered every mode that the tasks can use.
 
-    Planners of sequential tasks do not consider gangs, fractions and batches; a planner of parallel tasks (`wide`)
-    considers gangs and several cores.
+    Planners of sequential tasks consider modes that use one core or one whole accelerator.  Planners of parallel tasks
+    (`wide`) also consider gangs and several cores.  No planner considers fractions and batches.
     """
     used = [tasks.shapes[number] for number in np.unique(tasks.shape).tolist()]
     modes = {mode: None for shape in used for mode in shape.modes if table.offered(mode)}

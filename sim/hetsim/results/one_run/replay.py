@@ -92,14 +92,14 @@ class FreeCapacity:
         self, node: np.ndarray, cores: np.ndarray, memory: np.ndarray, up: np.ndarray, share: np.ndarray,
         gpu_memory: np.ndarray, usable: np.ndarray, cuts: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """Mask of modes that fit (modes × states), free amounts (states × columns).
+        """Return a mask of modes that fit (modes × states), and free amounts by state.
 
         Parameters:
-            node: the node of each state; cores, memory: free there; up: True if its cores can be used.
-            share, gpu_memory, usable: free share and memory, and if it is up, by state and accelerator.
+            node: the node of each state; cores, memory: free amounts on it; up: True if its cores can be used.
+            share, gpu_memory, usable: free share, free memory, and True if up; by state and accelerator.
             cuts: by state, mode and accelerator, False if a MIG GPU has no slice for the mode; empty without MIG.
 
-        For a mode over several nodes, the result is the number of its parts that fit.
+        For a mode over several nodes, the mask contains the number of its parts that fit.
         """
         kind, cores = self.type[node], np.where(up, cores, 0)
         asked_cores, asked_memory = self.asked_cores[:, None], self.asked_memory[:, None]
@@ -236,7 +236,7 @@ class RunReplay:
         return self.state.verdicts(*self.states(), count=len(self.grid))
 
     def states(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Return the states of all nodes as columns, and the interval where each begins.
+        """Return the states of all nodes as columns, and the intervals where they begin.
 
         The columns are those that `measure` accepts; the states of a node are contiguous, in order of time.
         """

@@ -276,7 +276,7 @@ class Result:
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
         """Get metrics of groups of tasks.
 
-        Parameters: group: a column of `tasks` (class, user, device_type, ...), or `gpus`, as requested; names: metrics.
+        Parameters: group: a column of `tasks` (class, device_type, ...), or `gpus` (number requested); names: metrics.
         Returns: one row per group, one column per metric.
         """
         from hetsim.results.one_run.groups import Grouping, by_group

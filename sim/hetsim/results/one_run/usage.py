@@ -143,9 +143,10 @@ def allocated(
 
 
 def device_states(record: Record, low: float, high: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Seconds up and asleep of each device in a window, and masks of its final state.
+    """Return how long devices are up and asleep in a window, and their final states.
 
-    A waking device counts as up, since it draws and costs as much as an idle one.
+    Returns four arrays over devices: seconds up, seconds asleep, True if up at the end, True if asleep at the end.  A
+    waking device counts as up, since it draws and costs as much as an idle one.
     """
     cluster = record.input.cluster
     states, devices = DeviceStates(cluster), len(cluster.devices)

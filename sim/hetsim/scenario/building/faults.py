@@ -85,7 +85,7 @@ def _longest(every: Any) -> float:
 def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon: float = math.inf) -> list[str]:
     """Return warnings about tasks that rarely finish because of faults.
 
-    ScenarioError for tasks that cannot be expected to finish, unless the run has a horizon.
+    Raise ScenarioError if tasks cannot be expected to finish, unless the run has a horizon.
 
     From one checkpoint to the next, restoring included, a task needs an interval without a fault on any of its devices.
     This takes about exp(r × devices × seconds) attempts with r faults per second and device, or infinitely many if the

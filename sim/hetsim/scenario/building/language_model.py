@@ -181,8 +181,8 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
     def _capacity(self, prompt: np.ndarray, output: np.ndarray, max_num_batched_tokens: float) -> float:
         """Return the maximum number of requests per second that the replicas can serve.
 
-        It assumes full steps: max_num_seqs requests share a decoding step, and prompts fill max_num_batched_tokens; at
-        best the same steps decode and read prompts.
+        It assumes full steps: max_num_seqs requests share a decoding step, and prompts fill max_num_batched_tokens;
+        without disaggregation, one step both decodes and reads prompts.
         """
         service, scale, apart = self.service, self.service.scale, self.service.disaggregated
         decoding = float((output - 1.0).mean()) / service.max_sequences

@@ -59,7 +59,8 @@ class ModeBook:
         """Return the mode of a demand, by default of 1 core or 1 GPU.
 
         `span_any`: the mode may use several nodes; if None, the demand's `span` decides.  `curve`: how the time depends
-        on layout and work.  Equal demands with the same curve have one Mode object; other curves are other modes.
+        on layout and work.  Equal demands with the same curve share one Mode object; a different curve makes a
+        different mode.
         """
         on_cpu = device.kind == "cpu"
         slice, nodes, memory = demand.slice, demand.used("nodes"), demand.used("memory")

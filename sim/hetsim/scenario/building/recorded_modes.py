@@ -84,7 +84,7 @@ def modes_of_rows(rows: TraceRows, refused: dict[int, str], context: Context) ->
     """Return the modes of each row; raise ScenarioError if a row has none.
 
     `refused`: reasons to reject rows, by position.  If the entry's key `unfit` is `reject`, rows without a mode are
-    added.  Rejected rows have a placeholder as shape.
+    added to it.  Rejected rows have a placeholder as shape.
     """
     groups = list(_groups(rows, refused, context))
     if rows.entry.unfit == LEAVE_OUT[1]:

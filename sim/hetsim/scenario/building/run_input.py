@@ -311,7 +311,7 @@ def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
 def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
     """Return a warning about tasks that are late even if they run alone.
 
-    The second value is True if more than `HOPELESS` of all tasks are: random sizes do not explain so large a share.
+    The second value is True if more than `HOPELESS` (a share) of all tasks are late, more than random sizes explain.
     """
     if tasks.deadline is None or not len(tasks):
         return [], False

@@ -66,8 +66,7 @@ def _format(value: Any) -> Any:
 class Latent(Frozen):
     """Multi-head latent attention (DeepSeek-V2, 2024), under the names of config.json.
 
-    Per token, a layer stores `kv_lora_rank` numbers for all heads and `qk_rope_head_dim` numbers that encode the
-    position.
+    Per token, a layer stores `kv_lora_rank` numbers for all heads and `qk_rope_head_dim` numbers for the position.
     """
 
     kv_lora_rank: Whole

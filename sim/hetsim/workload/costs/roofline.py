@@ -15,8 +15,8 @@ of as many blocks as are resident at one time (the occupancy times the multiproc
     seconds = launch overhead + full waves · time of a full wave + time of the last, partial wave.
 
 A wave with k blocks on the busiest multiprocessor takes k times the roofline time of one block at 1/n of the peaks,
-divided by the saturation min(1, resident warps / warps_to_saturate).  The model ignores caches, and that one
-multiprocessor can use somewhat more than 1/n of an otherwise idle memory; `efficiency` can be calibrated.
+divided by the saturation min(1, resident warps / warps_to_saturate).  The model ignores caches, and ignores that one
+multiprocessor can use somewhat more than 1/n of an idle memory; `efficiency` can be calibrated.
 
 `roofline_steps` computes the step times of a language model from its architecture and its GPUs.  Each kernel of a step
 is bound by arithmetic or by memory (Roofline), and reaches a share of the peak, its efficiency.  With tensor

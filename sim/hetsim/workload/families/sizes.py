@@ -166,7 +166,7 @@ class Branch(OverQuantity, Generic[Q]):
 class Hyperexponential(Distribution, Generic[Q]):
     """A mixture of exponential distributions, more variable than a single one.
 
-    Given by `branches` with weights, or by `mean` and `cv` > 1.  The latter means two branches with equal products of
+    Given by `branches` with weights, or by `mean` and `cv` > 1, which stand for two branches with equal products of
     probability and mean (Allen, Probability, Statistics, and Queueing Theory, 1990, §5.2).
     """
 
@@ -322,7 +322,7 @@ class Scipy(Distribution, Generic[Q]):
 
     With `low`, smaller values are cut off and the density above is scaled up; a distribution that can be negative, such
     as norm, requires `low`.  `mean` and `scv` are those of scipy; with `low` they are integrated numerically.  Draws
-    are prefix-consistent (see `hetsim.workload.contract`) with `low`; without it, unless scipy draws them by rejection.
+    are prefix-consistent (see `hetsim.workload.contract`) if `low` is given, or if scipy does not draw by rejection.
     """
 
     USED: ClassVar = {"loc": 0.0}

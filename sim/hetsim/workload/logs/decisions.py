@@ -6,8 +6,8 @@ start then.  A job's predicted start is the first instant at which the rule sele
 queue even if the log starts it later, so that one wrong row does not decide what follows.  If the log starts a job
 before the rule does, the predicted start is that of the first job that blocks it.
 
-Cost: O(instants × rules), plus a scan of the first `DEPTH` waiting jobs where a job fits and may not start.  In logs
-with more than `MAX_JUDGED` jobs, `MAX_JUDGED` jobs are judged, in stretches spread evenly over the log.
+Cost: O(instants × rules), plus a scan of the first `DEPTH` waiting jobs at instants at which a job fits but the rule
+may not start it.  In logs with more than `MAX_JUDGED` jobs, as many are judged, in evenly spread stretches of the log.
 """
 
 import math

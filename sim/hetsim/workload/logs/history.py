@@ -4,7 +4,7 @@ Run times    drawn from completed jobs of the same user and class (the partition
              are fewer than `FEW` such jobs: from those of the user, else of the class, else from all jobs.  For a job
              with a time limit the ratio of run time to limit is drawn; for a running job, only longer times.
 Arrivals     the jobs of the same hours of an earlier day, with drawn run times: the daily rhythm and bursts are
-             preserved, weekdays are not.  If the log has fewer than three such days: any window of that length.
+             preserved, weekdays are not.  With fewer than three such days in the log, any window as long is drawn.
 
 Reference: for run times by user Tsafrir, Etsion, Feitelson, Backfilling Using System-Generated Predictions Rather than
 User Runtime Estimates (2007); the arrivals are a block bootstrap (Künsch, 1989).

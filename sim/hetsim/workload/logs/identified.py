@@ -186,10 +186,11 @@ def place_scores(
     jobs: Jobs, logged: list[LoggedJob], sizes: list[float], warm: float,
     key: Callable[[LoggedJob], float] | None = None,
 ) -> tuple[list[PlaceScore], float]:  # fmt: skip
-    """Score placements, and chance, by the recorded nodes that they explain.
+    """Return placements, the jobs whose nodes each explains, and a random baseline.
 
-    Ties between nodes are broken by how often each possible node was used in the other half.  `key`: the order of jobs
-    that start at one instant; without `key` such jobs are skipped.
+    The baseline is the share that a random choice among the possible nodes would explain.  Ties between nodes are
+    broken by how often each possible node was used in the half of the log from which rules are inferred.  `key`: the
+    order of jobs that start at one instant; without `key` such jobs are skipped.
     """
     if jobs.nodes is None or len(sizes) < 2:
         return [], 0.0

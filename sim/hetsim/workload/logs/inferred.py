@@ -43,11 +43,12 @@ class Order:
 
 
 def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Limits | None:
-    """Return the limits by the label whose limits explain the most waiting, or None.
+    """Return the limits of the groups of one label, or None if no group has a limit.
 
-    A group (the jobs with one value of the label) has a limit in two cases: while its jobs wait although the cluster
-    has room, it uses one constant amount most of the time and rarely more; or such jobs start right after the end of
-    another job of the group, far more often than by chance.
+    The label (such as the user) is the one whose limits explain most waiting.  A group (jobs with one value of it) has
+    a limit in two cases: while its jobs wait although the cluster has room, it uses one constant amount most of the
+    time and rarely more; or such jobs start right after the end of another job of the group, far more often than by
+    chance.
     """
     best: tuple[float, Limits] | None = None
     for kind in LABELS:

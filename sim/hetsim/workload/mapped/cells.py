@@ -158,8 +158,9 @@ def with_point(read: Cell) -> Cell:
 def decimal_points(cells: Sequence[Any], separator: str = "") -> list[Any]:
     """Replace decimal commas in a column's cells by points.
 
-    `separator`: the separator of the file's columns.  If it is a comma, `1,234` alone may mean a thousand: then nothing
-    is replaced.  ValueError if some numbers have a decimal comma and others a point.
+    `separator`: the separator of the file's columns.  If it is a comma and three digits follow each comma in the cells
+    (`1,234`), the commas may mark thousands: then nothing is replaced.  ValueError if some numbers have a decimal comma
+    and others a point.
     """
     texts = [cell for cell in cells if isinstance(cell, str)]
     commas = [text for text in texts if "," in text and COMMA.fullmatch(text)]

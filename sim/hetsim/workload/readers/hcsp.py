@@ -3,8 +3,8 @@
     512 16
     25137.5  52468.0  150206.8 ...
 
-The optional first line is `tasks machines`.  Then the times follow, task after task with one number per machine, with
-any number per line.  The published files of HCSP, from 512 tasks on 16 machines to 4,096 on 128, have a third number on
+The optional first line is `tasks machines`.  Then the times follow, task after task with one number per machine, in
+lines of any length.  The published files of HCSP, from 512 tasks on 16 machines to 4,096 on 128, have a third number on
 the first line, which is ignored: how the machines differ (0 consistently, 1 partly consistently, 2 inconsistently).  -1
 means that the task cannot run on the machine, as in task-graph files.  Blank lines and lines that begin with # are
 skipped; a file may be compressed with gzip.

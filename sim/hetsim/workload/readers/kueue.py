@@ -4,9 +4,9 @@
     kubectl get nodes -o json > n.json
     hetsim trace convert k.json site.yaml --format kueue_objects --option nodes=n.json
 
-Nodes are those of n.json, in racks by the level of the topology above the host; each flavor is a partition of the nodes
-with its labels.  A conversion also writes `policy:`, with the cluster queues, cohorts and flavors as parameters of
-`kueue`.  cpu, memory and GPUs have quotas; other resources, and what `kueue` does not model, are named in a note.
+Nodes are those of n.json; the level of the topology above the host defines their racks; each flavor is a partition of
+the nodes with its labels.  A conversion also writes `policy:`, with the cluster queues, cohorts and flavors as
+parameters of `kueue`.  cpu, memory and GPUs have quotas; a note names other resources, and what `kueue` does not model.
 `fair_sharing: true` is for sites whose Configuration of Kueue enables it.
 Reference: Kueue's API, v1beta1 and v1beta2 (kubernetes-sigs/kueue).
 """

@@ -4,8 +4,7 @@ PipeDream: one line per layer (`node4 -- Conv2d(...) -- forward_compute_time=0.5
 activation_size=1024.0, parameter_size=64.0`; milliseconds and bytes), then one line per edge that begins with a tab.
 
 Table: CSV with the columns layer, activations, weights (bytes) and forward, backward (seconds).  Further columns such
-as seconds.npu contain the seconds on a type of device; they may replace the other times.  Rows are in the order of the
-layers.
+as seconds.npu contain the seconds on a type of device; they may replace the other times.  Rows are in layer order.
 """
 
 import csv
@@ -226,10 +225,10 @@ class _Antichains:
         self.after, self.ancestors = after, ancestors
 
     def augmented(self, antichain: Iterable[str]) -> list[str]:
-        """Return an antichain with the earlier layers that also feed layers after it.
+        """Add to an antichain the earlier layers whose outputs are also used after it.
 
-        As in PipeDream, a layer counts even if all branches behind it are inside the cut: a cut through the middle of
-        branches then counts their branching layer as sent, though nothing after the cut reads it.
+        As in PipeDream, a layer at which branches begin is added even if each branch has a layer in the antichain: its
+        output then counts as sent across the cut, although nothing after the cut reads it.
         """
         antichain = list(antichain)
         extra = dict.fromkeys(

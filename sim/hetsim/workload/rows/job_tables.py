@@ -2,8 +2,8 @@
 
 One table and several are made by the same steps on blocks of rows; in memory there is one block.  Properties of the
 whole log are determined first: time 0, rows that repeat others, existing columns, whether ids are numbers, and repeated
-ids.  In addition to the blocks this takes a byte per row, 8 for the ids (and 8 for keys if repeated rows are skipped),
-and each repeated id.
+ids.  In addition to the blocks this needs, per row, one byte and 8 for the id (and 8 for the key if repeated rows are
+skipped), and the texts of repeated ids.
 """
 
 import inspect
@@ -339,7 +339,8 @@ def _end_of(block: RowBlock) -> np.ndarray:
 def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]:
     """Decorator that turns `read(log, options)` into a reader with the common options.
 
-    `read` returns a table, or (by its annotation) the log, of which the decorator makes the table.  A reader of the
+    `read` returns a table, or, if its annotation says so, the log, from which the decorator makes the table.  A reader
+    of the
     latter form can also read in parts: `reader.parts(folder, path, **options)`, see `TableParts`.
     """
 
@@ -377,8 +378,7 @@ def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]
 class TableParts:
     """Tasks of a log as consecutive tables, for logs larger than memory.
 
-    Until all rows are known, they are stored in an unnamed file in a folder.  `notes` are complete after the last
-    table.
+    Until all rows are known, an unnamed file in a folder stores them.  After the last table, `notes` are complete.
     """
 
     def __init__(self, log: JobLog):
