@@ -17,18 +17,18 @@ class Nexus(Batching):
     """Nexus: the largest batch that fits the SLO twice, with early drops.
 
     Decides how many requests: all waiting, up to the largest b with 2·τ(b) within the SLO (τ: batch time; a request
-    that just misses a batch waits for it and then computes in the next); and which requests are not served.  A window
-    of b requests moves from the head of the queue to the first request whose deadline allows a batch of b requests.
-    Requests before the window are dropped: as expired if they would be late even alone, otherwise as rejected.  Batches
-    do not overlap.
+    that just misses a batch waits for it and then computes in the next); and which requests are not served.  The first
+    b requests form a window.  While its first request would be late in a batch of the whole window, this request is
+    dropped and the window moves on by one.  Dropped requests are expired if they would be late even alone, otherwise
+    rejected.  Batches do not overlap.
     Reference: Shen, Chen, Jin, Zhao, Kong, Philipose, Krishnamurthy and Sundaram, Nexus: A GPU Cluster Engine for
     Accelerating DNN-Based Video Analysis (SOSP 2019), sections 4.2 and 6.3; its packing of sessions onto GPUs is not
     included.  Weakness: to keep batches large, early drop refuses requests that would have been in time alone; at low
     load batches are as small as the queue.  It assumes that requests arrive in the order of their deadlines.
     Cost: O(log n) per batch.
 
-    drop: "early": drop requests that cannot wait for a whole window; "lazy": drop only requests that would be late even
-        alone, and launch the largest batch that is in time for the oldest request.
+    drop: "early": drop requests that would be late in a batch of the whole window; "lazy": drop only requests that
+        would be late even alone, and launch the largest batch that is in time for the oldest request.
     max_batch: largest batch (the mode's own limit applies too).
     """
 

@@ -225,11 +225,12 @@ def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float,
 
 
 def counts(part: np.ndarray, s: int) -> np.ndarray:
-    """Return ⌊(s+1)x⌋/s for tasks of fraction x (slightly reduced) of a device's time.
+    """Return ⌊(s+1)x⌋/s for tasks of time x·λ, where λ is the guess of the makespan.
 
-    The sum over the tasks of one device is at most 1, because the floors are integers whose sum is below s + 1, so at
-    most s.  s = 1 counts the tasks of more than λ/2; s = 2 is the shelves' ½·medium + long.  (Dual feasible functions:
-    Fekete and Schepers, New Classes of Fast Lower Bounds for Bin Packing Problems, 2001.)
+    (s+1)x is reduced by a tolerance before it is rounded down.  Over the tasks of one device it therefore sums to less
+    than s + 1, the rounded numbers to at most s, and the results to at most 1.  s = 1 counts tasks longer than λ/2;
+    s = 2 counts a task longer than 2λ/3 as 1, and another longer than λ/3 as ½.  (Dual feasible functions: Fekete and
+    Schepers, New Classes of Fast Lower Bounds for Bin Packing Problems, 2001.)
     """
     return np.maximum(np.floor(part * (s + 1) - TOLERANCE), 0.0) / s
 

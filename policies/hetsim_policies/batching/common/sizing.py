@@ -87,9 +87,10 @@ def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
 
 
 class ArrivalRate:
-    """Requests per second over the last `window` seconds, or more if requests are few.
+    """Arrival rate (1/s) over the last `window` seconds, or longer if it is low.
 
-    None until a few requests have arrived.  Cost: O(log n) for n requests, for each doubling of the window.
+    The window is doubled while it contains too few arrivals.  `rate` is None until a few requests have arrived.
+    Cost: O(log n) for each doubling, with n requests that have arrived.
     """
 
     def __init__(self, window: float):

@@ -5,8 +5,8 @@ arrived and its predecessors are done.  An accelerator has an upload, a compute 
 at a time, in the order of starts.  A memory has a copy of an item after the item was read or written there, or passed
 through it in a transfer.  A task transfers missing items, source by source and hop by hop; results that no later task
 uses are downloaded to the host.
-Links are assumed to be idle: the timetable is not `exact` if two transfers would share a link, or if memory, host cores
-or sharing rules could delay a task.  Otherwise each start is that of the run, if estimates are right.
+Each transfer is timed as if it used its links alone.  The timetable is `exact` if no transfers share a link, and if
+neither memory, host cores nor sharing rules can delay a task; if estimates are right, starts equal the run's.
 Cost: O(n + edges) if lanes are serial and nothing is shared, else O((n + edges + reads) log n), in Python.
 """
 
