@@ -1,4 +1,4 @@
-"""Functions shared by several families of policies: placements, values by key."""
+"""Functions shared by policies: grouping; where a task runs, and how much is left."""
 
 from collections.abc import Iterable
 from typing import TypeVar

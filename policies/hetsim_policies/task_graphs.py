@@ -43,7 +43,7 @@ def topological(predecessors: Graph) -> list[int]:
                 heapq.heappush(free, successor)
     if len(order) < len(missing):
         stuck = [task for task, count in enumerate(missing) if count]
-        raise ScenarioError(f"{len(stuck)} tasks form a cycle: rows {stuck[:5]}")
+        raise ScenarioError(f"{len(stuck)} tasks are on a cycle or follow one: rows {stuck[:5]}")
     return order
 
 

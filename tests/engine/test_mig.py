@@ -277,7 +277,7 @@ def test_a_policy_cuts_ahead_and_the_layout_stays():
     [
         (1, [0.5, 0.25], "idle", r"partitions n0/g0 into \[0.5, 0.25\], which is not one of the GPU's layouts "
                                  r"with the"),
-        (1, [0.5, 0.5], "empty", r"partitions n0/g0 into \[0.5, 0.5\], but the GPU is not empty \(recut: idle allows"),
+        (1, [0.5, 0.5], "empty", r"partitions n0/g0 into \[0.5, 0.5\], but the GPU has busy slices \(with recut: idle"),
         (1, [1.0], "idle", r"partitions n0/g0 into \[1.0\], which is not one of the GPU's layouts with the "
                            r"slices that are"),
         (1, "halves", "idle", r"partitions n0/g0 into \[halves\], which is not one of the GPU's layouts"),

@@ -100,7 +100,7 @@ def test_a_graph_that_goes_round_in_circles(tmp_path, planner):
     assert "the graph has a cycle: these tasks wait for each other:" in said
     tasks = workload([(0, 0, 1.0), (0, 0, 1.0)], [Shape([cpu_mode()])], predecessors=[(1,), (0,)])
     given = PlanProblem(tasks, Cluster([node(cpus=1)]))
-    with pytest.raises(ScenarioError, match="2 tasks form a cycle"):
+    with pytest.raises(ScenarioError, match="2 tasks are on a cycle"):
         registry.policy("scheduler", planner)().plan(given)
 
 

@@ -129,7 +129,10 @@ class Elastic(Scheduler):
         return left
 
     def gain(self, step: GrowthStep, left: float) -> float:
-        """Gain of a job by a step, per GPU that the step takes."""
+        """Return the priority of a growth step: the job's gain per GPU that it takes.
+
+        Each policy has its own measure of gain, such as seconds.  left: estimated time left in the fastest mode.
+        """
         raise NotImplementedError
 
     def wishes(self, left: dict[int, float]) -> Wishes:

@@ -49,7 +49,7 @@ class LinearProgram(DescendingPlanner):
     schedule is at most K(K + 1) times the optimum (proof: `hlp`, which solves the same program).
     Reference: Lenstra, Shmoys and Tardos as above; for graphs Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with
     Precedence Constraints on Hybrid Multi-core Machines (2015).
-    `Plan.bound` is T, certified by its prices, or that of paths and areas (`graph_bounds`) if it is larger.
+    `Plan.bound` is T, certified by its prices, or the bound by paths and areas (`graph_bounds`) if that is larger.
     Weakness: it ignores transfers, shared data and the location of data.
     Cost: one linear program of tasks × types variables.
     """
@@ -132,18 +132,18 @@ MAX_VARIABLES = 2000
 class IntegerProgram(DescendingPlanner):
     """The integer assignment program: R||Cmax of independent sequential tasks.
 
-    Decides where and in which order.  For independent tasks that are all present at the start, every lane (core or GPU)
-    is a site of the program of `assignment`, and a plan that the solver reports as optimal is optimal (to 1e-6).  Equal
-    lanes may be renumbered, so the i-th longest task is allowed only on the first i lanes of a type.  Pairs of task and
-    lane whose time exceeds the best known makespan are excluded.  The solver takes no initial schedule, so the best of
-    mct, max_min, linear_program, lst and (on cores and one type of GPU) dual_approximation is compared with its result,
-    and the better one is the plan.  With a graph or arrivals the plan need not be optimal: the program chooses a type
-    for each task, with the load of each type and the paths of the graph as rows, and list scheduling by upward ranks
-    gives the order.  The bound is still valid.  Transfers and shared data are ignored.  A search that ends at a limit
-    returns its best plan, with `optimal: false` and `gap` in the notes and in a warning; `Plan.bound` is then the
-    solver's bound. With `node_limit` (the default) the plan is the same on every machine, with `time_limit` it is not;
-    `node_limit` does not limit the work at the root of the search.  Programs of more than `max_variables` variables are
-    not solved: the best of the other schedules is returned with the bound of the linear program.
+    Decides where and in which order.  For independent tasks that are all present at the start, the program
+    (`assignment`) assigns each task to one lane (core or GPU), and a plan that the solver reports as optimal is optimal
+    (to 1e-6).  Equal lanes may be renumbered, so the i-th longest task is allowed only on the first i lanes of a type.
+    Pairs of task and lane whose time exceeds the best known makespan are excluded.  The solver takes no initial
+    schedule, so the best of mct, max_min, linear_program, lst and (on cores and one type of GPU) dual_approximation is
+    compared with its result, and the better one is the plan.  With a graph or arrivals the plan need not be optimal:
+    the program chooses a type for each task, with the load of each type and the paths of the graph as rows, and list
+    scheduling by upward ranks gives the order.  The bound is still valid.  Transfers and shared data are ignored.  A
+    search that ends at a limit returns its best plan, with `optimal: false` and `gap` in the notes and in a warning;
+    `Plan.bound` is then the solver's bound.  With `node_limit` (the default) the plan is the same on every machine,
+    with `time_limit` it is not; `node_limit` does not limit the work at the root of the search.  Programs of more than
+    `max_variables` variables are not solved; the best other schedule, with the linear program's bound, is the result.
     Reference: the problem is that of Horowitz and Sahni, Exact and Approximate Algorithms for Scheduling Nonidentical
     Processors (1976); the search is branch and bound with cuts by HiGHS (Huangfu and Hall, Parallelizing the Dual
     Revised Simplex Method, 2018), through scipy.optimize.milp.

@@ -1,13 +1,13 @@
 """Files of finished runs: journals, and the sealed segments that replace them.
 
-A journal is appended one JSON line per run, with a checksum in each line.  A segment has the outcomes of a block of
+One JSON line with a checksum is appended to a journal per run.  A segment has the outcomes of a block of
 runs, ordered by their digests, so that its bytes depend only on the runs, not on the order in which they finished:
 
     MAGIC, then the length of the head (8 bytes)
-    head        JSON: names of the columns, sets of columns that runs have, and notes (errors, warnings)
+    head        JSON: names of the columns, the sets that occur (a run may lack columns), the notes (errors, warnings)
     index       for each run its digest (32 bytes) and the checksum of its row (8 bytes)
     checksum    SHA-256 of all of the above
-    rows        for each run the numbers of its set and its note (4 bytes each), and 8 bytes for each column
+    rows        for each run the number of its set, the number of its note (4 bytes each), and 8 bytes for each column
 """
 
 import hashlib

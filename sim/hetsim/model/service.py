@@ -67,7 +67,7 @@ class ReplicaStart:
     fixed: Seconds = 0.0
     """Time before the weights begin to load: start of container, process and engine."""
     warm: Seconds | None = None
-    """Value of `fixed` on a node where the service already had a replica; the same unless given."""
+    """Value of `fixed` on a node where the service already had a replica; `fixed` unless given."""
     sources: tuple[str, ...] = field(default=("host",), metadata={"alias": "from"})
     """Where weights come from, by preference: gpu (of another replica on the node, over nvlink), host, disk, or the
     name of a store; host unless given."""

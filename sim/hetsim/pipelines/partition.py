@@ -100,9 +100,10 @@ def pipeline_partition(
 
     levels: from the innermost to the outermost.  All devices are used, as PipeDream does; raise UsageError if that is
     impossible or there are too many cuts.  `activations=False` ignores transfers of activations and their gradients;
-    without `replication` each device is a stage.  A stage that needs more than the `memory` of a device is not a
-    candidate; with several levels, the need is computed as if all devices outside the stage's group served later
-    stages. Raise NothingMeets, with the needed and the available memory, if no pipeline fits.
+    without `replication` each device is a stage.  A stage that needs more than a device's `memory` is not a candidate.
+    The need grows with the number of devices of later stages (more micro-batches are in flight); with several levels
+    it is an upper bound: all devices outside the stage's group count as devices of later stages.  Raise NothingMeets,
+    with the needed and the available memory, if no pipeline fits.
     """
     _check_size(cuts)
     weights = cuts.sums([one.weights for one in cuts.layers])

@@ -69,7 +69,8 @@ class Decision:
     candidates  the candidates tried, in the order of the combinations; all others cost more than the best
     count       number of all combinations
     objective   the quantity to minimize; `known`: its values, if they are known before any run
-    confidence  probability that all verdicts are right and the best is the best (for a metric: or within `delta` of it)
+    confidence  probability that all verdicts are right and that `best` is truly the best candidate (if the objective is
+                a metric: the best, or within `delta` of the best)
     tied        candidates that are not significantly worse than the best
     """
 

@@ -161,7 +161,7 @@ def _named(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationIn
         return value
     name = value.get("process") if isinstance(value, dict) else None
     if name is None:
-        raise ValueError(f"must be a mapping with process, one of {', '.join(BUILTIN)}")
+        raise ValueError(f"must be a mapping with the key process: one of {', '.join(BUILTIN)}")
     if name in BUILTIN:
         return handler(value)
 

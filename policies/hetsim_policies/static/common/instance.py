@@ -63,7 +63,7 @@ class Instance:
 
     @property
     def idle_while_held(self) -> np.ndarray:
-        """Seconds for which a task's busiest engine is idle during the task; 0 if serial."""
+        """Seconds of all stages of a task minus those for which it occupies its lane."""
         return np.where(np.isfinite(self.time), self.alone, 0.0) - np.where(np.isfinite(self.time), self.time, 0.0)
 
     @cached_property
@@ -203,7 +203,7 @@ def occupied(stages: np.ndarray, mode: Mode) -> np.ndarray:
 
 
 def slowest_way(problem: PlanProblem, kind: DeviceType) -> Way:
-    """Return the path to a type's host, with the slowest latency and rates of all."""
+    """Return a path to the host: its three parts are the slowest of a type's devices."""
     cluster = problem.cluster
     ways = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
     return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in ways), strict=True)))

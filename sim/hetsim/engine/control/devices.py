@@ -103,7 +103,7 @@ class Devices:
                 there = " with the slices that are busy" if slices.busy else ""
                 raise illegal(run, f"{into}, which is not one of the GPU's layouts{there}")
             if new != slices.layout and slices.busy and device.type.sharing.recut != "idle":
-                raise illegal(run, f"{into}, but the GPU is not empty (recut: idle allows that)")
+                raise illegal(run, f"{into}, but the GPU has busy slices (with recut: idle, the others may change)")
             slices.recut(new, run.clock._now)  # busy slices are part of the new layout
         slices.fixed = layout is not None
         run.capacity.changed(state)

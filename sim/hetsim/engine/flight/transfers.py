@@ -152,7 +152,7 @@ class Transfers:
         return up_bytes, up_seconds, down_bytes, down_seconds
 
     def seconds_of_one(self, mode: Mode) -> tuple[float, float]:
-        """Return the fixed seconds of upload and download of a one-task launch."""
+        """Store and return one task's upload and download seconds, without those of bytes."""
         seconds = self.of_one[mode] = mode.upload.seconds_for(1), mode.download.seconds_for(1)
         return seconds
 
@@ -321,7 +321,7 @@ class Transfers:
         self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True,
         fusion: Fusion | None = None,
     ) -> tuple[float, float]:  # fmt: skip
-        """Return the bytes copied to the host at a launch's end, and the fixed seconds."""
+        """Return the bytes copied to the host at a launch's end, and stated seconds."""
         size = 0.0
         for task in tasks:
             size += task.bytes_out

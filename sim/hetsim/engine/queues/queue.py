@@ -221,7 +221,7 @@ class Queue:
         return int(self.service.rows[self.head_at + position - apart])
 
     def waiting_rows(self, count: int | None = None) -> list[int]:
-        """Return the rows of the oldest `count` requests, or of all."""
+        """Return the rows of the oldest `count` requests (None: of all requests)."""
         count = len(self) if count is None else min(count, len(self))
         rows = self._apart[self._first : self._first + count]
         return rows + self.service.rows[self.head_at : self.head_at + count - len(rows)].tolist()
@@ -460,7 +460,7 @@ class Queue:
         )
 
     def seconds(self, position: int, terms: Terms, estimated: bool) -> float:
-        """Return a batch's compute seconds in one mode, without the mode's fixed seconds."""
+        """Return a batch's compute seconds in one mode, without the fixed time per batch."""
         if self.service.alike:
             return terms.requests.count * self.service.per_item[position]
         column = self.table.estimate if estimated else self.table.time

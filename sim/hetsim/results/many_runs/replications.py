@@ -38,7 +38,7 @@ class Replications:
     """
 
     def __init__(self, results: Iterable[Result] = (), metrics: Iterable[str] | None = None, *, keep: bool = False):
-        """metrics: names (or texts of groupings) to keep in addition to the summary."""
+        """metrics: names to keep besides the summary, or the `text` of a `Grouping`."""
         self.name, self.policy, self.seed = "", "", 0
         self.results: list[Result] = []
         self.warnings: list[str] = []

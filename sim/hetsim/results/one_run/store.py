@@ -145,9 +145,9 @@ def write_mark(folder: Path, about: dict[str, Any]) -> None:
 
 
 def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Read and verify a directory's mark (run.json or its like).
+    """Read a directory's run.json; verify it, and the files of which it has digests.
 
-    later: files whose names begin with one of these are verified only when they are read.
+    later: files whose names begin with one of these texts are not verified here, but when they are read.
     """
     check_names(folder / MARK, [MARK])
     about = unsealed(folder / MARK)

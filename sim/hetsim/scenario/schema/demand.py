@@ -150,7 +150,7 @@ class PartitionColumn(Model):
     names: dict[str, Name] = {}
     """Partitions of the cluster by the values of the column, if the names differ."""
     others: Name | None = None
-    """Partition of tasks with any other value; they are rejected unless given."""
+    """Partition of tasks with any other value; if left out, they are rejected."""
 
 
 PartitionOf = Annotated[Annotated[Name, VALUE] | Annotated[PartitionColumn, MAPPING], VALUE_OR_MAPPING]
@@ -337,7 +337,7 @@ class Demand(Held):
     estimates: Annotated[Estimates, Short(lambda v: {} if v == "exact" else v, {"const": "exact"})] | None = None
     """Estimates of times, which policies see: exact, or with an error and a factor."""
     stopping: StoppingSpec | None = None
-    """Costs of stopping and resuming; none, with all work kept, unless given."""
+    """Costs of stopping and resuming; if left out, stops cost nothing and keep all work."""
     reads: list[Name] | None = None
     """Names of data items that must be on the device before the task computes."""
     writes: list[Name] | None = None

@@ -120,7 +120,7 @@ class VariantSpec(Occupied):
     gpu_memory_per_item: Bytes = 0
     """Memory used on each GPU per request of a batch, in addition to gpu_memory."""
     max_batch: Count | None = None
-    """Maximum number of requests in a batch; as many as memory allows, or no limit, unless given."""
+    """Maximum requests of a batch; if left out, only memory (gpu_memory_per_item) and measured batch sizes limit it."""
 
     def _check_keys(self) -> None:
         check_whole(self)

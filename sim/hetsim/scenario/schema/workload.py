@@ -350,7 +350,7 @@ class WorkloadEntry(Demand):
 
     @property
     def whole_demands(self) -> list[Demand]:
-        """Return the demand of each class, completed by the entry; or that of the entry."""
+        """Return each class's demand, gaps filled by the entry (no class: the entry's)."""
         return [one.over(self) for one in self.classes] if self.classes else [self]
 
     def _check_clients(self, clients: Clients) -> None:

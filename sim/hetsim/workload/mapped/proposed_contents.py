@@ -111,7 +111,7 @@ class Contents:
                 self._take("id", column, "no value is repeated")
 
     def _amounts(self) -> None:
-        """Choose GPUs and cores: small whole numbers, where GPUs never exceed cores."""
+        """Choose the columns of GPUs and cores: small whole numbers, GPUs mostly <= cores."""
         small = [one for one in self.left if one.numbers is not None and len(set(one.cells)) <= 64
                  and all(value % 1 == 0 and 0 <= value <= 4096 for value in one.numbers)]  # fmt: skip
         given = [self.chosen[one] for one in ("gpus", "cpus") if one in self.chosen]

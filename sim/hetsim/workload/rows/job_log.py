@@ -14,8 +14,8 @@ All these readers have the options
     types           names of the log's GPU types in the cluster: {V100M32: v100}
 
 Rows are read one by one; skipped rows are only counted.  A row takes 8 bytes per number and column, and its id; rows
-of logs larger than memory are stored on disk (`TableParts`).  A cell that cannot be read is an error with its line; a
-job for which the log itself has no values (it never started, for example) is skipped and counted in the table's notes.
+of logs larger than memory are stored on disk (`TableParts`).  An unreadable cell is an error that names its line; a job
+for which the log itself has no values (it never started, for example) is skipped and counted in the table's notes.
 """
 
 import math

@@ -7,7 +7,7 @@ yields an end before the start, or a start before the submission.  The evidence,
     the order of ids    if ids increase with the submissions in the rest of the log
     the devices         the job's node (or the cluster) cannot use more devices than in the rest of the log
 
-Times that this evidence decides are counted with the evidence; others are counted with their lines.
+Remarks count the times that each kind of evidence decides, and the undecided times, and name lines of both.
 """
 
 import re

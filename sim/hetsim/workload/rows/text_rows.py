@@ -211,7 +211,10 @@ class Twice(float):
 
 
 def instant_of(found: datetime, zone: tzinfo | None) -> float:
-    """Return a date (UTC without zone) as seconds since 1970; a `Twice` if ambiguous."""
+    """Return a date as seconds since 1970.
+
+    A date without a time zone is read in `zone` (None: UTC); if it occurs twice, as clocks were set back, as a `Twice`.
+    """
     if found.tzinfo is not None:
         return found.timestamp()
     here = found.replace(tzinfo=zone or UTC)
