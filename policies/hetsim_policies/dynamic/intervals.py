@@ -45,7 +45,7 @@ class IntervalJob:
         return self.estimate(gpus) * (1.0 - done if curve is None else curve.seconds_left(curve.packed, done))
 
     def speed(self, layout: Layout) -> float:
-        """Fraction of the job per second on a layout; 0 if impossible."""
+        """Fraction of the job per second on a layout; 0 if the job cannot use the layout."""
         mode = self.sizes.get(sum(layout))
         if mode is None or (len(layout) > 1 and not mode.span_any):
             return 0.0

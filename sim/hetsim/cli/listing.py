@@ -157,7 +157,7 @@ def _row(kind: str, name: str, load: Any) -> dict[str, Any]:
 
 
 def summary(item: Any) -> str:
-    """Return the first sentence of an item's docstring, or of its module's."""
+    """Return the first sentence of an item's own docstring; without one, its module's."""
     # `__doc__` itself: inspect.getdoc would give a base class's.
     text = item.__doc__ if isinstance(getattr(item, "__doc__", None), str) else None
     if not text or (inspect.isclass(item) and any(text == base.__doc__ for base in item.__mro__[1:])):

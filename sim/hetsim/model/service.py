@@ -41,7 +41,7 @@ class ScaleBounds:
     max_replicas: Count = field(metadata={"alias": "max"})
     """Maximum number of replicas."""
     every: Seconds = field(default=math.inf, metadata={"optional": True})
-    """Time between two queries of the policy; a query at each arrival and end of a request unless given."""
+    """Time between two queries of the policy; if left out, one at each arrival and end of a request."""
     roles: tuple[Literal["prefill", "decode"], ...] = ("prefill", "decode")
     """Roles of a disaggregated service that scale; the other roles keep their number of replicas."""
 

@@ -56,7 +56,7 @@ class ExternalProgram:
         return None if command is folder is None else cls(words, None if folder is None else str(folder))
 
     def inputs(self, unknown: str) -> dict[str, str]:
-        """Return digests of the command and its files, or of the logs to replay.
+        """Return digests of the command and its files; for a replay, of the logs.
 
         unknown: prefix of the keys whose values say why a digest is incomplete.
         """

@@ -46,7 +46,7 @@ def _without(scenario: Scenario, keys: Iterable[str]) -> Match | None:
 
 
 def _remove(here: Any, parts: list[str]) -> bool:
-    """Remove a key, from each entry of a list if it has no index; False if absent."""
+    """Remove a key, from each entry of a list if it has no index; False if not there."""
     if isinstance(here, list):
         if not parts[0].isdigit():
             return sum(_remove(one, parts) for one in here) > 0

@@ -81,7 +81,7 @@ def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode
 
 
 def on_node(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-    """Return a node's first (for a fraction, fullest) devices with room; None if none."""
+    """Return a node's first (for a fraction, fullest) devices with room, or None."""
     return view.first(mode, task, node=node)
 
 

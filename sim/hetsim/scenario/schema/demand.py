@@ -168,7 +168,7 @@ class Occupied(Model):
     memory: Bytes | None = None
     """Host memory used."""
     gpu_memory: Bytes | None = None
-    """Memory used on each GPU; as in the profile, or none, unless given."""
+    """Memory used on each GPU; if left out, that of the task's profile, or 0 if the task has none."""
 
 
 class Held(Occupied):
