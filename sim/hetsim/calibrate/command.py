@@ -144,12 +144,12 @@ def _from_tables(
             return
     if scenario is not None:
         text = "--server is for logs and summaries of requests of language models"
-        raise click.UsageError(f"{text}; {files[0][1]} lacks the columns of one")
+        raise click.UsageError(f"{text}; {files[0][1]} is neither: it lacks their columns")
     if kind == "steps":
         language.steps(files[0][1], unit, _picked(rows), shape=wanted, target=target, as_json=as_json, quiet=quiet)
         return
     if shape == "powers":
-        raise click.UsageError("--as powers is for the steps of language models")
+        raise click.UsageError("--as powers is for the steps of language models; leave it out")
     if kind == "perf":
         elsewhere = read.perf_analyzer(files)
     elif len(files) > 1 or files[0][0] is not None:

@@ -110,7 +110,7 @@ class Sweep:
         """
         self._known(metric)
         if not has_direction(metric):
-            raise UsageError(f"{metric_name(metric)} has no better direction: sort the table yourself")
+            raise UsageError(f"{metric_name(metric)}: neither more nor less is always better; sort the table yourself")
         sound = self.table[self.table[metric].notna()]
         if sound.empty:
             raise UsageError(f"{metric} is not defined in any row")
@@ -287,7 +287,7 @@ class Sweep:
                 metrics=map(current_name, about["metrics"]), replications=about["replications"],
             )  # fmt: skip
         except DamagedFile as damage:
-            raise UsageError(f"{damage}; the same command with --resume repeats it") from None
+            raise UsageError(f"{damage}; the same command with --resume runs the sweep again where needed") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise UsageError(f"{folder} is not the directory of a sweep: {problem}") from None
         loaded.directory = folder
