@@ -193,7 +193,7 @@ def test_the_policy_says_which_model_gives_way(policy, left):
 def test_an_eviction_that_names_nothing_is_an_error():
     hs.register("wrong", Wrong, "eviction")
     start, cluster = {"from": ["host", "store"]}, {"stores": STORE, "nodes": [node(keep="16 GB")]}
-    with pytest.raises(PolicyError, match="evicts .*another.*not a model there"):
+    with pytest.raises(PolicyError, match="evicts .*another.*not one of the stored models"):
         World(cluster, [service(start, name) for name in "ab"], {"eviction": "wrong"})
     assert "lru" in registry.policies("eviction")
 
@@ -503,7 +503,8 @@ def test_more_models_than_fit_are_a_warning_or_an_error():
     nodes = {"stores": STORE, "nodes": [node(keep="40 GB", gpus=3)]}
     (warning,) = load({"cluster": nodes, "workload": more}).build().warnings
     assert warning == (
-        "host memory of a node has room for 40 GB of models, all its models have 48 GB: they evict each other"
+        "host memory of a node has room for 40 GB of models, but "
+            "the models of all services have 48 GB: they evict each other"
     )
     at_home = [service({}, name) for name in "abc"]
     with pytest.raises(ScenarioError, match="all its models have 48 GB"):

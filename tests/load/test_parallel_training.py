@@ -150,7 +150,7 @@ def test_what_cannot_be_is_said(keys: dict[str, Any], key: str, sentence: str) -
 
 def test_tensor_parallelism_beyond_nvlink_is_told_with_its_price() -> None:
     found = hs.run(training(nodes=16, tensor=16, pipeline=8))
-    assert any("tensor must be at most 8, the GPUs that NVLink joins; got 16: a step "
+    assert any("tensor (16) is above 8, the number of GPUs that NVLink joins: a step "
                "takes" in one for one in found.warnings)
 
 

@@ -341,7 +341,7 @@ def test_priorities_at_several_servers():
     total = theory.mmc(1.7, 1, 3).jobs_in_system_mean
     assert sum(f.jobs_in_system_mean for f in theory.nonpreemptive(classes, servers=3)) == close(total)
     assert theory.nonpreemptive([(1.7, 1)], servers=3)[0].wait_mean == close(theory.mmc(1.7, 1, 3).wait_mean)
-    with pytest.raises(UsageError, match="exact only where services are exponential"):
+    with pytest.raises(UsageError, match="exact only for exponential services"):
         theory.nonpreemptive([(0.5, 1), (0.5, 2), (0.5, 1)], servers=3)
 
 

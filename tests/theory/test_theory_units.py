@@ -153,7 +153,7 @@ def test_classes_at_several_servers_by_their_sums():
     [(0.5, 1), (0.5, 2), (0.5, 1)], [(0.5, 1, 2), (0.5, 1)], [(0.5, 1), (0.5, 1, 0.5)]])
 @pytest.mark.parametrize("solve", [theory.nonpreemptive, theory.preemptive_resume])
 def test_several_servers_need_one_exponential_service(solve, classes):
-    with pytest.raises(UsageError, match="exact only where services are exponential"):
+    with pytest.raises(UsageError, match="exact only for exponential services"):
         solve(classes, servers=3)
     assert len(solve([(rate / 3, *rest) for rate, *rest in classes], servers=1)) == len(classes)
     with pytest.raises(UsageError, match="class 2, with all above it, has no steady state"):
@@ -703,7 +703,7 @@ def test_a_tandem_of_unequal_single_servers():
         ([(1,), (1,)], [0.1, 0], [[0, 0.5], [-0.1, 0]], "the routing from each station must be shares that sum "
                                                         "to at most 1"),
         ([(1,)], [0.1], [[math.nan]], "the routing from each station must be shares that sum to at most 1"),
-        ([(1,)], [0.1], [[1.0]], "customers must be able to leave: some stations route all customers to one"),
+        ([(1,)], [0.1], [[1.0]], "customers must be able to leave, but some stations send all customers to"),
         ([(0,)], [0.1], [[0]], "service mean"),
     ],
 )

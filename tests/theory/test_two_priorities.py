@@ -90,7 +90,7 @@ def test_the_higher_class_does_not_see_the_lower_where_it_preempts() -> None:
 
 def test_bad_input_is_a_sentence() -> None:
     for classes in ([(0.1, 1), (0.1, 2), (0.1, 3)], [(0.1, 1, 2.0), (0.1, 2)]):
-        with pytest.raises(UsageError, match="exact only where services are exponential"):
+        with pytest.raises(UsageError, match="exact only for exponential services"):
             theory.nonpreemptive(classes, 2)
     with pytest.raises(UsageError, match="class 2, with all above it, has no steady state"):
         theory.preemptive_resume([(1.0, 1), (1.0, 2)], 2)

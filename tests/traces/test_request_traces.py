@@ -393,7 +393,7 @@ def test_coefficients_of_tokens_need_tokens(file):
          't.txt:4: column TIMESTAMP: "16/11/2023 0:01.0781490" is not a time stamp such as '
          "2023-11-16 18:17:03.9799600"),
         (azure_llm, AZURE.replace("11-17 00:00:01", "11-16 00:00:01"),
-         "t.txt:4: its time is before the time of line 3: rows must be in order of time; "
+         "t.txt:4: its time is earlier than that of line 3: rows must be in order of time; "
          "sort: true sorts them"),
         (azure_llm, AZURE.encode().replace(b"110", b"1\xff0"),
          "t.txt:4:30: is not UTF-8 text (byte 0xff); save it as UTF-8"),

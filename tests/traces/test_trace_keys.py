@@ -33,8 +33,8 @@ def table(tmp_path: Path, text: str = TABLE, **keys: Any) -> Any:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"nodes": 2}, "workload.0.nodes: the rows of .* have the totals of a job, and this key would give 2 times "
-                       "the cpus; cores_per_node: N under trace gives the nodes of each job"),
+        ({"nodes": 2}, "workload.0.nodes: the rows of .* have the totals of a job, and this key multiplies them by 2 "
+                       r"\(cpus\); cores_per_node: N under trace gives the nodes of each job"),
         ({"cpus": 4}, "workload.0.cpus: every row of .* has its cpus, so this key has no effect; leave it out"),
         ({"user": "ann"}, "workload.0.user: every row"),
         ({"users": 3}, "workload.0.users: every row"),

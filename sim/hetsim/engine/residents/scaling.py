@@ -95,7 +95,7 @@ class Scaler:
         for name, number in wanted.items() if isinstance(wanted, Mapping) else [("", wanted)]:
             if type(number) is not int or number < 0 or (name not in self.roles and name not in self.kinds):
                 names = ", ".join([*self.roles, *self.kinds])
-                raise self.fleet.illegal(f"must return numbers of replicas, by {names}; got {wanted!r}")
+                raise self.fleet.illegal(f"must map some of {names} to numbers of replicas; got {wanted!r}")
             kinds += name in self.kinds
         if kinds:
             total, low, high = sum(wanted.values()), self.bounds.min_replicas, self.bounds.max_replicas

@@ -69,7 +69,7 @@ def more_is_better(metric: str, better: Better | None = None, keys: Iterable[str
     if stated is not None or metric in keys:
         return stated == "more"
     if not has_direction(metric):
-        raise UsageError(f'{metric}: neither more nor less is always better; give better={{"{metric}": "more" or "less"}}')
+        raise UsageError(f'{metric}: neither more nor less is always better; give better, as in {{"{metric}": "less"}}')
     return higher_is_better(metric)
 
 
