@@ -263,7 +263,7 @@ def test_a_profile_names_its_table_from_where_it_lies(tmp_path: Path) -> None:
         ({"table": {1: "5 ms"}, "time": "p50"}, "the key needs a table in a file; this table is in the scenario"),
         ({"fixed": "5 ms", "between": "step"}, "the key needs a table of measured times"),
         ({"table": {1: "5 ms"}, "between": "cubic"}, 'unknown between "cubic"; one of linear, step'),
-        ({"table": "nothing.csv"}, 'compute.table: no file "nothing.csv"'),
+        ({"table": "nothing.csv"}, 'compute.table: there is no file "nothing.csv"'),
         ({"table": 5}, 'must be sizes with their times, or a file; got "5"'),
     ],
 )  # fmt: skip

@@ -477,9 +477,9 @@ def test_a_fork_in_mid_load_goes_on_alike():
         ({"from": "gpu"}, {"nvlink": "100 GB/s"}, "gpu needs nvlink on a node, and a place after gpu"),
         ({"from": ["gpu", "store"]}, {}, "gpu needs nvlink on a node, and a place after gpu"),
         ({"from": ["disk", "store"]}, {}, "a node has no disk"),
-        ({"from": "disk"}, {"disk": {"read": "1 GB/s", "size": "10 GB"}}, "has room for 10 GB of models, s has 16 GB"),
+        ({"from": "disk"}, {"disk": {"read": "1 GB/s", "size": "10 GB"}}, "10 GB of models, but s has 16 GB"),
         ({"from": ["disk", "store"]}, {"disk": {"read": "1 GB/s", "size": "10 GB"}}, "s has 16 GB"),
-        ({"from": "host"}, {"keep": "10 GB"}, "host memory of a node has room for 10 GB of models, s has 16 GB"),
+        ({"from": "host"}, {"keep": "10 GB"}, "host memory of a node has room for 10 GB of models, but s has 16 GB"),
         ({"from": []}, {}, "at least 1"),
         ({"from": "host"}, {"keep": "10 GB", "memory": "8 GB"}, "a node keeps 10 GB of models in 8 GB of memory"),
         ({"from": "host"}, {"disk": {"read": "0 GB/s"}}, "must be above 0"),
@@ -504,10 +504,10 @@ def test_more_models_than_fit_are_a_warning_or_an_error():
     (warning,) = load({"cluster": nodes, "workload": more}).build().warnings
     assert warning == (
         "host memory of a node has room for 40 GB of models, but "
-            "the models of all services have 48 GB: they evict each other"
+        "the models of all services have 48 GB: they evict each other"
     )
     at_home = [service({}, name) for name in "abc"]
-    with pytest.raises(ScenarioError, match="all its models have 48 GB"):
+    with pytest.raises(ScenarioError, match="the models of all services have 48 GB"):
         load({"cluster": nodes, "workload": at_home}).build()
     with pytest.raises(ScenarioError, match="two stores have the same name"):
         load({"cluster": {"stores": STORE * 2, "nodes": [node()]}, "workload": three[:1]}).build()

@@ -131,7 +131,7 @@ def test_less_communication_and_less_waiting_take_less_time() -> None:
     [
         ({"recomputation": "none"}, "training", "45.74 GiB of weights and their states and 51.75 GiB of activations "
          "(104.7 GB) exceed the 74.51 GiB (80 GB) of one"),
-        ({"pipeline": 97}, "training.pipeline", "97 stages exceed the 96 layers"),
+        ({"pipeline": 97}, "training.pipeline", "97 stages need more than the 96 layers"),
         ({"pipeline": 10}, "training.pipeline", "96 layers do not divide into 10 equal parts"),
         ({"tensor": 7}, "training.tensor", "96 heads do not divide into 7 equal parts"),
         ({"data": 2}, "training.data", "tensor 8 × pipeline 8 × data 2 must be the 64 GPUs of the job; got 128"),

@@ -766,7 +766,7 @@ def test_names_that_a_sweep_or_a_comparison_lacks(tmp_path: Path):
     with pytest.raises(UnknownName, match="; add it with metrics="):
         found.best("policy")
     (tmp_path / "sweep.json").write_text("[]")
-    with pytest.raises(UsageError, match="is not the directory of a sweep|is not finished|checksum|--resume repeats"):
+    with pytest.raises(UsageError, match="is not the directory of a sweep|is not finished|checksum|with --resume"):
         Sweep.load(tmp_path)
     with pytest.raises(UsageError, match="is not the directory of a sweep"):
         Sweep.load(tmp_path / "none")

@@ -690,9 +690,9 @@ def test_a_tandem_of_unequal_single_servers():
 @pytest.mark.parametrize(
     ("stations", "arrivals", "routing", "said"),
     [
-        ([], [], [], "0 stations need 0 arrivals"),
-        ([(1,)], [0.1, 0.1], [[0]], "1 stations need 1 arrivals"),
-        ([(1,)], [0.1], [[0, 0]], "1 stations need 1 arrivals"),
+        ([], [], [], "0 stations need 0 rates of arrivals"),
+        ([(1,)], [0.1, 0.1], [[0]], "1 stations need 1 rates of arrivals"),
+        ([(1,)], [0.1], [[0, 0]], "1 stations need 1 rates of arrivals"),
         ([(1,)], [-0.1], [[0]], "arrival rate"),
         ([(1,), (1,)], [0.0, 0.0], [[0, 0], [0, 0]], "at least one arrival rate must be above 0"),
         ([(1,)], [0.1], [[-0.1]], "the routing from each station must be shares that sum to at most 1"),

@@ -363,14 +363,14 @@ def test_numbers_that_a_column_takes(tmp_path: Path, said: Said, column: str, ce
     ("cpu_time\n1\n1,2\n", ["t.csv:3: the row has 2 cells, but the header has 1 columns"]),
     ("cpu_time,cpu_time\n1,1\n", ['t.csv:1: the column "cpu_time" is given twice']),
     ("cpu_time,gpu_time_estimate\n1,1\n",
-     ['t.csv:1: column "gpu_time_estimate" has no column "gpu_time" next to it']),
+     ['t.csv:1: column "gpu_time_estimate" needs the column "gpu_time" next to it']),
     ("cpu_time,bytes,efficiency\n1,1,1\n", [
         f't.csv:1: column "{name}" needs the column "flops" next to it' for name in ("bytes", "efficiency")]),
     ("flops,efficiency\n1,1\n1,0\n1,1.5\n1,0.5\n", [
         f"t.csv:{row + 1}: row {row}, column efficiency: must be a share above 0 and at most 1; got {cell}"
         for row, cell in ((2, 0), (3, 1.5))]),
     ("flops,cpu_time,bytes\n1,1,1\n,1,1\n,1,\n",
-     ["t.csv:3: row 2, column bytes: bytes of a task without flops"]),
+     ["t.csv:3: row 2, column bytes: must be empty for a task without flops"]),
     ("cpu_time,gpu_time\n1,\n,\n,1\n",
      ["t.csv:3: row 2, column cpu_time, gpu_time: task 2 has no finite time on any device"]),
     ("flops\n1\n\n", []),

@@ -90,7 +90,7 @@ def test_a_key_stands_in_for_blank_cells(tmp_path: Path) -> None:
     assert table(tmp_path).record.input.tasks.bytes_in.tolist() == [1000, 0]
     for keys, said in (
         ({"gpus": 2}, "every row of .* has its gpus, so this key has no effect"),
-        ({"nodes": 2}, "would give 2 times the gpus; a column nodes"),
+        ({"nodes": 2}, r"multiplies them by 2 \(gpus\); a column nodes"),
     ):
         with pytest.raises(ScenarioError, match=said):
             table(tmp_path, **keys)

@@ -91,7 +91,7 @@ def test_a_manifest_is_forecast_as_if_it_were_submitted_now(tmp_path):
 
 @pytest.mark.parametrize(("given", "words"), [
     ({**JOB, "metadata": META | {"labels": {}}}, "my.yaml:3:1: kind: cannot be read as a Job: no queue is named; add"),
-    ({**JOB, "metadata": META | {"namespace": "b", "name": "w1"}}, "b/w1 is on the cluster; --job b/w1 prints"),
+    ({**JOB, "metadata": META | {"namespace": "b", "name": "w1"}}, "b/w1 is already on the cluster; --job b/w1 prints"),
     ({**JOB, "metadata": META | {"namespace": "c"}}, "there is no LocalQueue c/main"),
     ({**JOB, "spec": {"template": {"spec": {}}}}, "its pods request neither cores nor GPUs"),
     ({**JOB, "spec": {}}, "the key 'template' is missing"),

@@ -287,7 +287,7 @@ class Sweep:
                 metrics=map(current_name, about["metrics"]), replications=about["replications"],
             )  # fmt: skip
         except DamagedFile as damage:
-            raise UsageError(f"{damage}; the same command with --resume runs the sweep again where needed") from None
+            raise UsageError(f"{damage}; repeat the same command with --resume") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise UsageError(f"{folder} is not the directory of a sweep: {problem}") from None
         loaded.directory = folder
