@@ -474,7 +474,7 @@ def test_questions_to_a_sweep():
         "ci_high": pytest.approx(0.3 + half_of([0.3, 0.2, 0.4], 0.05)),
     }  # fmt: skip
     assert len(found.to_json(by_replication=True)["rows"]) == 12
-    with pytest.raises(UsageError, match="several rows have the same n and point: fix policy with where"):
+    with pytest.raises(UsageError, match="several rows have the same n and point: choose policy with where"):
         found.pivot("n", "point", "wait_mean")
     with pytest.raises(UsageError, match="x and y must be different keys"):
         found.pivot("n", "n", "wait_mean", {"policy": "p"})

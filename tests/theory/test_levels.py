@@ -412,7 +412,7 @@ def test_a_rate_that_moves_slowly_takes_a_longer_warm_up() -> None:
         {"class": "a", "weight": 1, "gpu_memory": "12GB"}, {"class": "b", "weight": 5, "gpu_memory": "10GB"}]}},
      "a server is a fixed number of whole devices"),
     ({"cluster": {"nodes": [{"gpus": {"type": name, "count": 64, "speed": 1 + n}} for n, name in enumerate("abc")]}},
-     "the exact chain is small enough"),
+     "the exact Markov chain is small enough to solve"),
 ])  # fmt: skip
 def test_unlike_servers_are_not_recognized_in_what_else_is_set(changes: dict[str, Any], failed: str) -> None:
     found = match(scenario(MEMORYLESS, POISSON, UNLIKE, **changes))

@@ -146,7 +146,8 @@ ONE_SERVICE = "with several servers: exponential service, equal for all classes 
     ({"policy": {"scheduler": "priority", "admission": {"name": "queue_limit", "limit": 3}}},
      "not recognized: scheduler.name"),
     ({"workload.0.gpus": 2}, "all tasks run in one mode on equal devices"),
-    ({"cluster.nodes.0.gpus.count": 20, "workload.0.arrivals.rate": "16/s"}, "the exact chain is small enough"),
+    ({"cluster.nodes.0.gpus.count": 20, "workload.0.arrivals.rate": "16/s"},
+     "the exact Markov chain is small enough to solve"),
 ])  # fmt: skip
 def test_what_else_is_set_is_not_recognized(changes: dict[str, Any], failed: str) -> None:
     found = match(scenario(**changes))

@@ -117,7 +117,7 @@ def test_mooncake_keeps_the_names_of_blocks(file):
 
 def test_mooncake_notes_ids_that_are_not_one_a_block(file):
     odd = MOON.replace("[0, 1, 2]", "[0, 1]")
-    assert mooncake(file(odd)).notes[0].endswith("1 request without exactly one hash id for each 512 tokens")
+    assert mooncake(file(odd)).notes[0].endswith("1 request with more or fewer hash ids than one for each 512 tokens")
 
 
 def test_burstgpt_leaves_out_what_failed(file):

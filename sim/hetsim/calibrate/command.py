@@ -133,7 +133,7 @@ def _from_tables(
         if any(size is not None or language.kind_of(path) != kind for size, path in files) or (
             kind == "steps" and len(files) > 1
         ):
-            raise click.UsageError("--from must name one profile of steps, or logs, or summaries, of one server")
+            raise click.UsageError("--from must name either one profile of steps, or logs, or summaries of one server")
         if shape is not None and kind != "steps":
             raise click.UsageError("--as is for measured steps; leave it out with logs and summaries of requests")
         if kind != "steps":

@@ -105,7 +105,7 @@ class Starts:
         """Raise PolicyError unless all tasks of a batch wait and may run in its mode."""
         mode = placement.mode
         if not batch or len({task.index for task in batch}) != len(batch):  # a task must not end twice
-            raise illegal(self.state, f"started a batch of {len(batch)} tasks on {placement}, empty or one task twice")
+            raise illegal(self.state, f"started a batch on {placement} that is empty, or contains a task twice")
         if len(batch) > limit:
             raise illegal(self.state, f"started {len(batch)} tasks as one batch; mode {mode} allows at most {limit}")
         for task in batch:

@@ -140,7 +140,7 @@ class Sweep:
             raise UsageError(f"x and y must be different keys; got {x} twice")
         if frame.duplicated([x, y]).any():
             others = [name for name in [*self.keys, "policy"] if name not in (x, y) and frame[name].nunique() > 1]
-            more = f': fix {", ".join(others)} with where={{"{others[0]}": ...}}' if others else ""
+            more = f': choose {", ".join(others)} with where={{"{others[0]}": ...}}' if others else ""
             raise UsageError(f"several rows have the same {x} and {y}{more}")
         return frame.pivot(index=y, columns=x, values=metric)
 
