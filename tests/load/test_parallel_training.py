@@ -168,7 +168,7 @@ def test_what_lies_beyond_an_island_goes_over_pcie() -> None:
     whole, quiet = price(None, 8)
     cut, told = price(4, 8)
     assert not quiet and price(8, 8) == (whole, [])
-    assert any(f"tensor must be at most 4, the GPUs that NVLink joins; got 8: a step takes {cut:.4g} "
+    assert any(f"tensor (8) is above 4, the number of GPUs that NVLink joins: a step takes {cut:.4g} "
                f"s" in one for one in told)
     # A step of 64 micro-batches, 12 layers a stage: six all-reduces of 2 · 2048 · 12288 bytes of eight ranks each.
     more = 6 * 12 * (64 + 7) * 2 * 7 / 8 * 2 * 2048 * 12288 * (1 / 25e9 - 1 / 240e9)

@@ -599,7 +599,7 @@ def test_unstable_systems_are_told_not_computed(call: Any):
         (lambda: theory.mg1(0.5, "1 s", 1), "service mean must be a number"),
         (lambda: theory.mg1(0.5, 1, 1).wait_tail(1), "is known, not its distribution"),
         (lambda: theory.mm1(0.5, 1).wait_percentile(95), "between 0 and 1"),
-        (lambda: theory.gim1(0.5, 1, lambda s: math.exp(-s / 0.5)), "of gaps with mean 1 / rate"),
+        (lambda: theory.gim1(0.5, 1, lambda s: math.exp(-s / 0.5)), "for arrival gaps of mean 1 / rate"),
         (lambda: theory.servers_for_loss(3, 0), "share between 0 and 1"),
         (lambda: theory.token_bucket(1, 1, 0.5), "at least one token"),
         (lambda: theory.trunk_reservation(3, [(1, 1, 3)]), "must be below the number of servers"),

@@ -530,7 +530,7 @@ def test_which_general_queues_are_exact():
 
 def test_gaps_whose_mean_is_not_that_of_the_rate_are_noticed():
     """Gaps with a mean of 0.9 s for a service of 1 s: the queue they make has no steady state."""
-    with pytest.raises(UsageError, match="of gaps with mean 1 / rate"):
+    with pytest.raises(UsageError, match="for arrival gaps of mean 1 / rate"):
         theory.gim1(0.5, 1, lambda s: 0.9 * s / (1 + 0.9 * s))
 
 

@@ -205,7 +205,7 @@ def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
 
 
 def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | None:
-    """Return a function: the seconds of a phase, with rack links; None for one rack."""
+    """Return a function that times a phase, with rack links; None for only one rack."""
     if len({node.spec.rack for node in nodes}) == 1:
         return None
     devices = [node.cpu for node in nodes]

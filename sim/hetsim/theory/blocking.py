@@ -164,7 +164,7 @@ def _between_tries(
         else:
             up[-1, -1] = rate
         if longest * room * (room / 40 if patience_mean else 1) > MAX_RETRYING:
-            raise UsageError(f"{name}: too many calls wait for their next try to be computed; use a shorter retry_mean")
+            raise UsageError(f"{name}: the calls between two tries are too many to compute; use a shorter retry_mean")
         levels = [Level(up, within, number * succeeds) for number in range(longest)]
         levels.append(Level(np.zeros_like(up), within, longest * succeeds))
         chances, _ = _solved(levels, levels[-1])

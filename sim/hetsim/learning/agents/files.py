@@ -160,8 +160,8 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
         raise wrong(f"is damaged: its window must be from 1 to {MAX_WINDOW:,} tasks; got {layout.window:,}")
     if said != (layout.observation, layout.actions):
         raise wrong(
-            f"is damaged: it states {said[0]} observed numbers and {said[1]} actions, but {layout.window} tasks and "
-            f"{len(layout.types)} types of device need {layout.observation} numbers and {layout.actions} actions"
+            f"is damaged: it states {said[0]} observed numbers and {said[1]} actions, but a window of {layout.window} "
+            f"tasks and {len(layout.types)} device types need {layout.observation} numbers and {layout.actions} actions"
         )
     shapes = [array.shape for array in arrays]
     sound = all(array.dtype == np.float32 and np.isfinite(array).all() for array in arrays)
