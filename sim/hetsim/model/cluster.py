@@ -450,7 +450,7 @@ class Cluster:
                 accelerators.append(self._device(f"{name}/g{local}", kind, index, local=local, spec=spec))
         cores = spec.cpus - spec.drivers
         if cores < 0:
-            raise ValueError(f"node {name} must have a core for each of {spec.drivers} driver cores; it has {spec.cpus}")
+            raise ValueError(f"node {name} needs a core for each of {spec.drivers} driver cores; it has {spec.cpus}")
         self.nodes.append(
             Node(index, name, cores, memory=spec.memory, cpu=cpu, accelerators=tuple(accelerators), spec=spec)
         )
