@@ -118,7 +118,7 @@ def test_pictures(run: hs.Result, compared: hs.Comparison, swept: Any):
 
 
 def test_pictures_say_what_they_need(run: hs.Result, swept: Any):
-    with pytest.raises(UsageError, match="several rows have the same value of.*fix cluster.nodes.0.count"):
+    with pytest.raises(UsageError, match="several rows have the same value of.*choose cluster.nodes.0.count"):
         plots.against(swept, "workload.small.arrivals.rate")
     with pytest.raises(UnknownName):
         plots.against(swept, "cluster.nodes.0.count", "nonsense")

@@ -892,7 +892,7 @@ def test_pivot(grid: Sweep):
     found = grid.pivot(RATE, GPUS, "response_mean", where={"policy": "sjf"})
     assert found.shape == (2, 2)
     assert found.loc[3, 1.0] == grid.table.set_index([GPUS, RATE, "policy"]).loc[(3, 1.0, "sjf"), "response_mean"]
-    with pytest.raises(UsageError, match=f"several rows .* fix {GPUS}"):
+    with pytest.raises(UsageError, match=f"several rows .* choose {GPUS}"):
         grid.pivot(RATE, "policy", "response_mean")
     with pytest.raises(UsageError, match="no row has policy = 'lcfs'; there are fcfs, sjf"):
         grid.pivot(RATE, GPUS, "response_mean", where={"policy": "lcfs"})
