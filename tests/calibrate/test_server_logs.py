@@ -225,7 +225,7 @@ def test_a_summary_without_a_rate(tmp_path, server):
 def test_files_that_do_not_go_together(tmp_path, server):
     (tmp_path / "one.json").write_text(json.dumps(vllm(run(3, 30, KNOWN), 3)))
     log = write_log(tmp_path / "log.csv", run(3, 30, KNOWN))
-    assert "logs, or summaries, of one server" in invoke("--from", log, "--from", tmp_path / "one.json").output
+    assert "logs, or summaries of one server" in invoke("--from", log, "--from", tmp_path / "one.json").output
     done = invoke("--from", tmp_path / "one.json", "--server", server, "--unit", "ms", "--out", tmp_path)
     assert done.exit_code == 2 and "--unit and --where are for tables" in done.output
 

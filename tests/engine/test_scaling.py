@@ -253,7 +253,7 @@ def test_a_policy_of_ones_own_by_type(monkeypatch):
                "also_on": [{"device": "b", "step": {"fixed": "1 s"}}], "step": {"fixed": "1 s"}}  # fmt: skip
     record = requests([0.0, 0.0, 0.0, 5.0], [1] * 4, [9] * 4, service, nodes=nodes)
     assert record.mode.tolist() == [0, 0, 0, 1]  # the last one goes to the replica on b, loaded at 1 s
-    for answer, said in (({"c": 1}, "by replicas, a, b"), ({"a": -1}, "numbers of replicas"), ([1], "asked for"),
+    for answer, said in (({"c": 1}, "some of replicas, a, b"), ({"a": -1}, "numbers of replicas"), ([1], "got"),
                          ({"a": 3, "b": 0}, "from 1 to 2")):  # fmt: skip
         Wrong.answer = answer
         with pytest.raises(PolicyError, match=said):
@@ -270,11 +270,11 @@ APART = {"disaggregated": {"prefill": 1, "decode": 1}, "kv": {"per_token": "1 B"
     ({"scale": {"name": "keep_alive", "max": 2, "kep": "1 s"}}, 'scale.kep: scale "keep_alive" has no parameter "kep"'),
     ({"scale": {"name": "keep", "max": 2}}, 'scale.name: unknown scale "keep"'),
     ({"scale": {"name": "queue_kv", "max": 2, "every": "0 s"}}, "scale.every: "),
-    ({"scale": {"name": "predicted", "max": 2, "rate": 1}}, "scale: predicted measures at equal intervals"),
-    ({"scale": {"name": "queue_kv", "max": 2, "roles": "decode"}}, "scale.roles: roles are those of disaggregated"),
+    ({"scale": {"name": "predicted", "max": 2, "rate": 1}}, "scale: predicted measures at intervals"),
+    ({"scale": {"name": "queue_kv", "max": 2, "roles": "decode"}}, "scale.roles: roles are for disaggregated"),
     (APART | {"scale": {"name": "queue_kv", "min": 0, "max": 2, "roles": "decode"}},
-     "scale.min: min must be at least 1 if only one role scales: the 1 replicas of prefill"),
-    (APART | {"scale": {"name": "queue_kv", "min": 2, "max": 2}}, "disaggregated.prefill: 1 replicas at the start"),
+     "scale.min: min must be at least 1, as the 1 replicas for prefill need replicas of the other"),
+    (APART | {"scale": {"name": "queue_kv", "min": 2, "max": 2}}, "disaggregated.prefill: must be from"),
     ({"scale": {"name": "keep_alive", "max": 2}, "replicas": 2}, "replicas: scale defines the number"),
     ({"routing": {"name": "scored", "weights": {"cpu": 1}}}, "routing.weights.cpu"),
     ({"routing": {"name": "scored", "weights": {"kv": 0}}}, "routing: scored: weights are all 0"),

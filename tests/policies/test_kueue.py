@@ -204,7 +204,7 @@ def test_what_a_queue_can_never_have_is_rejected_and_waits_for_quota_say_so():
 
 
 @pytest.mark.parametrize(("parameters", "words"), [
-    ({"queues": {"b": {}}}, 'there is no queue "a", the class of a task; there are b'),
+    ({"queues": {"b": {}}}, 'the class "a" of a task has no queue; the queues are b'),
     ({"queues": {"a": {}}, "flavors": {"x": {"types": ["h100"]}}}, 'flavor x names the type "h100"'),
     ({"queues": {"a": {}}, "cohorts": {"x": {"parent": "y"}, "y": {"parent": "x"}}},
         "the parents of cohorts form a cycle:"),

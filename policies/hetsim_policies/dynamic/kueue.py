@@ -165,8 +165,8 @@ class Kueue(Scheduler):
     def check(self, problem: PlanProblem) -> None:
         owners = owners_of(problem.tasks, self.of) if self.given else []
         if unknown := [owner for owner in owners if owner not in self.given]:
-            text = f'there is no queue "{unknown[0]}", the {self.of} of a task'
-            raise refusal(f"{text}; there are {', '.join(self.given)}")
+            text = f'the {self.of} "{unknown[0]}" of a task has no queue'
+            raise refusal(f"{text}; the queues are {', '.join(self.given)}")
         kinds: dict[str, Collection[str]] = {"types": problem.cluster.types, "partitions": problem.cluster.partitions}
         for name, flavor in self.flavors.items():
             for kind, there in kinds.items():

@@ -141,7 +141,7 @@ def _from_tables(
         if any(size is not None or language.kind_of(path) != kind for size, path in files) or (
             kind == "steps" and len(files) > 1
         ):
-            raise click.UsageError("--from must name one profile of steps, or logs, or summaries, of one server")
+            raise click.UsageError("--from must name either one profile of steps, or logs, or summaries of one server")
         if shape is not None and kind != "steps":
             raise click.UsageError("--as is for measured steps; leave it out with logs and summaries of requests")
         if kind != "steps":
@@ -152,12 +152,12 @@ def _from_tables(
             return
     if scenario is not None:
         text = "--server is for logs and summaries of requests of language models"
-        raise click.UsageError(f"{text}; {files[0][1]} lacks the columns of one")
+        raise click.UsageError(f"{text}; {files[0][1]} is neither: it lacks their columns")
     if kind == "steps":
         language.steps(files[0][1], unit, _picked(rows), shape=wanted, target=target, as_json=as_json, quiet=quiet)
         return
     if shape == "powers":
-        raise click.UsageError("--as powers is for the steps of language models")
+        raise click.UsageError("--as powers is for the steps of language models; leave it out")
     if kind == "perf":
         elsewhere = read.perf_analyzer(files)
     elif len(files) > 1 or files[0][0] is not None:

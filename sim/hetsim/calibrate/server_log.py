@@ -74,7 +74,7 @@ class Server:
         self.wants_roofline = service.step.roofline is not None and asked
         served = len(self._scenario.build().tasks)
         if served != len(self.log):
-            raise file_error(self.path, f"this server serves only {served:,} of the {len(self.log):,} requests")
+            raise file_error(self.path, f"must serve all {len(self.log):,} requests of the log; it serves {served:,}")
 
     def start(self) -> dict[str, float]:
         """Return the initial values of the search, from the log or from the scenario."""

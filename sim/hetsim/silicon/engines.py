@@ -186,7 +186,7 @@ def _support(architecture: Architecture, peak: Peak, gpus: int, text: str) -> tu
     try:
         architecture.check_parts(gpus)
         if peak.memory is not None and architecture.bytes >= peak.memory * gpus:
-            raise ValueError(f"{architecture.bytes / 1e9:.4g} GB of weights do not fit into their memory")
+            raise ValueError(f"{architecture.bytes / 1e9:.4g} GB of weights do not fit into the memory of the GPUs")
         steps_of(architecture, peak, gpus, text)
     except ValueError as reason:
         return "none", str(reason).partition(";")[0]
