@@ -33,8 +33,6 @@ NOT_TUNED_ON = {
     "gavel": {"jobs": ["200", "400", "500", "600", "700"]},
     "fgd": {"trace": ["cpu100", "cpu250", "gpushare40", "gpushare60", "gpushare80", "gpuspec10", "gpuspec20",
                       "multigpu20", "multigpu30", "multigpu40"]},
-    "vtc": {"load": ["increase", "on_off_overload", "overload_multi", "poisson_short_long", "poisson_short_long_2_fcfs",
-                     "poisson_short_long_2_vtc", "real"]},
 }  # fmt: skip
 """By entry: values of an axis that were first run when scenario, model and tolerance were final."""
 FITTED = {"vtc": "one factor"}

@@ -499,8 +499,7 @@ def test_the_front_pages_count_what_was_recorded():
     assert f"one figure of {shown[0]} is outside" in catalogue.entry("fgd").expected.differences and shown[1] == 1
     assert set(others["trace"]).isdisjoint({"default", "cpu050", "gpuspec25"})
     used, others = made.halves(catalogue.entry("vtc"), made.judged_rows(*both("vtc")))
-    assert made.tally(used) == (13, 16) and made.tally(others) == (13, 24)
-    assert "13 of 24 figures" in catalogue.entry("vtc").expected.differences
+    assert made.tally(used) == (13, 16) and not len(others)
     servers = made.measured_servers()
     page = (TOP / "docs" / "background" / "measured-servers.md").read_text(encoding="utf-8")
     medians = [tuple(f"{100 * part[name].median():.1f} %" for name in ("token", "first"))
