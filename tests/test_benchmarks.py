@@ -169,7 +169,7 @@ def test_rollouts_are_held_against_their_bases():
     assert "| deeprm | `sjf`, slowdown |" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_kueue_is_predicted_and_its_forecasts_are_judged(monkeypatch: pytest.MonkeyPatch, capsys):
     """On small sets: in the first, two queues of a cohort share 40 cores; 20 large workloads of 20 cores, 1 s each."""
     monkeypatch.setitem(kueue.SETS, "baseline", (1, 2, (("small", 2, 0.1, 0.2, 50, 1), ("medium", 2, 0.5, 0.5, 100, 5),
