@@ -215,6 +215,17 @@ def test_a_cycle_that_ends_with_its_last_start_loses_no_job():
     assert tasks["status"].tolist() == ["completed"] * 7
 
 
+def test_a_job_that_admission_drops_at_its_start_keeps_no_quota():
+    work = [{"name": name, "class": name, "cpus": 4, "cpu_time": "3 s", "count": 30,
+             "arrivals": {"process": "deterministic", "rate": "1/s"}} for name in "pq"]  # fmt: skip
+    queues = {name: {"quotas": {"all": {"cores": 8}}} for name in "pq"}
+    policy = {"scheduler": {"name": "kueue", "queues": queues},
+              "admission": {"name": "head_codel", "target": "1 s", "interval": "2 s"}}  # fmt: skip
+    cluster = {"nodes": [{"name": "n", "count": 2, "cpus": 8}]}
+    status = hs.run({"name": "k", "cluster": cluster, "workload": work, "policy": policy}).tasks["status"].tolist()
+    assert set(status) == {"completed", "rejected"} and status.count("rejected") < 30
+
+
 @pytest.mark.parametrize("requeue", ["1e-20 s", "0 s"])
 def test_a_delay_below_the_resolution_of_the_clock_is_none(requeue):
     jobs = [("a", 0, 4, 10, {}), ("a", 1, 4, 10, {})]

@@ -323,6 +323,7 @@ class Kueue(Scheduler):
         self._short.discard(job.task.index)
         if (placement := self._place(job, entry.flavors, view)) is not None:
             yield Start(job.task, placement)
+            entry.outcome = "admitted" if job.task.index in self._jobs else "no fit"  # admission may drop it here
         elif self._topology(job, entry.flavors):
             entry.outcome = "no fit"
             self._blocked[job.queue.root] = None
