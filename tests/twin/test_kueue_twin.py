@@ -156,6 +156,10 @@ def test_wrong_objects_are_told_with_their_line(tmp_path):
         k, n = kueue_objects.write(tmp_path, items)
         output = call("trace", "convert", k, "--option", f"nodes={n}").output
         assert ("k.json:62" in output, wrong in " ".join(output.split())) == (True, True), output
+    items = kueue_objects.objects()
+    items.append({"kind": "Topology", "metadata": {"name": "t"}, "spec": {"levels": [{"nodeLabel": {}}]}})
+    k, n = kueue_objects.write(tmp_path, items)  # a level that no node has: no racks
+    assert call("trace", "convert", k, "--option", f"nodes={n}").exit_code == 0
     k, n = kueue_objects.write(tmp_path, [{"kind": "Pod", "metadata": {"name": "x"}}])
     assert (
         "has no ClusterQueue"
