@@ -127,6 +127,9 @@ def observe(
     profile = {"service": service, "measured": {"from": str(path), "interval_before": before}}
     lines = [f"before: steps take, {prior}", f"after:  {posterior}"]
     console.result(as_json, lambda: profile, lambda: lines)
+    if not before[0] <= after[1] or not after[0] <= before[1]:
+        text = f"{path} contradicts the interval before; does {scenario} describe the server of the log?"
+        console.warnings([text], quiet)
     write_profile(target, profile, quiet)
 
 
