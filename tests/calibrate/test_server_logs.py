@@ -20,6 +20,7 @@ from hetsim.errors import ScenarioError
 from hetsim.experiment.sensitivity import longer_steps
 from hetsim.model.step_times import LinearSteps, scaled
 from hetsim.scenario.scenario import load
+from hetsim.silicon import engines
 from hetsim.silicon.engines import Interval
 
 TRUE = {"fixed": "12 ms", "per_prompt_token": "0.15 ms", "per_context_token": "2 us"}
@@ -350,6 +351,19 @@ def test_slow_disturbances_lengthen_the_standard_error(tmp_path, monkeypatch):
         server.log = replace(server.log, output=1 + flat, ttft=0 * flat, latency=np.exp(log))
         inside += abs(log.mean()) <= 1.6449 * server.standard_error(server.service.times, 0.0)
     assert 0.70 * 400 < inside < 0.9 * 400
+
+
+@pytest.mark.slow
+def test_a_fit_has_the_keys_of_the_profile_and_of_the_engine_that_it_replaces(tmp_path):
+    """A scenario accepts what is written: fitted steps are in place of an engine, whose batching stays."""
+    log = write_log(tmp_path / "log.csv", run(4, 140, KNOWN))
+    preset = {**PRESET, "engine": "sglang-0.5", "max_num_seqs": 8}
+    (tmp_path / "old.service.yaml").write_text(yaml.safe_dump({"service": preset}))
+    (tmp_path / "server.yaml").write_text(yaml.safe_dump(on_h100({"kind": "llm", "profile": "old.service.yaml"})))
+    profile, service = fitted(tmp_path, "--from", log, "--server", tmp_path / "server.yaml")
+    assert service.engine is None and service.step.decode.fixed == pytest.approx(12e-3, rel=0.05)
+    assert (service.max_num_seqs, service.max_num_batched_tokens) == (8, 8192)
+    assert profile["service"]["batching"] == engines.defaults("sglang-0.5")["batching"]
 
 
 def test_the_drift_of_a_service_is_in_its_interval_once(tmp_path):

@@ -13,7 +13,6 @@ from hetsim.cli import console
 from hetsim.cli.options import FILE, FOLDER, JSON, PATH, QUIET
 from hetsim.cli.program import Verbs
 from hetsim.errors import Problem, ScenarioError, UsageError
-from hetsim.model.units import TIME
 from hetsim.report import terminal
 
 if TYPE_CHECKING:
@@ -91,6 +90,8 @@ def calibrate(
         if given:
             raise click.UsageError(f"options must follow {context.invoked_subcommand}, not precede it")
         return
+    from hetsim.model.units import TIME
+
     if (model is not None) + bool(tables) + (observe is not None) != 1:
         raise click.UsageError("give one of --model (measure here), --from (times measured elsewhere) and --observe")
     if unit is not None and unit not in TIME:

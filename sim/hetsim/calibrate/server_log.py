@@ -72,7 +72,7 @@ class Server:
         step = written.get("step")
         asked = "profile" in written or (isinstance(step, dict) and "roofline" in step)
         # the scenario itself has a roofline; that of a preset is only an estimate, which a fit replaces
-        self.wants_roofline = service.step.roofline is not None and asked
+        self.wants_roofline = service.step.roofline is not None and service.engine is None and asked
         served = len(self._scenario.build().tasks)
         if served != len(self.log):
             raise file_error(self.path, f"this server serves only {served:,} of the {len(self.log):,} requests")
