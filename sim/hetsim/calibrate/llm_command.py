@@ -135,7 +135,7 @@ def observe(
 
 
 def _written(scenario: Path) -> dict[str, Any]:
-    """Return the keys of the service of --server, with those of a profile that it includes."""
+    """Return the keys of the service of --server, with those of its profile."""
     from hetsim.calibrate.server_log import entry_of
 
     service = dict(entry_of(scenario)["service"])
