@@ -204,8 +204,7 @@ def entry_of(path: Path) -> dict[str, Any]:
     workload = read.data.get("workload")
     entries = [workload] if isinstance(workload, dict) else workload
     if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):
-        text = "the scenario of --server must have exactly one workload entry"
-        raise ScenarioError(read.problem(("workload",), text))
+        raise ScenarioError(read.problem(("workload",), "--server: the scenario must have exactly one workload entry"))
     service = entries[0].get("service")
     if not isinstance(service, dict) or service.get("kind") != "llm":
         text = "the workload entry must have service: {kind: llm, ...}"
@@ -213,12 +212,19 @@ def entry_of(path: Path) -> dict[str, Any]:
     return entries[0]
 
 
+def service_of(path: Path) -> dict[str, Any]:
+    """Return the keys of a server's service, with those of its profile."""
+    service = dict(entry_of(path)["service"])
+    if (included := service.pop("profile", None)) is not None:  # a profile must not include another one
+        service = {**document.read(path.parent / included).data["service"], **service}
+    return service
+
+
 def _with_requests(path: Path, demand: dict[str, Any]) -> Scenario:
     entry = {key: value for key, value in entry_of(path).items() if key in ("name", "service")} | demand
     read = document.read(path)
-    kept = {key: value for key, value in read.data.items() if key not in DROPPED}
-    written = entry if isinstance(read.data["workload"], dict) else [entry]  # in both forms the lines are known
-    read.data = {**kept, "workload": written}
+    workload = entry if isinstance(read.data["workload"], dict) else [entry]  # in both forms the lines are known
+    read.data = {key: value for key, value in read.data.items() if key not in DROPPED} | {"workload": workload}
     return from_document(read, path.parent)
 
 

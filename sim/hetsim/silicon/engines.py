@@ -128,9 +128,8 @@ class Interval:
     def updated(self, factor: float, error: float, drift: float, within: float, again: bool) -> "Interval":
         """Return the posterior of the factor, after one run was measured (Bayes).
 
-        factor: its measured logarithm, with the standard error `error`.
+        factor: its measured logarithm, with the standard error `error`.  The bounds are of another run if `again`.
         drift: relative standard deviation between runs; `within`: the part of it that this interval includes.
-        The bounds are those of another run if `again`.
         """
         if math.isinf(error):
             return self
