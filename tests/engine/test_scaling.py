@@ -17,6 +17,7 @@ from hetsim.model.ragged import Ragged
 from hetsim.model.record import COMPLETED
 from hetsim.model.service import ScaleBounds
 from hetsim.policy import OpenReplicas, Scaling, ServiceSignals
+from hetsim.results.one_run import store
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import load
 from hetsim.testing import audit
@@ -501,7 +502,7 @@ def test_a_replica_that_served_nothing_yet_stays():
 
 
 def test_an_eviction_begins_no_cooldown():
-    """`a` starts a replica at 0 s, which `b` evicts at 5 s; at 10 s it starts another one, and not 50 s after the first."""
+    """`a` starts a replica at 0 s, which `b` evicts at 5 s; it starts another one at 10 s and not at 50 s."""
     scale = {"name": "target_requests", "target": 1, "cooldown": "50 s"}
     assert shared(1, a=(2, [0, 10], scale), b=(2, [5], {})).tasks["start"].tolist() == [2.0, 7.0, 12.0]
 
@@ -531,3 +532,16 @@ def test_a_replica_that_is_idle_from_the_beginning_gives_way():
     arrivals = {"process": "piecewise_poisson", "rate": [["0 s", "0/s"], ["60 s", "1/s"]]}
     apart = served("a", disaggregated={"prefill": 1, "decode": 2}, scale=scale) | {"arrivals": arrivals, "count": 1}
     assert pooled(3, apart, served("b"))["start"][0] == 2.0
+
+
+def test_a_run_before_version_7_has_no_share_of_cold_starts(tmp_path, monkeypatch):
+    """Its record does not tell which requests started a replica: the share is unknown, and not 0."""
+    service = {"kind": "llm", "step": {"fixed": "1 s"}, "scale": {"name": "keep_alive", "min": 0, "max": 1}}
+    entry = {"name": "a", "arrivals": {"process": "all_at_once", "count": 2}, "tokens": {"prompt": 1, "output": 1}}
+    nodes = {"gpus": {"type": "g", "count": 1}, "pcie": {"upload": "1 GB/s"}}
+    data = {"name": "s", "cluster": {"nodes": nodes}, "workload": [entry | {"service": service | {"model": "1 GB"}}]}
+    folder = hs.run(data | {"policy": "fcfs"}).save(tmp_path / "run")
+    assert Result.load(folder).by("class")["cold_start_fraction"].tolist() == [0.5]
+    read = store.read_json
+    monkeypatch.setattr(store, "read_json", lambda path: {k: v for k, v in read(path).items() if k != "occupied"})
+    assert np.isnan(Result.load(folder).by("class")["cold_start_fraction"]).all()
