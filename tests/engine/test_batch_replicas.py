@@ -502,3 +502,13 @@ def test_an_idle_replica_is_no_free_device(tmp_path):
                   for row, kind in enumerate(one.tasks["class"])}  # fmt: skip
         assert causes == {"web": [[2.0, 7.0, "transfer"]], "job": [[4.0, 18.0, "no_capacity"]]}
     assert result.metric("cold_start_fraction") == 1.0
+
+
+def test_a_job_next_to_batches_computes_all_the_time():
+    """Two requests in one batch of 1 s on one GPU, and jobs of 5 s on the others."""
+    service = {"compute": {"fixed": "1 s"}, "max_batch": 2, "device": "g"}
+    once = {"arrivals": {"process": "all_at_once", "count": 2}}
+    entries = [{"name": "q", **once, "service": service}, {"name": "job", **once, "gpu_time": "5 s"}]
+    cluster = {"nodes": {"gpus": {"type": "g", "count": 3}}}
+    tasks = hs.run({"name": "x", "cluster": cluster, "workload": entries, "policy": "fcfs"}).tasks
+    assert tasks["compute"].tolist() == [1.0, 1.0, 5.0, 5.0] and not tasks["overhead"].any()

@@ -32,6 +32,12 @@ def service(start, name="s", model="16 GB", **keys):
     return {"name": name, **entry, "service": about | keys}
 
 
+class Fake(SimpleNamespace):
+    """A replica, which keys of dictionaries can be."""
+
+    __hash__ = object.__hash__
+
+
 class Fleet:
     """A service of which replicas are begun and given up by hand; `ready` has when they had their model."""
 
@@ -41,7 +47,7 @@ class Fleet:
         self.all, self.ready = [], {}
 
     def begin(self, loading, number, devices):
-        replica = SimpleNamespace(
+        replica = Fake(
             number=number, node=devices[0].node, placement=SimpleNamespace(devices=tuple(devices)), kind=self.kind,
             fleet=self, flows=[], load=None, timer=None, loaded=False,
         )  # fmt: skip
