@@ -89,6 +89,8 @@ def main() -> None:
     parser.add_argument("--requeue", type=float, default=1.0)
     given = parser.parse_args()
     decisions, rules = {"per_start": f"{given.per_start} s", "overlap": True}, {"requeue": f"{given.requeue} s"}
+    if unknown := [name for name in given.names if name not in PUBLISHED]:
+        parser.error(f'there is no set "{unknown[0]}"; there are {", ".join(PUBLISHED)}')
     for name in given.names:
         began = time.process_time()
         with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,7 @@
 """The benchmarks run and print; how fast anything is, no test says."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pages
 import pytest
 
-from benchmarks import peers
+from benchmarks import kueue, kueue_twin, peers
 from benchmarks.gang_load import Sizes
 from benchmarks.measure import Row
 
@@ -166,3 +167,20 @@ def test_rollouts_are_held_against_their_bases():
     done = benchmark("--quick", "--only", "deeprm", module="ahead")
     assert done.returncode == 0, done.stderr
     assert "| deeprm | `sjf`, slowdown |" in done.stdout
+
+
+@pytest.mark.nightly
+def test_kueue_is_predicted_and_its_forecasts_are_judged(monkeypatch: pytest.MonkeyPatch, capsys):
+    """On small sets: in the first, two queues of a cohort share 40 cores; 20 large workloads of 20 cores, 1 s each."""
+    monkeypatch.setitem(kueue.SETS, "baseline", (1, 2, (("small", 2, 0.1, 0.2, 50, 1), ("medium", 2, 0.5, 0.5, 100, 5),
+                                                        ("large", 10, 0.1, 1.0, 200, 20))))  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["kueue", "baseline", "--per-start", "0.01", "--requeue", "0"])
+    kueue.main()
+    wall = float(capsys.readouterr().out.split("wall ")[1].split(" s")[0])
+    assert 10 <= wall <= 12.5  # two at a time, and the others beside or after them
+    monkeypatch.setattr(kueue_twin, "QUEUES", {"a": (2, 90), "b": (2, 60), "c": (4, 40)})
+    monkeypatch.setattr(kueue_twin, "COUNT", 80)
+    monkeypatch.setattr(kueue_twin, "HOURS", 2.0)
+    monkeypatch.setattr(sys, "argv", ["kueue_twin", "--instants", "1", "--samples", "2"])
+    kueue_twin.main()
+    assert re.search(r"so far \d+.\d% of \d+ starts are in the 90 % intervals", capsys.readouterr().out)

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from hetsim.errors import ScenarioError
 from hetsim.experiment.sensitivity import longer_steps
 from hetsim.model.step_times import LinearSteps, scaled
 from hetsim.scenario.scenario import load
+from hetsim.silicon import engines
 from hetsim.silicon.engines import Interval
 
 TRUE = {"fixed": "12 ms", "per_prompt_token": "0.15 ms", "per_context_token": "2 us"}
@@ -84,8 +86,8 @@ def test_logs_of_several_rates_are_fitted_together(tmp_path, server):
     assert profile["measured"]["held_back"] == 60
     errors = profile["measured"]["errors"]
     assert {name.partition(":")[0] for name in errors} == {"2.csv", "6.csv"} and max(map(abs, errors.values())) < 0.01
-    low, high = service.interval  # logs without noise: the drift of the two runs, and of another one
-    assert np.log([1 / low, high]) == pytest.approx(1.6449 * 0.02 * 1.5**0.5, rel=0.03)
+    low, high = service.interval  # logs without noise: the drift of two runs, which count 2 : 6, and of another one
+    assert np.log([1 / low, high]) == pytest.approx(1.6449 * 0.02 * 1.625**0.5, rel=0.03)
 
 
 def test_a_busy_log_counts_more(tmp_path, server):
@@ -225,7 +227,7 @@ def test_a_summary_without_a_rate(tmp_path, server):
 def test_files_that_do_not_go_together(tmp_path, server):
     (tmp_path / "one.json").write_text(json.dumps(vllm(run(3, 30, KNOWN), 3)))
     log = write_log(tmp_path / "log.csv", run(3, 30, KNOWN))
-    assert "logs, or summaries, of one server" in invoke("--from", log, "--from", tmp_path / "one.json").output
+    assert "logs, or summaries of one server" in invoke("--from", log, "--from", tmp_path / "one.json").output
     done = invoke("--from", tmp_path / "one.json", "--server", server, "--unit", "ms", "--out", tmp_path)
     assert done.exit_code == 2 and "--unit and --where are for tables" in done.output
 
@@ -324,11 +326,88 @@ def test_the_standard_error_of_a_pace_halves_with_four_times_the_requests(tmp_pa
             server.log = replace(server.log, output=1 + flat, ttft=0 * flat, latency=noise)
             errors.append(server.standard_error(server.service.times, 0.0))
         means.append(np.mean(errors))
-    t_over_z, bias = 1.8331 / 1.6449, 0.9727  # of nine degrees of freedom: quantiles, and mean of s / sigma
-    assert means == pytest.approx([0.1 / count**0.5 * t_over_z * bias for count in (100, 400)], rel=0.06)
+    parts = np.random.default_rng(1).normal(size=(20_000, 10))  # independent ones, of unit variance
+    parts -= parts.mean(axis=1, keepdims=True)
+    alike = np.sum(parts[:, 1:] * parts[:, :-1], axis=1) / np.sum(parts**2, axis=1)  # in the mean -1 / 10
+    lengthened = np.mean(np.sqrt(1 + 2 * np.maximum(0, alike + 0.1)) * np.sqrt(np.sum(parts**2, axis=1) / 9))
+    t_over_z = 1.8331 / 1.6449  # of nine degrees of freedom
+    assert means == pytest.approx([0.1 / count**0.5 * t_over_z * lengthened for count in (100, 400)], rel=0.06)
     server.log = replace(server.log, output=flat)
     before, after = server_log.observed(server)
     assert after is before and (before.low, before.high) == (0.8, 1.3)
+
+
+def test_slow_disturbances_lengthen_the_standard_error(tmp_path, monkeypatch):
+    """Of a pace with disturbances as long as an eighth of the log: 63 % inside if parts counted as independent."""
+    server = plain(tmp_path / "server.yaml", [0.8, 1.3])
+    count, keep, generator = 200, math.exp(-8 / 200), np.random.default_rng(5)
+    flat, noise, inside = np.ones(count), generator.normal(size=400), 0
+    monkeypatch.setattr(server, "simulated", lambda *_: (0 * flat, flat, None))
+    logs = []
+    for _ in range(count):
+        noise = keep * noise + math.sqrt(1 - keep**2) * generator.normal(size=400)
+        logs.append(0.01 * noise)
+    for log in np.transpose(logs):
+        server.log = replace(server.log, output=1 + flat, ttft=0 * flat, latency=np.exp(log))
+        inside += abs(log.mean()) <= 1.6449 * server.standard_error(server.service.times, 0.0)
+    assert 0.70 * 400 < inside < 0.9 * 400
+
+
+@pytest.mark.slow
+def test_a_fit_has_the_keys_of_the_profile_and_of_the_engine_that_it_replaces(tmp_path):
+    """A scenario accepts what is written: fitted steps are in place of an engine, whose batching stays."""
+    log = write_log(tmp_path / "log.csv", run(4, 140, KNOWN))
+    preset = {**PRESET, "engine": "sglang-0.5", "max_num_seqs": 8}
+    (tmp_path / "old.service.yaml").write_text(yaml.safe_dump({"service": preset}))
+    (tmp_path / "server.yaml").write_text(yaml.safe_dump(on_h100({"kind": "llm", "profile": "old.service.yaml"})))
+    profile, service = fitted(tmp_path, "--from", log, "--server", tmp_path / "server.yaml")
+    assert service.engine is None and service.step.decode.fixed == pytest.approx(12e-3, rel=0.05)
+    assert (service.max_num_seqs, service.max_num_batched_tokens) == (8, 8192)
+    assert profile["service"]["batching"] == engines.defaults("sglang-0.5")["batching"]
+
+
+def test_the_drift_of_a_service_is_in_its_interval_once(tmp_path):
+    """Two runs of known servers: each narrows as one of two measurements; steps are on average longer by its mean."""
+    drift = {"cv": 0.02, "mean": 1.1}
+    prior = np.exp([-1.6449 * 0.02, 1.6449 * 0.02]).tolist()  # what one run leaves of a wide interval
+    path = tmp_path / "server.yaml"
+    path.write_text(yaml.safe_dump(scenario({**KNOWN, "interval": prior, "drift": drift}, tokens=TOKENS)))
+    log = write_log(tmp_path / "log.csv", run(0.5, 40, {**KNOWN, "drift": {"mean": 1.1}}))  # requests are alone
+    server = Server(path, request_log.read(log, None, {}))
+    _, after = server_log.observed(server)
+    assert after.normal == pytest.approx((0.0, 0.02 / 2**0.5), abs=2e-4)
+
+
+@pytest.mark.parametrize(("drift", "expected"), [(None, 0.02 * 1.625**0.5), (0.03, 0.03 * 0.625**0.5)])
+def test_the_runs_of_the_logs_are_in_the_interval_of_a_fit(drift, expected):
+    """Logs of 1 and 3 requests per second count 1 : 3, so their runs do; a drift of the service draws the other run."""
+    service = SimpleNamespace(drift=None if drift is None else SimpleNamespace(cv=drift))
+    logs = [
+        SimpleNamespace(load=load_, service=service, drift=drift or 0.02, standard_error=lambda *_: 0.0)
+        for load_ in (1.0, 3.0)
+    ]
+    found = server_log._Found(LinearSteps(), 0.0, 0.0)
+    assert server_log._spread(logs, found, [0.0, 0.0]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "code", "message"),
+    [
+        ({}, ["--unit", "furlong"], 2, "--unit must be one of"),
+        ({}, ["--samples"], 2, "--samples has no effect with --observe"),
+        ({"interval": [1.2, 1.1]}, [], 3, "server.yaml:15:5: workload.0.service.interval: the first number must be"),
+        ({"kind": "other"}, [], 3, "server.yaml:13:3: workload.0.service: the workload entry must have service:"),
+        ({"interval": [2.0, 2.1]}, [], 0, "log.csv contradicts the interval before; does"),
+    ],
+)
+def test_what_observe_says(tmp_path, change, options, code, message):
+    """Options and keys that cannot be, at their lines; and a log that the interval before excludes."""
+    log = write_log(tmp_path / "log.csv", run(4, 40, KNOWN))
+    path = tmp_path / "server.yaml"
+    path.write_text(yaml.safe_dump(scenario({**KNOWN, "interval": [0.8, 1.25], **change}, tokens=TOKENS)))
+    done = invoke("--observe", log, "--server", path, "--out", tmp_path, *options)
+    assert (done.exit_code, message in done.output) == (code, True), done.output
+    assert (tmp_path / "log.service.yaml").exists() == (code == 0)
 
 
 def test_an_interval_of_ones_own_is_drawn_or_used_in_its_middle():

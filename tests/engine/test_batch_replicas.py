@@ -390,16 +390,16 @@ def test_no_scheduler_touches_batches_of_replicas(touches, says):
         ({"replicas": {"b": 1}}, r"service.replicas.b: b is neither a variant .* nor a type of device"),
         ({"replicas": 3}, r"service.replicas: no node has 1 × a free for replica 3 of 3 of web"),
         ({"replicas": 0}, r"service.replicas"), ({"replicas": "two"}, r"service.replicas"),
-        ({"routing": "round_robin"}, r"service.routing: this is for replicas, and there are none"),
+        ({"routing": "round_robin"}, r"service.routing: this key is for replicas, but the service has none"),
         ({"replicas": 1, "scale": SCALE}, r"service.replicas: scale defines the number"),
-        ({"scale": {**SCALE, "roles": ["prefill"]}}, r"service.scale.roles: roles are those of disaggregated"),
-        ({"scale": {"name": "queue_kv", "max": 2}}, r"service.scale: queue_kv looks at KV blocks, which replicas"),
-        ({"replicas": 1, "routing": "scored"}, r"service.routing: scored looks at KV blocks and cached prefixes"),
-        ({"replicas": 1, "routing": "foresight"}, r"service.routing: foresight looks at forecasts, which"),
+        ({"scale": {**SCALE, "roles": ["prefill"]}}, r"service.scale.roles: roles are for disaggregated"),
+        ({"scale": {"name": "queue_kv", "max": 2}}, r"service.scale: queue_kv uses KV blocks, which only replicas"),
+        ({"replicas": 1, "routing": "scored"}, r"service.routing: scored uses KV blocks and cached prefixes"),
+        ({"replicas": 1, "routing": "foresight"}, r"service.routing: foresight uses forecasts, which"),
         ({"replicas": 1, "routing": {"name": "least_outstanding", "delay": "1 s"}, "start": {"from": "bucket"}},
          r'service.start.from: no place "bucket"'),
-        ({"scale": {"name": "predicted", "max": 2, "rate": 5}}, r"service.scale: predicted measures at equal"),
-        ({"start": {"fixed": "1 s"}}, r"service.start: this is for replicas, and there are none"),
+        ({"scale": {"name": "predicted", "max": 2, "rate": 5}}, r"service.scale: predicted measures at intervals"),
+        ({"start": {"fixed": "1 s"}}, r"service.start: this key is for replicas, but the service has none"),
         ({"replicas": 1, "gpus": 0.5}, r"service.replicas: no replica can start: a is no accelerator"),
         ({"replicas": 1, "device": "cpu"}, r"service.replicas: no replica can start: .* is no accelerator"),
         ({"replicas": 1, "gpus": 2}, r"service.replicas: no replica can start: 2 × a exceed the 1 of any node"),
@@ -502,3 +502,13 @@ def test_an_idle_replica_is_no_free_device(tmp_path):
                   for row, kind in enumerate(one.tasks["class"])}  # fmt: skip
         assert causes == {"web": [[2.0, 7.0, "transfer"]], "job": [[4.0, 18.0, "no_capacity"]]}
     assert result.metric("cold_start_fraction") == 1.0
+
+
+def test_a_job_next_to_batches_computes_all_the_time():
+    """Two requests in one batch of 1 s on one GPU, and jobs of 5 s on the others."""
+    service = {"compute": {"fixed": "1 s"}, "max_batch": 2, "device": "g"}
+    once = {"arrivals": {"process": "all_at_once", "count": 2}}
+    entries = [{"name": "q", **once, "service": service}, {"name": "job", **once, "gpu_time": "5 s"}]
+    cluster = {"nodes": {"gpus": {"type": "g", "count": 3}}}
+    tasks = hs.run({"name": "x", "cluster": cluster, "workload": entries, "policy": "fcfs"}).tasks
+    assert tasks["compute"].tolist() == [1.0, 1.0, 5.0, 5.0] and not tasks["overhead"].any()

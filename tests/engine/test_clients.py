@@ -748,9 +748,9 @@ CLOSED = "arrivals: {process: closed, clients: 2, think: 1 s}"
         ("{hedge: {times: 1}}", "6:13: workload.clients.hedge.after", "missing", ""),
         ("{timeout: 0 s}", "6:13: workload.clients.timeout", "leave the key out if clients wait without limit", ""),
         ("{at_timeout: cancel}", "6:3: workload.clients.timeout", "at least one of timeout, give_up_after", ""),
-        ("{timeout: 1 s, count: 3}", "6:27: workload.clients.count", "no effect without retry.budget", ""),
-        ("{timeout: 1 s}", "7:3: workload.patience", "patience is short for clients that leave while they "
-                                                     "wait", "  patience: 1 s"),
+        ("{timeout: 1 s, count: 3}", "6:27: workload.clients.count", "has an effect only with retry.budget", ""),
+        ("{timeout: 1 s}", "7:3: workload.patience", "patience is a short form of clients; give "
+                                                     "either", "  patience: 1 s"),
         ("{count: 3, retry: {times: 1, budget: 10%}}", "6:13: workload.clients.count", "closed loop", CLOSED),
         ("{timeout: 1 s}", "6:3: workload.0.clients", "plans all tasks in advance, but retries", "policy: heft"),
         ("{hedge: {after: 0 s, apart: true}}", "6:33: workload.0.clients.hedge.apart", "these tasks run on 1", ""),

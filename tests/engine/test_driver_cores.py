@@ -90,7 +90,7 @@ def test_more_than_there_are_is_an_error_at_its_place(tmp_path):
     for wrong in (-1, 1.5, True):
         with pytest.raises(ScenarioError, match="driver_cores"):
             hs.load(scenario(4, wrong))
-    with pytest.raises(ValueError, match="node n0 must have at most 2 driver cores, its cores"):
+    with pytest.raises(ValueError, match="node n0 needs a core for each of 3 driver cores; it has 2"):
         Cluster([NodeSpec(cpus=2, accelerators=((DeviceType("g"), 3),), driver_cores=1)])
 
 

@@ -199,7 +199,7 @@ def test_the_share_of_time_down_is_that_of_the_renewal_process():
         ({"on": "gpu", "every": "1 h", "slow": 0.5, "for": "1 h"}, "at least 1"),
         ({"maintenance": {"nodes": "n7", "from": "1 h", "for": "1 h"}}, 'no node "n7"'),
         ({"maintenance": {"nodes": "n0", "from": "1 h", "for": "1 h", "announced": "2 h"}}, "before it begins"),
-        ({}, "a fault must be one of"),
+        ({}, "a fault needs exactly one of"),
         ({"file": "nowhere.csv"}, "the file .* does not exist"),
     ],
 )

@@ -417,9 +417,9 @@ def test_patterns_of_unknown_classes_are_refused(tmp_path):
     [
         ("id,flops,bytes\na,-1,5\n", 'column flops: "-1" is negative'),
         ("id,bytes\na,5\n", "or flops"),
-        ("id,gpu_time,bytes\na,5,5\n", 'column "bytes" has no column "flops" next to it'),
+        ("id,gpu_time,bytes\na,5,5\n", 'column "bytes" needs the column "flops" next to it'),
         ("id,flops,efficiency\na,5,1.5\n", "must be a share above 0 and at most 1"),
-        ("id,gpu_time,flops,bytes\na,5,,5\n", "bytes of a task without flops"),
+        ("id,gpu_time,flops,bytes\na,5,,5\n", "must be empty for a task without flops"),
     ],
 )
 def test_bad_work_is_refused_with_its_place(table, said, tmp_path):

@@ -340,5 +340,5 @@ def test_language_models_have_no_forks_for_policies():
     jobs = {"name": "jobs", "gpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": 1}}
     described = scenario(gpus=2)
     described["workload"].append(jobs)
-    with pytest.raises((UsageError, PolicyError), match="no policy knows the lengths"):
+    with pytest.raises((UsageError, PolicyError), match="does not know the lengths of answers"):
         Simulation(replace(load(described).build(), scheduler=Asks("fcfs", at=(1,)))).run()

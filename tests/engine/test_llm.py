@@ -566,7 +566,7 @@ def test_other_tasks_use_the_gpus_that_replicas_leave():
         ({"step": {}}, {}, {}, "every step must take time; give fixed, or per_prompt_token and per_sequence"),
         ({"gpus": 2}, {}, {}, "2 × g exceed the 1 of any node"),
         ({"replicas": 3}, {}, {}, "no node has 1 × g free for replica 2 of 3 of chat;"),
-        ({"model": "9 GB"}, {}, {"memory": "8 GB"}, "the model needs 9 GB, one g has 8 GB"),
+        ({"model": "9 GB"}, {}, {"memory": "8 GB"}, "the model needs 9 GB; one g has 8 GB"),
         ({"model": "8 GB", "kv": {"per_token": "1 MB"}}, {}, {"memory": "8 GB"},
             "the model and one KV block do not fit into the"),
         ({"max_num_seqs": 0}, {}, {}, "greater than or equal to 1|at least 1"),

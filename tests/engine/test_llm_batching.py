@@ -359,8 +359,8 @@ def test_steps_up_to_the_horizon_are_in_the_table():
         ({"max_num_batched_tokens": 0}, {}, "at least 1"),
         ({"kv": {"block": 4}}, {}, "the size of the cache is missing; give per_token"),
         ({"kv": {"tokens": 3, "block": 4}}, {}, "tokens must be at least one block"),
-        ({"kv": {"tokens": 100}, "preemption": "swap"}, {}, "give per_token, their bytes"),
-        ({"kv": {"tokens": 9000, "per_token": "1 MB"}}, {}, "9,000 tokens need 9 GB, one g has 8 GB"),
+        ({"kv": {"tokens": 100}, "preemption": "swap"}, {}, r"give per_token \(bytes\)"),
+        ({"kv": {"tokens": 9000, "per_token": "1 MB"}}, {}, "9,000 tokens need 9 GB, but one g has 8 GB"),
         ({"batching": {"name": "continuous", "reserve": "peak"}}, {}, "give max_output_tokens"),
         ({"batching": {"name": "continuous", "reserve": "peak"}, "max_output_tokens": 500,
           "kv": {"tokens": 512}}, {}, "the smallest request reserves 614 tokens, prompt and longest answer.* a "

@@ -353,14 +353,14 @@ def test_more_gpus_than_heads_of_keys_hold_copies():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tensor_parallel": 1}, "service.model: the model needs 138 GB, 90% of one g has 72 GB"),
+        ({"tensor_parallel": 1}, "service.model: the model needs 138 GB; 90% of one g has 72 GB"),
         ({"model": "llama-2-71b"}, 'service.model: unknown model "llama-2-71b"; did you mean "llama-2-7b"?'),
         ({"gpu": "h10"}, 'service.gpu: unknown device "h10"; did you mean "h100"?'),
         ({"gpu": "k20"}, "service.gpu: the peak of the GPU"),
         ({"gpu": None}, "service.gpu: a roofline needs the figures of the GPU"),
         ({"model": "140 GB"}, "service.model: a roofline needs the architecture"),
         ({"gpus": 4}, "service.gpus: gpus and tensor_parallel are the same; give one of the two"),
-        ({"tensor_parallel": 3}, "service.tensor_parallel: 64 attention heads must be a multiple of the 3 GPUs"),
+        ({"tensor_parallel": 3}, "service.tensor_parallel: the attention heads (64) must be a multiple of"),
         ({"model": {"name": "llama-2-70b", "heads": 60}}, "service.model: hidden must be a multiple of heads"),
         ({"model": {"layers": 2}}, "service.model: hidden: Field required"),
         ({"step": {"roofline": True, "per_sequence": "1 ms"}}, "step.per_sequence: a roofline defines this "
@@ -643,7 +643,7 @@ def test_a_fit_that_does_not_converge(tmp_path):
     ("change", "message"),
     [
         ({"prompt_time": "x"}, "column prompt_time"),
-        ({"token_time": "0"}, "must be above 0, as the time of a step"),
+        ({"token_time": "0"}, "must be above 0, because it is the time of a step"),
         ({"batch_size": "0"}, "is not a whole number from 1"),
     ],
 )

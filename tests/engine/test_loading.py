@@ -32,6 +32,12 @@ def service(start, name="s", model="16 GB", **keys):
     return {"name": name, **entry, "service": about | keys}
 
 
+class Fake(SimpleNamespace):
+    """A replica, which keys of dictionaries can be."""
+
+    __hash__ = object.__hash__
+
+
 class Fleet:
     """A service of which replicas are begun and given up by hand; `ready` has when they had their model."""
 
@@ -41,7 +47,7 @@ class Fleet:
         self.all, self.ready = [], {}
 
     def begin(self, loading, number, devices):
-        replica = SimpleNamespace(
+        replica = Fake(
             number=number, node=devices[0].node, placement=SimpleNamespace(devices=tuple(devices)), kind=self.kind,
             fleet=self, flows=[], load=None, timer=None, loaded=False,
         )  # fmt: skip
@@ -193,7 +199,7 @@ def test_the_policy_says_which_model_gives_way(policy, left):
 def test_an_eviction_that_names_nothing_is_an_error():
     hs.register("wrong", Wrong, "eviction")
     start, cluster = {"from": ["host", "store"]}, {"stores": STORE, "nodes": [node(keep="16 GB")]}
-    with pytest.raises(PolicyError, match="evicts .*another.*not a model there"):
+    with pytest.raises(PolicyError, match="evicts .*another.*not one of the stored models"):
         World(cluster, [service(start, name) for name in "ab"], {"eviction": "wrong"})
     assert "lru" in registry.policies("eviction")
 
@@ -478,9 +484,9 @@ def test_a_fork_in_mid_load_goes_on_alike():
         ({"from": "gpu"}, {"nvlink": "100 GB/s"}, "gpu needs nvlink on a node, and a place after gpu"),
         ({"from": ["gpu", "store"]}, {}, "gpu needs nvlink on a node, and a place after gpu"),
         ({"from": ["disk", "store"]}, {}, "a node has no disk"),
-        ({"from": "disk"}, {"disk": {"read": "1 GB/s", "size": "10 GB"}}, "has room for 10 GB of models, s has 16 GB"),
+        ({"from": "disk"}, {"disk": {"read": "1 GB/s", "size": "10 GB"}}, "10 GB of models, but s has 16 GB"),
         ({"from": ["disk", "store"]}, {"disk": {"read": "1 GB/s", "size": "10 GB"}}, "s has 16 GB"),
-        ({"from": "host"}, {"keep": "10 GB"}, "host memory of a node has room for 10 GB of models, s has 16 GB"),
+        ({"from": "host"}, {"keep": "10 GB"}, "host memory of a node has room for 10 GB of models, but s has 16 GB"),
         ({"from": []}, {}, "at least 1"),
         ({"from": "host"}, {"keep": "10 GB", "memory": "8 GB"}, "a node keeps 10 GB of models in 8 GB of memory"),
         ({"from": "host"}, {"disk": {"read": "0 GB/s"}}, "must be above 0"),
@@ -500,7 +506,7 @@ def test_a_model_that_does_not_fit_hides_no_place():
     nodes = node() | {"gpus": {"type": "g", "memory": "8 GB"}}
     with pytest.raises(ScenarioError) as caught:
         load({"cluster": {"nodes": [nodes]}, "workload": [service({"from": "hsot"})]}).build()
-    assert "needs 16 GB, one g has 8 GB" in str(caught.value) and "did you mean" in str(caught.value)
+    assert "needs 16 GB; one g has 8 GB" in str(caught.value) and "did you mean" in str(caught.value)
 
 
 def test_more_models_than_fit_are_a_warning_or_an_error():
@@ -511,11 +517,11 @@ def test_more_models_than_fit_are_a_warning_or_an_error():
     nodes = {"stores": STORE, "nodes": [node(keep="40 GB", gpus=4)]}
     (warning,) = load({"cluster": nodes, "workload": more}).build().warnings
     assert warning == (
-        "workload.3.service.start.from: host memory of a node has room for 40 GB of models, all its models have 64 GB: "
-        "they evict each other"
+        "workload.3.service.start.from: host memory of a node has room for 40 GB of models, but the models of all "
+        "services have 64 GB: they evict each other"
     )
     at_home = [service({}, name) for name in "abc"]
-    with pytest.raises(ScenarioError, match="all its models have 48 GB"):
+    with pytest.raises(ScenarioError, match="the models of all services have 48 GB"):
         load({"cluster": nodes, "workload": at_home}).build()
     with pytest.raises(ScenarioError, match="two stores have the same name"):
         load({"cluster": {"stores": STORE * 2, "nodes": [node()]}, "workload": three[:1]}).build()

@@ -629,8 +629,8 @@ def test_the_figures_of_the_shipped_scenario() -> None:
         ({"uplink": 0}, "cluster.racks.uplink", "must be above 0"),
         ({"uplinks": {"r9": "1 GB/s"}}, "cluster.racks.uplinks.r9", 'there are r0, r1, r2'),
         ({"uplinks": {"r1": 0}}, "cluster.racks.uplinks.r1", "must be above 0"),
-        ({"oversubscription": 2}, "cluster.racks.oversubscription", "oversubscription and uplink are the same; "
-                                                                    "give one of them"),
+        ({"oversubscription": 2}, "cluster.racks.oversubscription", "oversubscription and uplink both define the "
+                                                                    "uplink; give one of them"),
         ({"oversubscription": 0, "uplink": None}, "cluster.racks.oversubscription", "0"),
         ({"nodes": None}, "cluster.racks", "no node has a rack; give the number of nodes of each rack"),
         ({"upling": "1 GB/s"}, "cluster.racks.upling", 'unknown key "upling"'),
@@ -649,7 +649,7 @@ def test_other_things_that_cannot_be() -> None:
         hs.run(run)
     run = scenario([1])
     run["cluster"]["nodes"]["rack"] = "a"
-    with pytest.raises(ScenarioError, match="cluster.racks.nodes sets racks, too; leave one of both out"):
+    with pytest.raises(ScenarioError, match="rack and cluster.racks.nodes exclude each other; leave one out"):
         hs.run(run)
     run = scenario([1])
     run["cluster"]["racks"] = {"nodes": 2, "oversubscription": 2}

@@ -17,6 +17,7 @@ from hetsim.model.ragged import Ragged
 from hetsim.model.record import COMPLETED
 from hetsim.model.service import ScaleBounds
 from hetsim.policy import OpenReplicas, Scaling, ServiceSignals
+from hetsim.results.one_run import store
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import load
 from hetsim.testing import audit
@@ -253,7 +254,7 @@ def test_a_policy_of_ones_own_by_type(monkeypatch):
                "also_on": [{"device": "b", "step": {"fixed": "1 s"}}], "step": {"fixed": "1 s"}}  # fmt: skip
     record = requests([0.0, 0.0, 0.0, 5.0], [1] * 4, [9] * 4, service, nodes=nodes)
     assert record.mode.tolist() == [0, 0, 0, 1]  # the last one goes to the replica on b, loaded at 1 s
-    for answer, said in (({"c": 1}, "by replicas, a, b"), ({"a": -1}, "numbers of replicas"), ([1], "asked for"),
+    for answer, said in (({"c": 1}, "some of replicas, a, b"), ({"a": -1}, "numbers of replicas"), ([1], "got"),
                          ({"a": 3, "b": 0}, "from 1 to 2")):  # fmt: skip
         Wrong.answer = answer
         with pytest.raises(PolicyError, match=said):
@@ -270,11 +271,11 @@ APART = {"disaggregated": {"prefill": 1, "decode": 1}, "kv": {"per_token": "1 B"
     ({"scale": {"name": "keep_alive", "max": 2, "kep": "1 s"}}, 'scale.kep: scale "keep_alive" has no parameter "kep"'),
     ({"scale": {"name": "keep", "max": 2}}, 'scale.name: unknown scale "keep"'),
     ({"scale": {"name": "queue_kv", "max": 2, "every": "0 s"}}, "scale.every: "),
-    ({"scale": {"name": "predicted", "max": 2, "rate": 1}}, "scale: predicted measures at equal intervals"),
-    ({"scale": {"name": "queue_kv", "max": 2, "roles": "decode"}}, "scale.roles: roles are those of disaggregated"),
+    ({"scale": {"name": "predicted", "max": 2, "rate": 1}}, "scale: predicted measures at intervals"),
+    ({"scale": {"name": "queue_kv", "max": 2, "roles": "decode"}}, "scale.roles: roles are for disaggregated"),
     (APART | {"scale": {"name": "queue_kv", "min": 0, "max": 2, "roles": "decode"}},
-     "scale.min: min must be at least 1 if only one role scales: the 1 replicas of prefill"),
-    (APART | {"scale": {"name": "queue_kv", "min": 2, "max": 2}}, "disaggregated.prefill: 1 replicas at the start"),
+     "scale.min: min must be at least 1, as the 1 replicas for prefill need replicas of the other"),
+    (APART | {"scale": {"name": "queue_kv", "min": 2, "max": 2}}, "disaggregated.prefill: must be from"),
     ({"scale": {"name": "keep_alive", "max": 2}, "replicas": 2}, "replicas: scale defines the number"),
     ({"routing": {"name": "scored", "weights": {"cpu": 1}}}, "routing.weights.cpu"),
     ({"routing": {"name": "scored", "weights": {"kv": 0}}}, "routing: scored: weights are all 0"),
@@ -447,7 +448,7 @@ def shared(gpus, policy="fcfs", **entries):
     """Services of requests of 1 s by name: gigabytes over 1 GB/s, arrivals, and what else their scaling says."""
     workload = []
     for name, (size, first, more) in entries.items():
-        scale = {"name": "keep_alive", "min": 0, "max": 1, "keep": "1000 s", **more}
+        scale = {"name": "keep_alive", "min": 0, "max": 1, **({} if "name" in more else {"keep": "1000 s"}), **more}
         service = {"kind": "llm", "device": "g", "model": f"{size} GB", "step": {"fixed": "1 s"}, "scale": scale}
         arrivals = {"process": "piecewise_poisson", "rate": [["0 s", "1/s"]]}
         workload.append({"name": name, "tokens": {"prompt": 1, "output": 1}, "service": service, "count": len(first),
@@ -490,3 +491,57 @@ def test_replicas_that_have_to_stay_and_wrong_answers():
     hs.register("no_model", NoModel, "eviction")
     with pytest.raises(PolicyError, match="evicts .*another.*not an idle replica there"):
         shared(1, {"eviction": "no_model"}, a=(5, [0], {}), b=(3, [20], {}))
+
+
+def test_a_replica_that_served_nothing_yet_stays():
+    """Three GPUs, loads of 2 s; both services want two replicas.  That of `a`, ready at 2.2 s, is not evicted for `b`,
+    whose requests have a replica; it serves the request of 2.5 s at once.  Else each would evict the other's anew."""
+    more = {"max": 2, "target": 1}
+    result = shared(3, a=(2, [0, 0.2, 2.5], more), b=(2, [0.1, 0.3], more))
+    assert result.tasks["start"].tolist() == [2.0, 2.1, 2.0, 2.1, 2.5]
+
+
+def test_an_eviction_begins_no_cooldown():
+    """`a` starts a replica at 0 s, which `b` evicts at 5 s; it starts another one at 10 s and not at 50 s."""
+    scale = {"name": "target_requests", "target": 1, "cooldown": "50 s"}
+    assert shared(1, a=(2, [0, 10], scale), b=(2, [5], {})).tasks["start"].tolist() == [2.0, 7.0, 12.0]
+
+
+def pooled(gpus, *entries):
+    """Tasks of a run on GPUs that load 1 GB/s; each entry has one task, at 0 s."""
+    workload = [{"arrivals": {"process": "all_at_once", "count": 1}, **entry} for entry in entries]
+    cluster = {"nodes": {"gpus": {"type": "g", "count": gpus}, "pcie": {"upload": "1 GB/s"}}}
+    return hs.run({"name": "p", "cluster": cluster, "workload": workload, "policy": "fcfs", "horizon": "90 s"}).tasks
+
+
+def served(name, **more):
+    service = {"kind": "llm", "device": "g", "model": "2 GB", "step": {"fixed": "1 s"}, "kv": {"per_token": "1 B"},
+               "scale": {"name": "keep_alive", "min": 0, "max": 1}} | more  # fmt: skip
+    return {"name": name, "tokens": {"prompt": 1, "output": 1}, "service": service}
+
+
+def test_what_an_eviction_leaves_is_for_tasks():
+    """`a` loads 1 GB on each of two GPUs until 1 s and ends at 2 s; `b` takes one of them, the job the other one."""
+    tasks = pooled(2, served("a", gpus=2), served("b"), {"name": "job", "gpu_time": "5 s"})
+    assert tasks["start"].tolist() == [1.0, 4.0, 2.0]
+
+
+def test_a_replica_that_is_idle_from_the_beginning_gives_way():
+    """`a` begins with two decode replicas, one above the minimum, and has no request before 60 s."""
+    scale = {"name": "queue_kv", "min": 1, "max": 2}
+    arrivals = {"process": "piecewise_poisson", "rate": [["0 s", "0/s"], ["60 s", "1/s"]]}
+    apart = served("a", disaggregated={"prefill": 1, "decode": 2}, scale=scale) | {"arrivals": arrivals, "count": 1}
+    assert pooled(3, apart, served("b"))["start"][0] == 2.0
+
+
+def test_a_run_before_version_7_has_no_share_of_cold_starts(tmp_path, monkeypatch):
+    """Its record does not tell which requests started a replica: the share is unknown, and not 0."""
+    service = {"kind": "llm", "step": {"fixed": "1 s"}, "scale": {"name": "keep_alive", "min": 0, "max": 1}}
+    entry = {"name": "a", "arrivals": {"process": "all_at_once", "count": 2}, "tokens": {"prompt": 1, "output": 1}}
+    nodes = {"gpus": {"type": "g", "count": 1}, "pcie": {"upload": "1 GB/s"}}
+    data = {"name": "s", "cluster": {"nodes": nodes}, "workload": [entry | {"service": service | {"model": "1 GB"}}]}
+    folder = hs.run(data | {"policy": "fcfs"}).save(tmp_path / "run")
+    assert Result.load(folder).by("class")["cold_start_fraction"].tolist() == [0.5]
+    read = store.read_json
+    monkeypatch.setattr(store, "read_json", lambda path: {k: v for k, v in read(path).items() if k != "occupied"})
+    assert np.isnan(Result.load(folder).by("class")["cold_start_fraction"]).all()

@@ -179,7 +179,7 @@ def test_negative_scipy_distribution_is_refused_by_name():
         ({"distribution": "lognormal", "mean": "5 s", "sigma": 1}, "either mean and cv, or median and sigma"),
         ({"distribution": "weibull", "shape": 1}, "either scale or mean"),
         ({"distribution": "empirical", "values": ["1 s"], "weights": [0]}, "at least one weight"),
-        ({"distribution": "empirical", "values": ["1 s"], "weights": [1, 2]}, "needs 1 entries, as values; got 2"),
+        ({"distribution": "empirical", "values": ["1 s"], "weights": [1, 2]}, "needs 1 entries, 1 per value; got 2"),
         ({"distribution": "empirical", "values": ["1 s"], "weights": [-1]}, "is negative"),
         ({"distribution": "scipy", "name": "gamma", "scale": "1 s"}, "Value error, scipy.stats.gamma needs the "
                                                                      "parameters a"),

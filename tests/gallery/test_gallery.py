@@ -303,7 +303,7 @@ def test_a_missing_notice_is_told(tmp_path):
         ("figures: figures.csv", "figures: none.csv", "none.csv does not exist"),
         ("values: {wait", "values: {waits", 'have no column "waits"; they have policy, wait'),
         ("{absolute: 0.001}", "{absolute: 0.001, relative: 0.1}", "give one of absolute, relative"),
-        ("{absolute: 0.001}", "{deviations: 2}", "deviations are over the authors' seeds; name the column of seeds"),
+        ("{absolute: 0.001}", "{deviations: 2}", "deviations are over the authors' seeds; give seeds, their column"),
         ("title:", "titel:", "unknown key"),
         ("{metric: wait_mean}", "{metric: wait_mean, from: 1 s}", "a window must have both from and to"),
     ],

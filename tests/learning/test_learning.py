@@ -532,7 +532,7 @@ def test_another_size_names_both(tmp_path):
 def test_a_file_that_says_another_size_than_its_window_has(file):
     layout = Layout(6, ("a100", "v100"))
     rewritten(file, actions=99)
-    refused(file, rf"observations of {layout.observation} numbers and 99 actions; .* has {layout.observation} and 13")
+    refused(file, rf"{layout.observation} observed numbers and 99 actions, .* need {layout.observation} numbers and 13")
 
 
 @pytest.mark.parametrize(("key", "what"), [("version", "its file format"), ("features", "what it observes")])

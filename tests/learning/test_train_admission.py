@@ -328,7 +328,7 @@ def test_a_file_that_decides_something_else_is_damaged(tmp_path):
         parts = dict(archive)
     for about, said in (
         ({"decides": "routing"}, 'is damaged: decides must be scheduling or admission; got "routing"'),
-        ({"decides": "scheduling"}, "is for observations of"),
+        ({"decides": "scheduling"}, "is damaged: it states"),
     ):
         changed = json.loads(bytes(parts["about"])) | about
         np.savez(path, **parts | {"about": np.frombuffer(json.dumps(changed).encode(), np.uint8)})

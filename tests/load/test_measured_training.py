@@ -232,7 +232,7 @@ def test_what_is_wrong_with_a_profile_is_told(profiles):
 
 def test_a_job_that_was_not_measured_so_wide_is_told(profiles):
     (profiles / "jobs.csv").write_text(JOBS + "c,9,net,7,32\n")
-    with pytest.raises(ScenarioError, match="net with 32 samples on 7 GPUs is outside of what was measured"):
+    with pytest.raises(ScenarioError, match="net: no measured range includes batches of 32 samples on 7 GPUs"):
         read(profiles / "jobs.csv", profiles=profiles / "profiles")
 
 

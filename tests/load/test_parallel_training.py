@@ -131,7 +131,7 @@ def test_less_communication_and_less_waiting_take_less_time() -> None:
     [
         ({"recomputation": "none"}, "training", "45.74 GiB of weights and their states and 51.75 GiB of activations "
          "(104.7 GB) exceed the 74.51 GiB (80 GB) of one"),
-        ({"pipeline": 97}, "training.pipeline", "97 stages exceed the 96 layers"),
+        ({"pipeline": 97}, "training.pipeline", "97 stages need more than the 96 layers"),
         ({"pipeline": 10}, "training.pipeline", "96 layers do not divide into 10 equal parts"),
         ({"tensor": 7}, "training.tensor", "96 heads do not divide into 7 equal parts"),
         ({"data": 2}, "training.data", "tensor 8 × pipeline 8 × data 2 must be the 64 GPUs of the job; got 128"),
@@ -150,7 +150,7 @@ def test_what_cannot_be_is_said(keys: dict[str, Any], key: str, sentence: str) -
 
 def test_tensor_parallelism_beyond_nvlink_is_told_with_its_price() -> None:
     found = hs.run(training(nodes=16, tensor=16, pipeline=8))
-    assert any("tensor must be at most 8, the GPUs that NVLink joins; got 16: a step "
+    assert any("tensor (16) is above 8, the number of GPUs that NVLink joins: a step "
                "takes" in one for one in found.warnings)
 
 
@@ -168,7 +168,7 @@ def test_what_lies_beyond_an_island_goes_over_pcie() -> None:
     whole, quiet = price(None, 8)
     cut, told = price(4, 8)
     assert not quiet and price(8, 8) == (whole, [])
-    assert any(f"tensor must be at most 4, the GPUs that NVLink joins; got 8: a step takes {cut:.4g} "
+    assert any(f"tensor (8) is above 4, the number of GPUs that NVLink joins: a step takes {cut:.4g} "
                f"s" in one for one in told)
     # A step of 64 micro-batches, 12 layers a stage: six all-reduces of 2 · 2048 · 12288 bytes of eight ranks each.
     more = 6 * 12 * (64 + 7) * 2 * 7 / 8 * 2 * 2048 * 12288 * (1 / 25e9 - 1 / 240e9)

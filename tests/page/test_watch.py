@@ -126,7 +126,7 @@ def test_a_sweep_without_runs_has_no_points_yet(tmp_path: Path) -> None:
 
 def test_points_that_the_files_do_not_name_come_at_the_end(tmp_path: Path) -> None:
     hs.sweep(QUEUE, COUNTS, policies={"mine": {"scheduler": {"name": "sjf"}}}, out=tmp_path)
-    with pytest.raises(UsageError, match="can be shown only after its end: its files do not have all inputs"):
+    with pytest.raises(UsageError, match="can be shown only when it is finished, as its files do not define all runs"):
         planned_again(tmp_path)
 
 

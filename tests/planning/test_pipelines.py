@@ -191,7 +191,7 @@ def test_what_cannot_be_is_said(tmp_path: Path, keys: dict[str, Any], key: str, 
 
 def test_profiles_that_do_not_suit_are_said(tmp_path: Path) -> None:
     only_npu = "layer,activations,weights,seconds.npu\na,0,1,3\n"
-    with pytest.raises(ScenarioError, match="no times for fast and slow; there are columns for npu"):
+    with pytest.raises(ScenarioError, match="no times for fast and slow; it has columns for npu"):
         plan(tmp_path, only_npu)
     with pytest.raises(ScenarioError, match=r"layers.csv:2:7: forward: must be a number"):
         plan(tmp_path, "layer,activations,weights,forward\na,0,1,x\n")

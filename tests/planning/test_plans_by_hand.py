@@ -19,7 +19,7 @@ def test_how_gpus_can_be_divided():
     entry.training.widths = [1, 4]
     assert training_plans._widths(entry, None) == [(1, 8), (4, 8)]
     assert training_plans._widths(entry, [16, 4, 8, 16, 3]) == [(2, 8), (1, 4), (1, 8), (1, 3)]
-    with pytest.raises(UsageError, match="the number of GPUs must be a multiple of 8, those of each node"):
+    with pytest.raises(UsageError, match="the number of GPUs must be a multiple of 8, the GPUs of one node"):
         training_plans._widths(entry, [16, 12])
 
 

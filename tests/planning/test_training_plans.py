@@ -146,7 +146,7 @@ def test_several_numbers_of_gpus_are_ranked_together(tmp_path: Any) -> None:
     rows = json.loads(hetsim(path, "--gpus", "2,4,8", "--json").stdout)["candidates"]
     assert [(row["gpus"], row["gpu_hours"]) for row in rows] == [(one.plan.gpus, one.gpu_hours) for one in found]
     for options, said in (
-        (("--gpus", "6"), "the number of GPUs must be a multiple of 4, those of each node"),
+        (("--gpus", "6"), "the number of GPUs must be a multiple of 4, the GPUs of one node"),
         (("--gpus", "8,x"), '--gpus must be whole numbers from 1 to 1,000,000; got "x"'),
         (("--gpus", "0"), 'got "0"'),
         (("--picture", "plan.txt"), "a picture must be a file name ending in .png, .pdf or .svg"),

@@ -506,7 +506,7 @@ def test_the_newest_goes_first_once_the_queue_stands(busy: float, order: list[in
 
 
 @pytest.mark.parametrize(("make", "says"), [
-    (lambda: Wfp3(discipline="keep"), "keep needs formula: schedgym"),
+    (lambda: Wfp3(discipline="keep"), "keep needs a fixed order"),
     (lambda: MaxMinFairness(0.0), "round_length must be above 0; got 0 s"),
     (lambda: FairTree({"a": Account(parent="b")}, {}), 'the parent of account a must be one of the accounts; got'),
     (lambda: FairTree({"a": Account(parent="b"), "b": Account(parent="a")}, {}), "a → b → a"),

@@ -322,8 +322,8 @@ def test_a_planner_that_tries_plans_out_is_told_that_it_cannot():
     from hetsim_policies.static.recorded import AsPlanned
 
     tasks = workload([(0, 0, 3.0)], [Shape([gpu_mode(GPU)])])
-    with pytest.raises(ScenarioError, match="AsPlanned cannot plan during a run: its scheduler must plan a whole "
-                                            "run from the start"):
+    with pytest.raises(ScenarioError, match="AsPlanned cannot plan during a run: it must simulate a scheduler "
+                                            r"\(`rehearse`\), which is possible only before the run"):
         run(PlanAndRepair(AsPlanned()), gpus(1), tasks)
 
 

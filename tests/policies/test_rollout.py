@@ -226,7 +226,7 @@ def test_too_few_arrivals_are_no_model():
         ({"name": "rollout", "base": "heft"}, "Heft plans in advance or puts devices to sleep, so it cannot "
                                               "run in a fork;"),
         ({"name": "rollout", "base": "power_down"}, "puts devices to sleep"),
-        ({"name": "rollout", "base": "round_robin"}, "RoundRobin keeps a state of its own"),
+        ({"name": "rollout", "base": "round_robin"}, "RoundRobin records only the starts that it made itself"),
         ({"name": "rollout", "arrivals": "learned"}, "needs a horizon"),
         ({"name": "rollout", "samples": 9, "forks": 16}, "forks must be at least 20"),
         ({"name": "rollout", "arrivals": "learned", "horizon": "1 min"}, "a model of arrivals needs 20 or more "
@@ -249,7 +249,7 @@ def test_language_models_have_no_rollouts():
     described["workload"].append({"name": "jobs", "gpu_time": "1 s",
                                   "arrivals": {"process": "all_at_once", "count": 1}})  # fmt: skip
     described["policy"] = {**described.get("policy", {}), "scheduler": {"name": "rollout"}}
-    with pytest.raises(ScenarioError, match="lengths that no policy knows"):
+    with pytest.raises(ScenarioError, match="no policy knows the lengths of answers"):
         Simulation(load(described).build())
 
 
@@ -292,7 +292,7 @@ def test_what_has_outrun_all_ratios_ends_at_once():
 
 
 def test_one_part_is_expected_of_each_task():
-    with pytest.raises((UsageError, PolicyError), match=r"a part for each of 2 tasks; got \(1,\)"):
+    with pytest.raises((UsageError, PolicyError), match=r"one number for each of 2 tasks; got shape \(1,\)"):
         run(Expects(np.array([1.0])), *one_core([(9, 1), (9, 1)]))
 
 

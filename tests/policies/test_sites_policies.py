@@ -285,7 +285,7 @@ def test_within_a_quota_the_lower_quality_of_service_gives_way_first(tmp_path):
 
 
 def test_a_quota_of_nobody_is_refused(tmp_path):
-    with pytest.raises(ScenarioError, match='quotas must have a vc with tasks; got "z", the workload has a, b'):
+    with pytest.raises(ScenarioError, match='quotas must have a vc with tasks; got "z"; the workload has a, b'):
         run(tmp_path, "gpu_time,vc\n1,a\n1,b\n",
             policy={"scheduler": {"name": "quota_borrow", "quotas": {"z": 2}, "of": "vc"}})  # fmt: skip
 

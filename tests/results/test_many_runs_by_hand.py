@@ -474,7 +474,7 @@ def test_questions_to_a_sweep():
         "ci_high": pytest.approx(0.3 + half_of([0.3, 0.2, 0.4], 0.05)),
     }  # fmt: skip
     assert len(found.to_json(by_replication=True)["rows"]) == 12
-    with pytest.raises(UsageError, match="several rows have the same n and point: fix policy with where"):
+    with pytest.raises(UsageError, match="several rows have the same n and point: choose policy with where"):
         found.pivot("n", "point", "wait_mean")
     with pytest.raises(UsageError, match="x and y must be different keys"):
         found.pivot("n", "n", "wait_mean", {"policy": "p"})
@@ -543,7 +543,7 @@ def test_regrets_and_directions():
     assert more_is_better("jain") and not more_is_better("wait_mean")
     assert more_is_better("n", {"n": "more"}, ["n"]) and not more_is_better("n", None, ["n"])
     for call, said in ((lambda: front(found, "jain", "jain"), "got jain twice"),
-                       (lambda: more_is_better("makespan_bound"), "has no better direction: choose one,"),
+                       (lambda: more_is_better("makespan_bound"), "neither more nor less is always better; give"),
                        (lambda: more_is_better("jain", {"jain": "up"}),
                            "must be \"more\" or \"less\"; got 'up'")):  # type: ignore[dict-item]  # fmt: skip
         with pytest.raises(UsageError, match=said):
@@ -766,7 +766,7 @@ def test_names_that_a_sweep_or_a_comparison_lacks(tmp_path: Path):
     with pytest.raises(UnknownName, match="; add it with metrics="):
         found.best("policy")
     (tmp_path / "sweep.json").write_text("[]")
-    with pytest.raises(UsageError, match="is not the directory of a sweep|is not finished|checksum|--resume repeats"):
+    with pytest.raises(UsageError, match="is not the directory of a sweep|is not finished|checksum|with --resume"):
         Sweep.load(tmp_path)
     with pytest.raises(UsageError, match="is not the directory of a sweep"):
         Sweep.load(tmp_path / "none")

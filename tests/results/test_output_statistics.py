@@ -259,7 +259,7 @@ def test_compare_selects_the_best():
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ({"best": "gpu_utilization"}, "has no better direction"),
+        ({"best": "gpu_utilization"}, "neither more nor less is always better"),
         ({"best": "response_mean", "delta": 0}, "delta"),
         ({"best": "response_mean", "delta": -0.1}, "delta"),
         ({"best": "response_mean", "probability": 0.4}, "above chance"),

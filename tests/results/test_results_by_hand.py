@@ -93,8 +93,8 @@ def test_a_run_is_saved_into_an_empty_folder_and_into_no_other(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("policies", "more", "said"), [
-    (["a", "b"], {"metric": "makespan_bound"}, "the metric makespan_bound has no better direction, so no "
-                                               "policy can be"),
+    (["a", "b"], {"metric": "makespan_bound"}, "makespan_bound: neither more nor less is always better, so "
+                                               "no policy can be"),
     (["a"], {}, "a selection needs at least two policies"),
     (["a", "b"], {"probability": 0.5}, r"above chance \(1/2, of 2 policies\) and below 1; got 0.5$"),
     (["a", "b", "c"], {"probability": 1.0}, r"above chance \(1/3, of 3 policies\) and below 1; got 1$"),
@@ -158,8 +158,8 @@ def test_pictures_that_fail_are_warnings(tmp_path: Path):
     (["a", "b/c", "b/d"], ""), (["../a"], 'the file "../a", which cannot be in its folder'),
     (["/a"], "cannot be in its folder"), (["a//b"], "cannot be in its folder"), (["a/./b"], "cannot be in its folder"),
     (["a\\b"], "cannot be in its folder"), (["c:a"], "cannot be in its folder"), ([""], "cannot be in its folder"),
-    ([3], "cannot be in its folder"), (["b", "b/c"], "names the file .b/c., and a part of that as a file too"),
-    (["a/b/c", "a/b"], "a part of that as a file too"), (["out/x"], "is a link out of its folder"), (["in/x"], ""),
+    ([3], "cannot be in its folder"), (["b", "b/c"], "names the file .b/c., and one of its folders as a file too"),
+    (["a/b/c", "a/b"], "one of its folders as a file too"), (["out/x"], "is a link out of the folder"), (["in/x"], ""),
 ])  # fmt: skip
 def test_names_that_a_mark_may_have(names: list[Any], said: str, tmp_path: Path):
     """`out` is a link to a folder next to that of the mark, `in` one to a folder inside."""

@@ -60,9 +60,9 @@ def test_one_part_that_is_refused_ends_the_request() -> None:
 
 @pytest.mark.parametrize(("changes", "place", "says"), [
     ({"together": False}, "classes.1.after", "after needs together: true"),
-    ({"classes": [{"cpu_time": "1 s", "after": "x"}]}, "classes.0.after", 'no classes before it are "x"'),
+    ({"classes": [{"cpu_time": "1 s", "after": "x"}]}, "classes.0.after", 'no classes are "x"'),
     ({"classes": [{"class": "a", "cpu_time": "1 s"}] * 2 + [{"cpu_time": "1 s", "after": "a"}]}, "classes.2.after",
-     '2 classes before it are "a"; after must name one'),
+     'after must name one class above; 2 classes are "a"'),
     ({"classes": [{"cpu_time": "1 s", "weight": 2}]}, "classes.0.weight", "weight has no effect with together"),
     ({"classes": None, "cpu_time": "1 s"}, "together", "together needs classes"),
     ({"arrivals": {"process": "closed", "clients": 2, "think": "1 s"}}, "together", "a closed loop needs single tasks"),

@@ -195,7 +195,7 @@ def without(*keys: str) -> dict[str, Any]:
         ({**LLAMA, "num_key_value_heads": 5}, "heads must be a multiple of kv_heads (5)"),
         ({**LLAMA, "num_hidden_layers": 10**9}, "num_hidden_layers: must be at most 10,000 layers"),
         ({**LLAMA, "vocab_size": True}, "vocab_size: must be a whole number"),
-        ({**LLAMA, "layer_types": [["x"]] * 32}, "layer_types: must be a list of 32 of full_attention"),
+        ({**LLAMA, "layer_types": [["x"]] * 32}, "layer_types: must be a list of 32 entries, each one of full"),
         ({**LLAMA, "layer_types": ["full_attention"]}, "layer_types: must be a list of 32"),
         ({**LLAMA, "layer_types": ["linear_attention"] * 32}, "linear_num_key_heads: the key is missing; give "
                                                               "model: {layers: ...,"),

@@ -88,7 +88,7 @@ def test_bad_cells_are_named_by_line_row_and_column(complaints):
          't.csv:1: missing column: a task table needs cpu_time, gpu_time, gpu_time.TYPE or flops '
          '("cpu_tme"; did you mean "cpu_time"?)'),
         ("cpu_time,gpu_time_estimate\n1,2\n",
-         't.csv:1: column "gpu_time_estimate" has no column "gpu_time" next to it'),
+         't.csv:1: column "gpu_time_estimate" needs the column "gpu_time" next to it'),
         ("cpu_time,cpu_time\n1,2\n", 't.csv:1: the column "cpu_time" is given twice'),
         ("", "t.csv: is empty"),
         ("cpu_time\n", "t.csv: the table has no rows"),

@@ -113,7 +113,7 @@ WRONG = {
     "recorded starts": (CPU + PLAIN + "policy: as_recorded\n", "8:1: policy.scheduler", "column recorded_start"),
     "quotas": (
         CPU + PLAIN + SCHEDULER + "{name: quota_borrow, quotas: {bob: 1}}\n", "9:3: policy.scheduler",
-            'got "bob", the workload has none',
+            'got "bob"; the workload has none',
     ),
     "prices": (
         GPU + BOTH + SCHEDULER + "{name: max_throughput, costs: prices}\n", "9:3: policy.scheduler",

@@ -205,7 +205,7 @@ def test_what_is_written(tmp_path: Path):
         ({BIG: []}, {}, "whole numbers"),
         ({BIG: None}, {}, "needs numbers to try:"),
         ({"seed": [1, 2]}, {}, "random numbers"),
-        ({BIG: [1]}, {"minimize": "task_count"}, "tasks has no better direction"),
+        ({BIG: [1]}, {"minimize": "task_count"}, "tasks: neither more nor less is always better"),
         ({BIG: [1]}, {"delta": 2.0}, "delta"),
         ({BIG: [1], SMALL: range(20_000)}, {}, "a search must have at most 10,000 combinations"),
     ],

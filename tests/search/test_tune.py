@@ -166,7 +166,7 @@ def test_a_setting_that_fails_loses():
         ({"over": {}}, "nothing to tune"),
         ({"over": {"limit": "9..1"}}, "low must be below high; got"),
         ({"over": {"limit": "0..9 log"}}, "a log scale must start above 0"),
-        ({"over": {"limit": [1]}, "metric": "gpu_utilization"}, "has no better direction"),
+        ({"over": {"limit": [1]}, "metric": "gpu_utilization"}, "neither more nor less is always better"),
         ({"over": {"limit": [1]}, "first": 1}, "first must be at least 2"),
         ({"over": {"limit": [1]}, "confidence": 2}, "confidence must be between 0 and 1"),
         ({"over": {"limit": [1]}, "overrides": {"warmup": "auto"}}, "at least 100 tasks in every replication"),

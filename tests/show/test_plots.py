@@ -371,7 +371,7 @@ def test_pictures_that_cannot_be_drawn_say_why():
     with pytest.raises(UsageError, match="no GPUs"):
         hs.plots.fragmentation(hs.run(cores))
     found = hs.compare(cores, ["fcfs", "sjf"], replications=2)
-    with pytest.raises(UsageError, match="the table must be one of Comparison.by with two or more groups"):
+    with pytest.raises(UsageError, match="the table must be a result of Comparison.by with two or more groups"):
         hs.plots.groups(found.by("class"))
 
 

@@ -117,7 +117,7 @@ def test_one_run_that_was_asked_for_needs_no_warning():
 def test_replications_of_one_run_have_no_intervals_and_say_so():
     runs = hs.replicate(SMALL)
     assert isinstance(runs, hs.Replications) and len(runs) == 1
-    assert [text for text in runs.warnings if "no intervals" in text]
+    assert [text for text in runs.warnings if "no confidence interval" in text]
     assert runs.summary["ci_low"].isna().all()
     assert not hs.replicate(SMALL, replications=1).warnings
 

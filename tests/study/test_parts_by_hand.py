@@ -479,7 +479,7 @@ def test_damaged_files_are_told(tmp_path: Path):
         warnings.simplefilter("error")
         store.tell()
     store.damaged += [tmp_path / "a", tmp_path / "b"]
-    with pytest.warns(DamageWarning, match=f"damaged: 2, such as {tmp_path / 'a'}; the lost runs were made again$"):
+    with pytest.warns(DamageWarning, match=f"runs: 2, such as {tmp_path / 'a'}; the lost runs were simulated again$"):
         store.tell()
     file = tmp_path / "file"
     file.write_text("")

@@ -278,7 +278,7 @@ def test_what_a_run_says_of_replications():
     )
     assert not hs.run(SMALL | {"replications": 1}).warnings and found.seed == 3 and found.replication == 0
     one = hs.replicate(SMALL)
-    assert one.warnings == ["one replication gives no intervals: give replications=10, or use hetsim.run"]
+    assert one.warnings == ["one replication gives no confidence interval: use replications=10, or hetsim.run"]
     assert hs.replicate(SMALL, replications=1).warnings == [] and len(one) == 1
     two = hs.replicate(SMALL, replications=2, seed=9, metrics="rho_max")
     assert len(two.results) == 1 and len(two) == 2 and two.warnings == [] and two.seed == 9 and two.keeps("rho_max")

@@ -281,7 +281,7 @@ def test_ranges_as_grids(text: str, values: list[Any]):
         ("-1 s..1 s log", "a log scale must start above 0"),
         ("1 s..1 GB", "got 1 s and 1 GB"),
         ("1..b", "the ends of a range must be numbers"),
-        ("0.5..3 integer", "both ends of whole numbers must be whole; got"),
+        ("0.5..3 integer", "both ends of an integer range must be whole numbers; got"),
         ("1..8 0", "steps: must be a whole number from 1"),
     ],
 )
@@ -565,7 +565,7 @@ def test_a_run_that_is_not_whole_is_made_again(tmp_path, monkeypatch):
     for torn in (whole[:-40], whole[:60]):  # the last run, and all of them
         segment.write_bytes(torn)
         (tmp_path / "s" / ".hetsim-left").write_text("x")
-        with pytest.warns(DamageWarning, match=r"1, such as .*\.runs; the lost runs were made again"):
+        with pytest.warns(DamageWarning, match=r"1, such as .*\.runs; the lost runs were simulated again"):
             again = sweep(SMALL, {GPUS: [2, 3]}, out=tmp_path / "s")
         pd.testing.assert_frame_equal(again.table, found.table, check_exact=True)
         assert files(tmp_path) == before
@@ -880,7 +880,7 @@ def test_the_best_row(grid: Sweep):
     by = grid.best("response_mean", by=[RATE])
     assert by[RATE].tolist() == [1.0, 2.0]
     assert by["response_mean"].tolist() == grid.table.groupby(RATE)["response_mean"].min().tolist()
-    with pytest.raises(UsageError, match="has no better direction"):
+    with pytest.raises(UsageError, match="neither more nor less is always better"):
         grid.best("gpu_utilization")
     with pytest.raises(UsageError, match="not defined in any row"):
         grid.best("slo_attainment")
@@ -892,7 +892,7 @@ def test_pivot(grid: Sweep):
     found = grid.pivot(RATE, GPUS, "response_mean", where={"policy": "sjf"})
     assert found.shape == (2, 2)
     assert found.loc[3, 1.0] == grid.table.set_index([GPUS, RATE, "policy"]).loc[(3, 1.0, "sjf"), "response_mean"]
-    with pytest.raises(UsageError, match=f"several rows .* fix {GPUS}"):
+    with pytest.raises(UsageError, match=f"several rows .* choose {GPUS}"):
         grid.pivot(RATE, "policy", "response_mean")
     with pytest.raises(UsageError, match="no row has policy = 'lcfs'; there are fcfs, sjf"):
         grid.pivot(RATE, GPUS, "response_mean", where={"policy": "lcfs"})

@@ -383,7 +383,7 @@ def test_rows_of_a_block():
 def test_more_runs_than_a_sweep_takes_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sweeps, "MAX_RUNS", 11)
     assert plan_sweep(SMALL, {COUNT: list(range(1, 12))}).max_runs == 11
-    with pytest.raises(UsageError, match="^3 rows × 4 replications are 12 runs, more than the 11 that a sweep takes$"):
+    with pytest.raises(UsageError, match="^3 rows × 4 replications are 12 runs, but a sweep must have at most 11$"):
         plan_sweep(SMALL, OVER, replications=4)
     with pytest.raises(UsageError, match="^3 rows × up to 20 replications are 60 runs"):
         plan_sweep(SMALL, OVER, replications={"precision": 0.1, "metric": "jain", "max": 20})
@@ -488,7 +488,7 @@ def test_settings_that_fail_come_last(made: Made):
 @pytest.mark.parametrize(("more", "said"), [
     ({"first": 1}, "first must be at least 2 and final at least 3 replications; got 1 and 20"),
     ({"final": 2}, "got 3 and 2"), ({"confidence": 1.0}, "confidence must be between 0 and 1"),
-    ({"confidence": 0.0}, "confidence must be between 0 and 1"), ({"metric": "task_count"}, "has no better direction"),
+    ({"confidence": 0.0}, "confidence must be between 0 and 1"), ({"metric": "task_count"}, "neither more nor less"),
     ({"over": {}}, "nothing to tune"),
 ])  # fmt: skip
 def test_what_no_tuning_takes(more: dict[str, Any], said: str):

@@ -199,5 +199,5 @@ def test_bad_input_is_a_sentence(call: Any, said: str) -> None:
 
 def test_too_many_calls_between_tries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hetsim.theory.blocking.MAX_RETRYING", 1000)
-    with pytest.raises(UsageError, match="too many calls are between tries to compute"):
+    with pytest.raises(UsageError, match="the calls between two tries are too many to compute"):
         theory.retrials(1.9, 1, 2, 1e6)

@@ -308,7 +308,7 @@ TWO = [{"on": "gpu", "every": exponential("60 s"), "repair": exponential("10 s")
     (asleep(2) | {"entry": {"gpus": 2}}, "a server is one whole GPU"),
     (asleep(2) | {"entry": {"gpu_time": "1 s"}}, "service is phase-type"),
     (asleep(2) | {"entry": {"bytes_in": "1 MB"}}, "not recognized: bytes_in"),
-    (asleep(24), "the exact chain is small enough"),
+    (asleep(24), "the exact Markov chain is small enough to solve"),
 ])  # fmt: skip
 def test_what_else_is_set_is_not_recognized(changes: dict[str, Any], failed: str) -> None:
     found = match(scenario(**changes))
@@ -326,7 +326,7 @@ def test_a_wait_without_a_variance_is_only_approximated() -> None:
 
 def test_too_many_servers_are_refused_before_their_chain_is_made() -> None:
     found = match(scenario(150, "1/s", entry=KEPT))
-    assert (found.verdict, found.failed[-1].text) == ("none", "the exact chain is small enough")
+    assert (found.verdict, found.failed[-1].text) == ("none", "the exact Markov chain is small enough to solve")
 
 
 def test_other_laws_of_faults_match_nothing() -> None:

@@ -284,15 +284,15 @@ def test_alike_servers_of_several_kinds_are_erlang_s() -> None:
 
 
 @pytest.mark.parametrize(("call", "said"), [
-    (lambda: theory.phase_type([1, 0], [[0, 1]], [0, 1]), "for 2 in start, onward needs 2 rows of 2 rates, and "
-                                                          "ending 2"),
+    (lambda: theory.phase_type([1, 0], [[0, 1]], [0, 1]), "2 phases need a 2 x 2 matrix `onward` and 2 values "
+                                                          "of `ends`"),
     (lambda: theory.phase_type([0.5, 0.4], [[0, 1], [0, 0]], [0, 1]), "phases: the probabilities of start must "
                                                                       "sum to 1; got 0.9"),
-    (lambda: theory.phase_type([1, 0], [[0, 1], [1, 0]], [0, 0]), "phase 1 cannot reach an end"),
+    (lambda: theory.phase_type([1, 0], [[0, 1], [1, 0]], [0, 0]), "phase 1 cannot reach the end"),
     (lambda: theory.phase_type([1, 0], [[0, -1], [0, 0]], [0, 1]), "rates must be at least 0"),
     (lambda: theory.mphc(2, EXPONENTIAL, 2), "M/PH/2 has no steady state"),
     (lambda: theory.mphc(50, COXIAN, 200), "M/PH/200 must have at most 1,000 states per level; got 20,301"),
-    (lambda: theory.mmpp_mc([1, 2], [[0, 1]], 1, 3), "switching must have 2 rows of 2 rates, for 2 rates"),
+    (lambda: theory.mmpp_mc([1, 2], [[0, 1]], 1, 3), "switching must be a 2 x 2 matrix, as rates has 2 values"),
     (lambda: theory.mmpp_mc([1, 2], [[0, 0], [1, 0]], 1, 3), ": state 2 is transient; leave it out"),
     (lambda: theory.mmpp_mc([1, -2], [[0, 1], [1, 0]], 1, 3), "rate 2 must be a number of at least 0; got"),
     (lambda: theory.mdc(4, 1, 4), "M/D/4 has no steady state"),
@@ -412,7 +412,7 @@ def test_a_rate_that_moves_slowly_takes_a_longer_warm_up() -> None:
         {"class": "a", "weight": 1, "gpu_memory": "12GB"}, {"class": "b", "weight": 5, "gpu_memory": "10GB"}]}},
      "a server is a fixed number of whole devices"),
     ({"cluster": {"nodes": [{"gpus": {"type": name, "count": 64, "speed": 1 + n}} for n, name in enumerate("abc")]}},
-     "the exact chain is small enough"),
+     "the exact Markov chain is small enough to solve"),
 ])  # fmt: skip
 def test_unlike_servers_are_not_recognized_in_what_else_is_set(changes: dict[str, Any], failed: str) -> None:
     found = match(scenario(MEMORYLESS, POISSON, UNLIKE, **changes))

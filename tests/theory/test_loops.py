@@ -182,7 +182,8 @@ def test_the_engine_agrees(gpus: int) -> None:
     ({"policy": {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": 1}}},
      "no blocking: every task is admitted"),
     ({"faults": [{"on": "gpu", "every": "60 s", "repair": "10 s"}]}, "not recognized: faults"),
-    ({"workload": [loop("a", 3000, "50 min"), loop("b", 9000, "2 h")]}, "the exact chain is small enough"),
+    ({"workload": [loop("a", 3000, "50 min"), loop("b", 9000, "2 h")]},
+     "the exact Markov chain is small enough to solve"),
     ({"workload": [loop("a", 3, "2 s") | {"arrivals": {"process": "closed", "clients": 3, "think": "0 s"}}]},
      "the model can be solved"),
 ])  # fmt: skip

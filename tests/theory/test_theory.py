@@ -341,7 +341,7 @@ def test_priorities_at_several_servers():
     total = theory.mmc(1.7, 1, 3).jobs_in_system_mean
     assert sum(f.jobs_in_system_mean for f in theory.nonpreemptive(classes, servers=3)) == close(total)
     assert theory.nonpreemptive([(1.7, 1)], servers=3)[0].wait_mean == close(theory.mmc(1.7, 1, 3).wait_mean)
-    with pytest.raises(UsageError, match="exact only where services are exponential"):
+    with pytest.raises(UsageError, match="exact only for exponential services"):
         theory.nonpreemptive([(0.5, 1), (0.5, 2), (0.5, 1)], servers=3)
 
 
@@ -599,7 +599,7 @@ def test_unstable_systems_are_told_not_computed(call: Any):
         (lambda: theory.mg1(0.5, "1 s", 1), "service mean must be a number"),
         (lambda: theory.mg1(0.5, 1, 1).wait_tail(1), "is known, not its distribution"),
         (lambda: theory.mm1(0.5, 1).wait_percentile(95), "between 0 and 1"),
-        (lambda: theory.gim1(0.5, 1, lambda s: math.exp(-s / 0.5)), "of gaps with mean 1 / rate"),
+        (lambda: theory.gim1(0.5, 1, lambda s: math.exp(-s / 0.5)), "for arrival gaps of mean 1 / rate"),
         (lambda: theory.servers_for_loss(3, 0), "share between 0 and 1"),
         (lambda: theory.token_bucket(1, 1, 0.5), "at least one token"),
         (lambda: theory.trunk_reservation(3, [(1, 1, 3)]), "must be below the number of servers"),

@@ -153,7 +153,7 @@ def test_classes_at_several_servers_by_their_sums():
     [(0.5, 1), (0.5, 2), (0.5, 1)], [(0.5, 1, 2), (0.5, 1)], [(0.5, 1), (0.5, 1, 0.5)]])
 @pytest.mark.parametrize("solve", [theory.nonpreemptive, theory.preemptive_resume])
 def test_several_servers_need_one_exponential_service(solve, classes):
-    with pytest.raises(UsageError, match="exact only where services are exponential"):
+    with pytest.raises(UsageError, match="exact only for exponential services"):
         solve(classes, servers=3)
     assert len(solve([(rate / 3, *rest) for rate, *rest in classes], servers=1)) == len(classes)
     with pytest.raises(UsageError, match="class 2, with all above it, has no steady state"):
@@ -530,7 +530,7 @@ def test_which_general_queues_are_exact():
 
 def test_gaps_whose_mean_is_not_that_of_the_rate_are_noticed():
     """Gaps with a mean of 0.9 s for a service of 1 s: the queue they make has no steady state."""
-    with pytest.raises(UsageError, match="of gaps with mean 1 / rate"):
+    with pytest.raises(UsageError, match="for arrival gaps of mean 1 / rate"):
         theory.gim1(0.5, 1, lambda s: 0.9 * s / (1 + 0.9 * s))
 
 
@@ -690,9 +690,9 @@ def test_a_tandem_of_unequal_single_servers():
 @pytest.mark.parametrize(
     ("stations", "arrivals", "routing", "said"),
     [
-        ([], [], [], "0 stations need 0 arrivals"),
-        ([(1,)], [0.1, 0.1], [[0]], "1 stations need 1 arrivals"),
-        ([(1,)], [0.1], [[0, 0]], "1 stations need 1 arrivals"),
+        ([], [], [], "0 stations need 0 rates of arrivals"),
+        ([(1,)], [0.1, 0.1], [[0]], "1 stations need 1 rates of arrivals"),
+        ([(1,)], [0.1], [[0, 0]], "1 stations need 1 rates of arrivals"),
         ([(1,)], [-0.1], [[0]], "arrival rate"),
         ([(1,), (1,)], [0.0, 0.0], [[0, 0], [0, 0]], "at least one arrival rate must be above 0"),
         ([(1,)], [0.1], [[-0.1]], "the routing from each station must be shares that sum to at most 1"),
@@ -703,7 +703,7 @@ def test_a_tandem_of_unequal_single_servers():
         ([(1,), (1,)], [0.1, 0], [[0, 0.5], [-0.1, 0]], "the routing from each station must be shares that sum "
                                                         "to at most 1"),
         ([(1,)], [0.1], [[math.nan]], "the routing from each station must be shares that sum to at most 1"),
-        ([(1,)], [0.1], [[1.0]], "customers must be able to leave: some stations route all customers to one"),
+        ([(1,)], [0.1], [[1.0]], "customers must be able to leave, but some stations send all customers to"),
         ([(0,)], [0.1], [[0]], "service mean"),
     ],
 )

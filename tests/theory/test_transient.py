@@ -117,7 +117,7 @@ def test_the_engine_agrees() -> None:
     ({"arrivals": WAVE | {"between": "linear"}}, "none", "the rate moves in steps"),
     ({"arrivals": WAVE | {"rate": [["0 s", "0.5/s"], ["30 s", "9/s"]]}}, "none", "the load is below 1"),
     ({"arrivals": WAVE | {"rate": [["0 s", "1/s"]], "period": "20 h"}, "horizon": "600 h"}, "none",
-     "the exact chain is small enough"),
+     "the exact Markov chain is small enough to solve"),
     ({"horizon": "21013 s"}, "nearly", "the run after its warm-up is whole cycles"),
     ({"warmup": "auto"}, "nearly", "the run after its warm-up is whole cycles"),
     ({"workload.0.gpu_time": "0.8 s"}, "approximation", "service is exponential"),

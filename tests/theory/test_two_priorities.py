@@ -90,7 +90,7 @@ def test_the_higher_class_does_not_see_the_lower_where_it_preempts() -> None:
 
 def test_bad_input_is_a_sentence() -> None:
     for classes in ([(0.1, 1), (0.1, 2), (0.1, 3)], [(0.1, 1, 2.0), (0.1, 2)]):
-        with pytest.raises(UsageError, match="exact only where services are exponential"):
+        with pytest.raises(UsageError, match="exact only for exponential services"):
             theory.nonpreemptive(classes, 2)
     with pytest.raises(UsageError, match="class 2, with all above it, has no steady state"):
         theory.preemptive_resume([(1.0, 1), (1.0, 2)], 2)
@@ -146,7 +146,8 @@ ONE_SERVICE = "with several servers: exponential service, equal for all classes 
     ({"policy": {"scheduler": "priority", "admission": {"name": "queue_limit", "limit": 3}}},
      "not recognized: scheduler.name"),
     ({"workload.0.gpus": 2}, "all tasks run in one mode on equal devices"),
-    ({"cluster.nodes.0.gpus.count": 20, "workload.0.arrivals.rate": "16/s"}, "the exact chain is small enough"),
+    ({"cluster.nodes.0.gpus.count": 20, "workload.0.arrivals.rate": "16/s"},
+     "the exact Markov chain is small enough to solve"),
 ])  # fmt: skip
 def test_what_else_is_set_is_not_recognized(changes: dict[str, Any], failed: str) -> None:
     found = match(scenario(**changes))

@@ -776,7 +776,7 @@ def test_a_wrong_separator_is_told(complaints, form):
         ("openb", PODS.replace("1,460", "1,1460"), "t.txt:3: column num_gpu, gpu_milli: 1 GPUs of 1460 thousandths"),
         ("openb", PODS.replace("p2,500,1024,", "p2,500,"), "t.txt:4: the row has 10 cells; there must be 11"),
         ("slurm", SACCT.replace("00:05:00", "soon"), 't.txt:2: column Timelimit: "soon" is not a time'),
-        ("slurm", SACCT.replace("TRES", "TR"), "t.txt:1: must have AllocTRES or ReqTRES, for cores and GPUs"),
+        ("slurm", SACCT.replace("TRES", "TR"), "t.txt:1: must have a column AllocTRES or ReqTRES, which has the cores"),
         ("philly", PHILLY[: len(PHILLY) // 2], "is not JSON"),
         ("philly", PHILLY[:-1].rstrip(), "ends in the middle of its list"),
         ("philly", PHILLY.replace('"attempts"', '"attempt"'), "t.txt:2: must be a job: an object with submitted_time"),
@@ -802,9 +802,9 @@ def test_complaints(complaints, form, text, message):
     [
         ("", "is not JSON"),
         ("[]", "must be an object"),
-        ('{"k80": {"A": {"null": 1}}}', "k80: \"A\" is not ('job type', scale)"),
+        ('{"k80": {"A": {"null": 1}}}', "k80: \"A\" is not a key ('job type', scale)"),
         ('{"k80": {"(\'A\', 1)": {"null": -1}}}', "is not a number of steps per second"),
-        ('{"k80": {"(\'A\', 1)": {"null": 1, "(\'A\', 1)": 3}}}', "is not a job with the two speeds of a pair"),
+        ('{"k80": {"(\'A\', 1)": {"null": 1, "(\'A\', 1)": 3}}}', "whose value is a list of two speeds"),
     ],
 )
 def test_complaints_about_throughputs(complaints, file, text, message):

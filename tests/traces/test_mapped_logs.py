@@ -322,8 +322,8 @@ GOOD = {"arrival": "at", "duration": "ran_s", "gpus": "gpus", "user": "who"}
         ({"columns": GOOD, "time": "%Y-%m-%d %H:%M:%S %z", "zone": "UTC"},
          "zone: the dates have a time zone (%z); leave zone out"),
         ({"columns": GOOD, "time": "epoch s", "zone": "UTC"}, "zone: epoch s has no time zone; leave zone out"),
-        ({"columns": {**GOOD, "start": "mem_gb"}, "time": {"start": "s"}}, "time: start is in s of the "
-         "log's clock, but others are dates; they cannot be compared"),
+        ({"columns": {**GOOD, "start": "mem_gb"}, "time": {"start": "s"}}, "time: start is a number "
+         "(s of the log's clock), but others are dates; they cannot be compared"),
         ({"columns": GOOD, "missing": {"arrival": "default"}}, "missing.arrival: arrival has no default"),
         ({"columns": GOOD, "missing": {"gpus": {"default": "x"}}},
          'missing.gpus: the default "x" is not a number'),

@@ -88,7 +88,7 @@ def test_what_is_refused_as_a_whole(read: Read, said: Said, form: str, text: str
     ("philly_vc", "vc,node num\nv1,2.5\n", {}, 't.txt:2: column node num: "2.5" is not a whole number of nodes'),
     ("gavel_gpus", THROUGHPUTS, {"gpus": {"k8": 1}}, 't.txt: has no GPU type "k8"; did you mean "k80"?'),
     ("gavel_gpus", '{"k80": [1]}', {"gpus": {"k80": 1}},
-     "t.txt: k80: must be an object with ('job type', scale) for its keys"),
+     "t.txt: k80: must be an object with keys ('job type', scale)"),
     ("gavel_gpus", "[" * 100_000, {"gpus": {"k80": 1}}, "t.txt: is not JSON that can be read (too deep)"),
 ])  # fmt: skip
 def test_lists_of_nodes_that_are_refused(read: Read, said: Said, form: str, text: str, options: Any, sentence: str):
@@ -363,14 +363,14 @@ def test_numbers_that_a_column_takes(tmp_path: Path, said: Said, column: str, ce
     ("cpu_time\n1\n1,2\n", ["t.csv:3: the row has 2 cells, but the header has 1 columns"]),
     ("cpu_time,cpu_time\n1,1\n", ['t.csv:1: the column "cpu_time" is given twice']),
     ("cpu_time,gpu_time_estimate\n1,1\n",
-     ['t.csv:1: column "gpu_time_estimate" has no column "gpu_time" next to it']),
+     ['t.csv:1: column "gpu_time_estimate" needs the column "gpu_time" next to it']),
     ("cpu_time,bytes,efficiency\n1,1,1\n", [
-        f't.csv:1: column "{name}" has no column "flops" next to it' for name in ("bytes", "efficiency")]),
+        f't.csv:1: column "{name}" needs the column "flops" next to it' for name in ("bytes", "efficiency")]),
     ("flops,efficiency\n1,1\n1,0\n1,1.5\n1,0.5\n", [
         f"t.csv:{row + 1}: row {row}, column efficiency: must be a share above 0 and at most 1; got {cell}"
         for row, cell in ((2, 0), (3, 1.5))]),
     ("flops,cpu_time,bytes\n1,1,1\n,1,1\n,1,\n",
-     ["t.csv:3: row 2, column bytes: bytes of a task without flops"]),
+     ["t.csv:3: row 2, column bytes: must be empty for a task without flops"]),
     ("cpu_time,gpu_time\n1,\n,\n,1\n",
      ["t.csv:3: row 2, column cpu_time, gpu_time: task 2 has no finite time on any device"]),
     ("flops\n1\n\n", []),
@@ -471,7 +471,7 @@ def test_edges_of_accounts(read: Read, said: Said):
     assert "time 0 is 9999-12-31 23:46:40" in table.notes[0]
     row[10] = "253402300800"
     assert said(lambda: read("sge", ":".join(row) + "\n")) == [
-        't.txt:1: row 1, column end: "253402300800" is after the year 9999 as epoch s; give the unit that it is in'
+        't.txt:1: row 1, column end: "253402300800" is after the year 9999 if read as epoch s; give the right unit'
     ]
     row[10] = "253402300799123"
     assert read("sge", ":".join(row) + "\n").times["cpu_time"].tolist() == [799]

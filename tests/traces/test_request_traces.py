@@ -117,7 +117,7 @@ def test_mooncake_keeps_the_names_of_blocks(file):
 
 def test_mooncake_notes_ids_that_are_not_one_a_block(file):
     odd = MOON.replace("[0, 1, 2]", "[0, 1]")
-    assert mooncake(file(odd)).notes[0].endswith("1 request without exactly one hash id for each 512 tokens")
+    assert mooncake(file(odd)).notes[0].endswith("1 request with more or fewer hash ids than one for each 512 tokens")
 
 
 def test_burstgpt_leaves_out_what_failed(file):
@@ -393,7 +393,7 @@ def test_coefficients_of_tokens_need_tokens(file):
          't.txt:4: column TIMESTAMP: "16/11/2023 0:01.0781490" is not a time stamp such as '
          "2023-11-16 18:17:03.9799600"),
         (azure_llm, AZURE.replace("11-17 00:00:01", "11-16 00:00:01"),
-         "t.txt:4: its time is before the time of line 3: rows must be in order of time; "
+         "t.txt:4: its time is earlier than that of line 3: rows must be in order of time; "
          "sort: true sorts them"),
         (azure_llm, AZURE.encode().replace(b"110", b"1\xff0"),
          "t.txt:4:30: is not UTF-8 text (byte 0xff); save it as UTF-8"),

@@ -51,8 +51,8 @@ def run(arguments: str) -> Any:
 @pytest.mark.parametrize(("arguments", "message"), [
     ("inspect no.yaml", "has no trace in its workload; there must be one"),
     ("inspect two.yaml", "has 2 traces in its workload; there must be one"),
-    ("inspect s.yaml --format tasks", "--format and --option need a trace"),
-    ("inspect s.yaml --option sort=true", "s.yaml is a scenario with the format of its trace"),
+    ("inspect s.yaml --format tasks", "--format and --option are for traces"),
+    ("inspect s.yaml --option sort=true", "s.yaml is a scenario, which names the format"),
     ("inspect tasks.csv --option sort", '--option must be KEY=VALUE; got "sort"'),
     ("inspect tasks.csv --option =3", '--option must be KEY=VALUE; got "=3"'),
     ("inspect tasks.csv --option sort={", "--option sort={: the value"),

@@ -33,8 +33,8 @@ def table(tmp_path: Path, text: str = TABLE, **keys: Any) -> Any:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"nodes": 2}, "workload.0.nodes: the rows of .* have the totals of a job, and this key would give 2 times "
-                       "the cpus; cores_per_node: N under trace gives the nodes of each job"),
+        ({"nodes": 2}, "workload.0.nodes: the rows of .* have the totals of a job, and this key multiplies them by 2 "
+                       r"\(cpus\); cores_per_node: N under trace gives the nodes of each job"),
         ({"cpus": 4}, "workload.0.cpus: every row of .* has its cpus, so this key has no effect; leave it out"),
         ({"user": "ann"}, "workload.0.user: every row"),
         ({"users": 3}, "workload.0.users: every row"),
@@ -90,7 +90,7 @@ def test_a_key_stands_in_for_blank_cells(tmp_path: Path) -> None:
     assert table(tmp_path).record.input.tasks.bytes_in.tolist() == [1000, 0]
     for keys, said in (
         ({"gpus": 2}, "every row of .* has its gpus, so this key has no effect"),
-        ({"nodes": 2}, "would give 2 times the gpus; a column nodes"),
+        ({"nodes": 2}, r"multiplies them by 2 \(gpus\); a column nodes"),
     ):
         with pytest.raises(ScenarioError, match=said):
             table(tmp_path, **keys)

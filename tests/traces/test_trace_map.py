@@ -120,7 +120,7 @@ def test_numbers_with_a_decimal_comma_are_read(tmp_path: Path) -> None:
     assert pd.read_csv(tmp_path / "tasks.csv")["gpu_time"].tolist() == [1234.5, 0.5]
     read = with_point(float)
     assert (read("1.234.567,25"), read("7"), read("1.234")) == (1234567.25, 7.0, 1234.0)
-    with pytest.raises(ValueError, match='has a decimal point, and decimal says ","'):
+    with pytest.raises(ValueError, match='has a decimal point, but the key decimal says ","'):
         read("12.5")
 
 
@@ -168,7 +168,7 @@ def test_a_list_of_nodes_is_no_log(tmp_path: Path) -> None:
     path.write_text("sn,cpu_milli,memory_mib,gpu,model\nn0,32000,1000,2,P100\n")
     done = run("trace", "map", path)
     assert done.exit_code == 3
-    assert "seems to be a list of nodes; read it by cluster:" in done.stderr
+    assert "seems to be a list of nodes; read it with cluster:" in done.stderr
     assert node_list(tmp_path / "none.csv") is None
 
 

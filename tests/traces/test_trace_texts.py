@@ -491,7 +491,7 @@ def test_a_warm_start_where_there_is_one_to_make():
     assert steps_of(plain, {"format": "hcsp", "path": "x"})[1] == [
         "there is no warm start: format: hcsp does not support it"]  # fmt: skip
     assert steps_of(log_explained(29, limits=None), {**SWF})[1] == [
-        "there is no warm start: fewer than 20 jobs are after the head of the log"]  # fmt: skip
+        "there is no warm start: fewer than 20 jobs arrive after the warm-up part of the log"]  # fmt: skip
     early = explained_waits(warm_end=10.0, limits=None, curve=[(10.0, 8.0)])
     assert steps_of(early, {**SWF})[:2] == ([], [])
 

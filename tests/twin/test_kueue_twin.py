@@ -91,7 +91,7 @@ def test_a_manifest_is_forecast_as_if_it_were_submitted_now(tmp_path):
 
 @pytest.mark.parametrize(("given", "words"), [
     ({**JOB, "metadata": META | {"labels": {}}}, "my.yaml:3:1: kind: cannot be read as a Job: no queue is named; add"),
-    ({**JOB, "metadata": META | {"namespace": "b", "name": "w1"}}, "b/w1 is on the cluster; --job b/w1 prints"),
+    ({**JOB, "metadata": META | {"namespace": "b", "name": "w1"}}, "b/w1 is already on the cluster; --job b/w1 prints"),
     ({**JOB, "metadata": META | {"namespace": "c"}}, "there is no LocalQueue c/main"),
     ({**JOB, "spec": {"template": {"spec": {}}}}, "its pods request neither cores nor GPUs"),
     ({**JOB, "spec": {}}, "the key 'template' is missing"),
@@ -129,7 +129,7 @@ def test_the_page_of_a_manifest_has_its_start_and_the_queues(tmp_path):
 @pytest.mark.parametrize(("arguments", "words"), [
     (("--job", "none.yaml"), "the file none.yaml does not exist"),
     (("--what-if", "clusterqueues.z.nominalQuota.gpu=1"), "clusterqueues has no z"),
-    (("--what-if", "policy=fcfs"), "must be as clusterqueues.NAME.nominalQuota.gpu=64"),
+    (("--what-if", "policy=fcfs"), "must be like clusterqueues.NAME.nominalQuota.gpu=64"),
     (("--what-if", "clusterqueues.a.nominalQuota.cpu=1"), "name one of the flavors of a before cpu"),
     (("--job", "a/none"), "--job must be the id of a waiting job of"),
     (("--policy", "fcfs"), "--kueue needs --nodes, and allows only --nodes"),
@@ -156,6 +156,10 @@ def test_wrong_objects_are_told_with_their_line(tmp_path):
         k, n = kueue_objects.write(tmp_path, items)
         output = call("trace", "convert", k, "--option", f"nodes={n}").output
         assert ("k.json:62" in output, wrong in " ".join(output.split())) == (True, True), output
+    items = kueue_objects.objects()
+    items.append({"kind": "Topology", "metadata": {"name": "t"}, "spec": {"levels": [{"nodeLabel": {}}]}})
+    k, n = kueue_objects.write(tmp_path, items)  # a level that no node has: no racks
+    assert call("trace", "convert", k, "--option", f"nodes={n}").exit_code == 0
     k, n = kueue_objects.write(tmp_path, [{"kind": "Pod", "metadata": {"name": "x"}}])
     assert (
         "has no ClusterQueue"

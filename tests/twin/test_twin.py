@@ -156,7 +156,7 @@ def test_arrivals_are_those_of_the_same_hours_of_earlier_days():
 def test_too_few_samples_are_said():
     with pytest.raises(ScenarioError, match="or more ended jobs; got 3"):
         RunTimes(history([1, 2, 3], 1.0))
-    with pytest.raises(ScenarioError, match="h of log before the snapshot are too short for 24 h ahead"):
+    with pytest.raises(ScenarioError, match="h of log before the snapshot are too short for a forecast of 24 h"):
         ArrivalTimes(history(np.arange(30) * 60.0, 1.0), DAY, 1800.0)
 
 
@@ -402,7 +402,7 @@ def test_a_site_file_brings_the_policy_that_is_not_given(files):
     ("more", "code", "said"),
     [
         (("--policy", "heft"), 3, "plans all tasks in advance"),
-        (("--hours", "700"), 3, "106 h of log before the snapshot are too short for 700 h ahead"),
+        (("--hours", "700"), 3, "106 h of log before the snapshot are too short for a forecast of 700 h"),
         (("--what-if", "without=g7"), 2, "no node g7"),
         (("--what-if", "without"), 2, "KEY=VALUE"),
         (("--what-if", "without="), 2, "must have at least one node"),

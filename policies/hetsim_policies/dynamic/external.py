@@ -248,7 +248,7 @@ class External(Scheduler):
         except (ValueError, AttributeError):
             ends = []
         if not ends or not all(one[0] <= one[-1] < len(self._lanes) for one in ends):
-            raise self._wrong(f"names in {kind} the resources {text!r}; there are 0-{len(self._lanes) - 1}")
+            raise self._wrong(f"names in {kind} the resources {text!r}; the numbers are 0-{len(self._lanes) - 1}")
         return sorted({number for one in ends for number in range(one[0], one[-1] + 1)})
 
     def _place(self, job: Job, data: dict[str, Any], view: View) -> Placement:
@@ -264,7 +264,7 @@ class External(Scheduler):
         mode = next((mode for mode in modes if mode.type is kind and _res(mode) == len(lanes)), None)
         if mode is None:
             asks = " or ".join(f"{_res(mode)} × {mode.type.name}" for mode in modes) or f"no mode {wanted!r}"
-            raise self._wrong(f"{there}, {len(lanes)} × {kind.name}, and it asks for {asks}")
+            raise self._wrong(f"{there}, {len(lanes)} × {kind.name}, but the job needs {asks}")
         parts = [(device, len([*same])) for device, same in groupby(self._lanes[lane] for lane in lanes)]
         cores = tuple(number * MILLI for _, number in parts) if mode.on_cpu and len(parts) > 1 else None
         placement = Placement(mode, tuple(device for device, _ in parts), parts=cores)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from heapq import heappop
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -66,7 +66,7 @@ class Flavor(BaseModel):
     """Nodes by type of GPU, name (with * and ?) and partition; all given must match.
 
     topology: "required" or "preferred" if jobs over several nodes should be placed within one rack (preferred: or else
-        in the fewest racks); a job's label `topology` overrides this.
+        in the fewest racks); the column `topology` of a task overrides this.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -136,6 +136,7 @@ class Kueue(Scheduler):
             self._queue(name, one, None if one.cohort is None else self._cohort(one.cohort, cohorts or {}, ()))
         for root in {queue.root: None for queue in self._queues.values()}:
             root.settle()
+        self._blocked: dict[Cohort, None] = {}  # trees with a job that only a rack is missing for
         self._live: dict[Queue, Any] = {}  # queues with heads to consider
         self._jobs: dict[int, Workload] = {}
         # Jobs with quota but without nodes, and their flavors
@@ -165,8 +166,12 @@ class Kueue(Scheduler):
     def check(self, problem: PlanProblem) -> None:
         owners = owners_of(problem.tasks, self.of) if self.given else []
         if unknown := [owner for owner in owners if owner not in self.given]:
-            text = f'there is no queue "{unknown[0]}", the {self.of} of a task'
-            raise refusal(f"{text}; there are {', '.join(self.given)}")
+            text = f'the {self.of} "{unknown[0]}" of a task has no queue'
+            raise refusal(f"{text}; the queues are {', '.join(self.given)}")
+        labels = {str(cell) for cell in problem.tasks.extra.get("topology", ()) if cell is not None and cell == cell}
+        if unknown := sorted(labels - {"", *get_args(Topology)}):
+            text = f"the column `topology` of a task must be one of {', '.join(get_args(Topology))}"
+            raise refusal(f'{text}; got "{unknown[0]}"')
         kinds: dict[str, Collection[str]] = {"types": problem.cluster.types, "partitions": problem.cluster.partitions}
         for name, flavor in self.flavors.items():
             for kind, there in kinds.items():
@@ -255,12 +260,14 @@ class Kueue(Scheduler):
     # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        if view.changes.releases != self._releases:
-            self._releases = view.changes.releases
+        if (releases := view.changes.releases) != self._releases:
+            self._woken = dict.fromkeys(self._blocked, math.inf if self.requeue else -math.inf) | self._woken
+            self._blocked.clear()
             for job, flavors in list(self._unplaced.items()):
                 if (placement := self._place(job, flavors, view)) is not None:
                     del self._unplaced[job]
                     yield Start(job.task, placement)
+            self._releases = releases
         self._wake(view.now)
         for job in [job for job, due in self._again.items() if due <= view.now]:
             del self._again[job]
@@ -271,7 +278,8 @@ class Kueue(Scheduler):
                 break
         if self._live or self._again or self._woken:
             self._woken = {root: min(due, view.now + self.requeue) for root, due in self._woken.items()}
-            yield Wait(math.nextafter(view.now, math.inf) if self._live else min((self._again | self._woken).values()))
+            due, soon = (self._again | self._woken).values(), math.nextafter(view.now, math.inf)
+            yield Wait(soon if self._live else max(soon, min(due)))
         else:
             yield WAIT_FOR_CHANGE if view.num_waiting(own=True) else WAIT_FOR_READY
 
@@ -287,10 +295,16 @@ class Kueue(Scheduler):
             if job.task.index not in self._short:
                 self._short.add(job.task.index)
                 yield Annotate(job.task, "quota")
-        for entry in self.admission.cycle(heads):
+        for entry in (cycle := self.admission.cycle(heads)):
             moves = entry.outcome == "preempting"
             victims |= entry.targets if moves else {}
-            moves |= (yield from self._admit(entry, view)) or (yield from self._wait(entry))
+            try:
+                moves |= (yield from self._admit(entry, view)) or (yield from self._wait(entry))
+            except GeneratorExit:  # the cycle ends with this start (`policy.decisions.max_starts`)
+                for rest in cycle:
+                    rest.outcome = "skipped"
+                    rest.workload.queue.requeue(rest)
+                raise
             moved[entry.workload.queue.root] = moves or moved.get(entry.workload.queue.root, False)
         for one in victims:
             self._again[one] = view.now + self.ending
@@ -309,8 +323,13 @@ class Kueue(Scheduler):
         self._short.discard(job.task.index)
         if (placement := self._place(job, entry.flavors, view)) is not None:
             yield Start(job.task, placement)
-        elif self._topology(job, entry.flavors):
+            entry.outcome = "admitted" if job.task.index in self._jobs else "no fit"  # admission may drop it here
+        elif topology := self._topology(job, entry.flavors):
             entry.outcome = "no fit"
+            if topology == "required" and all(self._wider_than_racks(mode, view) for mode in job.modes):
+                yield Reject(job.task, "no rack has as many devices as the job needs")
+                return True
+            self._blocked[job.queue.root] = None
             return False
         else:
             self._unplaced[job] = entry.flavors
@@ -319,9 +338,10 @@ class Kueue(Scheduler):
     def _wait(self, entry: Entry) -> Generator[Decision, None, bool]:
         job, queue, (requests, usable) = entry.workload, entry.workload.queue, entry.workload.pod_sets[0]
         if entry.mode != FIT and job.task.index not in self._short:
-            for name, amount in requests.items():
-                flavors = [flavor for flavor in queue.group_of[name][1] if flavor in (usable or ())]
-                if not any(queue.potential((flavor, name)) >= amount for flavor in flavors):
+            for name in requests:
+                resources, flavors = queue.group_of[name]
+                keys = [[(flavor, one) for one in resources] for flavor in flavors if flavor in (usable or ())]
+                if not any(all(queue.potential(key) >= requests.get(key[1], 0) for key in among) for among in keys):
                     yield Reject(job.task, f"the request exceeds the quota of queue {queue.name} for {name}")
                     return True
             self._short.add(job.task.index)
@@ -333,6 +353,14 @@ class Kueue(Scheduler):
             return None
         given = (self.flavors[flavor].topology for one in flavors for flavor in one.values() if flavor in self.flavors)
         return job.task.label("topology") or next(filter(None, given), None)
+
+    def _wider_than_racks(self, mode: Mode, view: View) -> bool:
+        """Return True if no rack would have enough devices for a mode, even if it were idle."""
+        rooms = dict.fromkeys(self._racks, 0)
+        for node in view.cluster.nodes:
+            there = sum(device.type is mode.type for device in node.accelerators) if mode.gpus else node.cpus
+            rooms[node.spec.rack or ""] = rooms.get(node.spec.rack or "", 0) + there
+        return max((rooms[rack] for rack in self._racks), default=0) < (mode.gpus or mode.millicores // MILLI)
 
     def _place(self, job: Workload, flavors: Sequence[Mapping[str, str]], view: View) -> Placement | None:
         """Return the first free nodes of the job's flavors, in the racks of Kueue."""

@@ -285,7 +285,7 @@ class QuotaBorrow(ByUser):
             listed = [owner for owner in present if owner]
             more = f", and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
             names = ", ".join(listed[:SHOWN]) + more or f"none: give the tasks a {self.of}"
-            raise refusal(f'quotas must have a {self.of} with tasks; got "{unknown[0]}", the workload has {names}')
+            raise refusal(f'quotas must have a {self.of} with tasks; got "{unknown[0]}"; the workload has {names}')
 
     def owner(self, task: Task) -> str:
         return owner_of(task, self.of)

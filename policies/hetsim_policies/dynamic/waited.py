@@ -45,7 +45,7 @@ class Waited(policy.ListScheduler):
     ):
         self.fixed = formula == "schedgym"
         if not self.fixed and discipline not in ("block", "skip"):
-            raise ValueError(f"discipline: {discipline} needs formula: schedgym, a fixed order; use block or skip")
+            raise ValueError(f"discipline: {discipline} needs a fixed order (formula: schedgym); use block or skip")
         super().__init__(self.schedgym if self.fixed else policy.arrival_order, placement, discipline)
         # By row: (task, ready time, estimated seconds, processors)
         self._waiting: dict[int, tuple[Task, float, float, float]] = {}

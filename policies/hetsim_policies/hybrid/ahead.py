@@ -142,13 +142,13 @@ class Rollout(Relay):
             text = f"{type(self.base).__name__} plans in advance or puts devices to sleep, so it cannot run in a fork; "
             raise refusal(text + "name a dynamic scheduler", "policy.scheduler.base")
         if type(self.base).__name__ in ALONE:
-            text = f"{type(self.base).__name__} keeps a state of its own starts, and cannot continue after other starts"
-            raise refusal(f"{text}; use another scheduler", "policy.scheduler.base")
+            text = f"{type(self.base).__name__} records only the starts that it made itself, and cannot continue after "
+            raise refusal(text + "starts of another scheduler; use another scheduler", "policy.scheduler.base")
         if arrivals == "learned" and horizon is None:
             raise ValueError("arrivals: learned needs a horizon: arrivals would never end")
         self._tested = 2 * samples if samples > 1 else 0  # forks of the test of a candidate
         if forks < 2 + self._tested:
-            text = f"forks must be at least {2 + self._tested}: 2, and 2 × samples ({samples}) to test; got {forks}"
+            text = f"forks must be at least {2 + self._tested} (2, and 2 per sample for the test); got {forks}"
             raise ValueError(text)
         self.objective: Objective = objective
         self.candidates = candidates

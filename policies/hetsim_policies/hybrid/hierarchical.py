@@ -136,7 +136,7 @@ class Hierarchical(Scheduler):
         if self.planner == "dual_approximation" and (len(types) > 2 or sum(kind.kind == "cpu" for kind in types) > 1):
             names = ", ".join(kind.name for kind in types)
             text = f"planner dual_approximation plans for cores and one type of accelerator; the cluster has {names}"
-            raise refusal(f"{text}; planner lp takes any number", "policy.scheduler.planner")
+            raise refusal(f"{text}; planner lp has no such limit", "policy.scheduler.planner")
         groups = make_groups(problem.cluster, self.grouping)
         tasks = problem.tasks
         for shape in tasks.shapes:

@@ -266,7 +266,7 @@ def planned_loads(machine: Machine, seed: Schedule, min_frequency: float, deadli
         candidates = [descended(machine, lanes, deadline, min_frequency) for lanes in candidates]
     costs = [machine.cost(lanes, deadline, min_frequency) for lanes in candidates]
     if min(costs) == float("inf"):
-        raise ScenarioError(f"no assignment was found that meets {deadline:g} s")
+        raise ScenarioError(f"no assignment was found that meets the deadline of {deadline:g} s")
     lanes = candidates[int(np.argmin(costs))]
     frequencies = _settled(machine.frequencies(lanes, deadline, min_frequency))
     named = machine.named(frequencies, lanes)
@@ -410,7 +410,7 @@ def slownesses(machine: Machine, schedule: Schedule, min_frequency: float, deadl
     cost = joules / (float(joules.max(initial=0.0)) or 1.0)
     safe = np.ones(number)
     if _overrun(machine, schedule, safe, deadline)[0] > 0:
-        raise ScenarioError(f"even at full speed it takes longer than {deadline:g} s")
+        raise ScenarioError(f"even at full speed the tasks take longer than the deadline of {deadline:g} s")
     points = [np.full(number, one) for one in np.geomspace(1.0, 1 / min_frequency, 12)]
     paths: list[np.ndarray] = []
     limits: list[float] = []

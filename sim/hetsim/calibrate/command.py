@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BATCHES = "1,2,4,8,16,32,64"
 MAX_BATCH = 1_000_000
+OBSERVED = ("observe", "scenario", "unit", "rows", "out", "name", "force", "as_json", "quiet")  # options of --observe
 LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives the device, without --rate
 
 
@@ -32,13 +33,14 @@ LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives 
               help="Use files measured elsewhere (repeatable) instead of measuring.")  # fmt: skip
 @click.option("--batch", metavar="COLUMN", help="With --from: column of batch sizes.  [default: by its name]")
 @click.option("--time", "time_", metavar="COLUMN", help="With --from: column of times.  [default: by its name]")
-@click.option("--unit", metavar="UNIT", help="With --from: unit of the times, if the column's name has none.")
-@click.option("--where", "rows", multiple=True, metavar="COLUMN=VALUE", help="With --from: rows to use (repeatable).")
+@click.option("--unit", metavar="UNIT", help="With --from, --observe: unit of times whose column names none.")
+@click.option("--where", "rows", multiple=True, metavar="COLUMN=VALUE",
+              help="With --from, --observe: rows to use (repeatable).")  # fmt: skip
 @click.option("--samples", is_flag=True, help="With --from: rows of the same size are samples; use their mean.")
 @click.option("--as", "shape", type=click.Choice(["line", "broken-line", "powers", "table"]),
               help="With --from: the shape of the times; replaces the choice by cross-validation.")  # fmt: skip
 @click.option("--server", "scenario", type=FILE, metavar="YAML",
-              help="With --from: a scenario of the server whose requests were measured.")  # fmt: skip
+              help="With --from, --observe: a scenario of the server whose requests were measured.")  # fmt: skip
 @click.option("--observe", type=FILE, metavar="LOG",
               help="Narrow the interval of the engine of --server with a log of requests.")  # fmt: skip
 @click.option("--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...",
@@ -83,16 +85,22 @@ def calibrate(
 
     `hetsim calibrate nccl FILE` turns output of nccl-tests into the curve of a link.
     """
+    given = [one for one in context.params if context.get_parameter_source(one) is ParameterSource.COMMANDLINE]
     if context.invoked_subcommand is not None:
-        given = [one for one in context.params if context.get_parameter_source(one) is ParameterSource.COMMANDLINE]
         if given:
             raise click.UsageError(f"options must follow {context.invoked_subcommand}, not precede it")
         return
+    from hetsim.model.units import TIME
+
     if (model is not None) + bool(tables) + (observe is not None) != 1:
         raise click.UsageError("give one of --model (measure here), --from (times measured elsewhere) and --observe")
+    if unit is not None and unit not in TIME:
+        raise click.UsageError(f"--unit must be one of {', '.join(TIME)}; got {unit}")
     if observe is not None:
         from hetsim.calibrate import llm_command
 
+        if unused := [one.opts[0] for one in context.command.params if one.name in given and one.name not in OBSERVED]:
+            raise click.UsageError(f"{unused[0]} has no effect with --observe; leave it out")
         target = llm_command.profile_path(out, name or observe.stem, "service", force)
         llm_command.observe(observe, unit, _picked(rows), scenario, target=target, as_json=as_json, quiet=quiet)
         return
@@ -129,10 +137,7 @@ def _from_tables(
     from hetsim.calibrate import tables as read
     from hetsim.calibrate.measure import from_elsewhere
     from hetsim.calibrate.shapes import shaped
-    from hetsim.model.units import TIME
 
-    if unit is not None and unit not in TIME:
-        raise click.UsageError(f"--unit must be one of {', '.join(TIME)}; got {unit}")
     files = [_sized(text) for text in tables]
     target = language.profile_path(out, name or files[0][1].stem, "service", force)
     wanted = None if shape is None else shape.replace("-", " ")
@@ -141,7 +146,7 @@ def _from_tables(
         if any(size is not None or language.kind_of(path) != kind for size, path in files) or (
             kind == "steps" and len(files) > 1
         ):
-            raise click.UsageError("--from must name one profile of steps, or logs, or summaries, of one server")
+            raise click.UsageError("--from must name either one profile of steps, or logs, or summaries of one server")
         if shape is not None and kind != "steps":
             raise click.UsageError("--as is for measured steps; leave it out with logs and summaries of requests")
         if kind != "steps":
@@ -152,12 +157,12 @@ def _from_tables(
             return
     if scenario is not None:
         text = "--server is for logs and summaries of requests of language models"
-        raise click.UsageError(f"{text}; {files[0][1]} lacks the columns of one")
+        raise click.UsageError(f"{text}; {files[0][1]} is neither: it lacks their columns")
     if kind == "steps":
         language.steps(files[0][1], unit, _picked(rows), shape=wanted, target=target, as_json=as_json, quiet=quiet)
         return
     if shape == "powers":
-        raise click.UsageError("--as powers is for the steps of language models")
+        raise click.UsageError("--as powers is for the steps of language models; leave it out")
     if kind == "perf":
         elsewhere = read.perf_analyzer(files)
     elif len(files) > 1 or files[0][0] is not None:

@@ -12,7 +12,6 @@ from hetsim.errors import ScenarioError
 from hetsim.experiment.directory import folder_name
 from hetsim.model.files import write_text, write_whole
 from hetsim.report import terminal
-from hetsim.scenario.file import document
 from hetsim.scenario.file.document import dump
 from hetsim.workload.mapped.picked_columns import PickedColumns
 from hetsim.workload.mapped.propose import form_of
@@ -74,8 +73,9 @@ def logs(
 ) -> None:  # fmt: skip
     """Fit a server to request logs or summaries; write its profile, print its errors."""
     from hetsim.calibrate import server_log
-    from hetsim.calibrate.server_log import Server, entry_of
+    from hetsim.calibrate.server_log import Server, service_of
     from hetsim.calibrate.summaries import SummaryServer
+    from hetsim.silicon import engines
 
     if scenario is None:
         text = "logs and summaries of requests need --server YAML: a scenario with the server's GPUs, memory, batching"
@@ -88,7 +88,9 @@ def logs(
     ]
     fitted = server_log.fit(servers, tell=lambda text: console.note(text, quiet))
     what = ", ".join(map(str, paths))
-    service = {key: value for key, value in entry_of(scenario)["service"].items() if key != "profile"}
+    service = service_of(scenario)
+    if (engine := service.pop("engine", None)) is not None:  # whose place the fitted steps take
+        service = {**engines.defaults(engine), **service}
     given = dict(service.get("step") or {})
     step = _shown(fitted.step)
     if "roofline" in step:
@@ -114,19 +116,19 @@ def observe(
 ) -> None:
     """Narrow the interval of an engine's steps with a log; write it as a profile."""
     from hetsim.calibrate import server_log
-    from hetsim.calibrate.server_log import Server, entry_of
+    from hetsim.calibrate.server_log import Server, service_of
 
     if scenario is None:
         raise click.UsageError("--observe needs --server YAML: a scenario with the server's engine, model and GPU")
     server = Server(scenario, request_log.read(path, unit, where))
     prior, posterior = server_log.observed(server)
     before, after = ([round(one.low, 6), round(one.high, 6)] for one in (prior, posterior))
-    service = {**entry_of(scenario)["service"], **({} if posterior is prior else {"interval": after})}
-    if (included := service.pop("profile", None)) is not None:  # a profile must not include another one
-        service = {**document.read(scenario.parent / included).data["service"], **service}
+    service = {**service_of(scenario), **({} if posterior is prior else {"interval": after})}
     profile = {"service": service, "measured": {"from": str(path), "interval_before": before}}
     lines = [f"before: steps take, {prior}", f"after:  {posterior}"]
     console.result(as_json, lambda: profile, lambda: lines)
+    if not before[0] <= after[1] or not after[0] <= before[1]:
+        console.warnings([f"{path} contradicts the interval before; does {scenario} describe its server?"], quiet)
     write_profile(target, profile, quiet)
 
 

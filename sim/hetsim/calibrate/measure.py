@@ -147,7 +147,7 @@ def _check(found: MeasuredStages) -> None:
     if found.lines["compute"].per_item <= 0 or times[-1] <= times[0]:
         first, last = (f"{1e3 * times[k]:.4g} ms for {sizes[k]}" for k in (0, -1))
         raise CalibrationError(
-            f"compute takes no longer for larger batches ({first}, {last}), so the time per request cannot be found: "
+            f"the compute time does not grow with the batch size ({first}, {last}), so time per request is unknown: "
             "measure larger batches, or repeat more often (--repeats)"
         )
     for name, line in found.lines.items():

@@ -37,13 +37,14 @@ from hetsim.model.files import write_text, write_whole
 from hetsim.model.record import COMPLETED, Record, RunInput
 from hetsim.model.step_times import LinearSteps, StepTimes, scaled
 from hetsim.scenario.file import document
-from hetsim.scenario.scenario import Scenario, load
+from hetsim.scenario.scenario import Scenario, from_document
 from hetsim.scenario.schema.language_model import LanguageModel
 from hetsim.silicon.engines import QUANTILE, Interval, interval
 
 HELD_BACK = 0.3  # share of the requests, those that arrive last, that are not used for fitting
 PARTS = 10  # of a log, whose differences give the standard error of its pace
 REACH = (0.1, 0.5, 1.5)  # logarithms of factors on all steps among which the pace is searched
+DROPPED = ("workload", "horizon", "warmup", "sweep", "replications")  # keys of --server that are not used
 RUN_TO_RUN = 0.02  # relative standard deviation of a server's speed between runs, unless the service has a drift
 
 
@@ -71,10 +72,10 @@ class Server:
         step = written.get("step")
         asked = "profile" in written or (isinstance(step, dict) and "roofline" in step)
         # the scenario itself has a roofline; that of a preset is only an estimate, which a fit replaces
-        self.wants_roofline = service.step.roofline is not None and asked
+        self.wants_roofline = service.step.roofline is not None and service.engine is None and asked
         served = len(self._scenario.build().tasks)
         if served != len(self.log):
-            raise file_error(self.path, f"this server serves only {served:,} of the {len(self.log):,} requests")
+            raise file_error(self.path, f"must serve all {len(self.log):,} requests of the log; it serves {served:,}")
 
     def start(self) -> dict[str, float]:
         """Return the initial values of the search, from the log or from the scenario."""
@@ -164,14 +165,17 @@ class Server:
     def standard_error(self, times: StepTimes, front_end: float) -> float:
         """Return the standard error of `behind`, times t / z for the few parts.
 
-        It is infinite if fewer than PARTS answers have several tokens.
+        Larger if neighboring parts are correlated; infinite if fewer than PARTS answers have several tokens.
         """
         from scipy.special import ndtri, stdtrit
 
         if (self.log.output > 1).sum() < PARTS:
             return math.inf
         parts = self.behind(times, front_end, PARTS)
-        return float(parts.std(ddof=1)) / PARTS**0.5 * float(stdtrit(PARTS - 1, 0.95) / ndtri(0.95))
+        off = parts - parts.mean()
+        alike = float(off[1:] @ off[:-1] / max(off @ off, 1e-300)) + 1 / PARTS  # correlation, without its bias
+        deviation = float(parts.std(ddof=1)) * math.sqrt(1 + 2 * max(0.0, alike))
+        return deviation / PARTS**0.5 * float(stdtrit(PARTS - 1, 0.95) / ndtri(0.95))
 
     @property
     def drift(self) -> float:
@@ -186,7 +190,8 @@ class Server:
         run = self.build()
         delay = self.service.network.request_delay + front_end
         (service,) = run.language
-        service = replace(service, kinds=(replace(service.kinds[0], step=times),), request_delay=delay)
+        steps = times if self.service.drift is None else scaled(times, self.service.drift.mean)
+        service = replace(service, kinds=(replace(service.kinds[0], step=steps),), request_delay=delay)
         record = Simulation(replace(run, language=[service])).run()
         arrival = record.input.tasks.arrival
         first = np.full(len(arrival), math.nan) if record.first_token is None else record.first_token
@@ -195,21 +200,32 @@ class Server:
 
 def entry_of(path: Path) -> dict[str, Any]:
     """Return the workload entry of a server as written; ScenarioError without one."""
-    workload = document.read(path).data.get("workload")
+    read = document.read(path)
+    workload = read.data.get("workload")
     entries = [workload] if isinstance(workload, dict) else workload
     if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):
-        raise file_error(path, "the scenario of --server must have exactly one workload entry")
+        raise ScenarioError(read.problem(("workload",), "--server: the scenario must have exactly one workload entry"))
     service = entries[0].get("service")
     if not isinstance(service, dict) or service.get("kind") != "llm":
-        raise file_error(path, "the workload entry must have service: {kind: llm, ...}")
+        text = "the workload entry must have service: {kind: llm, ...}"
+        raise ScenarioError(read.problem(("workload", 0, "service"), text))
     return entries[0]
+
+
+def service_of(path: Path) -> dict[str, Any]:
+    """Return the keys of a server's service, with those of its profile."""
+    service = dict(entry_of(path)["service"])
+    if (included := service.pop("profile", None)) is not None:  # a profile must not include another one
+        service = {**document.read(path.parent / included).data["service"], **service}
+    return service
 
 
 def _with_requests(path: Path, demand: dict[str, Any]) -> Scenario:
     entry = {key: value for key, value in entry_of(path).items() if key in ("name", "service")} | demand
-    dropped = ("workload", "horizon", "warmup", "sweep", "replications")
-    kept = {key: value for key, value in document.read(path).data.items() if key not in dropped}
-    return load({**kept, "workload": [entry]}, base=path.parent)
+    read = document.read(path)
+    workload = entry if isinstance(read.data["workload"], dict) else [entry]  # in both forms the lines are known
+    read.data = {key: value for key, value in read.data.items() if key not in DROPPED} | {"workload": workload}
+    return from_document(read, path.parent)
 
 
 TRIALS = 300
@@ -344,7 +360,8 @@ def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float
     """
     weights = np.array([one.load for one in servers]) / sum(one.load for one in servers)
     errors = weights * [one.standard_error(fitted.times, fitted.front_end) for one in servers]
-    runs = 0.0 if servers[0].service.drift is not None else RUN_TO_RUN * (1 + 1 / len(servers)) ** 0.5
+    another = servers[0].service.drift is None  # otherwise `drift` draws the factor of another run
+    runs = servers[0].drift * float(another + weights @ weights) ** 0.5
     return math.hypot(*errors, float(weights @ np.square(late)) ** 0.5, runs)
 
 
@@ -373,9 +390,10 @@ def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, flo
 
 def observed(server: Server) -> tuple[Interval, Interval]:
     """Return the interval of steps before and after a log (Bayes)."""
-    service = server.service
+    service, within = server.service, server.drift
     if service.interval is not None:
         prior = Interval(*service.interval)
+        within = 0.0 if service.drift is not None else within  # otherwise the interval is that of another run
     elif service.engine is None or service.figures is None:
         text = "names no engine, whose interval a log could narrow; give engine: vllm-0.15, say, or fit it with --from"
         raise file_error(server.path, text)
@@ -383,7 +401,7 @@ def observed(server: Server) -> tuple[Interval, Interval]:
         tokens = float((server.log.prompt + server.log.output).mean())
         prior = interval(*service.figures, service.engine, (tokens, service.max_sequences))
     factor, error = pace(server, service.times, service.delay)
-    return prior, prior.updated(factor, error, server.drift, again=service.drift is None)
+    return prior, prior.updated(factor, error, server.drift, within=within, again=service.drift is None)
 
 
 def _paced(search: _Search, reading: Reading) -> _Found:

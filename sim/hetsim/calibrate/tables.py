@@ -85,7 +85,7 @@ def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
             if (before := measured.get(of_size)) is None or at < before.load:
                 measured[of_size] = _Measured(at, _stages(path, line, row), path, load == LOADS[0] and at > 1)
             elif at == before.load and before.path != path:
-                raise file_error(path, f"batches of {of_size} are measured in {before.path} too", line)
+                raise file_error(path, f"batches of {of_size} are also in {before.path}; give each size once", line)
     if not measured:
         raise file_error(files[0][1], "the table has no rows")
     stages, left_out = _by_stage(measured)
@@ -150,7 +150,7 @@ def _size(path: Path, line: int, row: dict[str, Any], given: int | None) -> int:
     if batch_size % 1 or not 1 <= batch_size <= picked_columns.MAX_SIZE:
         raise file_error(path, f"column {name} must be a whole number from 1; got {batch_size:g}", line)
     if given is not None and given != batch_size:
-        raise file_error(path, f"column {name} says {batch_size:g}, but --from {given}={path}", line)
+        raise file_error(path, f"column {name} says {batch_size:g}, but --from says {given}; leave {given}= out", line)
     return int(batch_size)
 
 

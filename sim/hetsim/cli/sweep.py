@@ -58,7 +58,7 @@ def sweep(
     from hetsim.experiment.sweep import estimate_sweep, plan_sweep, sweep_plan
 
     if by_replication and not as_json:
-        raise UsageError("--by-replication needs --json; with --out the replications are a Parquet file")
+        raise UsageError("--by-replication needs --json; --out always writes the values of all replications (Parquet)")
     plan = plan_sweep(
         scenario, over_given(over), points=None if points is None else read_points(points), sample=sample, n=n,
         policies=list(policies) or None, sample_seed=sample_seed, metrics=metrics, keep=keep, **options,
@@ -167,6 +167,6 @@ def merge(sources: tuple[Path, ...], into: Path, quiet: bool) -> None:
     from hetsim.experiment.store import merge_stores
 
     merged = merge_stores(sources, into)
-    said = "is damaged: its intact runs were copied, the others left out"
+    said = "is damaged: its intact runs were copied, and the others were left out"
     console.warnings((f"{path} {said}" for path in merged.damaged), quiet)
     console.lines([merged.sentence])

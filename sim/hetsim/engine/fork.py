@@ -419,8 +419,7 @@ class Copier:
         if issubclass(kind, tuple):
             return self._tuple
         if issubclass(kind, simpy.Event | GeneratorType):
-            raise UsageError("a process of SimPy runs beside the simulation, and a running function cannot be copied: "
-                             "this run cannot be forked")  # fmt: skip
+            raise UsageError("a run with a process of SimPy cannot be forked: a running generator cannot be copied")
         return self._fielded(kind)
 
     def _fielded(self, kind: type) -> Callable[[Any], Any]:

@@ -76,8 +76,7 @@ def imagine(
     state = original.state
     run = state.input
     if run.language:
-        raise UsageError("no policy knows the lengths of answers of language models: such a run has no forks "
-                         "for policies")  # fmt: skip
+        raise UsageError("a policy cannot fork a run with language models: it does not know the lengths of answers")
     if not isinstance(scheduler, Scheduler):
         made = f"; make one: {scheduler.__name__}(...)" if isinstance(scheduler, type) else ""
         raise UsageError(f"scheduler must be a scheduler such as ListScheduler(order=...); got {scheduler!r}{made}")
@@ -94,7 +93,7 @@ def imagine(
     if len(ratios) or expected is not None:
         parts = np.ones(len(tasks)) if expected is None else np.asarray(expected(tasks), dtype=float)
         if parts.shape != (len(tasks),):
-            raise UsageError(f"expected must return a part for each of {len(tasks)} tasks; got {parts.shape}")
+            raise UsageError(f"expected must return one number for each of {len(tasks)} tasks; got shape {parts.shape}")
         drawn = _Drawn(ratios if len(ratios) else [1.0], parts, seed)
         tasks = replace(tasks, time=tasks.estimate * drawn.factors[:, None])  # the true times of the fork
     copier = Copier({id(run.tasks): tasks, id(state.sources.progress): None, id(original.checker): None})

@@ -132,8 +132,8 @@ class Parts:
         state = self.state
         run, scheduler = state.input, state.scheduler
         if scheduler.looks_ahead and run.language:
-            what = f"{run.policy} simulates the run ahead on estimates, but the answers of language models "
-            text = what + "have lengths that no policy knows; choose another policy"
+            what = f"{run.policy} simulates the future of the run, but no policy knows the lengths of answers of "
+            text = what + "language models; choose another policy"
             raise ScenarioError(Problem(text, key="policy.scheduler"))
         if type(scheduler).prepare is not Scheduler.prepare:
             if self.serving.sets:

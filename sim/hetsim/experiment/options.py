@@ -114,9 +114,9 @@ class StudyOptions:
                     bounds = f"from {low} to {high:,}" if high < math.inf else f"of at least {low}"
                     raise UsageError(f"{one.name} must be a whole number {bounds}; got {value!r}")
         if self.dask is not None and (self.executor is not None or self.workers not in (None, 1)):
-            raise UsageError("with dask, workers and executor must be left out: the Dask cluster has workers")
+            raise UsageError("with dask, workers and executor must be left out: the Dask cluster has its own workers")
         if self.cache is not None and self.exchange is not None:
-            raise UsageError("exchange and cache exclude each other: cached runs are not run, so they send no messages")
+            raise UsageError("exchange and cache exclude each other: cached runs are not repeated and send nothing")
         if self.audit:
             watch_opens("audit")  # until the study ends
 

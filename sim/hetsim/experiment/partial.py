@@ -37,8 +37,8 @@ def planned_again(folder: Path) -> SweepPlan:
         if plan.checked.runs.hex() == about["rows"] and not plan.pilots:
             return plan
     raise UsageError(
-        f"the points of the sweep in {folder} can be shown only after its end: its files do not have all inputs "
-        "(policies of single points, or given in Python; an input that changed since; a warm-up found from pilots)"
+        f"the sweep in {folder} can be shown only when it is finished, as its files do not define all runs: it has "
+        "policies of single points or in Python, an input that has changed since, or a warm-up found from pilot runs"
     )
 
 

@@ -88,7 +88,7 @@ def replicate(
     replications = run_cases([Case(loaded, seed=study_options.seed)], study_options, kept, keep, several=True)[0]
     assert isinstance(replications, Replications)
     if study_options.replications is None and len(replications) < 2:
-        replications.warnings.append("one replication gives no intervals: give replications=10, or use hetsim.run")
+        replications.warnings.append("one replication gives no confidence interval: use replications=10, or hetsim.run")
     return replications
 
 

@@ -152,8 +152,8 @@ class Store:
 
     def tell(self) -> None:
         if self.damaged:
-            said = f"files of finished runs that are damaged: {len(self.damaged):,}, such as {self.damaged[0]}"
-            warnings.warn(f"{said}; the lost runs were made again", DamageWarning, stacklevel=3)
+            said = f"damaged files of finished runs: {len(self.damaged):,}, such as {self.damaged[0]}"
+            warnings.warn(f"{said}; the lost runs were simulated again", DamageWarning, stacklevel=3)
 
 
 class _StoredFiles:

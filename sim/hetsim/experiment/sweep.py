@@ -481,7 +481,7 @@ def plan_sweep(
         up_to = "" if amount.precision is None else "up to "
         raise UsageError(
             f"{len(given):,} rows × {up_to}{amount.maximum:,} replications are {len(given) * amount.maximum:,} runs, "
-            f"more than the {MAX_RUNS:,} that a sweep takes"
+            f"but a sweep must have at most {MAX_RUNS:,}"
         )
     kept = tuple(dict.fromkeys([*names, *figures, *([] if amount.precision is None else [amount.metric])]))
     check = study_options.check

@@ -126,7 +126,7 @@ def _list(entries: list[Entry], as_json: bool) -> None:
         figures = int(table["paper"].notna().sum())
         lines.append([entry.name, f"{figures:,}", outcomes.sentence(table).partition(";")[0], _time(outcome.seconds)])
     console.lines(terminal.table(lines, right=(1, 3)), VERDICTS)
-    console.note("hetsim gallery NAME runs one; --short its short case; --recorded shows what came out last time")
+    console.note("hetsim gallery NAME runs an entry, with --short only short cases; --recorded shows recorded results")
 
 
 def _time(seconds: float) -> str:

@@ -161,7 +161,7 @@ class Entry:
     ) -> dict[str, dict[str, str]]:
         if axis.table is None:
             if found is None:
-                raise self.problem(key, f'the figures of table {table.name} have no column "{name}", and no table')
+                raise self.problem(key, f'the figures of {table.name} lack the column "{name}"; add it, or give table')
             return {value: {name: value} for value in found}
         rows = self._rows(axis, name, (*key, "table"))
         if found is None:
@@ -179,7 +179,7 @@ class Entry:
                 raise self.problem(key, f'{axis.table} has no column "{column}"')
             frame = frame[frame[column] == str(wanted)]
         if not len(frame):
-            raise self.problem(key, f"{axis.table} has no row that matches")
+            raise self.problem(key, f"{axis.table} has no row that matches `where`")
         column = name if name in frame else frame.columns[0]
         return {str(row[column]): {str(k): str(v) for k, v in row.items()} for row in frame.to_dict("records")}
 
@@ -225,7 +225,7 @@ class Entry:
                       for axis, values in table.short.items() if isinstance(values, list)}  # fmt: skip
             for axis in chosen:
                 if axis not in table.axes:
-                    raise self.problem(("tables", number, "short", axis), f"table {table.name} has no such axis")
+                    raise self.problem(("tables", number, "short", axis), f'table {table.name} has no axis "{axis}"')
             count = table.short.get("replications")
             for case in self.cases_of(number, table, chosen):
                 yield case, count if isinstance(count, int) else None
@@ -272,10 +272,10 @@ class Entry:
 
         if table.seeds is None and table.tolerance.deviations is not None:
             raise self.problem(
-                ("tables", number, "tolerance"), "deviations are over the authors' seeds; name the column of seeds"
+                ("tables", number, "tolerance"), "deviations are over the authors' seeds; give seeds, their column"
             )
         if not (cases := list(self.cases_of(number, table))):
-            raise self.problem(("tables", number), f"table {table.name} has no case")
+            raise self.problem(("tables", number), f"table {table.name} has no case to run; give each axis a value")
         scenario = load(cases[0].source)
         proposed = [long_form(scenario.raw.get("policy")), *map(long_form, _proposals(scenario.raw))]
         for case in cases:

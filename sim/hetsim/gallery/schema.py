@@ -45,7 +45,7 @@ class Axis(Model):
         if (self.values is None) == (self.each is None):
             raise ValueError("give either values (the changes of each value) or each (a pattern for all)")
         if self.table is not None and self.each is None:
-            raise KeyProblem("table", "rows needs each: the changes of a row")
+            raise KeyProblem("table", "table needs the key each: the changes that each row makes")
 
 
 class FigureValue(Model):
@@ -67,7 +67,7 @@ class FigureValue(Model):
         if (self.start is None) != (self.to is None):
             raise ValueError("a window must have both from and to")
         if self.start is not None and self.to is not None and self.to <= self.start:
-            raise ValueError("the window from..to is empty")
+            raise ValueError("the window must end after it begins: to must be above from")
 
 
 class Tolerance(Model):

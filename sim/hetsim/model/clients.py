@@ -131,7 +131,7 @@ class Clients:
         if self.count is not None and self.count > MAX_CLIENTS:
             raise KeyProblem("count", f"count must be at most {MAX_CLIENTS:,} clients; got {self.count:,}")
         if self.count is not None and (self.retry is None or self.retry.budget is None):
-            raise KeyProblem("count", "count has no effect without retry.budget, by which clients differ; leave it out")
+            raise KeyProblem("count", "count has an effect only with retry.budget, which each client has; leave it out")
 
     @property
     def copies(self) -> int:

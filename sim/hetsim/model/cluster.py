@@ -442,7 +442,7 @@ class Cluster:
         for kind in types:
             first = self.types.setdefault(kind.name, kind)
             if first != kind:
-                raise ValueError(f'device type "{kind.name}" is described in two ways')
+                raise ValueError(f'device type "{kind.name}" has two different descriptions; give one another name')
         cpu = self._device(f"{name}/cpu", spec.cpu_type, index, local=-1, spec=spec)
         accelerators: list[Device] = []
         for kind, count in spec.accelerators:
@@ -451,7 +451,7 @@ class Cluster:
                 accelerators.append(self._device(f"{name}/g{local}", kind, index, local=local, spec=spec))
         cores = spec.cpus - spec.drivers
         if cores < 0:
-            raise ValueError(f"node {name} must have at most {spec.cpus} driver cores, its cores; got {spec.drivers}")
+            raise ValueError(f"node {name} needs a core for each of {spec.drivers} driver cores; it has {spec.cpus}")
         self.nodes.append(
             Node(index, name, cores, memory=spec.memory, cpu=cpu, accelerators=tuple(accelerators), spec=spec)
         )

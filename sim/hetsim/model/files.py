@@ -300,8 +300,8 @@ class _Limited(io.RawIOBase):
         if self._left < 0:
             limit, size = limit_of(self._size) / 1e6, self._size / 1e6
             raise self._problem(
-                f"decompresses to more than {limit:,.0f} MB, the maximum read of a compressed file of {size:,.3g} "
-                "MB; if this size is right, decompress the file first"
+                f"decompresses to more than {limit:,.0f} MB, too much for a compressed file of {size:,.3g} MB; "
+                "if this size is right, decompress the file first"
             )
         return count
 

@@ -230,10 +230,13 @@ class Record:
             return column
         since, until = STAGE_SPANS[name]
         seconds = np.nan_to_num(self.launches[until] - self.launches[since])
-        seconds[self.launches["outcome"] != LAUNCH_COMPLETED] = 0.0
-        by_number = np.zeros(int(self.launches["launch"].max(initial=0)) + 1)
-        by_number[self.launches["launch"]] = seconds
-        return np.where(self.batch < 0, 0.0, by_number[np.maximum(self.batch, 0)])
+        numbers = self.launches["launch"]
+        ended = (self.launches["outcome"] == LAUNCH_COMPLETED) & (numbers >= 0)  # -1: a task that only computed
+        by_number = np.zeros(int(numbers.max(initial=0)) + 1)
+        by_number[numbers[ended]] = seconds[ended]
+        plain = (self.status == COMPLETED) & (self.place >= 0) & (name == "compute")
+        alone = np.where(plain, self.finish - self.start, 0.0)
+        return np.where(self.batch < 0, alone, by_number[np.maximum(self.batch, 0)])
 
 
 UP, ASLEEP, WAKING, DOWN = "up", "asleep", "waking", "down"

@@ -176,7 +176,7 @@ def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
         groups.append(EqualDevices(name, **values))
     devices = sum(one.count for one in groups)
     if devices > MAX_UNLIKE:
-        raise click.UsageError(f"--device must give at most {MAX_UNLIKE} devices in all; got {devices}: join some")
+        raise click.UsageError(f"--device must give at most {MAX_UNLIKE} devices in all; got {devices}")
     return groups
 
 

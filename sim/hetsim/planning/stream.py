@@ -53,7 +53,7 @@ def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.nd
     tries = 1 if entry.clients is None else entry.clients.attempts
     rows = len(arrival) * spec.items * sum(tries ** (k + 1) for k in range(len(stages)))
     if rows > MAX_TASKS:
-        raise context.fail(where, f"a stream must have at most {MAX_TASKS:,} tasks; got {rows:.3g} stages of items")
+        raise context.fail(where, f"a stream must have at most {MAX_TASKS:,} tasks (items × stages); got {rows:.3g}")
     by_name = {one.group.name: one for one in places}
     used: dict[str, int] = {}
     shapes, seconds = [], []
@@ -218,7 +218,7 @@ def _places(spec: PipelineSpec, cuts: Cuts, where: Path_, context: Context) -> l
     timed = [one for one in types if general or one.name in measured]
     missing = [one.name for one in types if one not in timed]
     if missing and (spec.devices is not None or not timed):
-        columns = f"there are columns for {', '.join(sorted(measured))}"
+        columns = f"it has columns for {', '.join(sorted(measured))}"
         raise context.fail((*where, "profile"), f"the profile has no times for {' and '.join(missing)}; {columns}")
     places = [place for one in timed for place in _groups(one, one.name in measured, context.cluster)]
     if not places:

@@ -128,7 +128,7 @@ def _widths(entry: Demand, gpus: Sequence[int] | None) -> list[tuple[int, int]]:
         return [(nodes, each) for nodes in entry.training.widths or [entry.used("nodes")]]
     wrong = [number for number in gpus if number > each and number % each]
     if wrong:
-        raise UsageError(f"the number of GPUs must be a multiple of {each}, those of each node; got {wrong[0]}")
+        raise UsageError(f"the number of GPUs must be a multiple of {each}, the GPUs of one node; got {wrong[0]}")
     return [(max(1, number // each), min(number, each)) for number in dict.fromkeys(gpus)]
 
 
@@ -206,7 +206,7 @@ def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
 
 
 def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | None:
-    """Return a function from a phase to its seconds between racks; None for one rack."""
+    """Return a function that times a phase, with rack links; None for only one rack."""
     if len({node.spec.rack for node in nodes}) == 1:
         return None
     devices = [node.cpu for node in nodes]

@@ -101,7 +101,7 @@ def groups(table: pd.DataFrame, metrics: Iterable[str] | None = None) -> Picture
     Raises: UsageError: the table has no groups.
     """
     if "policy" not in table.index.names or table.empty:
-        raise UsageError("the table must be one of Comparison.by with two or more groups")
+        raise UsageError("the table must be a result of Comparison.by with two or more groups")
     usual = [name for name in in_set("group_rows") if name.endswith("_mean") and name in table]
     chosen = usual if metrics is None else list(metrics)
     names = list(dict.fromkeys(table.index.get_level_values(0)))

@@ -100,7 +100,7 @@ def _rows(sweep: Sweep, metric: str, where: Any, columns: tuple[str, str]) -> pd
     frame = rows_where(sweep, frame, where)
     if frame.duplicated(list(columns)).any():
         free = [name for name in [*sweep.keys, "policy"] if name not in columns and frame[name].nunique() > 1]
-        more = f': fix {", ".join(free)} with where={{"{free[0]}": ...}}' if free else ""
+        more = f': choose {", ".join(free)} with where={{"{free[0]}": ...}}' if free else ""
         raise UsageError(f"several rows have the same value of {' and '.join(columns)}{more}")
     return frame
 

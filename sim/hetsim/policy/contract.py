@@ -189,7 +189,7 @@ class Defer:
 
 
 def _no_engine(_: Any) -> Any:
-    raise UsageError("this planning problem has no engine, so nothing can be simulated")
+    raise UsageError("this planning problem was not made by a run, so nothing can be simulated")
 
 
 # What policies are ----------------------------------------------------------------------------------------

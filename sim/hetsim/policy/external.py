@@ -52,7 +52,7 @@ class ExternalProgram:
         if command is not None and not (words and shutil.which(words[0])):
             raise UsageError(f'external: there is no program "{"".join(words[:1])}" that can be run')
         if any(ENDPOINT in word for word in words) and find_spec("zmq") is None:
-            raise UsageError(f'external: {ENDPOINT} in a command is for ZeroMQ; pip install "hetsim[zmq]"')
+            raise UsageError(f'external: {ENDPOINT} in a command needs ZeroMQ: pip install "hetsim[zmq]"')
         return None if command is folder is None else cls(words, None if folder is None else str(folder))
 
     def inputs(self, unknown: str) -> dict[str, str]:

@@ -72,7 +72,7 @@ class PlannedScheduler(Scheduler):
         self.follow(plan, problem.tasks, problem.cluster)
 
     def follow(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
-        """Start to follow this plan, which must have no problems."""
+        """Start to follow a plan, which must be valid (`Plan.problems` returns nothing)."""
         self.made = plan
         self._steps = plan.steps
         self._placements = [placement_of(step, tasks, cluster) for step in plan.steps]

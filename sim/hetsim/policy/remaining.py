@@ -286,13 +286,12 @@ def rows_of(tasks: Tasks, rows: Sequence[int] | np.ndarray, arrival: np.ndarray 
 
 
 def _not_in_mid_run(_: Any) -> Any:
-    raise UsageError("a planning problem within a run cannot be simulated")
+    raise UsageError("a plan made during a run cannot be simulated here")
 
 
 def _not_with_foresight(_: Any) -> Any:
-    raise UsageError("with foresight no plan can be simulated: a fork of the run has no future tasks "
-                     "out")  # fmt: skip
+    raise UsageError("with foresight no plan can be simulated: a fork of the run has no tasks that arrive later")
 
 
 def _not_rehearsed(_: Any) -> Any:
-    raise UsageError("its scheduler must plan a whole run from the start")
+    raise UsageError("it must simulate a scheduler (`rehearse`), which is possible only before the run")

@@ -8,7 +8,7 @@ from hetsim.queueing.facts import Customers, Facts, Law, Match, PredictedRow, Un
 from hetsim.results.declared import RESPONSE_MEAN, WAIT_MEAN
 from hetsim.theory.prediction import Prediction
 
-SMALL = "the exact chain is small enough"
+SMALL = "the exact Markov chain is small enough to solve"
 WAIT_P95, QUEUE_LENGTH, JOBS_IN_SYSTEM = "wait_p95", "queue_length_mean", "jobs_in_system_mean"
 
 

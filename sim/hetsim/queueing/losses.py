@@ -80,7 +80,7 @@ def tries_again(facts: Facts, model: str) -> Match:
                   f"a share of {between:.2g} of the calls", soft=True, error=between)  # fmt: skip
     in_vain = retries_in_vain(facts.rate, law.mean, servers, retry_mean=mean, times=times, patience_mean=patience)
     require(facts.suppose("at most one call in a million runs out of retries", in_vain < MAX_IN_VAIN,
-                          f"{key}.times", f"{times}, too few for a share of {in_vain:.2g} of the calls"))  # fmt: skip
+                          f"{key}.times", f"{times} retries are too few for {in_vain:.2g} of the calls"))  # fmt: skip
     attempts = 1 / (1 - prediction.loss) if patience else 1 + prediction.wait_mean / mean
     own = {QUEUE_LENGTH: prediction.queue_length_mean, JOBS_IN_SYSTEM: prediction.jobs_in_system_mean}
     rows = {"attempts_per_call": attempts, facts.busy_metric: facts.busy_share(load),

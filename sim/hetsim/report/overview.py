@@ -449,7 +449,7 @@ def _notes(comparison: Comparison) -> list[str]:
         fewer = [f"{runs[policy]:g} under {policy}" for policy in table.index if runs[policy] < runs.max()]
         if fewer:
             name = terminal.metric_name(metric)
-            notes.append(f"{name}: defined in fewer runs than {runs.max():g}: in {', '.join(fewer)}")
+            notes.append(f"{name}: of {runs.max():g} runs, defined only in {', '.join(fewer)}")
     means = table[[(metric, "mean") for metric in comparison.metrics]].to_numpy(dtype=float)
     return notes + ([INFINITE] if np.isinf(means).any() else [])
 

@@ -46,7 +46,7 @@ def load_input(folder: Path) -> RunInput:
     document = read_json(folder / OBJECTS)
     version = document.get("version", 0)
     if type(version) is not int or not 0 <= version <= VERSION:
-        text = f"it has version {shown(version)}; this hetsim reads 0 to {VERSION} (run.json: the writer's hetsim)"
+        text = f"it has version {shown(version)}; this hetsim reads 0 to {VERSION}; run.json states its hetsim version"
         raise UsageError(f"{folder / OBJECTS} cannot be read: {text}")
     check_parquet(folder / ARRAYS)
     rows = pq.read_table(folder / ARRAYS).to_pylist()

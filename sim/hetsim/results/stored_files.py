@@ -63,7 +63,7 @@ def parse_json(path: Path, text: bytes) -> Any:
     """Parse the contents of a JSON file; ValueError or DamagedFile."""
     values = text.count(b",") + text.count(b"[") + text.count(b"{")
     if values > max(FREE_VALUES, len(text) // VALUE):
-        raise DamagedFile(path, f"it has {values:,} values in {len(text):,} bytes")
+        raise DamagedFile(path, f"it has {values:,} values in only {len(text):,} bytes")
     try:
         return json.loads(text)
     except RecursionError:
@@ -98,8 +98,8 @@ def reading_stored(*folders: str | Path) -> Iterator[None]:
             raise
         where, reason = " or ".join(map(str, folders)), " ".join(str(error).split())
         raise UsageError(
-            f"what is stored in {where} cannot be used ({type(error).__name__}: {reason or 'no message'}); it is not "
-            "as hetsim writes it, or this is a defect of hetsim: then please report it"
+            f"the files in {where} cannot be used ({type(error).__name__}: {reason or 'no message'}); either they were "
+            "changed after hetsim wrote them, or hetsim has a defect, which you can report"
         ) from error
 
 
@@ -120,9 +120,9 @@ def check_parquet(path: Path) -> None:
     with pq.ParquetFile(path) as file:
         about = file.metadata
         if about.num_columns > MAX_COLUMNS:
-            raise DamagedFile(path, f"it has {about.num_columns:,} columns")
+            raise DamagedFile(path, f"it has {about.num_columns:,} columns, more than {MAX_COLUMNS:,}")
         if about.num_rows > max(FREE_ROWS, 4 * size):
-            raise DamagedFile(path, f"it has {about.num_rows:,} rows in {size:,} bytes")
+            raise DamagedFile(path, f"it states {about.num_rows:,} rows in only {size:,} bytes")
         for number, column in enumerate(about.schema):
             chunks = [about.row_group(group).column(number) for group in range(about.num_row_groups)]
             stored = sum(chunk.total_uncompressed_size for chunk in chunks)
@@ -218,9 +218,9 @@ def check_names(mark: Path, names: Collection[Any]) -> None:
         if not parts or name != "/".join(parts) or {"..", "/"} & set(parts) or set("\\:\0") & set(name):
             raise DamagedFile(mark, f"it names the file {shown(name)}, which cannot be in its folder")
         if any("/".join(parts[:depth]) in names for depth in range(1, len(parts))):
-            raise DamagedFile(mark, f"it names the file {shown(name)}, and a part of that as a file too")
+            raise DamagedFile(mark, f"it names the file {shown(name)}, and one of its folders as a file too")
         if not Path(os.path.realpath(mark.parent / name)).is_relative_to(folder):
-            raise DamagedFile(mark, f"the file {shown(name)} that it names is a link out of its folder")
+            raise DamagedFile(mark, f"it names the file {shown(name)}, which is a link out of the folder")
 
 
 def verify(path: Path, digest: str | None) -> Path:

@@ -57,12 +57,12 @@ def size(
 ) -> None:  # fmt: skip
     """Find the smallest cluster, or the cheapest combination, that meets targets.
 
-    With one key without values, a whole number such as the number of nodes, its minimum is found by bisection, which
-    assumes that more is never worse. With several numbers, policies or targets, the cheapest combination that meets all
-    targets is found; each combination is tested separately, without any assumption.
+    If one key is given without values (a whole number, such as the number of nodes), its smallest value that meets the
+    target is found by bisection, which assumes that more is never worse. With several keys, policies or targets, or
+    with values, the cheapest combination that meets all targets is found; each one is tested, without any assumption.
 
     Targets apply to the estimate from all replications, not to single ones. A size at which some task can never fit
-    misses the target, and the reason is stated. Exit code 4 if no candidate is shown to meet them.
+    misses the target, and the reason is stated. Exit code 4 if no candidate is shown to meet all targets.
     """
     from hetsim.search.size import size as search
 

@@ -275,7 +275,7 @@ def _known(objective: str, prices: list[float], given: Sequence[PointRow]) -> li
         return [float(sum(row.values.values())) for row in given]
     metric(objective)
     if not has_direction(objective):
-        raise UsageError(f"{metric_name(objective)} has no better direction: minimize another metric")
+        raise UsageError(f"{metric_name(objective)}: neither more nor less is always better; minimize another metric")
     return []
 
 

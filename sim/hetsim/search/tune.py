@@ -244,7 +244,7 @@ def tune(
     """
     known(metric)
     if not has_direction(metric):
-        raise UsageError(f"{metric} has no better direction: choose another metric")
+        raise UsageError(f"{metric}: neither more nor less is always better; choose another metric")
     if first < 2 or final < 3:
         raise UsageError(f"first must be at least 2 and final at least 3 replications; got {first} and {final}")
     if not 0 < confidence < 1:

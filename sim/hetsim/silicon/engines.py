@@ -125,16 +125,16 @@ class Interval:
         """Draw a lognormal factor for all steps; 90 % of such factors are in the interval."""
         return math.exp(generator.normal(*self.normal))
 
-    def updated(self, factor: float, error: float, drift: float, again: bool) -> "Interval":
+    def updated(self, factor: float, error: float, drift: float, within: float, again: bool) -> "Interval":
         """Return the posterior of the factor, after one run was measured (Bayes).
 
-        factor: its measured logarithm, with the standard error `error`.
-        drift: relative standard deviation between runs; the bounds are those of another run if `again`.
+        factor: its measured logarithm, with the standard error `error`.  The bounds are of another run if `again`.
+        drift: relative standard deviation between runs; `within`: the part of it that this interval includes.
         """
         if math.isinf(error):
             return self
         prior, spread = self.normal
-        own, run = max(spread**2 - drift**2, spread**2 / 4), error**2 + drift**2
+        own, run = max(spread**2 - within**2, spread**2 / 4), error**2 + drift**2
         middle = (prior * run + factor * own) / (run + own)
         half = QUANTILE * math.sqrt(own * run / (run + own) + again * drift**2)
         return Interval(math.exp(middle - half), math.exp(middle + half))
@@ -186,7 +186,7 @@ def _support(architecture: Architecture, peak: Peak, gpus: int, text: str) -> tu
     try:
         architecture.check_parts(gpus)
         if peak.memory is not None and architecture.bytes >= peak.memory * gpus:
-            raise ValueError(f"{architecture.bytes / 1e9:.4g} GB of weights do not fit into their memory")
+            raise ValueError(f"{architecture.bytes / 1e9:.4g} GB of weights do not fit into the memory of the GPUs")
         steps_of(architecture, peak, gpus, text)
     except ValueError as reason:
         return "none", str(reason).partition(";")[0]

@@ -318,7 +318,7 @@ class Builder:
             raise NotMeasured(f"experts in {' or '.join(formats)} were not measured with {self.engine} on {self.gpu}")
         distance, key = min(near)
         if distance > 4.0:
-            raise NotMeasured(f"experts like these were not measured with {self.engine} on {self.gpu}")
+            raise NotMeasured(f"similar experts were not measured with {self.engine} on {self.gpu}")
         scale = math.prod(shape[:2]) / math.prod(key[4][:2])
         scale *= math.prod(key[4][4:]) / math.prod(self.divided.experts)
         if distance:

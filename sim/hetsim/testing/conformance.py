@@ -330,7 +330,7 @@ class WatchedScheduler(Relay):
     def schedule(self, view: View) -> Iterator[Decision]:
         self._rounds += 1
         if self._rounds > ROUND_LIMIT:
-            raise RuntimeError(f"after {ROUND_LIMIT:,} rounds tasks have still not ended; stops may undo all progress")
+            raise RuntimeError(f"after {ROUND_LIMIT:,} rounds tasks have not ended; preemptions may undo all progress")
         decisions = iter(self.inner.schedule(view))
         while True:
             with self._untouched("schedule"):

@@ -51,7 +51,7 @@ def multiserver_jobs(servers: int, classes: Sequence[tuple[float, float, int]]) 
     shares = rates / rates.sum()
 
     def started(running: tuple[int, ...], head: int) -> dict[tuple[tuple[int, ...], int], float]:
-        """Return the states in which the next gang does not fit, with probabilities."""
+        """Start gangs until one does not fit; return the end states with probabilities."""
         ends: dict[tuple[tuple[int, ...], int], float] = {}
         open_states = {(running, head): 1.0}
         while open_states:
@@ -164,7 +164,7 @@ def _between_tries(
         else:
             up[-1, -1] = rate
         if longest * room * (room / 40 if patience_mean else 1) > MAX_RETRYING:
-            raise UsageError(f"{name}: too many calls are between tries to compute; use shorter retry times")
+            raise UsageError(f"{name}: the calls between two tries are too many to compute; use a shorter retry_mean")
         levels = [Level(up, within, number * succeeds) for number in range(longest)]
         levels.append(Level(np.zeros_like(up), within, longest * succeeds))
         chances, _ = _solved(levels, levels[-1])

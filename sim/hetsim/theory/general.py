@@ -229,7 +229,7 @@ def gim1(
     while low > 1e-14 and gap(low) > 0:
         low /= 2
     if gap(low) > 0 or gap_complement(0.0) != 0:
-        raise UsageError(f"{name}: no root; gap_complement(s) must be E[1 - exp(-s gap)] of gaps with mean 1 / rate")
+        raise UsageError(f"{name}: gap_complement(s) must be E[1 - exp(-s gap)] for arrival gaps of mean 1 / rate")
     free = float(brentq(gap, low, high, xtol=1e-30, rtol=1e-15)) if gap(high) > 0 else high
     busy = 1 - free
     drain = free / service_mean

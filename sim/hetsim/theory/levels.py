@@ -66,7 +66,7 @@ def phase_type(start: Sequence[float], onward: Sequence[Sequence[float]], ends: 
     first, moves, exits = (np.array(one, dtype=float) for one in (start, onward, ends))
     size = len(first)
     if moves.shape != (size, size) or exits.shape != (size,) or not size:
-        raise UsageError(f"phases: for {size} in start, onward needs {size} rows of {size} rates, and ending {size}")
+        raise UsageError(f"phases: {size} phases need a {size} x {size} matrix `onward` and {size} values of `ends`")
     if not all(np.isfinite(one).all() and (one >= 0).all() for one in (first, moves, exits)) or moves.diagonal().any():
         raise UsageError("phases: probabilities and rates must be at least 0, and the diagonal of onward must be 0")
     if not math.isclose(first.sum(), 1.0, rel_tol=1e-9):
@@ -76,7 +76,7 @@ def phase_type(start: Sequence[float], onward: Sequence[Sequence[float]], ends: 
         reaches = reaches | ((moves > 0) & reaches).any(axis=1)
     if not reaches.all():
         phase = int(np.argmin(reaches)) + 1
-        raise UsageError(f"phases: phase {phase} cannot reach an end; give it, or a phase after it, a rate of ending")
+        raise UsageError(f"phases: phase {phase} cannot reach the end; give it, or a phase after it, a rate in ends")
     return PhaseType(first, moves, exits)
 
 
@@ -114,7 +114,7 @@ def mmpp_mc(
     arrive, switch, servers = np.array(rates, dtype=float), np.array(switching, dtype=float), int(servers)
     not_negative(**{f"rate_{number + 1}": float(one) for number, one in enumerate(arrive)})
     if switch.shape != (len(arrive), len(arrive)):
-        raise UsageError(f"switching must have {len(arrive)} rows of {len(arrive)} rates, for {len(arrive)} rates")
+        raise UsageError(f"switching must be a {len(arrive)} x {len(arrive)} matrix, as rates has {len(arrive)} values")
     service = phase_type([1], [[0]], [1 / service_mean])
     return _map_phc(f"MMPP/M/{servers}", switch, np.diag(arrive), service=service, servers=servers)
 

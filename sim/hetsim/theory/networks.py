@@ -63,7 +63,7 @@ def jackson(
     shares = np.asarray(routing, dtype=np.float64)
     count = len(given)
     if not count or outside.shape != (count,) or shares.shape != (count, count):
-        raise UsageError(f"{count} stations need {count} arrivals (rates) and {count} rows of {count} shares (routing)")
+        raise UsageError(f"{count} stations need {count} rates of arrivals, and routing as a {count} x {count} matrix")
     for rate in outside:
         not_negative(arrival_rate=float(rate))
     if not outside.any():
@@ -71,7 +71,7 @@ def jackson(
     if not np.isfinite(shares).all() or (shares < 0).any() or (shares.sum(axis=1) > 1 + 1e-12).any():
         raise UsageError("the routing from each station must be shares that sum to at most 1")
     if abs(np.linalg.eigvals(shares)).max() > 1 - 1e-12:
-        raise UsageError("customers must be able to leave: some stations route all customers to one another")
+        raise UsageError("customers must be able to leave, but some stations send all customers to each other")
     rates = np.linalg.solve((np.eye(count) - shares).T, outside)
     rated = enumerate(zip(given, rates.tolist(), strict=True))
     queues_of = tuple(_station(one, rate, number) for number, (one, rate) in rated)

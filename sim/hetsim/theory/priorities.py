@@ -97,8 +97,8 @@ def _checked(classes: Sequence[Class | tuple[float, ...]], servers: int) -> list
     alike = len(given) == 2 or all(one.service_mean == given[0].service_mean for one in given)
     if servers > 1 and not (alike and all(one.service_scv == 1 for one in given)):
         raise UsageError(
-            "priorities at several servers are exact only where services are exponential, and the same for all classes "
-            "or of two; give every class service_scv 1 and the same service_mean, two classes, or one server"
+            "priorities at several servers are exact only for exponential services and two classes or equal means; "
+            "give every class service_scv 1, and either two classes or the same service_mean; or use one server"
         )
     load = 0.0
     for number, one in enumerate(given, 1):

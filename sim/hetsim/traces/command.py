@@ -88,12 +88,12 @@ def map_(file: str, form: str | None, separator: str | None, mapping: Path | Non
         raise ScenarioError(Problem("the file does not exist", file=file))
     console.check_replaceable(mapping, force)
     if (nodes := node_list(path)) is not None:
-        text = f"seems to be a list of nodes; read it by cluster: {{trace: {{format: {nodes}, path: ...}}}}"
+        text = f"seems to be a list of nodes; read it with cluster: {{trace: {{format: {nodes}, path: ...}}}}"
         raise ScenarioError(Problem(f"{text}; a log must have a row for each job", file=file))
     known_format = recognize(path)
     known_format = None if known_format == "tasks" else known_format
     if known_format is not None:
-        console.note(f"{file} seems to be {known_format}: read it by format: {known_format}, without a mapping")
+        console.note(f"{file} seems to be {known_format}: read it with format: {known_format}, without a mapping")
     proposal = proposal_of(path, form, {"tab": "\t", "space": " "}.get(separator or "", separator), known_format)
     if separator is not None:
         proposal.keys["separator"] = separator
@@ -404,7 +404,7 @@ def _spec(file: str, form: str | None, options: tuple[str, ...]) -> "TraceSpec":
             raise ScenarioError([replace(problem, key=problem.key.removeprefix(prefix)) for problem in problems])
         return specs[0]
     if form is not None or options:
-        raise UsageError(f"--format and --option need a trace; {file} is a scenario with the format of its trace")
+        raise UsageError(f"--format and --option are for traces, but {file} is a scenario, which names the format")
     specs, problems = check_traces(document.read(Path(file)), Path(file).parent)
     if problems:
         raise ScenarioError(problems)

@@ -206,7 +206,7 @@ def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> flo
         found.notes.append(f"there is no warm start: format: {trace['format']} does not support it")
         return None
     if (jobs.arrival >= explained.warm_end).sum() < FEW:
-        found.notes.append(f"there is no warm start: fewer than {FEW} jobs are after the head of the log")
+        found.notes.append(f"there is no warm start: fewer than {FEW} jobs arrive after the warm-up part of the log")
         return None
     return math.ceil(explained.warm_end)
 

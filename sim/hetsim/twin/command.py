@@ -362,7 +362,7 @@ def _site(path: Path | None) -> dict[str, Any]:
         return {}
     data = document.read(_there(path)).data
     if not isinstance(data, dict) or "site" not in data:
-        raise ScenarioError(Problem("has no site: (docs/sites.md)", file=str(path)))
+        raise ScenarioError(Problem("must have the key site (docs/sites.md)", file=str(path)))
     return {key: data[key] for key in ("site", "policy") if key in data}
 
 

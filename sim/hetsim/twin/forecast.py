@@ -184,10 +184,10 @@ class Twin:
         missing = [job.id for job, row in zip(self.waiting, self._rows["w"], strict=True) if row < 0]
         lost = [job.id for job, row in zip(self.running, self._rows["r"], strict=True) if row < 0]
         notes = []
-        for ids, what in ((missing, "wait and"), (lost, "run and yet")):
+        for ids, what in ((missing, "wait"), (lost, "run")):
             if ids:
                 shown = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
-                notes.append(f"{len(ids):,} jobs that {what} fit on no node are left out: {shown}")
+                notes.append(f"{len(ids):,} jobs that {what} are left out, because they fit on no node: {shown}")
         for kind, jobs in (("w", self.waiting), ("r", self.running)):
             kept = [(job, row) for job, row in zip(jobs, self._rows[kind], strict=True) if row >= 0]
             self._rows[kind] = [row for _, row in kept]

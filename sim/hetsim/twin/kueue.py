@@ -71,7 +71,7 @@ class KueueCluster:
             key, _, value = change.partition("=")
             match = CHANGE.fullmatch(key)
             if match is None or match[5] not in SHORT or not re.fullmatch(r"\d+(\.\d+)?", value):
-                text = "must be as clusterqueues.NAME.nominalQuota.gpu=64 (borrowingLimit, lendingLimit; cohorts.NAME)"
+                text = "must be like clusterqueues.NAME.nominalQuota.gpu=64 (or borrowingLimit, lendingLimit, cohorts)"
                 raise UsageError(f'--what-if {text}; got "{change}"')
             group = policy["queues" if match[1] == "clusterqueues" else "cohorts"]
             if match[2] not in group:

@@ -55,7 +55,7 @@ def _job(one: dict[str, Any], kind: str, objects: KueueObjects, now: float) -> S
     if f"{space}/{queue}" not in (queues := objects.kinds.get("LocalQueue", {})):
         raise ValueError(f"there is no LocalQueue {space}/{queue}{suggestion(f'{space}/{queue}', list(queues))}")
     if f"{space}/{name}" in objects.kinds.get("Workload", {}):
-        raise ValueError(f"{space}/{name} is on the cluster; --job {space}/{name} prints its forecast if it waits")
+        raise ValueError(f"{space}/{name} is already on the cluster; --job {space}/{name} prints a forecast if waiting")
     complete = {"priority": _priority(spec, objects)} | {key: value for key, value in spec.items() if value is not None}
     if (job := objects.job(f"{space}/{name}", 0, {"metadata": meta, "spec": complete})) is None:
         raise ValueError("its pods request neither cores nor GPUs")

@@ -85,8 +85,8 @@ def refuse_parts_of_nodes(problem: PlanProblem) -> None:
     tasks = problem.tasks
     gangs = [shape.index for shape in tasks.shapes if any(mode.unit is not None for mode in shape.modes)]
     if len(rows := np.flatnonzero(np.isin(tasks.shape, gangs))):
-        text = f"it chooses devices one by one, but task {tasks.name(int(rows[0]))} needs equal parts of several nodes"
-        raise refusal(f"{text}, or cores of several; {len(rows)} tasks do")
+        text = f"it chooses single devices, but {len(rows)} tasks need several nodes at once"
+        raise refusal(f"{text}; the first is task {tasks.name(int(rows[0]))}")
 
 
 @dataclass(eq=False, slots=True)

@@ -442,4 +442,4 @@ def span_of(plan: Plan) -> float:
 def check_budget(evaluations: int, seconds: float | None, planner: str) -> None:
     """Raise ScenarioError unless evaluations >= 1 and 0 <= seconds < inf (or None)."""
     if evaluations < 1 or (seconds is not None and not 0 <= seconds < np.inf):
-        raise refusal(f"{planner} needs a budget of at least one evaluation, or at least 0 s")
+        raise refusal(f"{planner} needs a budget: evaluations at least 1, and seconds at least 0 and finite")

@@ -110,7 +110,7 @@ class Decisions:
         task, placement = decision.task, decision.placement
         launch = self._running_launch(task, "moved")
         if len(launch.tasks) > 1:
-            raise illegal(self.state, f"moved {task}, but it runs in a batch of {len(launch.tasks)}")
+            raise illegal(self.state, f"moved {task}, but it runs in a batch of {len(launch.tasks)}, which cannot move")
         position_in(self.state, task, placement.mode, "moved")
         if not task.shape.preemptible:
             raise illegal(self.state, f"moved {task}, but it is not preemptible")

@@ -105,9 +105,9 @@ class Starts:
         """Raise PolicyError unless all tasks of a batch wait and may run in its mode."""
         mode = placement.mode
         if not batch or len({task.index for task in batch}) != len(batch):  # a task must not end twice
-            raise illegal(self.state, f"started a batch of {len(batch)} tasks on {placement}, empty or one task twice")
+            raise illegal(self.state, f"started a batch on {placement} that is empty, or contains a task twice")
         if len(batch) > limit:
-            raise illegal(self.state, f"started {len(batch)} tasks as one batch; mode {mode} allows {mode.batch_limit}")
+            raise illegal(self.state, f"started {len(batch)} tasks as one batch; mode {mode} allows at most {limit}")
         for task in batch:
             if task.shape in self._generated:
                 model = self._generated[task.shape]
@@ -152,8 +152,8 @@ class Starts:
         if not 1 <= count <= waiting:
             raise illegal(self.state, f"started {requests}, but only {waiting} of them wait")
         if not count <= requests.size <= mode.batch_limit:
-            limit = mode.batch_limit
-            raise illegal(self.state, f"started {requests} as a batch of {requests.size}; mode {mode} allows {limit}")
+            limit = f"mode {mode} allows at most {mode.batch_limit}"
+            raise illegal(self.state, f"started {requests} as a batch of {requests.size}; {limit}")
         if (tasks := requests.tasks) is not None:
             self._check(tasks, placement, len(tasks))
         padding = (requests.size - count) * queue.service.per_item[position]

@@ -261,7 +261,7 @@ class Replica(Holder):
         limit, decoding = self.service.max_num_batched_tokens, self.sequences.count if decodes else 0
         if limit is not None and total + decoding > limit:
             text = f"prefills {total} tokens and decodes {decoding} in one step"
-            raise self.fleet.illegal(f"{text}; a step has at most {limit} (max_num_batched_tokens)")
+            raise self.fleet.illegal(f"{text}; a step has at most {limit} tokens (max_num_batched_tokens)")
         if not total and not decodes:
             raise self.fleet.illegal("answered with a step without tokens")
         return total

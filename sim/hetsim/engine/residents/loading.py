@@ -23,7 +23,7 @@ from hetsim.policy.routing import KeptModel
 
 @dataclass(eq=False)
 class Load:
-    """A load of a model for a replica, and for replicas of the node that joined it."""
+    """The load of a model to a node, for a replica and others that joined the load."""
 
     source: str
     giver: Holder | None  # the replica from whose GPUs the model is copied, if any
@@ -176,7 +176,7 @@ class Loading:
         while sum(one.size for one in models.values()) + size > room:
             gone = call(state, state.input.eviction.victim, tuple(models.values()), now)
             if gone not in models.values():
-                raise illegal(state, f"evicts {gone!r}, which is not a model there")
+                raise illegal(state, f"evicts {gone!r}, which is not one of the stored models")
             del models[gone.name]
         models[name] = KeptModel(name, size, loaded=now, used=now)
 

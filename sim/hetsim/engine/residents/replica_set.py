@@ -123,6 +123,7 @@ class ReplicaSet:
         if (placement := self.signals.place(WantedReplica(self.service, modes, prefills_only, 0))) is not None:
             replica = self._new(placement, prefills_only)
             replica.start(math.nan)
+            self.state.loading.idle[replica] = None  # from the beginning
             self.state.loading.there(replica, self.service.start.sources[-1])
             return
         if any(self.state.capacity.first(mode) is not None for mode in modes):
@@ -179,6 +180,9 @@ class ReplicaSet:
         state, nodes, kept = self.state, dict[int, list[Holder]](), dict[KeptModel, Holder]()
         state.loading.idle = {one: None for one in state.loading.idle if one.idle}
         spare = [one for one in state.loading.idle if one.fleet.replicas.surplus(one) > 0 and one.fleet != self.fleet]
+        # One that has served nothing since its load stays, unless requests have no replica: else two services could
+        # evict each other's new replicas without end.
+        spare = [one for one in spare if self.lobby or one.idle_since != one.loaded_at]
         if not spare or fitting_without(state, (), modes):
             return False  # nothing is idle, or the scheduler keeps these devices
         for one in sorted(spare, key=lambda one: one.idle_since):
@@ -195,6 +199,8 @@ class ReplicaSet:
             one = kept.pop(gone)
             kept = {model: other for model, other in kept.items() if other.node == one.node}
             one.fleet.replicas.end(one)
+            one.fleet.replicas.scaler.signals.changed_at = -math.inf  # not its policy's change: no cooldown
+            self.rounds.changed("release")  # for tasks, if more devices are released than are used
         return bool(fitting_without(state, (), modes))
 
     def surplus(self, replica: Holder) -> int:

@@ -94,9 +94,9 @@ class Scaler:
         for name, number in wanted.items() if isinstance(wanted, (dict, Mapping)) else [("", wanted)]:
             if type(number) is not int or number < 0 or (name not in self.roles and name not in self.kinds):
                 names = ", ".join([*self.roles, *self.kinds])
-                raise self.fleet.illegal(f"wants {wanted!r}; asked for were numbers of replicas by {names}")
+                raise self.fleet.illegal(f"must map some of {names} to numbers of replicas; got {wanted!r}")
             kinds += name in self.kinds
         if kinds:
             total, low, high = sum(wanted.values()), self.bounds.min_replicas, self.bounds.max_replicas
             if not low <= total <= high:
-                raise self.fleet.illegal(f"wants {total} replicas on all types; from {low} to {high} were asked for")
+                raise self.fleet.illegal(f"must return from {low} to {high} replicas, all types together; got {total}")

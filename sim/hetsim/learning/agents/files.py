@@ -160,15 +160,15 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
         raise wrong(f"is damaged: its window must be from 1 to {MAX_WINDOW:,} tasks; got {layout.window:,}")
     if said != (layout.observation, layout.actions):
         raise wrong(
-            f"is for observations of {said[0]} numbers and {said[1]} actions; a window of {layout.window} tasks on "
-            f"{len(layout.types)} types of device has {layout.observation} and {layout.actions}"
+            f"is damaged: it states {said[0]} observed numbers and {said[1]} actions, but a window of {layout.window} "
+            f"tasks and {len(layout.types)} device types need {layout.observation} numbers and {layout.actions} actions"
         )
     shapes = [array.shape for array in arrays]
     sound = all(array.dtype == np.float32 and np.isfinite(array).all() for array in arrays)
     if not SHORTEST <= scale < float("inf") or not sound or not _chained(shapes):
         raise wrong("is damaged: the shapes of its arrays do not form a network")
     if shapes[0][0] != layout.inputs:
-        raise wrong(f"is damaged: its network must read {layout.inputs} numbers an action; got {shapes[0][0]}")
+        raise wrong(f"is damaged: its network must read {layout.inputs} numbers per action; got {shapes[0][0]}")
     return LearnedPolicy(
         ScoreNetwork(arrays), layout.window, layout.types, scale=scale, agent=about["agent"], training=training,
         decides=layout.decides

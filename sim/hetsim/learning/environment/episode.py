@@ -328,7 +328,7 @@ def root_mean_square(runs: list[list[float]]) -> float:
 def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> type[Acting]:
     """Create a scheduler class with this name, whose actions `choice` chooses."""
     if episodes.decides != SCHEDULING:
-        raise UsageError("as_scheduler needs an environment of scheduling; this one is of admission")
+        raise UsageError("as_scheduler needs an environment whose actions schedule; this environment decides admission")
     if not callable(choice):
         raise UsageError(f"a trained model must be a function of observation and mask; got {choice!r}")
     layout, count = episodes.layout, episodes.actions

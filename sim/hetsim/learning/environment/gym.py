@@ -243,7 +243,7 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
         seeds = [None] * self.num_envs if seed is None else seed
         seeds = [seeds + number for number in range(self.num_envs)] if isinstance(seeds, int) else seeds
         if len(seeds) != self.num_envs:
-            raise UsageError(f"{len(seeds)} seeds are given for {self.num_envs} environments")
+            raise UsageError(f"{len(seeds)} seeds are given for {self.num_envs} environments; give one for each")
         for env, own in zip(self.envs, seeds, strict=True):
             env.reset(seed=own, options=options)
         return self._seen()
@@ -251,7 +251,7 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
     def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Carry out an action in each environment; return Gymnasium's values as arrays."""
         if len(actions) != self.num_envs:
-            raise UsageError(f"{len(actions)} actions are given for {self.num_envs} environments")
+            raise UsageError(f"{len(actions)} actions are given for {self.num_envs} environments; give one for each")
         rewards, moved = np.zeros(self.num_envs), []
         for number, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
             if env.episodes.over:

@@ -134,7 +134,10 @@ class Replications:
         raise UnknownName("metric", metric, self.values.columns, " among those kept of the replications")
 
     def contributions(self, metric: str) -> pd.Series:
-        """Contributions of replications to the estimate of a metric."""
+        """Return one value per replication; the mean of the values estimates the metric.
+
+        For means over customers these are jackknife pseudo-values, which weight replications by numbers of customers.
+        """
         column, weight = self.column(metric), weight_of(metric)
         if weight is None or not any(weight in row for row in self._rows.values()):
             return column
@@ -159,9 +162,9 @@ class Replications:
         """
         column = self.contributions(metric)
         if self.identical:
-            raise UsageError(f"there is no interval for {metric}: {self.without_chance}")
+            raise UsageError(f"there is no confidence interval for {metric}: {self.without_chance}")
         if len(column.dropna()) < 2:
-            raise UsageError(f"an interval for {metric} needs two replications in which it is defined")
+            raise UsageError(f"a confidence interval for {metric} needs two replications in which it is defined")
         return student_interval(column.to_numpy(), confidence, metric)
 
     def relative_half_width(self, metric: str, confidence: float = 0.95) -> float:

@@ -71,7 +71,7 @@ class Race:
     def __init__(self, policies: Sequence[str], metric: str, probability: float = PROBABILITY, delta: float = DELTA):
         metrics.metric(metric)
         if not has_direction(metric):
-            raise UsageError(f"the metric {metric} has no better direction, so no policy can be selected by it")
+            raise UsageError(f"{metric}: neither more nor less is always better, so no policy can be selected by it")
         if len(policies) < 2:
             raise UsageError("a selection needs at least two policies")
         if not 1 / len(policies) < probability < 1:

@@ -111,7 +111,7 @@ class Sweep:
         """
         self._known(metric)
         if not has_direction(metric):
-            raise UsageError(f"{metric_name(metric)} has no better direction: sort the table yourself")
+            raise UsageError(f"{metric_name(metric)}: neither more nor less is always better; sort the table yourself")
         sound = self.table[self.table[metric].notna()]
         if sound.empty:
             raise UsageError(f"{metric} is not defined in any row")
@@ -141,7 +141,7 @@ class Sweep:
             raise UsageError(f"x and y must be different keys; got {x} twice")
         if frame.duplicated([x, y]).any():
             others = [name for name in [*self.keys, "policy"] if name not in (x, y) and frame[name].nunique() > 1]
-            more = f': fix {", ".join(others)} with where={{"{others[0]}": ...}}' if others else ""
+            more = f': choose {", ".join(others)} with where={{"{others[0]}": ...}}' if others else ""
             raise UsageError(f"several rows have the same {x} and {y}{more}")
         return frame.pivot(index=y, columns=x, values=metric)
 
@@ -288,7 +288,7 @@ class Sweep:
                 metrics=map(current_name, about["metrics"]), replications=about["replications"],
             )  # fmt: skip
         except DamagedFile as damage:
-            raise UsageError(f"{damage}; the same command with --resume repeats it") from None
+            raise UsageError(f"{damage}; repeat the same command with --resume") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise UsageError(f"{folder} is not the directory of a sweep: {problem}") from None
         loaded.directory = folder

@@ -28,7 +28,7 @@ def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = Non
     without a value are omitted.
     """
     if x == y:
-        raise UsageError(f"a front needs two different metrics; got {x} twice")
+        raise UsageError(f"a Pareto front needs two different metrics; got {x} twice")
     keys = getattr(found, "keys", [])
     up = {name: more_is_better(name, better, keys) for name in (x, y)}
     table = _means(found, (x, y))
@@ -70,7 +70,7 @@ def more_is_better(metric: str, better: Better | None = None, keys: Iterable[str
     if stated is not None or metric in keys:
         return stated == "more"
     if not has_direction(metric):
-        raise UsageError(f'{metric} has no better direction: choose one, better={{"{metric}": "more"}} or "less"')
+        raise UsageError(f'{metric}: neither more nor less is always better; give better, as in {{"{metric}": "less"}}')
     return higher_is_better(metric)
 
 

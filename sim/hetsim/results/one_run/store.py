@@ -349,6 +349,8 @@ def _record(saved: Saved, directory: Path) -> Record:
     run.policy = about["policy"]
     run.tasks.arrival = columns.pop("arrival").copy()
     run.tasks.deadline = columns.pop("deadline", None)
+    if "occupied" not in rest:  # before version 7, which requests started a replica was not recorded
+        columns["cold_start"] = np.full(len(tasks), np.nan)
     return Record(
         input=run, end=rest["end"], **{_COLUMNS[name]: values for name, values in columns.items()},
         places=[(tuple(devices), None if cores is None else tuple(cores)) for devices, cores in rest["places"]],

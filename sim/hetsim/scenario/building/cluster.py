@@ -46,7 +46,7 @@ def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
         specs = _in_racks(specs, cluster.racks, document, problems)
     stores = {one.name: one.out for one in cluster.stores}
     if len(stores) < len(cluster.stores):
-        problems.append(document.problem(("cluster", "stores"), "two stores have the same name"))
+        problems.append(document.problem(("cluster", "stores"), "two stores have the same name; rename one"))
     if problems:
         raise ScenarioError(problems)
     built = Cluster(specs)
@@ -76,7 +76,7 @@ def _in_racks(
     for number, spec in enumerate(specs):
         if spec.rack is not None:
             path = ("cluster", "nodes", number, "rack")
-            problems.append(document.problem(path, "cluster.racks.nodes sets racks, too; leave one of both out"))
+            problems.append(document.problem(path, "rack and cluster.racks.nodes exclude each other; leave one out"))
         first = 0
         while first < spec.count:
             rack, place = divmod(before, size)

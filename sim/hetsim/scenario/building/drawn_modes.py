@@ -294,7 +294,7 @@ class DrawnModes:
             slowest = exchange.nominal
             narrowest = min(spec.island_size or gpus for spec in specs)
             if plan.tensor > min(gpus, narrowest):
-                text = f"tensor must be at most {min(gpus, narrowest)}, the GPUs that NVLink joins; got {plan.tensor}"
+                text = f"tensor ({plan.tensor}) is above {min(gpus, narrowest)}, the number of GPUs that NVLink joins"
                 inside = plan.tensor <= gpus  # from island to island of one node
                 network = (min(spec.network.upload, spec.network.download) for spec in specs)
                 rates = [pcie_of(device)] if inside else list(network)

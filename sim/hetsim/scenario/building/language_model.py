@@ -261,13 +261,13 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
         what = f"{service.share:.0%} of {what}"
     room = memory - service.weights
     if room < 0 and served is not None:
-        raise served._fail("model", f"the model needs {service.weights / 1e9:.4g} GB, {what} has {memory / 1e9:.4g} GB")
+        raise served._fail("model", f"the model needs {service.weights / 1e9:.4g} GB; {what} has {memory / 1e9:.4g} GB")
     if service.kv is None:
         return UNLIMITED
     if limit is not None:
         need = service.weights + limit * (service.kv.per_token or 0)
         if need > memory and served is not None:
-            text = f"the model and {limit:,} tokens need {need / 1e9:.4g} GB, {what} has {memory / 1e9:.4g} GB"
+            text = f"the model and {limit:,} tokens need {need / 1e9:.4g} GB, but {what} has {memory / 1e9:.4g} GB"
             raise served._fail("kv", text)
         return limit // service.kv.block
     assert service.kv.per_token is not None

@@ -33,9 +33,9 @@ def place_problems(streams: Sequence[TaskStream], workload: Sequence[WorkloadEnt
                 room = (min if place == sources[-1] else max)(spec.room(place) for spec in nodes)
                 totals[place] = total = totals.get(place, 0.0) + weights
                 if total > room:
-                    what = f"{stream.name} has" if (alone := weights > room) else "all its models have"
+                    what = f"{stream.name} has" if (alone := weights > room) else "the models of all services have"
                     size = (weights if alone else total) / 1e9
-                    text = f"{PLACE_NAMES[place]} has room for {room / 1e9:.4g} GB of models, {what} {size:.4g} GB"
+                    text = f"{PLACE_NAMES[place]} has room for {room / 1e9:.4g} GB of models, but {what} {size:.4g} GB"
                     if not alone and place != sources[-1]:
                         crowded[place] = f"{context.document.problem(path, text)}: they evict each other"
                         text = ""

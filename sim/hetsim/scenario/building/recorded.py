@@ -254,7 +254,7 @@ def _resampled(
         raise context.fail((*path, "resample"), str(error)) from None
     if units < FEW:
         few = f"{name}: the trace has only {units} {what} to resample"
-        context.warnings.append(f"{few}: replications are similar, and intervals too narrow")
+        context.warnings.append(f"{few}: replications are similar, and confidence intervals too narrow")
     return _Chosen(kept[positions], times * scale, copies)
 
 
@@ -295,10 +295,10 @@ def _arrival(
     if entry.arrivals is None:
         return table.arrival[kept] * entry.used("time_scale")
     if entry.arrivals.closed:
-        raise context.fail((*path, "arrivals"), "a closed loop over a trace is not available")
+        raise context.fail((*path, "arrivals"), "a trace cannot have a closed loop; give another arrival process")
     times = entry.arrivals.times(context.random.stream("arrivals", name), entry.until, len(kept))
     if len(times) < len(kept):
-        raise context.fail((*path, "arrivals"), f"only {len(times)} arrivals for the {len(kept)} tasks of the trace")
+        raise context.fail((*path, "arrivals"), f"must give an arrival for each of {len(kept)} tasks; got {len(times)}")
     return times
 
 

@@ -319,7 +319,7 @@ def _lost(rows: TraceRows, lost: list[_Group], context: Context) -> list[Problem
     row = int(rows.kept[worst.rows].min())
     first = f"task {table.name(row)} ({table.source}, {_where(table, row)})"
     if worst.is_parallel:
-        problem = context.document.problem((*rows.path, "unfit"), f"{count} tasks are {NOT_SEQUENTIAL}; first {first}")
+        problem = context.document.problem((*rows.path, "unfit"), f"{count} tasks are {NOT_SEQUENTIAL}; first: {first}")
     else:
         problem = unfit(
             context, rows.path, count, first=first, refused=worst.refused, types=rows.types(row),

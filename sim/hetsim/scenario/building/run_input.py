@@ -119,11 +119,11 @@ def _replica_policies(stream: TaskStream, scenario: "ScenarioSource", problems: 
     scaler = None if scale is None else make_policy(scale, scenario, problems, scale_place)
     bounds: Any = getattr(stream.language or stream.service, "scale", None)
     if scaler is not None and scaler.measures and bounds.every is None:
-        problems.append(problem(scale_place, f"{scale and scale.name} measures at equal intervals; give every"))
+        problems.append(problem(scale_place, f"{scale and scale.name} measures at intervals; give every, such as 10 s"))
     for spec, policy, path in ((routing, router, place), (scale, scaler, scale_place)):
         if stream.service and spec and (seen := OF_TOKENS.keys() & set(getattr(policy, "signals", ()))):
             what = " and ".join(OF_TOKENS[one] for one in sorted(seen))
-            problems.append(problem(path, f"{spec.name} looks at {what}, which replicas that form batches do not have"))
+            problems.append(problem(path, f"{spec.name} uses {what}, which only replicas of language models have"))
     return router, scaler
 
 

@@ -195,7 +195,7 @@ def closed_rows(entry: WorkloadEntry, until: float, fastest_mean: float) -> int:
     arrivals: Any = entry.arrivals
     cycle = arrivals.think.mean + fastest_mean
     if cycle <= 0:
-        raise ValueError("a closed loop without thinking or computing time never ends; give count")
+        raise ValueError("a closed loop without think time or computing time never ends; give count")
     expected = until / cycle
     # Each client renews at most about expected times; 10 standard deviations of a Poisson count are above that.
     return int(max(clients for _, clients in arrivals.changes) * (expected * 1.2 + 10 * math.sqrt(expected) + 50))

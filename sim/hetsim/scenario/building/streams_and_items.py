@@ -132,7 +132,7 @@ def build_parts(
 def _absurd(stream: TaskStream, context: Context) -> list[Problem]:
     sizes = ((key, getattr(stream, key)) for key in ("bytes_in", "bytes_out"))
     problems = [
-        context.problem((*stream.path, key), f"must be at most what a memory can have; got {column.max():.3g} bytes")
+        context.problem((*stream.path, key), f"must be below {MAX_BYTES:.3g} bytes; got {column.max():.3g} bytes")
         for key, column in sizes if column is not None and len(column) and not column.max() < MAX_BYTES
     ]  # fmt: skip
     times = stream.time if stream.estimate is None else stream.estimate

@@ -53,7 +53,7 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
     classes = entry.whole_demands
     parts = len(classes) if entry.together else 1
     if (n := len(arrival) * parts) > MAX_TASKS:
-        raise context.fail(path, f"a stream must have at most {MAX_TASKS:,} tasks; got {n:.3g} of classes together")
+        raise context.fail(path, f"a stream must have at most {MAX_TASKS:,} tasks; the classes together have {n:.3g}")
     arrival = np.repeat(arrival, parts) if entry.together else arrival
     labels = [one.class_ or name for one in classes]
     where = [(*path, "classes", k) if entry.classes else path for k in range(len(classes))]
@@ -151,7 +151,7 @@ def _arrivals(
     except ValueError as error:
         raise context.fail(path, str(error)) from None
     if rows > MAX_TASKS:
-        raise context.fail(path, f"a stream must have at most {MAX_TASKS:,} tasks; the loop may send {rows:.3g}")
+        raise context.fail(path, f"a stream must have at most {MAX_TASKS:,} tasks; the closed loop may send {rows:.3g}")
     first = arrivals.times(rng, None, rows)
     return np.concatenate([first, np.full(rows - len(first), np.inf)]), [(0.0, len(first)), *arrivals.changes[1:]]
 
@@ -164,7 +164,7 @@ def _check_amount(arrivals: Any, until: float, count: int | None, path: Path_, c
     if count is None and events > MAX_TASKS:
         raise context.fail(path, f"a stream must have at most {MAX_TASKS:,} tasks; about {events:.3g} arrive")
     if events > 2 * MAX_TASKS:
-        raise context.fail(path, f"the arrival rate changes about {events:.3g} times until then, too often to simulate")
+        raise context.fail(path, f"the arrival rate changes about {events:.3g} times, too often to simulate")
 
 
 def _probe(entry: WorkloadEntry, name: str, context: Context) -> float:

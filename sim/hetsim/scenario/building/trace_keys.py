@@ -39,8 +39,8 @@ def check_effect(entry: WorkloadEntry, path: Path_, table: TaskTable, context: C
     if entry.nodes is not None and entry.nodes > 1 and "nodes" not in table.numbers:
         kinds = [key for key in ("cpus", "gpus") if key in table.numbers]
         if kinds:
-            text = f"the rows of {table.source} have the totals of a job, and this key would give {entry.nodes} times"
-            refuse("nodes", f"{text} the {' and '.join(kinds)}; {nodes_by(entry)} gives the nodes of each job")
+            text = f"the rows of {table.source} have the totals of a job, and this key multiplies them by {entry.nodes}"
+            refuse("nodes", f"{text} ({' and '.join(kinds)}); {nodes_by(entry)} gives the nodes of each job")
     line = None if table.line(0) is None else 1  # where columns are named; Parquet has no lines
     for name in table.unknown:
         for kind in context.cluster.types:

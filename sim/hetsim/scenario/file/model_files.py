@@ -103,7 +103,7 @@ class _Config:
         types = self.value("layer_types") or self.types(layers, kind)
         allowed = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
         if not isinstance(types, list) or len(types) != layers or any(one not in allowed for one in types):
-            self.refuse("layer_types", f"must be a list of {layers} of {', '.join(allowed)}")
+            self.refuse("layer_types", f"must be a list of {layers} entries, each one of {', '.join(allowed)}")
         full, sliding, chunked, linear = map(types.count, allowed)
         if linear:
             figures["linear"] = {"layers": linear, **self.part("linear")}

@@ -117,7 +117,7 @@ class MeasuredSpec(Model):
         path = base / str(self.table)
         if not path.is_file():
             raise KeyProblem(
-                "table", f"no file {shown(self.table)}" + ("" if base == Path() else f" (looked for {path})")
+                "table", f"there is no file {shown(self.table)}" + ("" if base == Path() else f" (looked for {path})")
             )
         record_input(path, "table", self.table)
         if self.quantiles and self.samples:
@@ -157,7 +157,7 @@ def _inline(table: Mapping[Any, Any], between: Literal["linear", "step", "power"
         one = sizes[spreads.index(None)]
         raise KeyProblem(
             "table",
-            f"batches of {one} have one time, others samples or percentiles; use one form for all",
+            f"batches of {one} have one time, but others have samples or percentiles; use one form for all",
             keys[spreads.index(None)],
         )
     return StageTable(tuple(sizes), tuple(seconds), between, scattered)
@@ -187,7 +187,7 @@ def _spread(value: Any) -> TimeSpread | None:
     pairs = sorted((_rank(key), _seconds(one)) for key, one in value.items())
     for (low, before), (high, after) in pairwise(pairs):
         if after < before:
-            raise ValueError(f"p{100 * high:g} is below p{100 * low:g}")
+            raise ValueError(f"the time of p{100 * high:g} must not be below that of p{100 * low:g}")
     return TimeSpread(tuple(seconds for _, seconds in pairs), tuple(rank for rank, _ in pairs))
 
 

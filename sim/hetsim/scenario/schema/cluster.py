@@ -52,7 +52,7 @@ class MigLayout(Model):
         shapes, slices = PROFILES.get(family or "", {}), self.slices
         for key, values in (("memory", self.memory), ("positions", self.positions)):
             if values is not None and (key == "memory") == bool(family):
-                raise KeyProblem(key, "memory is for shares, positions are for profiles; leave this key out")
+                raise KeyProblem(key, "memory is for shares of the GPU, positions for MIG profiles; leave this key out")
             if values is not None and len(values) != len(slices):
                 raise KeyProblem(key, f"must have a value for each of {len(slices)} slices; got {len(values)}")
         for one in slices:
@@ -193,7 +193,7 @@ class GpuLink(Profiled):
             text = "give a rate or a curve" if self.rate is None else "rate and curve exclude each other; give one"
             raise KeyProblem("rate", text)
         if self.curve is not None and self.latency:
-            raise KeyProblem("latency", "the curve contains latencies; leave this out")
+            raise KeyProblem("latency", "the curve contains latencies; leave latency out")
         _check_curve(self.curve)
 
     def link(self) -> Link:
@@ -334,7 +334,7 @@ class Racks(Model):
 
     def _check_keys(self) -> None:
         if self.uplink is not None and self.oversubscription is not None:
-            raise KeyProblem("oversubscription", "oversubscription and uplink are the same; give one of them")
+            raise KeyProblem("oversubscription", "oversubscription and uplink both define the uplink; give one of them")
 
 
 class NodeList(Model):

@@ -379,9 +379,9 @@ class Demand(Held):
                 raise ValueError(f"{first} and {second} exclude each other; give one of them")
         given = [name for name in ("gpu_time", "cpu_time", "typed_gpu_time", "scaling") if getattr(self, name)]
         if self.modes is not None and given:
-            raise ValueError("modes is the full form of gpu_time, cpu_time and scaling; give one of the two")
+            raise ValueError("modes replaces gpu_time, cpu_time and scaling; give either modes or these keys")
         if self.modes is not None and (self.work or self.profile):
-            raise ValueError("modes is the full form of work and profile; give each mode its own")
+            raise ValueError("with modes, work and profile must be given in each mode")
         if self.modes is not None and isinstance(self.modes[0].time, Speedup):
             raise ValueError("the first mode needs a time, since a speedup is relative to it")
         _check_profile_keys(self, elsewhere=any(mode.profile for mode in self.modes or ()))

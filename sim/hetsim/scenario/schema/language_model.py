@@ -263,7 +263,7 @@ class LanguageModel(Profiled, Replicas):
         if self.gpu is None:
             raise KeyProblem("gpu", "a roofline needs the figures of the GPU; name a known GPU, as in gpu: h100")
         if (missing := figures_missing(self.gpu, self.gpus)) is not None:
-            raise KeyProblem("gpu", f"{missing}; give its figures")
+            raise KeyProblem("gpu", f"{missing}; give the figures of the GPU")
         if self.engine is not None:
             try:
                 self.times_of(1.0)
@@ -294,10 +294,10 @@ class LanguageModel(Profiled, Replicas):
         for role in ("prefill", "decode"):
             number, low, high = getattr(apart, role), scale.min_replicas, scale.max_replicas
             if role not in scale.roles and not low:
-                text = f"min must be at least 1 if only one role scales: the {number} replicas of {role} need the other"
-                raise KeyProblem("scale.min", f"{text}, or scale both")
+                text = f"min must be at least 1, as the {number} replicas for {role} need replicas of the other role"
+                raise KeyProblem("scale.min", f"{text}; or give scale.roles both roles")
             if role in scale.roles and not low <= number <= high:
-                text = f"{number} replicas at the start are not within scale ({low} to {high})"
+                text = f"must be from {low} to {high}, the limits of scale; got {number} replicas at the start"
                 raise KeyProblem(f"disaggregated.{role}", text)
 
     def _check_slo(self) -> None:
@@ -350,7 +350,7 @@ class LanguageModel(Profiled, Replicas):
         if kv.tokens is not None and kv.tokens < kv.block:
             raise KeyProblem("kv", f"tokens must be at least one block ({kv.block}); got {kv.tokens:,}")
         if kv.per_token is None and (self.preemption == "swap" or self.disaggregated is not None):
-            raise KeyProblem("kv", "keys and values are transferred; give per_token, their bytes")
+            raise KeyProblem("kv", "the KV cache is transferred, so its size is needed; give per_token (bytes)")
 
     def _unlike(self) -> None:
         names = [kind.device for kind in self.kinds]
@@ -360,7 +360,7 @@ class LanguageModel(Profiled, Replicas):
         for number, other in enumerate(self.also_on):
             if other.replicas is not None and (apart is not None or self.scale is not None):
                 said = "disaggregated" if apart is not None else "scale"
-                raise KeyProblem(f"also_on.{number}.replicas", f"{said} defines the number of replicas")
+                raise KeyProblem(f"also_on.{number}.replicas", f"{said} defines the number of replicas; leave this out")
         if apart is None:
             return
         for key in ("prefill_on", "decode_on"):
@@ -369,7 +369,7 @@ class LanguageModel(Profiled, Replicas):
                 raise KeyProblem(f"disaggregated.{key}", text)
         few, many = sorted(kind.gpus for kind in (self.prefills_on, self.decodes_on))
         if many % few:
-            raise KeyProblem("also_on", f"between {few} and {many} GPUs: one number must be a multiple of the other")
+            raise KeyProblem("also_on", f"GPUs of replicas ({few} and {many}): one must be a multiple of the other")
 
     @property
     def prefills_on(self) -> LanguageModel:

@@ -59,7 +59,7 @@ class Replicas(Model):
     def check_counts(self, *others: str) -> None:
         """Raise KeyProblem for contradictory replica numbers, or roles that do not exist."""
         if self.scale is not None and "roles" in self.scale.model_fields_set and not getattr(self, "disaggregated", 0):
-            raise KeyProblem("scale.roles", "roles are those of disaggregated replicas, and these do everything")
+            raise KeyProblem("scale.roles", "roles are for disaggregated replicas, but these are not; leave roles out")
         for other in others:
             if self.replicas is not None and getattr(self, other) is not None:
                 raise KeyProblem("replicas", f"{other} defines the number of replicas; give one of the two")
@@ -213,7 +213,7 @@ class ServiceSpec(Profiled, Replicas):
         self.check_counts("scale")
         for key in ("routing", "start"):
             if key in self.model_fields_set and not self.kept:
-                raise KeyProblem(key, "this is for replicas, and there are none; give replicas or scale")
+                raise KeyProblem(key, "this key is for replicas, but the service has none; give replicas or scale")
 
     @property
     def kept(self) -> bool:

@@ -96,7 +96,7 @@ class Fault(Mirror):
     def _check_keys(self) -> None:
         kinds = [key for key in ("on", "maintenance", "file") if getattr(self, key) is not None]
         if len(kinds) != 1:
-            raise ValueError("a fault must be one of: random (on, every, repair), a maintenance, or in a file")
+            raise ValueError("a fault needs exactly one of the keys on (random faults), maintenance and file")
         if kinds[0] != "on":
             random = {"every": self.every, "repair": self.repair, "slow": self.factor, "for": self.lasting}
             for key, value in random.items():

@@ -89,7 +89,7 @@ def read_range(value: Any) -> Range:
     if scale == "log" and low <= 0:
         raise ValueError(f"a log scale must start above 0; got {given['low']}")
     if integer and not (low.is_integer() and high.is_integer()):
-        raise ValueError(f"both ends of whole numbers must be whole; got {given['low']} to {given['high']}")
+        raise ValueError(f"both ends of an integer range must be whole numbers; got {given['low']} to {given['high']}")
     return Range(low, high, unit, scale=scale, integer=integer, steps=_steps(given.get("steps")))
 
 

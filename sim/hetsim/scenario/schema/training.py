@@ -138,13 +138,13 @@ class TrainingSpec(Mirror):
         if self.widths is not None and self.data is not None and len(set(self.widths)) > 1:
             raise KeyProblem("data", "widths define the data parallelism; leave data out")
         if self.efficiency == 0:
-            raise KeyProblem("efficiency", "a share above 0")
+            raise KeyProblem("efficiency", "must be a share above 0")
         if (self.chunks > 1) != (self.schedule == "interleaved"):
             text = "an interleaved pipeline must have 2 or more chunks, others 1"
             raise KeyProblem("chunks", f"{text}; got {self.chunks} and schedule {self.schedule}")
         if self.pipeline * self.chunks > model.layers:
             parts = f"{self.pipeline} stages" + (f" of {self.chunks} chunks" if self.chunks > 1 else "")
-            raise KeyProblem("pipeline", f"{parts} exceed the {model.layers} layers")
+            raise KeyProblem("pipeline", f"{parts} need more than the {model.layers} layers of the model")
         for key, count, what in (("pipeline", model.layers, "layers"), ("tensor", model.heads, "heads")):
             degree = getattr(self, key) * (self.chunks if key == "pipeline" else 1)
             if count % degree:
@@ -163,14 +163,14 @@ class TrainingSpec(Mirror):
             raise KeyProblem("data" if self.data else "tensor", text)
         if self.batch % (data * self.micro_batch):
             samples = f"{self.batch} samples do not divide into micro-batches of {self.micro_batch}"
-            raise KeyProblem("batch", f"{samples} on {data} data-parallel ranks")
+            raise KeyProblem("batch", f"{samples} on each of {data} data-parallel ranks")
         if data % self.experts:
             groups = f"expert-parallel groups of {self.experts}"
             raise KeyProblem("experts", f"{data} data-parallel ranks of training do not divide evenly into {groups}")
         plan: training.ParallelPlan = self.made(data=data)
         if self.chunks > 1 and plan.micro_batches % self.pipeline:
             text = f"{plan.micro_batches} micro-batches do not divide into rounds of {self.pipeline} stages"
-            raise KeyProblem("batch", f"{text}, as an interleaved pipeline needs")
+            raise KeyProblem("batch", f"{text}, which an interleaved pipeline requires")
         return plan
 
     def transformer(self) -> training.Transformer:

@@ -246,7 +246,7 @@ OF_A_TRACE = {
     "time_scale": "the key scales the arrival times of a trace",
     "unfit": "the key is for rows of a trace",
     "load": "the key scales the arrival times of a trace",
-    "resample": "resample draws the rows of a trace again",
+    "resample": "resample draws rows of a trace at random",
 }  # Keys that require a trace -> what they do with it, for messages.
 
 
@@ -355,7 +355,7 @@ class WorkloadEntry(Demand):
 
     def _check_clients(self, clients: Clients) -> None:
         if any(one.patience is not None for one in self._levels):
-            raise KeyProblem("patience", "patience is short for clients that leave while they wait; give one of both")
+            raise KeyProblem("patience", "patience is a short form of clients; give either patience or clients")
         retry = clients.retry
         if getattr(self.arrivals, "closed", False) and retry is not None and retry.budget is not None:
             key = "retry" if clients.count is None else "count"
@@ -366,7 +366,7 @@ class WorkloadEntry(Demand):
         names: list[str | None] = []
         for number, one in enumerate(self.classes or []):
             if unknown := [name for name in one.after or () if not self.together or names.count(name) != 1]:
-                text = f'{names.count(unknown[0]) or "no"} classes before it are "{unknown[0]}"; after must name one'
+                text = f'after must name one class above; {names.count(unknown[0]) or "no"} classes are "{unknown[0]}"'
                 text = text if self.together else "after needs together: true"
                 raise KeyProblem("classes", text, (number, "after"))
             keys = ("slo", "deadline", "user", "users", "tokens") if self.together else ()
@@ -398,7 +398,7 @@ class WorkloadEntry(Demand):
 
     def _check_no_trace_keys(self) -> None:
         if any(one.span == "recorded" for one in self._levels):
-            raise KeyProblem("span", "recorded needs a trace")
+            raise KeyProblem("span", "span: recorded needs a trace")
         for key, effect in OF_A_TRACE.items():
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise KeyProblem(key, f"{effect}, but the entry has no trace")

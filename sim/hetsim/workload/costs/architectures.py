@@ -194,7 +194,7 @@ class Architecture(Frozen):
     def check_parts(self, gpus: int) -> None:
         """ValueError unless the attention heads divide evenly over the GPUs."""
         if self.heads % gpus:
-            raise ValueError(f"{self.heads} attention heads must be a multiple of the {gpus} GPUs")
+            raise ValueError(f"the attention heads ({self.heads}) must be a multiple of the number of GPUs ({gpus})")
 
     @property
     def _kv_heads(self) -> int:

@@ -81,7 +81,7 @@ class MarkovModulatedPoisson(ArrivalProcess):
             raise ValueError(f"holding must have {states} times, one for each rate; got {len(self.holding)}")
         if self.switching is not None:
             if [len(row) for row in self.switching] != [states] * states:
-                raise ValueError(f"switching must have {states} rows of {states} rates, as there are {states} rates")
+                raise ValueError(f"switching must be a {states} x {states} matrix, because `rates` has {states} values")
             if any(self.switching[i][i] != 0 for i in range(states)):
                 raise ValueError("the diagonal of switching must be 0: a state does not switch to itself")
             reach = np.linalg.matrix_power((self.switching_rates > 0) + np.eye(states), states)

@@ -267,7 +267,7 @@ class Empirical(Distribution, Generic[Q]):
                 raise ValueError("an empirical distribution needs at least one value")
             if self.weights is not None:
                 if len(self.weights) != len(self.values):
-                    raise ValueError(f"weights needs {len(self.values)} entries, as values; got {len(self.weights)}")
+                    raise ValueError(f"weights needs {len(self.values)} entries, 1 per value; got {len(self.weights)}")
                 require_weights(self.weights)
         elif self.column is None:
             raise ValueError("path needs a column")

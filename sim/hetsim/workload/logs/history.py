@@ -150,7 +150,7 @@ class ArrivalTimes:
         last = now if now - last < DAY else last  # a log that ends on the day before goes up to now
         if last - first < horizon:
             before, ahead = (last - first) / 3600, horizon / 3600
-            text = f"{before:.3g} h of log before the snapshot are too short for {ahead:.3g} h ahead"
+            text = f"{before:.3g} h of log before the snapshot are too short for a forecast of {ahead:.3g} h"
             raise file_error(submitted.source, f"{text}; use fewer --hours or a longer log")
         days = np.arange(math.ceil(max(0.0, now + horizon - last) / DAY - 1e-9), int((now - first) / DAY) + 1)
         # start times of the windows of earlier days

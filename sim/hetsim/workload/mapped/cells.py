@@ -149,7 +149,7 @@ def with_point(read: Cell) -> Cell:
         if COMMA.fullmatch(value):
             return read(value.replace(".", "").replace(",", "."))
         if "." in value and NUMBER.fullmatch(value):
-            raise ValueError('has a decimal point, and decimal says ","')
+            raise ValueError('has a decimal point, but the key decimal says ","')
         return read(value)
 
     return pointed
@@ -262,14 +262,14 @@ class Instants:
         form = self.form
         if isinstance(value, datetime):
             if form is not None:
-                raise ValueError(f"is a time stamp of the file's own type; leave time: {form} out")
+                raise ValueError(f'is a time stamp of the file\'s own type; leave out "time: {form}"')
             return self._seconds(value)
         if form is not None and form in TIMES:
             return bounded(scaled(value, TIMES[form]))
         if form in EPOCH:
             instant = bounded(scaled(value, TIMES[form.removeprefix("epoch ")]))
             if instant >= YEAR_10000:
-                raise ValueError(f"is after the year 9999 as {form}; give the unit that it is in")
+                raise ValueError(f"is after the year 9999 if read as {form}; give the right unit")
             return instant
         return self._text(value if isinstance(value, str) else str(value))
 

@@ -215,11 +215,11 @@ class MappedJobs:
                 log.row_problems.add(f"{self._nothing(self.made.columns[target])} {more}", self.blank_at[target])
         instants = [one for one in self.readers.values() if isinstance(one, Instants)]
         if skipped := sum(one.skipped for one in instants):
-            log.notes.append(f"{log.path}: {skipped:,} times are in an hour that its clocks never showed")
+            log.notes.append(f"{log.path}: {skipped:,} times are in an hour that clocks skip (start of summer time)")
         if not log.dated and len(log.blocks) and min(log.blocks.current.arrival, default=0.0) > 1e8:
             text = "if these are seconds since 1970, give time: epoch s (or ms, us, ns)"
             log.notes.append(
-                f"{log.path}: submissions begin {min(log.blocks.current.arrival):.6g} s after its 0; {text}"
+                f"{log.path}: submissions begin {min(log.blocks.current.arrival):.6g} s after time 0; {text}"
             )
 
     # Jobs -------------------------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ class LogMap:
         dated = {target: form is None or read.is_date(form) for target, form in forms.items()}
         if len(set(dated.values())) > 1:
             no_date = next(target for target, is_date in dated.items() if not is_date)
-            text = f"{no_date} is in {forms[no_date]} of the log's clock, but others are dates"
+            text = f"{no_date} is a number ({forms[no_date]} of the log's clock), but others are dates"
             problems.append(("time", f"{text}; they cannot be compared"))
         return problems + self._of_zone([form for form in forms.values() if form is not None])
 

@@ -137,7 +137,7 @@ class PickedColumns:
         def read(cell: Any) -> float:
             value = bounded(scaled(cell, factor))
             if what and not value:
-                raise ValueError(f"must be above 0, as the time of {what}")
+                raise ValueError(f"must be above 0, because it is the time of {what}")
             return value
 
         return self.values(name, read)

@@ -330,7 +330,7 @@ def form_of(path: Path) -> str:
         return "parquet"
     sign = first_sign(path)
     if sign == "[":
-        raise file_error(path, "is one JSON list; JSON lines have one object a line (jq -c '.[]' makes them)")
+        raise file_error(path, "is one JSON list; convert it to JSON lines, one object per line: jq -c '.[]'")
     return "jsonl" if sign == "{" else "csv"
 
 

@@ -152,12 +152,12 @@ def table_of(path: Path) -> Throughputs:
     for kind, rows in data.items():
         fail = partial(_wrong, path, kind)
         if not isinstance(rows, dict):
-            raise fail("must be an object with ('job type', scale) for its keys")
+            raise fail("must be an object with keys ('job type', scale)")
         alone, together = throughputs.alone.setdefault(kind, {}), throughputs.together.setdefault(kind, {})
         for text, speeds in rows.items():
             job = _job_of(text)
             if job is None or not isinstance(speeds, dict):
-                raise fail(f"{shown(text)} is not ('job type', scale) with an object behind it")
+                raise fail(f"{shown(text)} is not a key ('job type', scale) whose value is an object")
             alone[job] = _speed(speeds.get("null", 0.0), fail, text)
         for text, speeds in rows.items():
             job = _job_of(text)
@@ -170,7 +170,7 @@ def table_of(path: Path) -> Throughputs:
 def _pair(alone: dict, together: dict, job: Job, other: str, pair: Any, fail: Any) -> None:
     second = _job_of(other)
     if second is None or not isinstance(pair, list) or len(pair) != 2:
-        raise fail(f"{shown(other)} is not a job with the two speeds of a pair")
+        raise fail(f"{shown(other)} is not a key ('job type', scale) whose value is a list of two speeds")
     speeds = [_speed(value, fail, other) for value in pair]
     singles = alone.get(job, 0.0), alone.get(second, 0.0)
     possible = any(speeds) and all(singles)

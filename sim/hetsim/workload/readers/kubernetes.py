@@ -97,7 +97,7 @@ def read(log: JobLog, *, user_label: Named = "user", gang: GangOf | Literal[Fals
         for key, (count, line) in makes.items():
             if count:
                 sentence = f"{count:,} pods request {key} without a product (first: line {line})"
-                log.notes.append(f"{log.path}: {sentence}; in a cluster with several GPU types they run on any")
+                log.notes.append(f"{log.path}: {sentence}; in a cluster with several GPU types they may run on any")
     return log
 
 

@@ -183,7 +183,7 @@ def nodes(
     """The nodes of a cluster with Kueue, in the racks of its topology."""
     objects = KueueObjects(Path(path), Path(nodes))
     levels = objects.each("Topology", lambda name, line, one: [
-        level["nodeLabel"] for level in one["spec"]["levels"] if level["nodeLabel"] != "kubernetes.io/hostname"])
+        str(level["nodeLabel"]) for level in one["spec"]["levels"] if level["nodeLabel"] != "kubernetes.io/hostname"])
     rack = ["", *(level for several in levels.values() for level in several)][-1]
     wanted = objects.each("ResourceFlavor", lambda name, line, one: {**(one["spec"].get("nodeLabels") or {})})
     listed = kubernetes_nodes(nodes, types=types)

@@ -139,7 +139,7 @@ def read(
             most=max_gpus, made=made
         )
         if not curves:
-            log.fail(f"{application} with {samples} samples on {wanted} GPUs is outside of what was measured")
+            log.fail(f"{application}: no measured range includes batches of {samples} samples on {wanted} GPUs")
         kinds.append(curves)
     code = np.asarray(table.extra.pop("curve"), dtype=float).astype(np.int32)
     best = np.array([min(curve.seconds for _, curve in kind) for kind in kinds] or [0.0])

@@ -57,7 +57,7 @@ class _Reader:
     def table(self) -> TaskTable:
         table = self.requests.table(self._rows())
         if self.odd:
-            some = f"{self.odd:,} request{'s' if self.odd > 1 else ''} without exactly one hash id"
+            some = f"{self.odd:,} request{'s' if self.odd > 1 else ''} with more or fewer hash ids than one"
             table.notes.append(f"{self.requests.path}: {some} for each {MOONCAKE_BLOCK} tokens")
         return table
 

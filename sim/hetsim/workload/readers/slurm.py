@@ -66,7 +66,7 @@ def read(
     log.zone = None if zone is None else zone_of(zone)
     table = CsvTable(log, NEEDED, OPTIONAL, "|")
     if not table.has["AllocTRES"] and not table.has["ReqTRES"]:
-        log.fail("must have AllocTRES or ReqTRES, for cores and GPUs", 1)
+        log.fail("must have a column AllocTRES or ReqTRES, which has the cores and GPUs", 1)
     times = JobTimes(log)
 
     def job(line: int, row: dict[str, Any], whole: str | None) -> None:

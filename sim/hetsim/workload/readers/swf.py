@@ -60,7 +60,7 @@ def read(
             _job(log, line, row, size=size, processors=processors, cores_per_node=cores_per_node)
     facts = [f"{key} {header[key]}" for key in ("Computer", "MaxNodes", "MaxProcs", "UnixStartTime") if header.get(key)]
     if facts:
-        log.notes.append(f"{log.path}: {', '.join(facts)}")
+        log.notes.append(f"{log.path}: the header says {', '.join(facts)}")
     return log
 
 

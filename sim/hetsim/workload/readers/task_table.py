@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 TEXTS = ("id", "class", "user", "devices")
 # text columns that are copied, as in logs of clusters; for most, no reader knows a meaning
-KEPT_TEXTS = ("slice", "partition", "vc", "queue", "group", "account", "qos", "status", "recorded_node")
+KEPT_TEXTS = ("slice", "partition", "vc", "queue", "group", "account", "qos", "status", "recorded_node", "topology",
+              "flavors")  # fmt: skip
 KNOWN = ("arrival", "cpu_time", "gpu_time", *TEXTS, *NUMBERS, *LISTS)
 SIZES = ("memory", "gpu_memory", "bytes_in", "bytes_out", "bytes")
 # upper bounds of columns; other columns (times and weights) are bounded by MAX_SECONDS
@@ -216,7 +217,7 @@ class _Reader:
             self._column_problem("missing column: a task table needs cpu_time, gpu_time, gpu_time.TYPE or flops" + hint)
         for name in columns:
             if name.endswith("_estimate") and _TIME.match(name) and name.removesuffix("_estimate") not in columns:
-                self._column_problem(f'column "{name}" has no column "{name.removesuffix("_estimate")}" next to it')
+                self._column_problem(f'column "{name}" needs the column "{name.removesuffix("_estimate")}" next to it')
 
     def _column_problem(self, message: str) -> None:
         self.problems.append(Problem(message, "", str(self.path), None if self.parquet else 1))
@@ -374,10 +375,10 @@ class _Reader:
             if (given := table.numbers.get(name)) is None:
                 continue
             if flops is None:
-                self._column_problem(f'column "{name}" has no column "flops" next to it')
+                self._column_problem(f'column "{name}" needs the column "flops" next to it')
                 continue
             for row in np.flatnonzero(~np.isnan(given) & np.isnan(flops)).tolist():
-                self._row_problem(row, name, f"{name} of a task without flops")
+                self._row_problem(row, name, "must be empty for a task without flops")
 
     def _lists(self, name: str, column: pa.ChunkedArray) -> list[list[str]]:
         import pyarrow as pa

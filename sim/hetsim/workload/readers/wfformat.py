@@ -143,7 +143,7 @@ class _Reader(ReadFile):
                 self.row_problems.add(f"{shown(task)} has no {key}")
             return default or 0.0
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= upper:
-            self.row_problems.add(f"{shown(task)}: {key}: {shown(value)} is not a number of that kind")
+            self.row_problems.add(f"{shown(task)}: {key}: {shown(value)} is not a number from 0 to {upper:g}")
             return 0.0
         return float(value)
 

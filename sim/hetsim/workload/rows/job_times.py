@@ -156,7 +156,7 @@ class JobTimes:
         """Decide the remaining times; `separate`: attempts of a job must not overlap."""
         jumps = [one for one in self._open if one.what == JUMP]
         if len(jumps) > max(COMMON * self.compared, 1) and self.compared >= ENOUGH:
-            text = f"{len(jumps):,} jobs {JUMP}: so many that the duration is used"
+            text = f"{len(jumps):,} jobs {JUMP}, too many for errors of clocks: the duration is used"
             self.log.notes.append(f"{self.log.path}: {text}")
             self._open = [one for one in self._open if one.what != JUMP]
         separate = separate and self._come_again()

@@ -158,7 +158,7 @@ class RequestRows(ReadFile):
                 latest, self._zero = row.time, row.time if self.from_first else 0
             if row.time < latest:
                 if not cut.sort:
-                    before = f"is before the time of line {latest_line}"
+                    before = f"is earlier than that of line {latest_line}"
                     hint = "rows must be in order of time; sort: true sorts them"
                     self.row_problems.add(f"its time {before}: {hint}", row.line)
                     if len(self.row_problems.problems) >= MAX_PROBLEMS:

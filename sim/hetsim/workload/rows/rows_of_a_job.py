@@ -103,7 +103,7 @@ class JobRows:
         if merged and self.fold is not None:
             what = "gangs" if self.fold.gang else "jobs with several rows"
             count = sum(len(rows) > 1 for rows in self._waiting.values())
-            text = f"{merged:,} rows are {count:,} {what}, by {self.fold.by}"
+            text = f"{merged:,} rows were combined into {count:,} {what}, by {self.fold.by}"
             self.log.notes.append(f"{self.log.path}: {text} (first: {self.log.word} {first})")
         self._waiting = {}
 
