@@ -543,7 +543,7 @@ def test_regrets_and_directions():
     assert more_is_better("jain") and not more_is_better("wait_mean")
     assert more_is_better("n", {"n": "more"}, ["n"]) and not more_is_better("n", None, ["n"])
     for call, said in ((lambda: front(found, "jain", "jain"), "got jain twice"),
-                       (lambda: more_is_better("makespan_bound"), "neither more nor less is always better; give"),
+                       (lambda: more_is_better("makespan_bound"), "nor less is always better; state it: better="),
                        (lambda: more_is_better("jain", {"jain": "up"}),
                            "must be \"more\" or \"less\"; got 'up'")):  # type: ignore[dict-item]  # fmt: skip
         with pytest.raises(UsageError, match=said):

@@ -70,7 +70,7 @@ def more_is_better(metric: str, better: Better | None = None, keys: Iterable[str
     if stated is not None or metric in keys:
         return stated == "more"
     if not has_direction(metric):
-        raise UsageError(f'{metric}: neither more nor less is always better; give better, as in {{"{metric}": "less"}}')
+        raise UsageError(f'{metric}: neither more nor less is always better; state it: better={{"{metric}": "less"}}')
     return higher_is_better(metric)
 
 
