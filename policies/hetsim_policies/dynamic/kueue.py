@@ -355,7 +355,7 @@ class Kueue(Scheduler):
         return job.task.label("topology") or next(filter(None, given), None)
 
     def _wider_than_racks(self, mode: Mode, view: View) -> bool:
-        """Return True if no rack would have enough devices for a mode, even if it were idle."""
+        """Return True if every rack, even if idle, has too few devices for a mode."""
         rooms = dict.fromkeys(self._racks, 0)
         for node in view.cluster.nodes:
             there = sum(device.type is mode.type for device in node.accelerators) if mode.gpus else node.cpus
