@@ -19,7 +19,7 @@ COUNTS = {
     "early": "(\\d+) of [\\d,]+ jobs began before their submission",
     "jump": "(\\d+) (?:of [\\d,]+ )?jobs have a duration that is not end - start",
     "restart": "(\\d+) of [\\d,]+ jobs restarted",
-    "gang": "rows are (\\d+) gangs",
+    "gang": "combined into (\\d+) gangs",
     "unfinished": "(\\d+) of [\\d,]+ jobs left out: no end",
     "never started": "(\\d+) of [\\d,]+ jobs left out: never started",
     "no end": "(\\d+) of [\\d,]+ jobs left out: no end",

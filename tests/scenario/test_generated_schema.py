@@ -103,7 +103,7 @@ def test_defaults_are_told_once():
     ("ClientsSpec", "timeout", "attempt; no limit unless given."), ("TaskMode", "batch", "profile; 64 unless given."),
     ("TaskMode", "efficiency", "reaches; 50% unless given."), ("WorkloadEntry", "nodes", "each; 1 unless given."),
     ("Diurnal", "period", "to the next; 1 d unless given."),
-    ("Roofline", "link_latency", "two sums; 10 us unless given."),
+    ("Roofline", "link_latency", "two such sums; 10 us unless given."),
     ("ServiceSpec", "device", "runs; gpu unless given."), ("Accelerator", "kind", "accelerators; gpu unless given."),
 ])  # fmt: skip
 def test_what_is_used_without_a_key_is_appended(part: str, key: str, end: str):
