@@ -297,7 +297,7 @@ def test_only_ways_that_work_are_proposed_to_a_job_too_large_for_a_node(kind: st
             try:
                 hs.run({**scenario, "workload": [{**job, **keys}], "policy": policy})
             except ScenarioError as error:
-                assert re.search("parallel|one by one|of one node", str(error)), error
+                assert re.search("parallel|single devices|of one node", str(error)), error
             else:
                 run[way].append(name)
     assert proposed == run

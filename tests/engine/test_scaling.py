@@ -467,7 +467,7 @@ def shared(gpus, policy="fcfs", **entries):
 
 def test_an_idle_replica_gives_way_to_another_service():
     """`a` loads for 5 s and serves until 6 s; `b`, which waits since 1 s, gets the GPU then, loads for 3 s and serves
-    from 9 to 10 s; its second request finds it.  Both stay for 1000 idle seconds if nobody needs the GPU."""
+    from 9 to 10 s; its second request finds it.  Both stay for 1000 idle seconds if no request needs the GPU."""
     result = shared(1, a=(5, [0], {}), b=(3, [1, 20], {}))
     assert result.tasks["start"].tolist() == [5.0, 9.0, 20.0]
     assert result.launches["end"].tolist() == [6.0, 10.0, 21.0, 200.0]
