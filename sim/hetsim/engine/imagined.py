@@ -72,7 +72,11 @@ def imagine(
     coming: Sequence[tuple[float, Task]] = (), ratios: Sequence[float] = (),
     expected: Callable[[Tasks], np.ndarray] | None = None,
 ) -> Imagined:  # fmt: skip
-    """Fork a run for its policy: apply `decisions`, then continue with `scheduler`."""
+    """Fork a run for its policy: apply `decisions`, then continue with `scheduler`.
+
+    `coming`: arrivals, as (time, earlier task to copy); `ratios`: of true to expected time; `expected`: function that
+    returns the expected fraction of each task's estimate.
+    """
     state = original.state
     run = state.input
     if run.language:

@@ -43,7 +43,7 @@ class Simulation:
         return self.state.input
 
     def run(self) -> Record:
-        """Run to the end or the horizon; a RunError has the `record` up to its time."""
+        """Run until no task is left, or to the horizon; a RunError also has a `record`."""
         if self.state.closed:
             raise RunError("a simulation can run only once; build a new one for another run")
         collecting, scheduler = gc.isenabled(), self.state.scheduler
@@ -97,7 +97,6 @@ class Simulation:
         return foresee(replica, newcomer)
 
     def _blame(self, error: Exception, decision: Any) -> Exception:
-        """Return the exception to raise: an error of the policy, or of the engine itself."""
         trace = error.__traceback__
         inner = None if trace is None else trace.tb_next
         if inner is None:
@@ -119,7 +118,7 @@ class Simulation:
 
     @property
     def schedule(self) -> Callable[[View], Iterable[Decision]]:
-        """The scheduler's decisions of a round, limited to those of one decision cycle."""
+        """The function that yields a round's decisions (`max_starts`: of one cycle only)."""
         scheduler, pacing = self.state.scheduler, self.state.pacing
         if pacing is None or pacing.time.max_starts is None:
             return scheduler.schedule

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fabric:
-    """Rates of racks' uplinks and stores (bytes/s), and the contention model of jobs."""
+    """Rates (bytes/s) of racks' uplinks and of stores, and the model of contention."""
 
     uplinks: dict[str, float] = field(default_factory=dict)
     contention: Literal["random", "aligned", "interleaved", "none"] = "random"
@@ -108,7 +108,7 @@ class Sharing:
     switch_cost: Fraction = 0.0
     """Fraction of the rate that is lost while several launches take turns in time slices."""
     interference: NotNegative = 0.0
-    """Under mps a launch runs at 1 / (1 + interference × shares of the others)."""
+    """Under mps a launch runs at 1 / (1 + interference × sum of the other launches' shares) of its rate."""
     layouts: tuple[Layout | tuple[float, ...], ...] = field(default=((1.0,),), metadata=NO_KEY)
     reconfigure: Seconds = 0.0
     """For mig: the time until newly cut slices can be used."""
@@ -241,15 +241,16 @@ class DeviceType:
     power: Power = field(default_factory=Power)
     """Watts of each device; for a CPU: of each core."""
     preemption: Preemption = field(default_factory=Preemption)
-    """How a running launch on it is preempted: a kind, or a kind with its parameters."""
+    """How a running launch on the device is preempted: a kind, or a kind with its parameters."""
     multiprocessors: Count | None = None
-    """Number of streaming multiprocessors, for work given by kernels; that of a known device unless given."""
+    """Number of streaming multiprocessors, for work given as kernels; that of the known device unless given."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
     """Price of each device (for a CPU: of each core), as 2.5/h or with up and asleep; unless given, the price in
     cluster.prices, else nothing."""
     peak: object | None = None
     """Peak rates of each device (for a CPU: of a core), for work and profiles: figures or the name of a known device;
-    looked up by type unless given."""
+        looked up by the name of the type unless given.
+    """
 
     def __hash__(self) -> int:
         return hash(self.name)  # only the name, for speed: types are keys in the innermost loops
@@ -317,7 +318,7 @@ class NodeSpec:
     network: Link = field(default_factory=Link, metadata=OPTIONAL)
     """Link to all other nodes."""
     rack: Name | None = None
-    """Name of the rack in which these nodes are; in none unless given."""
+    """Name of the rack of these nodes; no rack unless given."""
     # number of the first node, if these are part of a larger group of nodes (those of one rack)
     first: int | None = field(default=None, metadata=NO_KEY)
     price: Price = field(default=FREE, metadata=OPTIONAL)
@@ -355,7 +356,7 @@ class Partition:
     max_time: Seconds = math.inf
     """Maximum time limit that a task may request."""
     tier: Whole = 0
-    """Tasks of partitions with a higher tier go first under slurm_multifactor."""
+    """Priority tier: slurm_multifactor considers tasks of partitions with a higher tier first."""
     max_gpus: Positive | None = None
     """Maximum GPUs that its running tasks occupy at one time, fractions included; no limit unless given."""
     max_cpus: Positive | None = None
@@ -466,10 +467,11 @@ class Cluster:
         return device
 
     def claims(self, mask: int, kind: DeviceType | None = None) -> int:
-        """Return a bitmask of resources for which tasks bound to some nodes compete.
+        """Return a bitmask of the resources of the nodes in `mask`.
 
-        Each node has a bit and, if it has several types of accelerators, a bit for each type.  For tasks that need only
-        accelerators of type `kind`, only the bit of this type is set.
+        Tasks bound to different sets of nodes compete if their bitmasks have a common bit.  Each node has a bit and, if
+        it has several types of accelerators, a bit for each type.  For tasks that need only accelerators of type
+        `kind`, only the bit of this type is set.
         """
         types = [list(dict.fromkeys(one.type for one in node.accelerators)) for node in self.nodes]
         longest = max(map(len, types), default=0)
@@ -530,7 +532,6 @@ class Cluster:
 
     @property
     def priced(self) -> bool:
-        """True if any device or node has a price."""
         return any(price != FREE for price in self.prices)
 
     def price_of(self, kind: str) -> float:

@@ -68,7 +68,7 @@ class Frozen(Described):
 
 
 def shipped(kind: type[Kind], module: str, table: str) -> dict[str, Kind]:
-    """Load models from a table next to a module, by name; skip names such as `.part`."""
+    """Load models from a YAML table, by name; names such as `.part` are only anchors."""
     rows = package_table(module, table)
     return {name: kind.model_validate(figures) for name, figures in rows.items() if name[0] != "."}
 

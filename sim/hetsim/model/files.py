@@ -223,7 +223,6 @@ def flush(path: Path) -> None:
 
 @cache
 def umask() -> int:
-    """Return the umask of this process, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -50,7 +50,6 @@ class Private:
 
 
 def private_bytes(tasks: Tasks) -> Private:
-    """Return the bytes of each task's own data to upload and to download."""
     blank = np.zeros(len(tasks))
     up = blank if tasks.bytes_in is None else np.asarray(tasks.bytes_in, dtype=float)
     down = blank if tasks.bytes_out is None else np.asarray(tasks.bytes_out, dtype=float)

@@ -229,7 +229,7 @@ _WRITTEN = re.compile(rf"\s*({SIGNED})\s*(.*?)\s*$")
 
 
 def quantity(value: Any) -> tuple[float, int, str] | None:
-    """Return (base units, dimension, unit as written) of a text or number, or None.
+    """Return (value in base units, number of its dimension, unit as written), or None.
 
     Dimension -1: a number without a unit.
     """

@@ -190,7 +190,6 @@ class Devices:
         self.rounds.changed("release" if up else "change")
 
     def _lose_data(self, device: Device) -> None:
-        """Drop the data copies on a failed device; fail tasks whose input is lost."""
         run = self.run
         if device.type.kind == "cpu":
             return

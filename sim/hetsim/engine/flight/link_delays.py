@@ -43,7 +43,7 @@ class Stake:
         return sum([max(0.0, delay * share - slack) for share, slack in self.hidden])
 
     def met(self, second: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return the distribution of the job's delay on this link: probabilities, seconds."""
+        """Return probabilities and seconds of the job's delay here (by the `second` pass)."""
         row, table = self.group.first.rows[self.member], self.group.second if second else self.group.first.met
         return table.seen[row], table.delays[row]
 
@@ -74,7 +74,7 @@ class ContendingJobs:
 
     @property
     def second(self) -> LinkDelays:
-        """Delays of the jobs on this link (second pass: with their delays on other links)."""
+        """Result of the second pass, which includes the jobs' delays on other links."""
         first, second = self.first, self.kept
         if second is None:
             elsewhere = [[one for one in _slow(stake.member) if one is not stake] for stake in self.stakes]
@@ -189,7 +189,7 @@ def _ratio(member: Any) -> float:
 
 
 def _slow(member: Any) -> list[Stake]:
-    """Return the job's uses of those links on which jobs delay each other."""
+    """Return the uses of links by this job that other jobs can delay."""
     return [one for one in member.stakes if len(one.group.stakes) > 1 and one.group.first.slow]
 
 
@@ -200,7 +200,7 @@ def _longest(stakes: list[Stake], second: bool) -> float:
 
 
 def _together(stake: Stake, other: Stake) -> float:
-    """Return the correlation of the numbers of senders on two links, without this job."""
+    """Return the correlation of how many other jobs send on two links at one time."""
     first, second, there = stake.group.first, other.group.first, other.group.first.rows
     mine, theirs = first.deviation[first.rows[stake.member]], second.deviation[there[stake.member]]
     both = sum([first.deviation[row] * second.deviation[there[job]] for job, row in first.rows.items() if job in there])

@@ -19,7 +19,7 @@ Rate = Callable[[Launch], None]  # sets the rate at which a launch will compute
 
 
 def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
-    """Set the known times of a new launch where all launches compute concurrently.
+    """Set the known times of a new launch, if all launches on its lane may compute.
 
     The end of its computation remains unknown.  Return False, so that the caller uses `again`, if the shares do not all
     fit, or if an earlier launch will request the upload engine only later: the new launch must then be served first.
@@ -64,9 +64,10 @@ def all_compute(lane: Lane) -> bool:
 
 
 def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
-    """Recompute stages not begun on these accelerators and on those tied by gangs.
+    """Recompute all stages that have not begun on these accelerators.
 
-    Return all these accelerators, and their launches.
+    Accelerators that have a gang in common with them are included.  `rate`: function that returns the rates of a
+    launch. Return all accelerators included, and their launches.
     """
     lanes, flights = together(lanes)
     for lane in lanes:
@@ -107,7 +108,7 @@ def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
 
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
-    """Return all lanes (accelerators) that gangs tie to these, and their launches."""
+    """Return these lanes and all that gangs connect with them, and their launches."""
     if len(lanes) == 1:
         flights = lanes[0].flights
         for launch in flights:

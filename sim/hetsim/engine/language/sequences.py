@@ -105,5 +105,5 @@ class Sequences:
         return min(steps, most)
 
     def part_of(self, request: Generation) -> float:
-        """Return the seconds of completed steps that are charged to a request."""
+        """Return the computed seconds charged to a request, up to the last completed step."""
         return request.seconds + (self.share - request.seconds_from if request.state == DECODING else 0.0)

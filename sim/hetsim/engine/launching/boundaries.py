@@ -310,7 +310,7 @@ class Boundaries:
         self, launch: Launch, table: Timetable, times: tuple[float, ...], end: float, kept: float,
         complete: bool = False,
     ) -> None:  # fmt: skip
-        """Add a launch's stage times to its tasks; `kept`: fraction of work that counts."""
+        """Add a launch's stage times and energy to its tasks; `kept`: fraction not lost."""
         _, up, uploaded, began, computed, down = times
         detail = self.recorder.detail
         tasks = launch.tasks
@@ -348,7 +348,6 @@ class Boundaries:
 
 
 def written(launch: Launch) -> Iterable[int]:
-    """Return the items that a launch writes to memory."""
     if launch.fusion is not None:
         return launch.fusion.outputs
     return [item for task in launch.tasks for item in task.writes]
@@ -375,5 +374,5 @@ def next_boundary(table: Timetable) -> tuple[float, int]:
 
 
 def _turn(parts: Sequence[Part]) -> float:
-    """Return the earliest begin of a transfer that is simulated with events."""
+    """Return the earliest begin of those transfers that are simulated with events."""
     return min([part.at for part in parts if not (part.alone or part.begun)], default=INF)

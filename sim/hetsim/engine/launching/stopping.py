@@ -156,7 +156,7 @@ class Stops:
         return kept_seconds / computed if computed > 0 else float(progress == 1.0 and keep)
 
     def _to_the_end_of_the_block(self, launch: Launch, table: Timetable) -> float:
-        """Return the seconds until a stopped launch leaves the engine (flush: at once)."""
+        """Return the seconds until a stopped launch ends its block (0: it stops at once)."""
         kind = launch.placement.devices[0].type.preemption.kind
         block = max(task.shape.stopping.block for task in launch.tasks)
         if kind == "context_switch" or not block or launch.placement.mode.on_cpu:
@@ -177,7 +177,7 @@ class Stops:
         return seconds
 
     def _save_seconds(self, launch: Launch, residual: float) -> float:
-        """Return the seconds until a stopped launch has left its devices (state saved)."""
+        """Return the seconds to save a stopped launch; `residual` if no state is saved."""
         devices, kind = launch.placement.devices, launch.placement.mode.type
         if kind.preemption.kind != "context_switch":
             return residual

@@ -132,7 +132,7 @@ class Loading:
     # Places and ways from there -------------------------------------------------------------------------------
 
     def _ways(self, replica: Holder, source: str, giver: Holder | None) -> list[Way]:
-        """Return each device's path from a source, or from the GPUs of another replica."""
+        """Return the path to each device: from the source, or from the GPUs of `giver`."""
         cluster, links, devices = self.state.input.cluster, self.state.links, replica.placement.devices
         spec = cluster.nodes[replica.node].spec
         way: Way = (), 0.0

@@ -154,7 +154,6 @@ class Forecast:
         return longest
 
     def remaining(self, task: Task) -> float:
-        """Return the estimated remaining compute seconds of a task."""
         launch = task._launch
         if self._fleets and task.shape in self._fleets:
             return self._generated.remaining(task)

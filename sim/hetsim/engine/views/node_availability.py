@@ -154,7 +154,6 @@ class Ends:
         return node not in self.capacity.log[position:]
 
     def launches(self, number: int) -> list[tuple[float, int, Launch]]:
-        """Return the known launches on a node, in the order of their ends."""
         here, running = self.on[number], self.state.running
         if self._exact:
             here = here[bisect_left(here, (self.forecast.now,)) :]  # what was to end earlier has
