@@ -219,7 +219,7 @@ class Copier:
         return new
 
     def value(self, old: Any) -> Any:
-        """Return the copy of a value, whose fields are filled later; an immutable: itself."""
+        """Return a value's copy, whose fields are filled later; an immutable value itself."""
         kind = old.__class__
         if kind in ATOMS:
             return old

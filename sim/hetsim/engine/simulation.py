@@ -118,7 +118,7 @@ class Simulation:
 
     @property
     def schedule(self) -> Callable[[View], Iterable[Decision]]:
-        """The function that yields a round's decisions (`max_starts`: of one cycle only)."""
+        """Function that yields the decisions of a round; `max_starts` may cut them short."""
         scheduler, pacing = self.state.scheduler, self.state.pacing
         if pacing is None or pacing.time.max_starts is None:
             return scheduler.schedule

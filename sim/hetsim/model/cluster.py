@@ -104,7 +104,7 @@ class Sharing:
     """
 
     kind: Literal["exclusive", "timeslice", "mps", "mig"] = field(default="exclusive", metadata=REQUIRED)
-    """How launches share it: exclusive (in start order), timeslice (in turn), mps (at the same time), mig (slices)."""
+    """How launches share the device: exclusive (in start order), timeslice (in turn), mps (together), mig (slices)."""
     switch_cost: Fraction = 0.0
     """Fraction of the rate that is lost while several launches take turns in time slices."""
     interference: NotNegative = 0.0
@@ -229,7 +229,7 @@ class DeviceType:
 
     name: str = field(metadata=NO_KEY)
     kind: Name = field(default="gpu", metadata=OPTIONAL)
-    """Kind of the device if it is not a GPU, such as npu; required under accelerators."""
+    """Kind of the device if it is not a GPU, such as npu; required in `accelerators`."""
     speed: Positive = 1.0
     """Speed relative to the GPU for which gpu_time is given; for a CPU: relative to the core of cpu_time."""
     memory: Bytes | None = None
@@ -243,14 +243,13 @@ class DeviceType:
     preemption: Preemption = field(default_factory=Preemption)
     """How a running launch on the device is preempted: a kind, or a kind with its parameters."""
     multiprocessors: Count | None = None
-    """Number of streaming multiprocessors, for work given as kernels; that of the known device unless given."""
+    """Number of streaming multiprocessors, for work given as kernels; unless given, that of the known device type."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
     """Price of each device (for a CPU: of each core), as 2.5/h or with up and asleep; unless given, the price in
     cluster.prices, else nothing."""
     peak: object | None = None
     """Peak rates of each device (for a CPU: of a core), for work and profiles: figures or the name of a known device;
-        looked up by the name of the type unless given.
-    """
+    looked up by the name of the type unless given."""
 
     def __hash__(self) -> int:
         return hash(self.name)  # only the name, for speed: types are keys in the innermost loops
@@ -364,9 +363,9 @@ class Partition:
     max_nodes: Count | None = None
     """Maximum number of nodes on which its tasks run at one time; no limit unless given."""
     users: tuple[str, ...] | None = None
-    """Users who may use it; all unless given."""
+    """Users who may use the partition; all unless given."""
     accounts: tuple[str, ...] | None = None
-    """Accounts that may use it; all unless given."""
+    """Accounts that may use the partition; all unless given."""
     # bitmask of what its jobs compete for, its nodes by default (see `Cluster.claims`)
     claims: int = field(default=0, metadata=NO_KEY)
 
@@ -490,14 +489,14 @@ class Cluster:
         return {device.name: device for device in self.devices}
 
     def of_kind(self, kind: str) -> list[DeviceType]:
-        """Return the types present with this kind (cpu, gpu, npu) or name."""
+        """Return the device types of the cluster with this kind (cpu, gpu, npu) or name."""
         present = {device.type.name for device in self.devices if device.type.kind != "cpu"}
         if any(node.cpus for node in self.nodes):
             present |= {node.cpu.type.name for node in self.nodes if node.cpus}
         return [t for t in self.types.values() if t.name in present and kind in (t.name, t.kind)]
 
     def count(self, kind: str) -> int:
-        """Return the number of devices of a kind or type; for CPUs, of cores for tasks."""
+        """Return the number of devices of a kind or type (CPUs: of cores for tasks)."""
         units = zip(self.devices, self.units, strict=True)
         return sum(count for device, count in units if kind in (device.type.kind, device.type.name))
 
@@ -542,7 +541,7 @@ class Cluster:
         return sum(price * count for price, count in paid) / number if number else 0.0
 
     def describe(self) -> str:
-        """Return one line for people: `8 x (32 cores, 4 x v100)`."""
+        """Return a description in one line, such as `8 x (32 cores, 4 x v100)`."""
         groups: list[tuple[NodeSpec, int]] = []
         for node in self.nodes:
             rack = node.spec.rack if node.spec.first is None else None

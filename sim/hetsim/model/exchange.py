@@ -134,7 +134,7 @@ class TrafficProfile:
 
     @cached_property
     def busy(self) -> dict[int, float]:
-        """Seconds per step, by link number, that the link needs at its full rate."""
+        """By link number: seconds per step for which the link is busy at its full rate."""
         busy_seconds: dict[int, float] = {}
         for _, loads in self.phases:
             for load in loads:

@@ -54,7 +54,7 @@ def recorded_inputs() -> Iterator[InputFiles]:
 
 
 def record_input(path: Path, key: str | None = None, text: Any = None) -> Path:
-    """Record a file or folder as an input; `key`: scenario key whose value names it."""
+    """Record a file or folder as an input; `key`, `text`: key and value that name it."""
     for one in _recording.get():
         one.paths[path] = None
         if key is not None:

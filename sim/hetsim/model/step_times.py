@@ -172,7 +172,7 @@ class RooflineSteps:
         return self.fixed + max(self.host, linear + self.per_context_token * context + self.per_pair * attended)
 
     def _short(self, sequences: int, context: int) -> float:
-        """Return how many of the next steps last as long as the host issues kernels."""
+        """Return how many next steps are limited by the host, which issues their kernels."""
         slope = self.per_context_token * sequences
         lacking = self.host - self._decode(sequences) - self.per_context_token * context
         if lacking <= 0:

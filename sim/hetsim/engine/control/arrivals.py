@@ -130,7 +130,7 @@ class Arrivals:
         task.allowed = positions  # `Starts` refuses any other mode from now on
 
     def expect_expiry(self) -> None:
-        """Register the ends of patience of all requests whose arrivals are no events."""
+        """Register when the patience of requests ends, if their arrivals cause no events."""
         tasks, deadlines = self.state.tasks, self.state.patience
         ends = [(one.service.rows, one.column.times) for one in self.state.queues if one.column is not None]
         if ends and deadlines is not None and tasks.expires is not None:

@@ -27,10 +27,11 @@ class Clients:
     """The clients of all workload entries, and the attempts for which they wait.
 
     By row of an attempt: `awaited`, the attempts for which a client waits; `left`, the time at which the client stopped
-    waiting for the attempt, or at which a call made by the attempt failed. By row of a call's first attempt: `end`, the
-    time at which the call was answered or given up; `rivals`, the attempts in progress (only for calls that may be
-    hedged); `hedges`, the row of the next hedge. `tokens`: number of retries and hedges that each retry budget allows
-    now; `silent`: True in a fork, in which clients do nothing.
+        waiting for the attempt, or at which a call made by the attempt failed.
+    By row of a call's first attempt: `end`, the time at which the call was answered or given up; `rivals`, the attempts
+        in progress (only for calls that may be hedged); `hedges`, the row of the next hedge.
+    `tokens`: number of retries and hedges that each retry budget allows now; `silent`: True in a fork, in which clients
+        do nothing.
     """
 
     state: RunState
@@ -117,7 +118,7 @@ class Clients:
         return True
 
     def awaits(self, row: int) -> bool:
-        """Return True if the end of this row's deadline will still require an action."""
+        """Return True if something must happen when the deadline of this row is reached."""
         if row in self.awaited:
             return True
         if self._whose(row) < 0:

@@ -241,7 +241,7 @@ class Completion:
         self.stops.follow()  # after all have stopped: no lost launch gets the turn of another
 
     def stop(self, launch: Launch, keep: bool) -> None:
-        """Stop a launch for a policy; its tasks wait again, with their work if `keep`."""
+        """Stop a launch for a policy; its tasks wait again (`keep`: with finished work)."""
         if not all(task.shape.preemptible for task in launch.tasks):
             raise illegal(self.state, f"stopped {launch.task}, but it is not preemptible")
         self._stop(launch, keep)

@@ -49,7 +49,7 @@ class Waiting:
         self._on_ready = None if type(scheduler).ready is Scheduler.ready else scheduler.ready
 
     def make_ready(self, task: Task, killed: bool = False) -> None:
-        """Make a task wait; `killed`: it ends next, so a result cache must not answer it."""
+        """Make a task wait; `killed`: it ends next and must not be answered by a cache."""
         state = self.state
         task.state = WAITING
         queue = None

@@ -132,7 +132,7 @@ DETAILS = ("upload", "compute", "download", STOPS, MOVES, "cached_tokens", "firs
 
 
 class Recorder:
-    """Columns of one run; frequent code writes `start`, `finish`, ... directly."""
+    """Columns of one run; the hot path writes `start`, `finish` and others directly."""
 
     def __init__(self, run: RunInput):
         self.run = run

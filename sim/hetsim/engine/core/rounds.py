@@ -75,7 +75,7 @@ class Rounds:
             self.clock.again(until, TIMER, self._wake)
 
     def wake(self, _: Timer | None = None) -> None:
-        """Make a round due; raise an error if only timers wake the policy, 10,000 times."""
+        """Make a round due; raise an error after 10,000 rounds that only timers caused."""
         state = self.state
         self.clock.round_due = True
         waits = state.waiting or any(len(queue) for queue in state.queues)

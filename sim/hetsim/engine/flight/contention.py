@@ -29,8 +29,7 @@ JOB = (
 `seconds`: length of this time, of which three parts are `contention` (delay by other jobs), `communication` (the time
 on idle links) and `bubble` (the pipeline bubble).  `bytes`: bytes sent to other nodes; `across`: those of them that
 cross racks.  `nominal`, `here`, `peak`: seconds of the same steps at the best placement, on this placement with idle
-links, and at the GPUs' peak rate.
-"""
+links, and at the GPUs' peak rate."""
 LINK = ("time", "link", "busy", "jobs")
 """Columns of a row for one period of a link.  From `time` to the next row of the same link, `jobs` jobs use the link,
 on average the fraction `busy` of its rate."""
@@ -168,7 +167,7 @@ class SharedNetwork:
         member.stakes = [Stake(member, self._group(link), phases) for link, phases in there]
 
     def _rerate(self, groups: list[ContendingJobs], fresh: list[Member]) -> None:
-        """Update step times where jobs changed: on these links, and of `fresh` jobs."""
+        """Update the step times of `fresh` jobs, and of jobs affected through these links."""
         now = self.clock._now
         ratios = {member.launch.number: (member, 1.0) for member in fresh}
         ratios.update((member.launch.number, (member, ratio)) for member, ratio in delay_ratios(groups))

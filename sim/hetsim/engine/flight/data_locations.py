@@ -93,7 +93,7 @@ class Places:
         return [item for item in items if not self.present(item, device)]
 
     def claim(self, items: Iterable[int], device: Device) -> int:
-        """Return the bytes of those of these items that an accelerator has not pinned yet."""
+        """Return the total bytes of those `items` that an accelerator has not pinned yet."""
         pins = self.on(device).pins
         return sum(self.items[item].size for item in items if item not in pins)
 

@@ -115,7 +115,7 @@ class FusedLaunch(Launch):
 
 
 class Terms:
-    """What a batch has besides its requests: padding, and noise of its stage times.
+    """Padding and noise of a batch: properties that its requests do not have.
 
     Padding adds the transfers of `extra` requests and `padding` compute seconds.  The true time of each stage is its
     nominal time × a factor (`up`, `compute`, `down`).

@@ -43,7 +43,7 @@ class Stake:
         return sum([max(0.0, delay * share - slack) for share, slack in self.hidden])
 
     def met(self, second: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return probabilities and seconds of the job's delay here (by the `second` pass)."""
+        """Return probabilities and seconds of a job's delay (`second`: after two passes)."""
         row, table = self.group.first.rows[self.member], self.group.second if second else self.group.first.met
         return table.seen[row], table.delays[row]
 
@@ -134,7 +134,7 @@ def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
 
 
 def _connected(start: ContendingJobs) -> list[Any] | None:
-    """Return the jobs connected with a link by shared links; None if above `JOINT`."""
+    """Return the jobs connected with a link by shared links; None: more than `JOINT`."""
     if start.rule != "random" or len(start.stakes) > JOINT:
         return None
     members = {id(stake.member): stake.member for group in _walk(start, joint=False) for stake in group.stakes}
@@ -189,7 +189,7 @@ def _ratio(member: Any) -> float:
 
 
 def _slow(member: Any) -> list[Stake]:
-    """Return the uses of links by this job that other jobs can delay."""
+    """Return the job's uses of those links on which other jobs can delay it."""
     return [one for one in member.stakes if len(one.group.stakes) > 1 and one.group.first.slow]
 
 

@@ -68,12 +68,12 @@ class Part:
 
     @property
     def number(self) -> int:
-        """Number of its launch or prefetch; numbers are in start order."""
+        """Number of the part's launch or prefetch; numbers are in start order."""
         return self.owner.number
 
 
 def insert_part(parts: list[Part], part: Part) -> None:
-    """Insert a part in the start order of launches."""
+    """Insert a part into a list that is in the start order of launches."""
     if parts and parts[-1].number > part.number:
         parts.append(part)
         parts.sort(key=lambda one: one.number)  # an earlier launch may come late: after evictions, or expanded

@@ -44,7 +44,7 @@ def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
 
 
 def download_over(lane: Lane, now: float) -> list[Launch]:
-    """Serve the next downloads of an accelerator; return the launches with new ends."""
+    """Reschedule an accelerator's downloads after one has ended; return the launches."""
     lane.download = serve(lane.downloads, now)
     waited = []
     for part in lane.downloads:

@@ -152,7 +152,7 @@ class Transfers:
         return up_bytes, up_seconds, down_bytes, down_seconds
 
     def seconds_of_one(self, mode: Mode) -> tuple[float, float]:
-        """Return and cache a task's stated upload and download seconds (bytes excluded)."""
+        """Return and cache a mode's stated upload and download seconds (bytes excluded)."""
         seconds = self.of_one[mode] = mode.upload.seconds_for(1), mode.download.seconds_for(1)
         return seconds
 
@@ -321,7 +321,7 @@ class Transfers:
         self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True,
         fusion: Fusion | None = None,
     ) -> tuple[float, float]:  # fmt: skip
-        """Return the bytes to copy to the host at the end, and stated download seconds."""
+        """Return the bytes that tasks send to the host at their end, and stated seconds."""
         size = 0.0
         for task in tasks:
             size += task.bytes_out

@@ -332,7 +332,7 @@ class Boundaries:
                 downloads[row] += download
 
     def close(self, launch: Launch, end: float) -> tuple[float, ...]:
-        """Account for a launch in flight when the run ends; return its stage times."""
+        """Update a launch in flight to the `end` of the run; return its stage times."""
         table: Timetable = launch.table
         if table.traffic is not None:
             self.network.leave(table.traffic, end)

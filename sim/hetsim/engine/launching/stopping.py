@@ -29,7 +29,7 @@ class Stops:
     def stop(
         self, launch: Launch, keep: bool, outcome: int = LAUNCH_STOPPED, fault: bool = False, killed: bool = False
     ) -> float:
-        """End a launch early; return the time at which its first stage began, or NaN.
+        """End a launch early; return when its first stage began (NaN: it had not begun).
 
         Transfers in progress are lost.  Finished computation counts if `keep`; after a fault, only up to the last
         checkpoint.  `killed`: the tasks of the launch end, too, which does not count as a preemption.  If a fault ends

@@ -39,7 +39,7 @@ class Sources(Timer):
         progress: Callable[[float, int, int], None] | None, each_block: Callable[[], None],
         absent: Sequence[np.ndarray] = (),
     ):  # fmt: skip
-        """Create the sources; `absent`: rows of requests whose arrivals are no events."""
+        """Create the sources; `absent`: rows of requests whose arrivals cause no events."""
         super().__init__(self._arrive)
         self.run = run
         self.tasks = run.tasks

@@ -58,7 +58,7 @@ class ReplicaSet:
         return [*self.prefillers, *self.replicas]
 
     def open_to(self, prefilled: bool) -> OpenReplicas:
-        """Return the replicas that accept new requests (`prefilled`: prefilled ones)."""
+        """Return the replicas that accept new requests, or (`prefilled`) prefilled ones."""
         if (apart := self.apart and not prefilled) not in self._open:
             replicas = self.prefillers if apart else self.replicas
             takes = OpenReplicas([replica for replica in replicas if replica.loaded and not replica.draining])
@@ -294,7 +294,7 @@ class ReplicaSet:
             self.arriving = -1
 
     def bring(self, name: str, prefills: bool, wanted: int, only: HolderType | None) -> bool | None:
-        """Start or drain replicas to reach `wanted`; return True if any were.
+        """Start or drain replicas to reach `wanted`; return True if any replica changed.
 
         Return None if there are `wanted` replicas already.  `name`: role or device type; `prefills`: True for replicas
         that only prefill; `only`: the device type, None for any.

@@ -86,7 +86,7 @@ class GpuState(DeviceState):
         self.lane: Any = None  # launches in flight there (`hetsim.engine.flight.launch.Lane`)
 
     def note_memory(self, unpinned: int = 0) -> None:
-        """Update the minimum of free memory, from which the peak memory is reported."""
+        """Update the minimum of free memory (not `unpinned` bytes), for the peak usage."""
         if self.room - unpinned < self.least_room:
             self.least_room = self.room - unpinned
 

@@ -319,7 +319,7 @@ class EarliestFit:
         return True
 
     def _spares(self, placement: Placement) -> bool:
-        """Return True if a longer launch does not use the devices reserved for the task."""
+        """Return True if the task can still start in time next to this longer launch."""
         if self._at is not None:
             head, mode, _ = self._at
             if not placement.mode.span_any and placement.devices[0].node != head:

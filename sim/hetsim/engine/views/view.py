@@ -158,7 +158,7 @@ class Victims:
         return None
 
     def _sparing(self, number: int, mode: Mode, needed: list[Task], sketch: Sketch) -> tuple[Placement, list[Task]]:
-        """Return a placement on a node and its victims, of which the first are spared."""
+        """Return a placement on a node, and the victims needed; earlier ones are spared."""
         for spared in needed[:-1]:  # the last one is needed in any case
             fewer = [victim for victim in needed if victim is not spared]
             without = self._released(number, fewer)
