@@ -169,7 +169,7 @@ def _check_coming(run: RunState, coming: Sequence[tuple[float, Task]]) -> None:
 
 
 def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> Tasks:
-    """Return the table extended by rows: copies of earlier tasks at later times.
+    """Return the table extended by copies of the rows `like`, which arrive at `times`.
 
     The times ascend.  Deadline and patience end as long after the arrival as in the copied row.
     """

@@ -18,10 +18,10 @@ MAX_POINTS = 64  # maximum number of sizes to which a line is fitted: the cost g
 
 @dataclass(frozen=True)
 class TimeSpread:
-    """Random times of one batch size: quantiles, linear in between.
+    """Distribution of the times of one batch size, given by quantiles or samples.
 
-    Below the first probability the time is the first value, above the last probability the last value.  If
-    `probabilities` is empty, the values are samples, each drawn with equal probability.
+    Between two probabilities the time is interpolated linearly; below the first it is the first value, above the last
+    the last value.  If `probabilities` is empty, the values are samples, each drawn with equal probability.
     """
 
     values: tuple[float, ...]
@@ -74,7 +74,7 @@ class StageTable:
 
     @property
     def fixed(self) -> float:
-        """Seconds of a launch of one task; a table has no separate time per task."""
+        """Seconds of a batch of one; a table has no time per task in addition."""
         return self.seconds_for(1)
 
     @property

@@ -243,13 +243,13 @@ class DeviceType:
     preemption: Preemption = field(default_factory=Preemption)
     """How a running launch on the device is preempted: a kind, or a kind with its parameters."""
     multiprocessors: Count | None = None
-    """Number of streaming multiprocessors, for work given as kernels; unless given, that of the known device type."""
+    """Number of streaming multiprocessors, for work given as kernels; unless given, that of a device of this name."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
     """Price of each device (for a CPU: of each core), as 2.5/h or with up and asleep; unless given, the price in
     cluster.prices, else nothing."""
     peak: object | None = None
-    """Peak rates of each device (for a CPU: of a core), for work and profiles: figures or the name of a known device;
-    looked up by the name of the type unless given."""
+    """Peak rates of each device (for a CPU: of a core), for work and profiles: figures, or the name of a known
+    device such as h100; looked up by the name of the type unless given."""
 
     def __hash__(self) -> int:
         return hash(self.name)  # only the name, for speed: types are keys in the innermost loops

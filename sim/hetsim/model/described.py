@@ -1,4 +1,4 @@
-"""Models with a JSON Schema that describes the meaning of each key.
+"""Pydantic models whose JSON Schema describes the meaning of each key.
 
 The description is the string below a field, as with pydantic's option `use_attribute_docstrings`; the schema adds the
 default.  The option reads the sources when the classes are created, which doubles the import time of the scenario

@@ -213,7 +213,7 @@ class Exchange:
         return TrafficProfile(self.compute, self.filling, tuple(phases), bytes=sent, across=across)
 
     def _crossing(self, phase: Phase, nodes: tuple[int, ...]) -> dict[int, tuple[float, float]]:
-        """Return by uplink the bytes that determine a phase's duration, and all bytes."""
+        """Return {uplink: (bytes that determine the phase's duration, all bytes moved)}."""
         uplinks = [self._uplink[node] for node in nodes]
         if len(set(uplinks)) == 1:
             return {}

@@ -274,7 +274,7 @@ def _limited(path: Path) -> IO[bytes]:
 
 
 def limit_of(size: int) -> int:
-    """Return the maximum decompressed bytes of a compressed file of this size."""
+    """Return the maximum decompressed bytes allowed for a file of `size` bytes."""
     return max(ALWAYS, MAX_RATIO * size)
 
 

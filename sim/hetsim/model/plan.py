@@ -120,7 +120,7 @@ Moment = Literal["ready", "start", "finish"]
 class Copy:
     """A prefetch of an item to an accelerator before a step, or a drop of its copy.
 
-    It is executed in the round in which task `after` becomes ready, has started or has ended (None: in the first
+    It is executed when task `after` becomes ready, starts or ends, as stated by `moment` (`after` None: in the first
     round), or later, as soon as the item exists and there is room for it.
     """
 

@@ -158,7 +158,7 @@ class RooflineSteps:
         return linear + self.link_latency + self.link_per_token * tokens
 
     def _decode(self, sequences: int) -> float:
-        """Return the seconds of a decode-only step without `fixed`, `host` and context."""
+        """Return the part of a decoding step's time that does not depend on the context."""
         if (decode := self._known.get(sequences)) is None:
             decode = self._known[sequences] = self._matrices(sequences, sequences)
         return decode

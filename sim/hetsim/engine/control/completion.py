@@ -333,7 +333,7 @@ def _report(launch: Launch, times: tuple[float, ...], now: float) -> BatchReport
 
 
 def note_start(state: RunState, launch: Launch, start: float) -> None:
-    """Record the start of each task of a launch that has not started before."""
+    """Record the start of those tasks of a launch that had not started before."""
     starts = state.recorder.start
     if start == start:
         for task in launch.tasks:

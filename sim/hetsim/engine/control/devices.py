@@ -92,7 +92,7 @@ class Devices:
         self.rounds.changed("release")
 
     def partition(self, device: Device, layout: Any) -> None:
-        """Set the MIG layout of a GPU; None: starts choose the layout from now on."""
+        """Set the MIG layout of a GPU; None: from now on, launches that start choose it."""
         run, state = self.run, self.state(device)
         if (slices := state.slices) is None:
             raise illegal(run, f"partitions {device}, which is not a MIG GPU (sharing: mig)")

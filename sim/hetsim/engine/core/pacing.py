@@ -6,7 +6,7 @@ from hetsim.model.record import DecisionTime
 
 
 class Pacing:
-    """A scheduler that runs one decision cycle at a time; forks copy its state."""
+    """State of the decision cycles of a scheduler, which runs one cycle at a time."""
 
     def __init__(self, time: DecisionTime):
         self.time = time

@@ -50,7 +50,7 @@ class Rounds:
         return len(self.state.waiting) + sum(len(queue) for queue in self.state.queues if queue.fleet is None)
 
     def changed(self, cause: str) -> None:
-        """Make a round due if the policy waits for this cause: change, release or ready."""
+        """Make a round due unless the policy ignores this cause (change, release, ready)."""
         wake_on = self.state.wake_on
         if wake_on == "change" or wake_on == "fit" or cause == wake_on or cause == "change":
             self.clock.round_due = True

@@ -24,7 +24,7 @@ STAGE_NAMES = ("preparing", "upload", "restore", "queued for compute", "compute"
 END, READY, TURN, JOIN, COMPUTED = range(5)
 """Purpose of the pending clock entry of a launch.  END: it ends; READY: its devices are ready; TURN: it gets a copy
 engine, and its transfer is simulated with events; JOIN: it begins to share a compute engine; COMPUTED: it has
-computed, and other launches depend on that."""
+computed, on which its download or the speed of other launches depends."""
 
 
 Moves = tuple[float, float, float, float]  # bytes and seconds of an upload, then of a download
@@ -327,7 +327,8 @@ class Lane:
     def write_out(self, end: float = 0.0) -> None:
         """Convert all compact launches of the accelerator to timetables.
 
-        Their booked transfers become ones with events, except (`end`: end of the run) uploads that ended before.
+        Booked transfers become transfers with events.  `end`: end of the run, if it is over; uploads that ended before
+        it remain as they are.
         """
         for launch in self.flights:
             if (drawn := launch.sketch) is not None:
@@ -343,7 +344,7 @@ class Lane:
                 launch.sketch = None
 
     def idle(self, now: float) -> bool:
-        """Return True if no launch or transfer is here; then mark the engines as free."""
+        """Return True if the accelerator has no launch or transfer; then free its engines."""
         if self.flights or self.uploads or self.downloads:
             return False
         self.upload = self.compute = self.download = now

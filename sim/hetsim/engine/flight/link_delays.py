@@ -1,10 +1,10 @@
 """Delays of jobs that share links, computed from each job's use of each link.
 
 A `Stake` is a job's use of one link.  The delay of a job on one link follows `hetsim.formulas.contention`.  A job that
-sends over several links at once has the longest of the links' delays; when one link limits it, it uses less of the
-other links.  The delays are computed in two passes: first for each link by itself, then for each link with the first
-pass's delays on the other links of its jobs.  A change on a link affects only the jobs on it and the jobs on the other
-links of those jobs.
+sends over several links at once has the longest of the links' delays; a job that one link limits uses less of its other
+links.  The delays are computed in two passes: first for each link by itself, then for each link with the first pass's
+delays on the other links of its jobs.  A change on a link affects only the jobs on it and the jobs on the other links
+of those jobs.
 
 Up to `JOINT` jobs that are connected by links are instead solved jointly (`hetsim.formulas.contention`); a change then
 affects all of them.

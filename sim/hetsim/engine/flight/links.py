@@ -245,8 +245,7 @@ class Links:
 
         The end is `Flow.until`, and `done` is not called.  If another transfer uses one of the pipes before this end,
         `unsure` is called, and the transfer continues with events, as after `send`; when it is alone again, it is
-        booked again and `sure` is called.  `called`: time of the decision to begin the transfer; a transfer that ends
-        now but began after this time still counts as present.
+        booked again and `sure` is called.  `called`: time of the decision to begin the transfer (see `Flow.there`).
         """
         pipes, latency = way
         now = self.clock._now
@@ -275,7 +274,8 @@ class Links:
     def unbook(self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False) -> None:
         """Convert a booked transfer to one with events, since another transfer joins it.
 
-        `turn`, `called`: as of the other transfer; `joined`: True if the caller sets the event.
+        `turn`: position of the other transfer in the order of this instant; `called`: time of the decision to begin it;
+        `joined`: True if the caller schedules the event.
         """
         for pipe in flow.pipes:
             if pipe.booked is flow:

@@ -22,7 +22,7 @@ def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
     """Set the known times of a new launch, if all launches on its lane may compute.
 
     The end of its computation remains unknown.  Return False, so that the caller uses `again`, if the shares do not all
-    fit, or if an earlier launch will request the upload engine only later: the new launch must then be served first.
+    fit, or if an earlier launch will request the upload engine only later: the new launch then uploads before it.
     """
     if not all_compute(lane):
         return False
@@ -66,8 +66,8 @@ def all_compute(lane: Lane) -> bool:
 def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
     """Recompute all stages that have not begun on these accelerators.
 
-    Accelerators that have a gang in common with them are included.  `rate`: function that returns the rates of a
-    launch. Return all accelerators included, and their launches.
+    Accelerators that have a gang in common with them are included.  `rate`: function that sets the rate of a launch.
+    Return all accelerators included, and their launches.
     """
     lanes, flights = together(lanes)
     for lane in lanes:

@@ -325,7 +325,7 @@ class Serving(Residents):
 
 
 def _largest(kinds: list[ReplicaType], service: LanguageService) -> int:
-    """Return the maximum KV blocks of a request: a replica of each role must fit it."""
+    """Return the KV blocks of the largest request that every role can serve."""
     sides = [[kind.blocks for kind in kinds if kind.replicas or service.scaling is not None]]
     if service.prefillers:
         sides.append([kind.blocks for kind in kinds if kind.prefillers])

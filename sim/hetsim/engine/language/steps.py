@@ -113,5 +113,5 @@ class Steps:
         return self._weighted(max(0.0, now - self.began - self.lag), now)
 
     def over_by(self, end: float) -> int:
-        """Return how many of these steps, except the last one, have ended by `end`."""
+        """Return how many of these steps, except the last one, have ended before `end`."""
         return bisect_left(range(1, self.count), end, key=self.after)

@@ -114,7 +114,7 @@ class Stops:
             state.normal = False
 
     def _keep(self, launch: Launch, table: Timetable, progress: float, keep: bool, fault: bool) -> float:
-        """Set each task's finished fraction; return the fraction of work that counts."""
+        """Set the finished fractions of a stopped launch's tasks; return the part kept."""
         computed = table.total * progress
         planned = durations.planned(launch)  # before the finished fraction of its tasks changes
         # A fused launch keeps no work.

@@ -54,7 +54,7 @@ class Owner:
         return replicas
 
     def lost(self, orphans: dict[int, Any], lost: Sequence[Any]) -> None:
-        """Reset `orphans` (requests by row), and others with data on `lost` replicas."""
+        """Reset requests after the loss of replicas; `orphans`: those without one, by row."""
 
     def close(self, end: float) -> None:
         """Complete the record of all replicas that exist at the end of the run."""

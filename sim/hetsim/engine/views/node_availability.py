@@ -34,7 +34,7 @@ class Bounds:
         self.position = 0  # up to where the log of changes has been read
 
     def note(self, log: list[int], generation: int) -> None:
-        """Mark the nodes as stale that have changed since the last call."""
+        """Mark those nodes as stale that changed (by the `log`) since the last call."""
         if self.generation != generation:
             self.stale.update(range(len(self.times)))
         elif self.position != len(log):
