@@ -80,7 +80,7 @@ class Simulation:
                 gc.enable()
 
     def fork(self, within_round: bool = False) -> "Simulation":
-        """Return a copy that runs independently, to identical results."""
+        """Return a copy that runs independently; `within_round`: the round begins again."""
         from hetsim.engine.fork import fork  # which few runs need
 
         return fork(self, self.state, within_round)

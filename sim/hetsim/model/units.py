@@ -55,7 +55,8 @@ def parse(
 ) -> float:
     """Parse a value into base units; raise ValueError with a reason if it is wrong.
 
-    `units`: factors by unit; `example`: a correct value, for messages; `most`: maximum in base units.
+    `units`: factors by unit; `example`: a correct value, for messages; `negative`: True if values below 0 are allowed;
+    `most`: maximum in base units.
 
     >>> parse("1.5 min", TIME, "5 s")
     90.0

@@ -136,7 +136,7 @@ class Devices:
         self.launches.retime(state, launches)  # replicas among them: their steps change, too
 
     def close(self, device: Device, closed: bool) -> None:
-        """Close a device to new launches (before maintenance), or open it again."""
+        """Close a device to new launches (`closed`, before maintenance), or open it again."""
         run, state = self.run, self.state(device)
         run.steady = False
         states = [state]

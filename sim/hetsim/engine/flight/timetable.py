@@ -19,10 +19,11 @@ Rate = Callable[[Launch], None]  # sets the rate at which a launch will compute
 
 
 def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
-    """Set the known times of a new launch, if all launches on its lane may compute.
+    """Set the known times of a new launch, if all launches of its lane may compute.
 
-    The end of its computation remains unknown.  Return False, so that the caller uses `again`, if the shares do not all
-    fit, or if an earlier launch will request the upload engine only later: the new launch then uploads before it.
+    The lane is an accelerator.  The end of the computation remains unknown.  Return False, so that the caller uses
+    `again`, if the shares do not all fit, or if an earlier launch will request the upload engine only later: the new
+    launch then uploads before it.
     """
     if not all_compute(lane):
         return False
@@ -108,7 +109,7 @@ def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
 
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
-    """Return these lanes and all that gangs connect with them, and their launches."""
+    """Return these lanes (accelerators), those that gangs connect, and all launches."""
     if len(lanes) == 1:
         flights = lanes[0].flights
         for launch in flights:

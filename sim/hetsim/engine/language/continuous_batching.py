@@ -232,7 +232,7 @@ class Replica(Holder):
         stage.begin(1, self.times.seconds_for(stage.reading, decoding, context, *attended_to), lag)
 
     def _jump(self, gave_way: bool, lag: float) -> None:
-        """Begin decoding: one event for all steps up to the next change of the batch."""
+        """Begin decoding up to the next change of the batch; `gave_way`: after preempting."""
         sequences, requests = self.sequences, self.requests
         count = 1 if lag else sequences.until_full(sequences.until_end())  # a row of several steps has no copying
         if count > 1 and self.outstanding > len(requests.inside):

@@ -100,7 +100,7 @@ class Boundaries:
                         part.owner.arm()
 
     def arm(self, launch: Launch) -> None:
-        """Set the one clock entry of a launch to its next boundary."""
+        """Set the one clock entry of a launch to its next boundary between stages."""
         table: Timetable = launch.own_table
         time, due = next_boundary(table) if table.stepwise else (table.end, END)
         if time == table.armed and due == table.due:  # equal floats: nothing moved, and the entry keeps its place
@@ -354,7 +354,7 @@ def written(launch: Launch) -> Iterable[int]:
 
 
 def next_boundary(table: Timetable) -> tuple[float, int]:
-    """Return time and kind of a launch's next boundary that requires an action."""
+    """Return time and kind of the next boundary between stages that needs an action."""
     if not table.prepared:
         return table.begin, READY  # what must be uploaded is known only then
     turn = _turn(table.up) if table.up else INF

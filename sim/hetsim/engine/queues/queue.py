@@ -454,7 +454,7 @@ class Queue:
         )
 
     def seconds(self, position: int, terms: Terms, estimated: bool) -> float:
-        """Return the sum of a batch's requests' compute seconds in the mode at `position`."""
+        """Return the sum of requests' (estimated) compute seconds in the mode `position`."""
         if self.service.alike:
             return terms.requests.count * self.service.per_item[position]
         column = self.table.estimate if estimated else self.table.time

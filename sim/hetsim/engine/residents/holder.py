@@ -129,4 +129,4 @@ class Holder:
         """Continue at the speed of the slowest device, with the devices' mean power."""
 
     def _fired(self, timer: Timer) -> None:
-        """Handle the replica's next step boundary."""
+        """Handle the replica's next boundary between two steps."""

@@ -69,14 +69,14 @@ class ReplicaSet:
         return open_
 
     def kept(self, prefills: bool) -> int:
-        """Return the number of replicas of a role that do not drain."""
+        """Return the number of replicas (`prefills`: that only prefill) that do not drain."""
         if (number := self._open.get(role := "prefill" if prefills else "decode")) is None:
             side = self.prefillers if prefills else self.replicas
             number = self._open[role] = sum([not replica.draining for replica in side])
         return int(number)
 
     def send(self, request: Any, prefilled: bool) -> None:
-        """Send a request to a replica; if none accepts requests, it waits for one."""
+        """Send a (`prefilled`) request to a replica; if none accepts it, it must wait."""
         open_, fleet, sight = self.open_to(prefilled), self.fleet, self.sight
         if sight is not None:
             sight.look(open_)
@@ -94,7 +94,7 @@ class ReplicaSet:
         chosen.enqueue(request)
 
     def waiting_for(self, prefills: bool) -> int:
-        """Number of requests that no replica of a role can take yet."""
+        """Number of requests that no replica can accept yet (`prefills`: to prefill them)."""
         there = self.lobby.values()
         return sum([(one.source is None) is prefills for one in there]) if self.apart else len(there)
 
@@ -365,7 +365,7 @@ class Residents:
             one.begin()
 
     def lose(self, launches: list[Resident], outcome: int = LAUNCH_LOST) -> None:
-        """Remove failed or stopped replicas, and start replacements, service by service."""
+        """Remove and replace failed or stopped replicas (`outcome`), service by service."""
         for one in self.sets:
             one.lose([launch.holder for launch in launches if launch.holder.fleet is one.fleet], outcome)
 
