@@ -98,9 +98,9 @@ class Sharing:
     - mig: each launch has its own slice of the present layout.  The GPU changes its layout when it is empty, or, with
       `recut` "idle", to any layout that contains the busy slices; new slices are usable after `reconfigure` seconds.
 
-    pairs: measured slowdowns for timeslice and mps, as (class, class next to it, slowdown); inf if the two cannot
-    share.  The slowdowns by several neighbors are multiplied.  For pairs that are not given, or are inf, the rules
-    above apply.
+    pairs: measured slowdowns for timeslice and mps, as (class, class next to it, slowdown); inf: policies should not
+    let the two share a device.  The slowdowns by several neighbors are multiplied.  If the slowdown by a neighbor is
+    inf or is not given, the rules above apply.
     """
 
     kind: Literal["exclusive", "timeslice", "mps", "mig"] = field(default="exclusive", metadata=REQUIRED)

@@ -164,7 +164,7 @@ class RooflineSteps:
         return decode
 
     def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
-        """Return the seconds of a step; `attended`: token pairs in prompts' attention."""
+        """Return a step's seconds; `attended`: result of the function `attended`."""
         if prompt_tokens:
             linear = self._matrices(prompt_tokens + sequences, sequences + 1)
         else:

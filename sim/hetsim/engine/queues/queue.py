@@ -323,7 +323,7 @@ class Queue:
             self.clock.round_due = True
 
     def join(self, task: Task) -> None:
-        """Add a request that has just arrived, in an event of its own."""
+        """Add a request that has just arrived and whose arrival was an event."""
         coming: Any = self.coming
         coming.to_come -= 1
         coming.joined.append(self.clock._now)

@@ -184,7 +184,7 @@ class Forecast:
         return self._pipeline(launch).end
 
     def _pipeline(self, launch: Launch) -> EngineTimes:
-        """Return when a launch will have passed its engines, after all launches before it."""
+        """Return when the engines are free after this launch and all launches before it."""
         table: Timetable = launch.table
         before = table.lanes[0].flights if table.lanes else [launch]
         times = EngineTimes(self.now, self.now, self.now, self.now)
