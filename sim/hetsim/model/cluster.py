@@ -161,8 +161,8 @@ class Preemption:
     """How a running launch is preempted: context_switch (save its state), drain (end the block), flush (drop the
     block), or flep (yield)."""
     rate: BytesPerSecond | None = None
-    """For context_switch: the rate at which state is saved to the device's own memory; saved over its link unless
-    given."""
+    """For context_switch: the rate at which state is saved to the device's own memory; unless given, it is saved over
+    the device's link."""
     overhead: Fraction = 0.0
     """For flep: the share by which every launch on the device is slower."""
 
@@ -243,7 +243,8 @@ class DeviceType:
     preemption: Preemption = field(default_factory=Preemption)
     """How a running launch on the device is preempted: a kind, or a kind with its parameters."""
     multiprocessors: Count | None = None
-    """Number of streaming multiprocessors, for work given as kernels; unless given, that of a device of this name."""
+    """Number of streaming multiprocessors, for work given as kernels; unless given, the number of the known device with
+    the name of this type."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
     """Price of each device (for a CPU: of each core), as 2.5/h or with up and asleep; unless given, the price in
     cluster.prices, else nothing."""

@@ -195,7 +195,7 @@ def host_digest() -> str:
 def is_left(path: Path) -> bool:
     """Return True if no live process writes this temporary file any more.
 
-    A file of another machine counts as left when it is a day old.
+    A file of another machine is considered abandoned when it is a day old.
     """
     match = re.match(rf"{re.escape(TEMPORARY)}([0-9a-f]{{8}})-(\d+)-", path.name)
     try:

@@ -122,8 +122,8 @@ class RunInput:
     warnings: list[str] = field(default_factory=list)
     overloads: list[tuple[str, float, float]] = field(default_factory=list)
     """Services whose constant load exceeds their capacity, and which serve in order of arrival.  For each: the warning,
-    the maximum number of requests served before the last arrival, and the minimum seconds that the last of these has
-    waited."""
+    the maximum number of requests served before the last arrival, and the minimum wait of the last of these
+    requests in seconds."""
     # keys of the scenario that no proof of a planner takes into account
     unplanned: list[str] = field(default_factory=list)
     faults: list[Faults] = field(default_factory=list)

@@ -224,7 +224,7 @@ class KernelSteps:
     """Seconds of a step as the sum of its kernels' measured times.
 
     The times of kernels that depend only on the number of tokens (matrices, experts, sums over GPUs) are interpolated
-    between `tokens`; so is that of the last matrix, which only generated tokens need.  The times of attention are two
+    between `tokens`; so is the time of the last matrix, which only generated tokens need.  Attention times are two
     tables: for decoding, by number of sequences and mean context; for prompts, by their number and length.  Both tables
     are interpolated between the points and extrapolated beyond the last point; contexts and lengths begin at 0.
     `fixed` is added to each step, `per_sequence` for each sequence and prompt in the step.

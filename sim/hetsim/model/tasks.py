@@ -67,13 +67,13 @@ class SpanSpeeds:
     island: Part = field(default=1.0, metadata=OPTIONAL)
     """Rate of a gang within one NVLink island."""
     switch: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate within one PCIe switch; that of `island` unless given."""
+    """Rate within one PCIe switch; the rate of `island` unless given."""
     node: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate within one node; that of `switch` unless given."""
+    """Rate within one node; the rate of `switch` unless given."""
     rack: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate within one rack; that of `node` unless given."""
+    """Rate within one rack; the rate of `node` unless given."""
     cluster: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate across racks; that of `rack` unless given."""
+    """Rate across racks; the rate of `rack` unless given."""
 
     @classmethod
     def given(cls, **rates: float) -> SpanSpeeds:
@@ -297,7 +297,7 @@ class Stopping:
     block: Seconds = 0.0
     """Length of a kernel's blocks: drain and flush stop a kernel only between two blocks; anywhere unless given."""
     idempotent: bool = False
-    """True if blocks can be discarded and run again."""
+    """True if the blocks of a kernel can be discarded and run again."""
     checkpoint: Seconds = 0.0
     """Time that each checkpoint takes, in which nothing is computed."""
     input: Literal["saved", "again"] | None = None

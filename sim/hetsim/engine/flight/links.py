@@ -58,8 +58,8 @@ class Flow(Timer):
     def there(self, now: float, called: float) -> bool:
         """Return True if a booked transfer still uses its pipes when another one begins.
 
-        `called`: time of the decision to begin the other one; a transfer that began after it still counts if it ends
-        now.
+        `called`: time of the decision to begin the other one.  A transfer that ends now still counts if it began after
+        `called`.
         """
         return self.until > now or (self.until == now and called < self.since and self.owner is not None)
 
