@@ -72,7 +72,11 @@ def imagine(
     coming: Sequence[tuple[float, Task]] = (), ratios: Sequence[float] = (),
     expected: Callable[[Tasks], np.ndarray] | None = None,
 ) -> Imagined:  # fmt: skip
-    """Fork a run for its policy: apply `decisions`, then continue with `scheduler`."""
+    """Fork a run for its policy: apply `decisions`, then continue with `scheduler`.
+
+    `coming`: arrivals, as (time, earlier task to copy); `ratios`: of true to expected time; `expected`: function that
+    returns the expected fraction of each task's estimate.
+    """
     state = original.state
     run = state.input
     if run.language:
@@ -165,7 +169,7 @@ def _check_coming(run: RunState, coming: Sequence[tuple[float, Task]]) -> None:
 
 
 def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> Tasks:
-    """Return the table extended by rows: copies of earlier tasks at later times.
+    """Return the table extended by copies of the rows `like`, which arrive at `times`.
 
     The times ascend.  Deadline and patience end as long after the arrival as in the copied row.
     """

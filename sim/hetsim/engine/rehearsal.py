@@ -43,7 +43,6 @@ class RehearsedStage:
         return self.play(replace(self.run, scheduler=scheduler))
 
     def simulate(self, plan: Plan) -> float:
-        """Return the makespan of a plan."""
         return makespan_of(self._play(Following(plan)), self.tasks)
 
     def rehearse(self, scheduler: Scheduler) -> Plan:

@@ -43,7 +43,7 @@ class Simulation:
         return self.state.input
 
     def run(self) -> Record:
-        """Run to the end or the horizon; a RunError has the `record` up to its time."""
+        """Run until no task is left, or to the horizon; a RunError also has a `record`."""
         if self.state.closed:
             raise RunError("a simulation can run only once; build a new one for another run")
         collecting, scheduler = gc.isenabled(), self.state.scheduler
@@ -80,7 +80,7 @@ class Simulation:
                 gc.enable()
 
     def fork(self, within_round: bool = False) -> "Simulation":
-        """Return a copy that runs independently, to identical results."""
+        """Return a copy that runs independently; `within_round`: the round begins again."""
         from hetsim.engine.fork import fork  # which few runs need
 
         return fork(self, self.state, within_round)
@@ -97,7 +97,6 @@ class Simulation:
         return foresee(replica, newcomer)
 
     def _blame(self, error: Exception, decision: Any) -> Exception:
-        """Return the exception to raise: an error of the policy, or of the engine itself."""
         trace = error.__traceback__
         inner = None if trace is None else trace.tb_next
         if inner is None:
@@ -119,7 +118,7 @@ class Simulation:
 
     @property
     def schedule(self) -> Callable[[View], Iterable[Decision]]:
-        """The scheduler's decisions of a round, limited to those of one decision cycle."""
+        """Function that yields the decisions of a round; `max_starts` may cut them short."""
         scheduler, pacing = self.state.scheduler, self.state.pacing
         if pacing is None or pacing.time.max_starts is None:
             return scheduler.schedule

@@ -132,7 +132,7 @@ def fused_seconds(
     tasks: Tasks, fusion: Fusion, positions: Sequence[int], modes: Sequence[Mode], own: Sequence[float],
     left: Sequence[float],
 ) -> float:  # fmt: skip
-    """Return the launch's compute seconds; own, left: each task's time, fraction left."""
+    """Return the compute seconds of tasks fused to one kernel (rule: see the module)."""
     fixed = overhead = operations = traffic = 0.0
     work = tasks.work
     for row, saved, position, mode, seconds, part in zip(

@@ -23,7 +23,7 @@ class Way:
 
 
 def way_to_host(cluster: Cluster, device: Device) -> Way:
-    """Return the path of a device to its host, with idle links."""
+    """Return latency and seconds per byte between device and host, on idle links."""
     if device.type.kind == "cpu":
         return Way()
     links = [device.type.link]
@@ -50,7 +50,6 @@ class Private:
 
 
 def private_bytes(tasks: Tasks) -> Private:
-    """Return the bytes of each task's own data to upload and to download."""
     blank = np.zeros(len(tasks))
     up = blank if tasks.bytes_in is None else np.asarray(tasks.bytes_in, dtype=float)
     down = blank if tasks.bytes_out is None else np.asarray(tasks.bytes_out, dtype=float)
@@ -71,7 +70,7 @@ def final_bytes(tasks: Tasks) -> np.ndarray:
 
 
 def stage_seconds(mode: Mode, way: Way, private: Private, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return upload and download seconds of one-task launches on a path; 0 for cores."""
+    """Return upload and download seconds of one-task launches on a path; 0 on CPUs."""
     if mode.on_cpu:
         return np.zeros(len(rows)), np.zeros(len(rows))
     sizes = private.up[rows] / mode.gpus, private.down[rows] / mode.gpus

@@ -67,13 +67,13 @@ class SpanSpeeds:
     island: Part = field(default=1.0, metadata=OPTIONAL)
     """Rate of a gang within one NVLink island."""
     switch: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate within one PCIe switch; the rate of the previous level unless given."""
+    """Rate within one PCIe switch; the rate of `island` unless given."""
     node: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate within one node; the rate of the previous level unless given."""
+    """Rate within one node; the rate of `switch` unless given."""
     rack: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate within one rack; the rate of the previous level unless given."""
+    """Rate within one rack; the rate of `node` unless given."""
     cluster: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate across racks; the rate of the previous level unless given."""
+    """Rate across racks; the rate of `rack` unless given."""
 
     @classmethod
     def given(cls, **rates: float) -> SpanSpeeds:
@@ -293,11 +293,11 @@ class Stopping:
     state: Bytes = 0
     """Bytes of state that are moved to the host and back."""
     interval: Seconds = math.inf
-    """Computed time between checkpoints, to which a fault falls back; unless given, only saved stops keep work."""
+    """Computed time between checkpoints, from which tasks resume after a fault; unless given, only stops save work."""
     block: Seconds = 0.0
     """Length of a kernel's blocks: drain and flush stop a kernel only between two blocks; anywhere unless given."""
     idempotent: bool = False
-    """True if blocks can be discarded and run again."""
+    """True if the blocks of a kernel can be discarded and run again."""
     checkpoint: Seconds = 0.0
     """Time that each checkpoint takes, in which nothing is computed."""
     input: Literal["saved", "again"] | None = None
@@ -498,7 +498,7 @@ class Tasks:
 
     @property
     def plain(self) -> bool:
-        """True without transfers, task graph or shared data: launches only compute."""
+        """True if no task transfers data, has predecessors, or reads or writes items."""
         return (
             self.bytes_in is None
             and self.bytes_out is None

@@ -49,7 +49,7 @@ class Decisions:
     start: Callable[[Start], None] = field(init=False)
 
     def hooks(self) -> None:
-        """Query admission before each start, if the policy overrides `leaving`."""
+        """Determine whether the admission policy is queried before each start (`leaving`)."""
         asked = self.state.input.admission
         self.asks = asked is not None and not inert(asked, "leaving")
         self.start = self._start_asked if self.asks else self.starts.start

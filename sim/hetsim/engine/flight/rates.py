@@ -185,7 +185,7 @@ class Speeds:
 
 
 def _measured(launch: Launch, members: list[Launch], sharing: Sharing) -> float:
-    """Return the measured speed next to the other launches; 0 if not all are measured."""
+    """Return a launch's speed next to `members` by measured slowdowns; 0 if unknown."""
     speed = 1.0
     for other in members:
         if other is not launch:

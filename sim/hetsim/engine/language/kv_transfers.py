@@ -70,6 +70,5 @@ class KVTransfers:
 
 
 def _pairs(senders: Sequence[Device], receivers: Sequence[Device]) -> list[tuple[Device, Device]]:
-    """Return the device pairs between which equal parts of the KV data are sent."""
     parts = max(len(senders), len(receivers))
     return [(senders[k * len(senders) // parts], receivers[k * len(receivers) // parts]) for k in range(parts)]

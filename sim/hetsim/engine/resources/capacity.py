@@ -279,7 +279,6 @@ class Capacity(PlacementIndex):
             self._note(node)
 
     def give(self, placement: Placement, launch: Any, cores: int = 0) -> None:
-        """Release what `take` occupied."""
         mode, devices = placement.mode, placement.devices
         if len(devices) == 1 and not (mode.gpus and mode.type.sharing.kind == "mig"):
             self.quick_give(placement, cores)
@@ -297,7 +296,6 @@ class Capacity(PlacementIndex):
 
     @staticmethod
     def _take_cores(node: NodeState, placement: Placement, millicores: int) -> int:
-        """Occupy whole cores by number, so that plans can name them; return their bitmask."""
         taken = 0
         if placement.cores is not None:
             for core in placement.cores:

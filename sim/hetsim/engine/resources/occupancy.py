@@ -86,7 +86,7 @@ class GpuState(DeviceState):
         self.lane: Any = None  # launches in flight there (`hetsim.engine.flight.launch.Lane`)
 
     def note_memory(self, unpinned: int = 0) -> None:
-        """Update the minimum of free memory, from which the peak memory is reported."""
+        """Update the minimum of free memory (not `unpinned` bytes), for the peak usage."""
         if self.room - unpinned < self.least_room:
             self.least_room = self.room - unpinned
 
@@ -173,11 +173,9 @@ class Sketch(NodeState):
         self._own = -1 if lasting else 0  # bitmask of the accelerators that are copies; the others are the node's
 
     def release(self, placement: Placement, launch: Any) -> None:
-        """Release in the copy what a launch occupies on this node."""
         self._change(placement, 1, launch)
 
     def occupy(self, placement: Placement) -> None:
-        """Occupy in the copy what a launch at this placement would occupy on this node."""
         self._change(placement, -1, None)
 
     def _change(self, placement: Placement, sign: int, launch: Any) -> None:

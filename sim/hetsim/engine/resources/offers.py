@@ -32,7 +32,7 @@ class Offers:
 
     @staticmethod
     def serves(mode: Mode) -> bool:
-        """Return True if a mode is one whole accelerator, without MIG."""
+        """Return True if the index includes this mode: one whole accelerator without MIG."""
         return mode.gpus == 1 and mode.whole_devices and mode.type.sharing.kind != "mig"
 
     def offer_of(self, mode: Mode) -> tuple[Placement, Offer] | None:

@@ -21,7 +21,6 @@ class Budget:
         self.mask = 0  # bitmask of the nodes in use
 
     def copy(self) -> "Budget":
-        """Return a copy, in which starts and ends can be tried."""
         other = Budget(self.partition)
         # With its own dictionary, so that changes of the copy do not affect the original.
         other.gpus, other.cpus, other.on, other.mask = self.gpus, self.cpus, dict(self.on), self.mask

@@ -261,7 +261,7 @@ class PlacementIndex:
         self, mode: Mode, nodes: Iterable[NodeState], budget: Budget | None = None,
         amounts: Mapping[int, int] | None = None,
     ) -> Placement | None:  # fmt: skip
-        """Return a gang's placement over nodes in this order, or None; `budget`: usage."""
+        """Place a gang on nodes in this order, at most `amounts` on each; None: no room."""
         new = 1 << 30
         if mode.limited:
             budget = budget or self.budget(mode)
@@ -290,7 +290,6 @@ class PlacementIndex:
         return mode.gpus == 0 or (self.indexes.get(mode) or self.index_of(mode)).simple
 
     def nodes_in(self, mask: int) -> Iterator[int]:
-        """Yield the indexes of the nodes in a bitmask, ascending."""
         while mask:
             lowest = mask & -mask
             yield lowest.bit_length() - 1

@@ -165,7 +165,7 @@ def best_mode(task: Task) -> Mode:
 
 
 def wanted(task: Task, kind: str | None, class_: str | None) -> bool:
-    """Return True if a task's fastest device type and its class are the given ones."""
+    """Return True if a task's fastest device type and class are these (None: any)."""
     return bool(matching([key_of(best_mode(task).type, task.class_)], kind, class_))
 
 

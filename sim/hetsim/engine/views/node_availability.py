@@ -34,7 +34,7 @@ class Bounds:
         self.position = 0  # up to where the log of changes has been read
 
     def note(self, log: list[int], generation: int) -> None:
-        """Mark the nodes as stale that have changed since the last call."""
+        """Mark those nodes as stale that changed (by the `log`) since the last call."""
         if self.generation != generation:
             self.stale.update(range(len(self.times)))
         elif self.position != len(log):
@@ -154,7 +154,6 @@ class Ends:
         return node not in self.capacity.log[position:]
 
     def launches(self, number: int) -> list[tuple[float, int, Launch]]:
-        """Return the known launches on a node, in the order of their ends."""
         here, running = self.on[number], self.state.running
         if self._exact:
             here = here[bisect_left(here, (self.forecast.now,)) :]  # what was to end earlier has

@@ -158,7 +158,7 @@ class Victims:
         return None
 
     def _sparing(self, number: int, mode: Mode, needed: list[Task], sketch: Sketch) -> tuple[Placement, list[Task]]:
-        """Return a placement on a node, and the victims needed for it (first ones spared)."""
+        """Return a placement on a node, and the victims needed; earlier ones are spared."""
         for spared in needed[:-1]:  # the last one is needed in any case
             fewer = [victim for victim in needed if victim is not spared]
             without = self._released(number, fewer)
@@ -232,7 +232,6 @@ class EngineView:
 
     @property
     def offers(self) -> Offers:
-        """Index of the accelerators with most free capacity, for services."""
         return self._placing.offers
 
     # Where does it fit? -------------------------------------------------------------------------------------
