@@ -29,7 +29,10 @@ NEAR = 0.4  # Share of the run above which a cut is reported as near the limit o
 
 @dataclass(frozen=True)
 class WarmupCut:
-    """The warm-up found in `runs` runs: `time` seconds, `tasks` of `arrivals` tasks."""
+    """The warm-up to cut from each run, found from the mean of `runs` replications.
+
+    time: its length in s; tasks: the number of tasks that arrive in it; arrivals: tasks of the shortest replication.
+    """
 
     time: float
     tasks: int

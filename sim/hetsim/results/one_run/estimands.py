@@ -57,7 +57,7 @@ WEIGHTS: dict[str, Callable[[Measured], float]] = {
 
 
 def weight_of(metric: str) -> str | None:
-    """Name of the count that weights a metric's mean; None if it is not weighted."""
+    """Return the name of the count (of tasks, tokens) over which the metric is a mean."""
     declared = declaration(metric)
     return None if declared is None else declared.weight
 
@@ -69,10 +69,10 @@ def weights(run: Measured, names: Iterable[str]) -> dict[str, float]:
 
 
 def contributions(frame: pd.DataFrame, metric: str) -> pd.Series:
-    """Contributions of replications to a metric's estimate; NaN if undefined.
+    """Return one value per replication; the mean of the values estimates the metric.
 
-    `frame` has one row per replication, and columns for the metric and its weight; without the weight, the metric
-    counts as a value of the whole replication.
+    `frame` has a row per replication, with the metric and its weight (`weight_of`), a number of customers.  Without
+    this column all replications weigh the same.  NaN: the metric is undefined in the replication.
     """
     values, key = frame[metric], weight_of(metric)
     if key is None or key not in frame:
@@ -82,7 +82,7 @@ def contributions(frame: pd.DataFrame, metric: str) -> pd.Series:
 
 
 def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return contributions to a mean over customers, from means and counts."""
+    """Return jackknife contributions to a mean over customers; NaN if undefined."""
     defined = ~np.isnan(values) & (counts > 0)
     adjusted = values.copy()
     adjusted[defined] = ratio_contributions(values[defined], counts[defined])
@@ -90,9 +90,9 @@ def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray
 
 
 def ratio_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Jackknife contributions to Σ counts × values / Σ counts, along the last axis.
+    """Return jackknife contributions to Σ counts × values / Σ counts (last axis).
 
-    Returns the values unchanged if all counts are equal or the ratio is undefined.
+    The values are returned unchanged if all counts are equal or the ratio is undefined.
     """
     number = values.shape[-1]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -158,7 +158,6 @@ def candidates(result: Run) -> list[str]:
 
 
 def means_of(values: np.ndarray, batches: int) -> np.ndarray:
-    """Means of consecutive equal batches; surplus values at the start are dropped."""
     size = len(values) // batches
     return values[len(values) - size * batches :].reshape(batches, size).mean(axis=1)
 
@@ -170,7 +169,6 @@ def lag_one(means: np.ndarray) -> float:
 
 
 def _values(result: Run, metric: str) -> np.ndarray:
-    """Values by task, in order of arrival, of which the metric is the mean."""
     tasks = result.measured.tasks
     order = np.argsort(tasks["arrival"].to_numpy(), kind="stable")
     tasks = tasks.iloc[order]

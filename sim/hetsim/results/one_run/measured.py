@@ -69,7 +69,7 @@ class Run(Protocol):
 
 
 class Measured:
-    """The tasks of a run that metrics measure: all of the window, or those at `rows`."""
+    """The measured tasks of a run: those at `rows`, or all that arrive in the window."""
 
     def __init__(self, result: Run, rows: np.ndarray | None = None):
         self.result = result

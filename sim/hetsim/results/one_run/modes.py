@@ -18,7 +18,7 @@ from hetsim.model.tasks import Mode, Tasks
 
 
 class ModeTable:
-    """The modes of all shapes (shape: the modes of equal tasks), with their demands."""
+    """All modes of a workload; a shape is a list of modes that equal tasks share."""
 
     def __init__(self, tasks: Tasks, cluster: Cluster):
         self.tasks, self.cluster = tasks, cluster
@@ -107,7 +107,6 @@ def offered(mode: Mode, cluster: Cluster) -> bool:
 
 
 def _parts(mode: Mode, unit: Mode, node: Node) -> int:
-    """Number of equal parts (`unit`) of a gang's demand that fit on one empty node."""
     if unit.on_cpu and node.cpu.type.name != unit.type.name:
         return 0
     room = node.cpus * MILLI // unit.millicores if unit.millicores else mode.node_count

@@ -78,7 +78,7 @@ NOT_PROVEN = "is not proven optimal"  # Part of a run's warning about a plan tha
 
 
 def reservations(notes: Mapping[str, Any]) -> list[str]:
-    """Remarks on a plan: a stopped search, late tasks, parts that a bound leaves out."""
+    """Return remarks on the quality of a plan, such as a stopped search or late tasks."""
     texts = []
     gap = number(notes, "gap")
     if notes.get("optimal") is False:
@@ -114,7 +114,7 @@ def plans_table(runs: Mapping[str, Run]) -> pd.DataFrame:
 
 
 def lower_bounds(runs: Mapping[str, Run]) -> dict[str, float]:
-    """Best lower bound of the makespan by policy; all runs share one instance."""
+    """Return the best lower bound of each run's makespan, for runs of the same tasks."""
     best = reduce(np.fmax, (certified(result) for result in runs.values()), math.nan)
     usual, bounds = math.nan, {}
     for policy, result in runs.items():
@@ -157,8 +157,8 @@ def in_pieces(record: Record) -> bool:
 def _foreseen(tasks: Tasks, table: ModeTable, wide: bool) -> bool:
     """Return True if the planner considered every mode that the tasks can use.
 
-    Planners of sequential tasks consider modes that use one core or one whole accelerator.  Planners of parallel tasks
-    (`wide`) also consider gangs and several cores.  No planner considers fractions and batches.
+    Planners of sequential tasks consider modes of one core or one whole accelerator, those of parallel tasks (`wide`)
+    also gangs and several cores.  No planner considers fractions and batches.
     """
     used = [tasks.shapes[number] for number in np.unique(tasks.shape).tolist()]
     modes = {mode: None for shape in used for mode in shape.modes if table.offered(mode)}

@@ -127,7 +127,6 @@ def _placed(
 
 
 def _joined(codes: np.ndarray, names: list[str], rows: TableRows) -> tuple[np.ndarray, list[str]]:
-    """Codes and texts of the joined names of each row's tasks; code -1 is empty."""
     texts: dict[str, int] = {}
     code_of_row = np.full(rows.count, -1, np.int32)
     for size in np.unique(rows.size).tolist():
@@ -327,7 +326,7 @@ def _reasons(record: Record, rows: TableRows) -> Any:
 
 
 def _energy(record: Record, table: ModeTable) -> np.ndarray:
-    """Useful joules above idle by row, batches divided equally; NaN without watts."""
+    """Joules above idle for useful work, by task; a batch's are divided equally."""
     count = len(record.status)
     if not record.input.cluster.has_watts:
         return np.full(count, np.nan)
@@ -352,7 +351,7 @@ def _cost(record: Record, table: ModeTable) -> np.ndarray:
 
 
 def by_launch(record: Record, launches: LaunchColumns, energy: np.ndarray) -> np.ndarray:
-    """Each task's share of the energy (or cost) of its launches."""
+    """Divide each launch's energy (or cost) among its tasks; return the sum by task."""
     count = len(record.status)
     if launches.members is None or record.batch is None:
         return np.bincount(launches.task, weights=energy, minlength=count)
@@ -403,7 +402,7 @@ def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np
 
 
 def due_times(record: Record) -> np.ndarray:
-    """Latest time at which a row's deadline or token limits are decided; NaN if none."""
+    """Latest time at which it is decided if a row meets its limits; NaN: no limit."""
     tasks = record.input.tasks
     due = np.full(len(tasks), np.nan) if tasks.deadline is None else tasks.deadline
     due = np.fmin(due, language.due_times(record)) if record.input.language else due
@@ -411,6 +410,6 @@ def due_times(record: Record) -> np.ndarray:
 
 
 def observed_until(record: Record) -> float:
-    """Time until which outcomes are known: the run's end; inf if all tasks ended."""
+    """Time until which outcomes are known: the run's end, or inf if all tasks ended."""
     drained = math.isinf(record.input.horizon) and not (record.status == UNFINISHED).any()
     return math.inf if drained else record.end
