@@ -55,7 +55,7 @@ def named_policies(policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) ->
 
 
 def written(label: str, value: Any = None) -> str | None:
-    """Return the `--policy` text of a label or value; None if there is none."""
+    """Return a text that `--policy` accepts for a policy; None if there is none."""
     try:
         meant = named_policy(label)[1]
     except (UsageError, UnknownName):
@@ -88,7 +88,6 @@ def _from_label(label: str) -> dict[str, Any] | None:
 
 
 def _redefined(known: Any, policy: Any) -> bool:
-    """Return True if both are the same definition, executed twice as in a notebook."""
     places = [(one.__module__, one.__qualname__) for one in (known, policy) if not isinstance(one, str)]
     return len(places) == 2 and places[0] == places[1]
 

@@ -93,7 +93,7 @@ def replicate(
 
 
 def one_run(scenario: Scenario, options: StudyOptions | None = None, most: int = 1) -> Result:
-    """Run the first of `most` replications, which share a detected warm-up."""
+    """Run the first replication, with the warm-up that `most` replications would have."""
     options = options or StudyOptions()
     case = Case(scenario, seed=options.seed)
     with begun(options, Setup((scenario,), (), options.check, options.audit), 1) as study:
@@ -163,7 +163,10 @@ def run_cases(
 def whole_series(
     case: Case, goal: int, *, keep: bool = False, most: int = 0, several: bool = False, **more: Any
 ) -> Replicates:
-    """Return replications; the first run is kept in full, with `keep` all runs are."""
+    """Return the replications of a case, of which the first run is kept in full.
+
+    goal, most: number of replications to run, and that a rule may request.  keep: keep all runs in full.
+    """
     maximum = max(goal, most)
     runs = Replications() if several or maximum > 1 else None
     return Replicates(case, goal, most=maximum, whole=maximum if keep else 1, strict=True, runs=runs, **more)
@@ -183,7 +186,7 @@ def rehearse(scenario: Scenario) -> RunInput:
 
 
 def to_keep(scenario: Scenario, metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions) -> list[str]:
-    """Return the metrics to keep, and the groupings with several groups, as texts."""
+    """Return the metrics to keep, and groupings (if several groups) as texts."""
     # The usual ones are kept anyway.
     names, wanted = expanded(name for name in listed(metrics) if name != "usual"), checked(by)
     number = scenario.model.replications if options.replications is None else options.replications

@@ -54,7 +54,8 @@ class Store:
     ) -> RunOutcome | None:
         """Return the stored outcome of a run, if it has these metrics; otherwise None.
 
-        block: block in which an unsealed run will be sealed.  reduced: accept an outcome reduced to these metrics.
+        block: the block whose segment the run will be in, if it is not in a segment yet.  reduced: also accept outcomes
+        of which only the metrics to keep were stored.
         """
         if self.folder is None:
             return None
@@ -70,7 +71,7 @@ class Store:
         return None
 
     def kept(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """Yield stored outcomes of a run, each with False if this study must seal it."""
+        """Yield the stored outcomes of a run, each with True if it needs no sealing."""
         for pending in self._pending.values():
             if run in pending:
                 yield pending[run], True
@@ -119,7 +120,7 @@ class Store:
                 return io.FileIO(path, "xb")
 
     def leave(self, block: Hashable) -> None:
-        """Leave a block unsealed, because the next call will run part of it again."""
+        """Do not seal a block, because a later study will run part of it again."""
         self._incomplete.add(block)
 
     def seal(self, block: Hashable = None) -> None:
@@ -364,7 +365,6 @@ def _runs_of(folder: Path) -> Path:
 
 
 def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
-    """Return True if `one` has all values of `other`, and both have known inputs."""
     if one.unknown or other.unknown or one.reduced > other.reduced:
         return False
     same = (one.values is None, one.error) == (other.values is None, other.error)

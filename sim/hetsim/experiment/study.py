@@ -40,7 +40,7 @@ LOST = "a worker process died in this run, and again in its second attempt; memo
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario with changed values; `digest` is the digest of the changed scenario."""
+    """A scenario with changed values (`overrides`); `digest`: of the changed scenario."""
 
     scenario: Scenario
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -59,15 +59,15 @@ class Case:
 class Replicates:
     """The replications of one case.
 
-    taken       outcomes that count, in their order
+    taken       outcomes that count, by number of the replication
     goal        number of replications that are needed in any case; a rule may request more from the study
     likely      number of replications that may turn out to be needed; idle workers run these ahead
-    runs        metrics of the replications together, if a rule or the caller needs them
-    results     complete runs: the first `whole` ones, which are executed in this process
-    strict      a failed run ends the study
-    on_refusal  called if the first replication is refused before its clock starts; no other one is run then
+    runs        metrics of the replications, collected if a rule or the caller needs them
+    whole       number of first replications that run in this process, so that their complete results are in `results`
+    strict      True if a failed run ends the study
+    on_refusal  called if checks refuse the first replication before its clock starts; no further one is run then
     begin       number of the first replication
-    block       the block of runs with which these are sealed
+    block       the block of runs of the store to which these runs belong (`hetsim.experiment.store`)
     """
 
     def __init__(
@@ -352,7 +352,7 @@ class Study:
         return RunOutcome(values, result.warnings, unknown=result.undeclared)
 
     def _spread(self, first: deque[Place]) -> None:
-        """Run replications on the workers; meanwhile run complete ones in this process."""
+        """Run replications on the workers; meanwhile run those with full results here."""
         pool = self.workers.pool
         assert pool is not None
         flight = _Flight(self, pool, first)
@@ -465,7 +465,6 @@ def _scenario(case: Case) -> Scenario:
 
 
 def _outcomes(future: Future, sent: int) -> list[RunOutcome] | None:
-    """Outcomes of the first runs of a job; None if the executor died with its worker."""
     try:
         return future.result()
     except BrokenExecutor:

@@ -1,4 +1,4 @@
-"""The input of a run in its directory: cluster, tasks and modes, without traces.
+"""The input of a run in its directory: cluster, tasks and modes; no trace files.
 
 record/input.json       each object once, with a tag for its class (`hetsim.results.saved_classes`); arrays by number
 record/arrays.parquet   one array per row

@@ -1,20 +1,20 @@
 """Estimates for intervals: contributions of replications; batch means of one run.
 
 A mean (or share) over customers, which are tasks or tokens, is the ratio of two expectations: the sum over a
-replication's customers, and their number.  The mean of the replications' means is a different quantity if busy
-replications have more customers, as under bursty arrivals: it gives a replication with few customers the same weight.
-The estimate is therefore the sum over all replications / number of customers, with its bias removed by the jackknife
-(Quenouille 1956; Tukey 1958): of n replications the i-th contributes n × ratio - (n - 1) × (the ratio without
-replication i).  Means, intervals, paired differences, stopping rules and selections all use these contributions.  All
-other metrics (percentiles, maxima, time averages, counts, energy, cost) estimate the expectation of a replication's
-value, and a replication contributes its value.
+replication's customers, and their number.  The estimate is therefore the sum over all replications / the number of
+customers.  (The mean of the replications' means is a different quantity if replications with congestion have more
+customers, as under bursty arrivals: all replications have the same weight in it.)  The jackknife removes the bias of
+the estimate (Quenouille 1956; Tukey 1958): of n replications the i-th contributes n × ratio - (n - 1) × (the ratio
+without replication i).  Means, intervals, paired differences, stopping rules and selections all use these
+contributions.  For all other metrics (percentiles, maxima, time averages, counts, energy, cost), the expectation of a
+replication's value is estimated, and a replication contributes its value.
 
 Intervals from one long run are batch means of its tasks in order of arrival (Conway, "Some tactical problems in
 digital simulation", 1963; Schmeiser, "Batch size effects in the analysis of simulation output", 1982: 10 to 30
 batches are enough).  Means of long batches are almost independent and normal, so Student's t applies; with short
-batches the interval is too narrow.  The run is therefore first cut into four times as many batches: if their means
-are correlated (von Neumann's ratio as a test of lag 1, one-sided, 10 %), the interval is refused.  Only means have
-batch means; percentiles are biased in short batches.
+batches the interval is too narrow.  The run is therefore first cut into four times as many batches: if their means are
+correlated (von Neumann's ratio as a test of lag 1, one-sided, 10 %), UsageError is raised.  Percentiles are biased in
+short batches, so only means have such intervals.
 """
 
 import math
