@@ -151,9 +151,9 @@ class Wait(_Shown):
 class Pause(Wait):
     """End the round as `Wait` does; `on` names the changes that start the next round.
 
-    on="change": any change; "fit": a task becomes ready that fits somewhere (a task that fits nowhere cannot start),
-    until the time `certain`; "release": capacity is released (arrivals alone cannot help); "ready": a task becomes
-    ready (no task waits, so a release cannot help).
+    on="change": any change; "fit": any change, but until the time `certain` not the arrival of a task that fits
+    nowhere; "release": capacity is released (arrivals alone cannot help); "ready": a task becomes ready (no task waits,
+    so a release cannot help).
     """
 
     __slots__ = ("on", "certain")
@@ -323,7 +323,7 @@ class PlanProblem:
     data: Mapping[int, Sequence[Device | int]] = field(default_factory=dict)
     in_mid_run: bool = False
     unplanned: Sequence[str] = ()
-    """Scenario keys that a planner's bounds ignore: a certified bound holds for the scenario without these keys."""
+    """Scenario keys that the bounds ignore: a certified bound holds only for the scenario without these keys."""
 
     @property
     def origin(self) -> float:
@@ -385,7 +385,7 @@ class Shadow(Protocol):
 
 
 class Never:
-    """The `Shadow` of a task that cannot start at any time, as far as is known."""
+    """The `Shadow` of a task for which no possible start is known."""
 
     time = math.inf
     anywhere = False
@@ -399,7 +399,10 @@ NEVER: Shadow = Never()
 
 
 class LaunchSeen(Protocol):
-    """A task's launch as policies see it; None, empty or inf if the task does not run."""
+    """A task's launch as policies see it.
+
+    If the task does not run, the properties are None, empty or inf.
+    """
 
     @property
     def placement(self) -> Placement | None: ...
@@ -414,7 +417,7 @@ class LaunchSeen(Protocol):
 
     @property
     def finish(self) -> float:
-        """Return the estimated end at present rates, after the launches served before it.
+        """Return the estimated end at present rates, after launches that are served first.
 
         For a request to a language model: the time at which it leaves its replica if no other requests arrive, with the
         estimated answer length.
@@ -488,10 +491,9 @@ class View(Protocol):
 
         node: only on this node.  among: only on some nodes: a bitmask (bit n is node n), or, for a gang, a mapping of
         each node to the exact amount there: GPUs, thousandths of cores, or 1 for one of several equal parts.
-        by="load": for a mode of one whole device, return the device with the fewest launches in flight; at ties, a
-        device that has the data.  by="tightest", "roomiest": for modes of whole accelerators or cores, use the node
-        with the smallest or largest free share of accelerators of this type, then of free cores, without regard to
-        data.
+        by="load": for a mode of one whole device, the device with the fewest launches in flight; at ties, a device that
+        has the data.  by="tightest" or "roomiest": for modes of whole accelerators or cores, the node with the smallest
+        or largest free share of accelerators of this type, then of free cores; where the data is does not matter.
         """
 
     def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
@@ -531,7 +533,7 @@ class View(Protocol):
         """Return the estimated seconds from a start now to the finish, transfers included."""
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
-        """Return `duration` by stage: ready, write_back, upload, restore, compute, ..."""
+        """Return the seconds of each stage of `duration`: ready, write_back, upload, ..."""
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
         """Return the effects of shared links if a job started at `placement` now.
@@ -544,7 +546,7 @@ class View(Protocol):
         """Return a task's estimated compute time left; if it waits, in its fastest mode."""
 
     def free_at(self, device: Device, engine: Literal["stream", "upload", "compute", "download"] = "stream") -> float:
-        """Return when a device's engine is free; "stream": when one more launch can start."""
+        """Return when a device can start one more launch ("stream"), or an engine is free."""
 
     # Running and waiting tasks
 
@@ -578,7 +580,7 @@ class View(Protocol):
     # How much?
 
     def free(self, kind: str, node: int | None = None) -> float:
-        """Return the free cores ("cpu") or GPUs of a kind or type, on one node or all."""
+        """Return the free cores ("cpu") or GPUs of a kind or type, on one or all nodes."""
 
     def load(self, device: Device) -> float:
         """Return the share of a device in use (for a CPU: the fraction of busy cores)."""

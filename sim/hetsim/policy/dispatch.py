@@ -149,7 +149,6 @@ class Index:
                 self._look(number, len(self.counters[number].queue))
 
     def _look(self, number: int, waiting: int) -> None:
-        """Discard a service's last answer; call its policy again when there is room."""
         counter = self.counters[number]
         if counter.until < math.inf:
             self._timed.pop(number, None)
@@ -176,7 +175,7 @@ class Index:
         heappush(self._line[number].heaps[state], (key, number, self._version[number]))
 
     def _arm(self, line: LikeServices) -> None:
-        """Queue the idle services that have a request; await the arrival of the others."""
+        """Queue idle services that have a request; let an arrival queue the others."""
         idle, line.idle = line.idle, []
         for number in idle:
             if self._state[number] == IDLE:
@@ -210,7 +209,6 @@ class Index:
     # The next service -----------------------------------------------------------------------------------------
 
     def _next(self, line: LikeServices, offer: Any) -> QueuedService | None:
-        """Return the service whose policy gets an offer next; None if all have answered."""
         fresh = self._head(line.heaps[FRESH])
         again = line.released and offer != line.passed
         answered = self._head(line.heaps[ANSWERED]) if again else None

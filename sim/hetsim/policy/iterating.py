@@ -79,7 +79,7 @@ class Replica(RoutedReplica, Protocol):
 
     @property
     def heads(self) -> Mapping[str, Any]:
-        """The first waiting request of each client that has one (only with `by_client`)."""
+        """The first waiting request of each client; defined for policies with `by_client`."""
 
     @property
     def steps(self) -> int:
@@ -119,8 +119,8 @@ class IterationPolicy:
     iterates: ClassVar[bool] = True  # True: it is for language models; policies that form whole batches are not
 
     reserves: bool = False
-    """True if it admits by the longest answers that requests announce.  A service with requests that announce no length
-    is then refused, and a request that can never fit is rejected."""
+    """True if it reserves KV blocks for the longest answer that a request announces.  A service whose requests announce
+    no length is then an error, and a request that can never fit is rejected."""
 
     by_client: bool = False  # True if requests wait in one queue per client, and `turn` names the next client
 
@@ -137,7 +137,7 @@ class IterationPolicy:
         raise NotImplementedError
 
     def queued(self, replica: Replica, request: Generation) -> None:
-        """Hook: a request will wait; called before it is in `heads` (with `by_client`)."""
+        """Hook: a request will wait; called (for `by_client`) before it is in `heads`."""
 
     def joined(self, replica: Replica, request: Generation) -> None:
         """Hook: a request joins the replica, or its KV transfer to the replica begins."""
@@ -153,10 +153,10 @@ class IterationPolicy:
         return True
 
     def steady(self, replica: Replica, request: Generation, steps: int) -> int:
-        """Return the number of decode-only steps until the next call (with `changes`).
+        """Return after how many of the next `steps` decode-only steps to call the policy.
 
-        request: the first waiting request, which may not join now.  The number is at least 1; a number that is too
-        small only costs time.
+        It is called only if `changes` is True.  request: the first waiting request, which may not join now.  The number
+        is at least 1; a number that is too small only costs time.
         """
         return steps
 

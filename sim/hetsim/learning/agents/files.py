@@ -206,7 +206,6 @@ def shown(value: Any) -> str:
 
 
 def _chained(shapes: list[tuple[int, ...]]) -> bool:
-    """Return True if arrays of these shapes form layers that end in one score."""
     if len(shapes) < 2 or len(shapes) % 2:
         return False
     width = shapes[0][0] if len(shapes[0]) == 2 else 0

@@ -89,7 +89,6 @@ class Actions:
         return (*labels, "wait")
 
     def split(self, action: int) -> tuple[int, tuple[str, Any], int | None]:
-        """Return the task, option and node of a placement action."""
         rest, place = divmod(action, len(self.places))
         task, option = divmod(rest, len(self.options))
         return task, self.options[option], self.places[place]

@@ -201,7 +201,6 @@ class Episodes:
         return new
 
     def _adopt(self, scheduler: Any) -> Any:
-        """Use the scheduler of a copied run as the episode's window."""
         self.watched = scheduler
         return scheduler
 
@@ -230,7 +229,7 @@ class Episodes:
         return reward
 
     def move(self, action: int) -> float:
-        """Carry out an action as `step`, without observing; the caller observes next."""
+        """As `step`, but without observing: the caller observes next (`look_together`)."""
         if self.simulation is None or self.over:
             raise UsageError("no episode is in progress: call reset() first")
         if not 0 <= action < self.actions:

@@ -52,7 +52,7 @@ class Reward:
         self._ends: list[bool] | None = None if staged is None else staged.last.tolist()
 
     def counts(self, task: Task) -> bool:
-        """Return True if results count the task (of a request, only its last stage)."""
+        """Return True if results count the task: of a request, only its last stage counts."""
         return self._ends is None or self._ends[task.index]
 
     def arrived(self, task: Task) -> None:
@@ -64,7 +64,7 @@ class Reward:
     def started(self, task: Task, end: float, least: float) -> None:
         """Record a start and the expected end (if rewards are given ahead).
 
-        `least`: minimum time of the task whatever was decided (0 if it need not have been accepted).
+        least: minimum time of the task, which no decision could avoid; 0 if the task could have been rejected.
         """
 
     def completed(self, task: Task) -> None:
@@ -243,7 +243,7 @@ class Slowdown(_InSystem):
 
 
 class Goodput(Reward):
-    """One for each task that completes in time; if ahead, when that is expected."""
+    """One for each task that completes in time; if ahead, at a start that promises it."""
 
     name, metric = "goodput", "goodput_fraction"
     per_task = ("share of tasks in time", 1.0)
@@ -253,7 +253,6 @@ class Goodput(Reward):
         self.promised: dict[int, float] = {}
 
     def worth(self, task: Task) -> float:
-        """Value of completing the task in time."""
         return 1.0
 
     def admitted(self, task: Task) -> None:
@@ -388,7 +387,7 @@ REWARDS: dict[str, type[Reward]] = {
 
 
 class RewardParts(dict[str, float]):
-    """Weights of rewards by name; `made` has factories of rewards not in `REWARDS`."""
+    """Weights of rewards by name; `made`: functions that create a user's own rewards."""
 
     made: dict[str, Callable[[Simulation], Reward]]
 
