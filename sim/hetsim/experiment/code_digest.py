@@ -315,7 +315,6 @@ class _Walk:
                 self._names(inner, names, bound)
 
     def _attributes(self, value: Any, steps: list[dis.Instruction], at: int) -> None:
-        """Hash a named value; for a module, only the attributes that the code reads."""
         asked = steps[at - 2].argval if at > 1 and steps[at - 2].opname in _GLOBAL else None
         while isinstance(value, types.ModuleType) and at < len(steps) and steps[at].opname in _ATTRIBUTE:
             self.put("attribute", steps[at].argval)

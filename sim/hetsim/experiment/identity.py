@@ -100,7 +100,6 @@ class Identity:
         return self._files[key]
 
     def _sources_of(self, scenario: Scenario) -> dict[str, str]:
-        """Digests of code outside hetsim (computed once), with reasons if incomplete."""
         parts = {}
         for kind, name, item in _named(scenario):
             if isinstance(item, str) and item.partition(".")[0] in OURS:

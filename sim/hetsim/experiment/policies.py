@@ -137,7 +137,6 @@ def _label(value: Any) -> str:
 
 
 def _short(given: Any) -> str:
-    """Format a policy with its parameters: `dmda (prefetch: false)`."""
     if not isinstance(given, Mapping) or "name" not in given:
         return str(given)
     inside = ", ".join(f"{key}: {_short(inner)}" for key, inner in given.items() if key != "name")

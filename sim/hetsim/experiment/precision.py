@@ -240,10 +240,7 @@ class Estimate:
 
 
 def estimate(jobs: Sequence[RunJob], there: int, setup: Setup, workers: int, is_bound: bool = False) -> Estimate:
-    """Estimate the cost of jobs from the run times of the first, middle and last one.
-
-    `there`: number of stored runs.  `is_bound`: True if more jobs may be needed.
-    """
+    """Estimate the cost of jobs from the run times of the first, middle and last one."""
     chosen = sorted({0, len(jobs) // 2, len(jobs) - 1}) if jobs else []
     spent = []
     for number in chosen[:SAMPLES]:

@@ -163,10 +163,7 @@ def run_cases(
 def whole_series(
     case: Case, goal: int, *, keep: bool = False, most: int = 0, several: bool = False, **more: Any
 ) -> Replicates:
-    """Return the replications of a case, of which the first run is kept in full.
-
-    goal, most: number of replications to run, and that a rule may request.  keep: keep all runs in full.
-    """
+    """Return replications of a case; the first run (or all: `keep`) is kept in full."""
     maximum = max(goal, most)
     runs = Replications() if several or maximum > 1 else None
     return Replicates(case, goal, most=maximum, whole=maximum if keep else 1, strict=True, runs=runs, **more)

@@ -36,7 +36,6 @@ def sentences(sensitivity: Mapping[str, Any]) -> list[str]:
 
 
 def longer_steps(scenario: Scenario) -> dict[str, Any]:
-    """Return overrides with longer steps for services whose step times are uncertain."""
     changes = {}
     for number, service in enumerate(entry.service for entry in scenario.model.workload):
         if not isinstance(service, LanguageModel):

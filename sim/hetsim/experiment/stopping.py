@@ -65,11 +65,7 @@ class Amount:
         return self.maximum if self.precision is None else min(MIN_FOR_PRECISION, self.maximum)
 
     def rule(self, study: Study) -> Callable[[Replicates], None] | None:
-        """Return a rule that requests replications until the precision is reached.
-
-        The rule is called after each replication.  It also estimates how many more are likely to be needed, which
-        workers then run ahead.  After a failed replication it requests no more.
-        """
+        """Return a rule that requests replications until the precision is reached."""
         if (precision := self.precision) is None:
             return None
 

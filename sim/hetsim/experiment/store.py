@@ -54,8 +54,7 @@ class Store:
     ) -> RunOutcome | None:
         """Return the stored outcome of a run, if it has these metrics; otherwise None.
 
-        block: the block whose segment the run will be in, if it is not in a segment yet.  reduced: also accept outcomes
-        of which only the metrics to keep were stored.
+        block: the block to which the run belongs.  reduced: also accept outcomes that have only the metrics to keep.
         """
         if self.folder is None:
             return None
@@ -192,7 +191,6 @@ class _StoredFiles:
         self._sources[path] = None
 
     def _read(self, path: Path) -> None:
-        """Read a journal; an incomplete last line is ignored."""
         text = read_stored(path)
         self._sources[path] = len(text)
         for line in text[: text.rfind(b"\n") + 1].splitlines(keepends=True):

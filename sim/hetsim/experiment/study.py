@@ -200,7 +200,6 @@ class Study:
                 self._untold.append(new)
 
     def _ahead(self) -> Place | None:
-        """Return a replication that may turn out to be needed, or None."""
         going = [series for series in self._open.values() if series.sent < series.likely]
         while going:
             series = min(going, key=lambda one: one.sent - len(one.taken))
@@ -421,7 +420,6 @@ class _Flight:
         return None
 
     def land(self) -> list[Place]:
-        """Wait briefly and add finished outcomes; return the runs whose worker died."""
         done, _ = wait(self.tasks, timeout=POLL, return_when=FIRST_COMPLETED)
         lost: list[Place] = []
         while done:
@@ -445,7 +443,6 @@ class _Flight:
             self.deaths[id(series), number] = self.deaths.get((id(series), number), 0) + 1
 
     def try_again(self, lost: list[Place]) -> None:
-        """Queue runs whose worker died again, or record the error."""
         if self.alone and lost:
             self.study._land(*lost.pop(), RunOutcome(None, error=LOST, lasting=False))
         self.alone = False

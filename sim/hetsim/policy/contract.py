@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 
 class _Shown:
-    """Base of decisions, whose `repr` shows the class and its fields."""
-
     __slots__: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -399,10 +397,7 @@ NEVER: Shadow = Never()
 
 
 class LaunchSeen(Protocol):
-    """A task's launch as policies see it.
-
-    If the task does not run, the properties are None, empty or inf.
-    """
+    """A task's launch as policies see it; without one, properties are None, () or inf."""
 
     @property
     def placement(self) -> Placement | None: ...

@@ -43,10 +43,7 @@ class Predictor:
         self._learn(time, float(value))
 
     def forecast(self, horizon: float) -> float:
-        """Return the value expected `horizon` seconds after the last observation.
-
-        Without an observation the forecast is 0.
-        """
+        """Return the value expected `horizon` s after the last observation; 0 without any."""
         if not horizon >= 0 or horizon == math.inf:
             raise UsageError(f"horizon must be at least 0 s; got {horizon} s")
         return self._expect(horizon) if self.seen else 0.0

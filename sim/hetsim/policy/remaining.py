@@ -157,7 +157,6 @@ class Progress:
             free_at.update(zip(names, times, strict=False))
 
     def _table(self, rows: list[int], since: Sequence[float]) -> Tasks:
-        """Return a table of these rows with their remaining work and bytes to upload."""
         tasks = self.problem.tasks
         chosen = np.array(rows, dtype=np.int64)
         time = np.array(tasks.time[chosen], dtype=float)

@@ -135,10 +135,7 @@ def _load_packages() -> None:
 
 
 def declarations(bound: float = DEFAULT_BOUND) -> dict[str, Declaration]:
-    """Return all metrics by name, built-in ones first.
-
-    bound: seconds of the bounded slowdown, which are part of its name.
-    """
+    """All metrics by name, built-in first; `bound` (s): in names of bounded slowdowns."""
     _load_packages()
     return _ours_by(bound) | registry.registered("metric")
 

@@ -299,10 +299,7 @@ PIXELS_A_MEAN = 8  # Width in pixels of each mean.
 
 
 def settled(panel: Panel, pixels: float) -> Panel:
-    """Compute a panel's limits and ticks; replace dense step lines by their means.
-
-    pixels: width of the drawn panel; steps are dense if they cannot be told apart on it.
-    """
+    """Return a panel with limits and ticks; steps too dense for `pixels` become means."""
     marks, label = panel.marks, panel.y.label
     edges = _means_edges(panel, pixels) if panel.means else None
     if edges is not None:

@@ -59,8 +59,6 @@ def load_input(folder: Path) -> RunInput:
 
 
 class _Writer:
-    """Converts objects to plain data; a repeated object is written once."""
-
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
         self._tags = {kind: tag for tag, (kind, _) in CLASSES.items()}

@@ -69,10 +69,7 @@ def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0
 
 
 def half_width(values: np.ndarray, metric: str, share: float) -> float:
-    """Return the half-width of a mean's t interval.
-
-    share: probability up to the upper end, 0.975 for a 95 % interval.  metric: see `excess_kurtosis`.
-    """
+    """Return the half-width of a t interval whose upper end is the quantile `share`."""
     count, spread = len(values), deviation(values)
     degrees = freedom(excess_kurtosis(metric, spread, float(values.mean())), count)
     return student_quantile(share, float(degrees)) * spread / math.sqrt(count)

@@ -168,10 +168,7 @@ def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def unsealed(path: Path) -> dict[str, Any]:
-    """Read and verify a sealed file; UsageError if its format is unknown.
-
-    Raises OSError if it cannot be read, DamagedFile if its contents changed.
-    """
+    """Read and verify a sealed file; OSError, DamagedFile, or UsageError (its format)."""
     return unsealed_text(path, read_stored(path))
 
 

@@ -106,7 +106,6 @@ def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
 
 
 def _read_parts(path: Path, wrong: Callable[[str], ScenarioError]) -> dict[str, np.ndarray]:
-    """Read the arrays of an archive without running code; raise `wrong` if invalid."""
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:

@@ -205,7 +205,6 @@ class Episodes:
         return scheduler
 
     def _take_over(self, run: RunInput) -> Any:
-        """Replace the scheduler by the episode's window, which notifies the reward."""
         watched = self.acting(WatchedWindow)
         watched.check(PlanProblem(run.tasks, run.cluster))
         run.scheduler = self.watched = watched

@@ -255,7 +255,7 @@ class GraphObservation(Arrays):
     data    (items, 1 + nodes): GB of each item, and by node 1 for a valid copy in host memory, 2 for one on a GPU.
     needs   (window, items): 1 if the task shown reads the item, 2 if it writes it.
     At most 4,096 tasks have a row, the first in workload order.  The sizes are those of the load with which the
-    environment was created (without a task graph, with about twice as many rows as it has tasks).
+    environment was created (without a task graph, with about twice as many rows as tasks).
     """
 
     name = "graph"

@@ -322,10 +322,7 @@ def _named(scenario: Scenario, policy: PolicyLike) -> tuple[str, Any]:
 def hand_written(
     scenario: Scenario, reward: Mapping[str, float], played: Callable[[Scenario], float]
 ) -> dict[str, Any]:
-    """Return admission policies to compare with, as `policy:` values by label.
-
-    reward: weights by name.  played: function that scores a policy, to choose the limit of `queue_limit`.
-    """
+    """Return hand-written admission policies by label; `played` scores a policy."""
     tasks = scenario.build().tasks
     chosen: list[Mapping[str, Any]] = [{"name": "accept_all"}, _best_limit(scenario, played)]
     if tasks.deadline is not None and np.isfinite(tasks.deadline).any():

@@ -86,8 +86,7 @@ class Finding:
 def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confidence: float) -> list[Finding]:
     """Test the difference of each pair of policies, and correct all tests by Holm.
 
-    pairs: (policy, other, values), where `values` has a row per replication and two columns: the policy's and the
-    other's.
+    pairs: (policy, other, values); a row of `values` has the policy's and the other's value in one replication.
     """
     differences, left_out = [], []
     for _, _, both in pairs:

@@ -56,10 +56,7 @@ def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np
 def group_contributions(
     values: Mapping[tuple[str, str], np.ndarray], chosen: np.ndarray | slice = slice(None)
 ) -> dict[tuple[str, str], np.ndarray]:
-    """Return contributions to each (group, metric), whose mean estimates the metric.
-
-    `chosen`: the replications to use; default: all.
-    """
+    """Return the contributions of the chosen replications to each (group, metric)."""
     by_key = {}
     for group, name in values:
         if not name.startswith("_"):
@@ -234,10 +231,7 @@ def _both(of_policy: Values, of_other: Values, key: tuple[str, str]) -> np.ndarr
 def difference_cells(metric: str, differences: Sequence[float], halves: Sequence[float], shown: Sequence[bool]) -> list[
     str
 ]:  # fmt: skip
-    """Format signed differences in one unit: `-63 ± 47 s *`.
-
-    halves: half-widths of their intervals.  shown: True marks a difference by `*`, as significant.
-    """
+    """Format signed differences in one unit, `-63 ± 47 s *`; `shown` adds the `*`."""
     units, sizes = units_of(metric), [max(abs(d), finite(h)) for d, h in zip(differences, halves, strict=True)]
     factor, unit = (0.01, "points") if units == PERCENT else fitting(sizes, units)
     texts = []

@@ -41,10 +41,7 @@ def differences(sweep: "Points", metric: str, base: str | None = None, confidenc
 def findings_by_point(
     sweep: "Points", metric: str, base: str | None = None, confidence: float = 0.95
 ) -> dict[int, list[Finding]]:
-    """Return the findings by point, with p corrected over all points together.
-
-    Points with only one policy have no findings.
-    """
+    """Return the findings by point, with p corrected over all pairs of all points."""
     sweep._known(metric)
     if base is not None and base not in set(sweep.table["policy"]):
         raise UnknownName("policy", base, sweep.table["policy"].unique())

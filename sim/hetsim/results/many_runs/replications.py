@@ -38,10 +38,7 @@ class Replications:
     """
 
     def __init__(self, results: Iterable[Result] = (), metrics: Iterable[str] | None = None, *, keep: bool = False):
-        """metrics: metrics to keep in addition to the summary, or texts of a `Grouping`.
-
-        keep: keep the complete results, too.
-        """
+        """metrics: further metrics to keep, or texts of a `Grouping`; keep: keep all runs."""
         self.name, self.policy, self.seed = "", "", 0
         self.results: list[Result] = []
         self.warnings: list[str] = []

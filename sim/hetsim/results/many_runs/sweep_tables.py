@@ -130,10 +130,7 @@ class GrowingTable:
 def tables(
     keys: Columns, rows: Sequence[SweepRow], all_names: Sequence[str], several: bool, text_seeds: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Build `table` and `by_replication` of some rows, as `SweepTables` describes.
-
-    keys: values of each row's keys.  all_names: names of all values of the runs.
-    """
+    """Build `table` and `by_replication` of some rows; all_names: of the runs' values."""
     kept = [name for name in all_names if name not in (_END, _WATTS, "replication")]
     names = [name for name in kept if not name.startswith("_")]
     failed = np.array([bool(row.errors) or any(run is None for run in row.runs) for row in rows])
@@ -220,10 +217,7 @@ def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str])
 
 
 def _half_widths(cube: np.ndarray, given: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Return half-widths of t intervals over replications, by row and name.
-
-    cube: values by row, replication and name.  given: contributions, by row, name and replication.
-    """
+    """Return half-widths of t intervals by row and name, from contributions `given`."""
     count = cube.shape[1]
     with np.errstate(invalid="ignore"):
         spread, mean = given.std(axis=2, ddof=1), given.mean(axis=2)

@@ -29,10 +29,7 @@ NEAR = 0.4  # Share of the run above which a cut is reported as near the limit o
 
 @dataclass(frozen=True)
 class WarmupCut:
-    """The warm-up to cut from each run, found from the mean of `runs` replications.
-
-    time: its length in s; tasks: the number of tasks that arrive in it; arrivals: tasks of the shortest replication.
-    """
+    """The warm-up to cut: `time` (s), in which `tasks` of `arrivals` tasks arrive."""
 
     time: float
     tasks: int

@@ -227,11 +227,7 @@ def min_area(work: np.ndarray, capacity: np.ndarray) -> float:
 
 
 def _split(loads: np.ndarray, fixed: np.ndarray) -> float:
-    """Return `area_bound` for two types of device.
-
-    loads: time of each task on either type; any part of a task may run on either.  fixed: time of all tasks that can
-    only run on one type, by type.
-    """
+    """Return `area_bound` for two types; `fixed`: load of tasks bound to one of them."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.nan_to_num(loads[:, 0] / loads[:, 1], posinf=math.inf)
     order = np.argsort(ratio, kind="stable")

@@ -90,10 +90,7 @@ def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray
 
 
 def ratio_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return jackknife contributions to Σ counts × values / Σ counts (last axis).
-
-    The values are returned unchanged if all counts are equal or the ratio is undefined.
-    """
+    """Jackknife contributions to Σ counts × values / Σ counts; values if undefined."""
     number = values.shape[-1]
     with np.errstate(invalid="ignore", divide="ignore"):
         sums = values * counts
@@ -115,10 +112,7 @@ LEVEL = 0.10  # Significance level of the test for correlated neighboring batche
 
 
 def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
-    """Return the interval of a steady-state mean from one run.
-
-    Raises UsageError, with the reason, if the run allows no interval.
-    """
+    """Return the interval of a steady-state mean from one run; UsageError if unsound."""
     metrics.metric(metric, result.bound)
     if isinstance(batches, bool) or not isinstance(batches, int) or not MIN_BATCHES <= batches <= MAX_BATCHES:
         raise UsageError(f"batches must be from {MIN_BATCHES} to {MAX_BATCHES}; got {batches!r}")

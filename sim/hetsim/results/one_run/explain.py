@@ -153,10 +153,7 @@ def _seconds(waits: _Waits) -> np.ndarray:
 def _sum_below(
     values: np.ndarray, weights: np.ndarray, first: np.ndarray, last: np.ndarray, bound: np.ndarray
 ) -> np.ndarray:
-    """For each range of positions [first, last), sum weights of values below `bound`.
-
-    Algorithm: wavelet matrix.
-    """
+    """For each range [first, last), sum weights of values < `bound` (wavelet matrix)."""
     total = np.zeros(len(first), np.int64)
     for bit in reversed(range(int(max(values.max(initial=0), bound.max(initial=0))).bit_length())):
         one, go = (values >> bit & 1).astype(bool), (bound >> bit & 1).astype(bool)

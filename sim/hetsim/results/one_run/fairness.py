@@ -51,7 +51,6 @@ def rho_of_tasks(result: Run) -> np.ndarray:
 
 
 def _isolated(table: ModeTable, rows: TableRows, done: np.ndarray, crowd: np.ndarray) -> np.ndarray:
-    """T_iso of some rows of the task table, each with `crowd` active tasks."""
     tasks = table.tasks
     if rows.staged is None:
         return _on_a_share(table, rows(np.arange(len(tasks)))[done], crowd)

@@ -37,11 +37,7 @@ def token_times(record: Record) -> dict[str, np.ndarray]:
 
 
 def counts(record: Record) -> dict[str, np.ndarray]:
-    """Return columns: preemptions of each request by kind, and `cached_tokens`.
-
-    `cached_tokens` (with prefix caching): prompt tokens that were in the cache when the request was first admitted to a
-    replica's batch; NaN if it was not admitted.
-    """
+    """Return columns `preemptions_KIND`, and with a prefix cache `cached_tokens`."""
     if not record.input.language:
         return {}
     none = np.zeros(len(record.status), np.int32)

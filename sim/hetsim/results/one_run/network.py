@@ -154,10 +154,7 @@ def series(record: Record) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def over_time(values: np.ndarray, length: np.ndarray, share: float) -> float:
-    """Return the value that a step function does not exceed for `share` of the time.
-
-    length: seconds for which each value lasts.
-    """
+    """Return a quantile over time of a step function; length: seconds of each value."""
     if not length.sum() > 0:
         return math.nan
     order = np.argsort(values)

@@ -167,10 +167,7 @@ class FreeCapacity:
             yield [column[block] for column in states]
 
     def take(self, place: tuple[Sequence[int], Sequence[int] | None], mode: Mode, sign: int, key: int) -> list[int]:
-        """Occupy (sign 1) or release (-1) a launch's devices; return the nodes.
-
-        `key` identifies the launch, so that the MIG slices it occupied can be released.
-        """
+        """Occupy (sign 1) or release (-1) the devices of launch `key`; return the nodes."""
         cluster = self.cluster
         nodes: dict[int, int] = {}
         devices, cores = place
@@ -203,10 +200,9 @@ class FreeCapacity:
 
 
 def by_stretch(values: np.ndarray, at: np.ndarray, node: np.ndarray, count: int) -> np.ndarray:
-    """Sum a value over all nodes, for each time interval.
+    """Sum the values of the nodes' states, for each of `count` time intervals.
 
-    values: the value of each state of a node, from the interval `at` to the node's next state.  count: number of
-    intervals.
+    at: the interval in which each state begins; it ends when the next state of its node begins.
     """
     order = np.argsort(at, kind="stable")
     last = np.searchsorted(at[order], np.arange(count), side="right") - 1

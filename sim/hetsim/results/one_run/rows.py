@@ -47,7 +47,6 @@ class TableRows:
         return column.copy() if self.chosen is None else column[self.chosen]
 
     def total(self, column: np.ndarray) -> np.ndarray:
-        """Sum over the tasks of each row."""
         if self.staged is None:
             return self(column)
         return np.bincount(self.owner, weights=column[self.members], minlength=self.count).astype(column.dtype)
@@ -90,8 +89,7 @@ class TableRows:
     def deciding(self) -> np.ndarray:
         """Return for each row the task whose status the row has.
 
-        That is the first stage that failed (or was rejected, ...); otherwise the first unfinished one; otherwise the
-        last one.
+        That is the first stage that failed (or was rejected, ...), else the first unfinished one, else the last one.
         """
         record = self.record
         if self.staged is None:

@@ -186,7 +186,6 @@ def _no_formulas(label: Any) -> Any:
 
 
 def _no_formula(cell: Any) -> Any:
-    """Prefix a text with an apostrophe if a spreadsheet would execute it."""
     if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
         return cell
     try:

@@ -43,10 +43,7 @@ SUMS = ("upload", "compute", "download", "overhead", STOPS, MOVES, ENERGY, COST)
 
 
 def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float) -> pd.DataFrame:
-    """Return the task table from a table of stages.
-
-    `bounded`: name of the column of bounded slowdowns; `bound`: their bound in seconds.
-    """
+    """Return the task table from a table of stages; bound: s of the bounded slowdown."""
     staged = record.input.tasks.staged
     assert staged is not None
     rows = TableRows(record)
