@@ -130,8 +130,8 @@ def stated_identity(item: Any) -> str | None:
 def code_digest(item: Any, own: str = "") -> tuple[str, tuple[str, ...]]:
     """Compute the digest of an object and the code that it references.
 
-    own: a package whose code counts as the user's, even where it is installed. Returns the digest and the reasons why
-    it may be incomplete. UsageError if the source file of a function has changed since the import.
+    own: a package whose code counts as the user's, even if it is installed.  Returns the digest, and the reasons why it
+    may be incomplete.  UsageError if the source file of a function has changed since the import.
     """
     if (said := stated_identity(item)) is not None:
         return hashlib.sha256(f"identity {said}".encode()).hexdigest(), ()

@@ -1,7 +1,7 @@
 """The directory of a sweep: its mark, finished runs and final tables.
 
     sweep.json              the mark: keys, points, policies, replications, versions, digests of the rows
-    scenario.yaml           the scenario behind all points
+    scenario.yaml           the scenario that all points change
     runs/                   finished runs (`hetsim.experiment.store`), unless another cache was named
     table.parquet           the tables, written when all runs are finished
     replications.parquet

@@ -43,7 +43,7 @@ Points = Iterable[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class PointRow:
-    """A point under one policy: its `values` as written, and the `overrides` for it."""
+    """A point under one policy: its `values` as written, its changes as `overrides`."""
 
     point: int
     values: dict[str, Any]

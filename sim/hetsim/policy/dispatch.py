@@ -17,9 +17,9 @@ from hetsim.policy.batching import Batching, Counter, ask
 from hetsim.policy.contract import Decision, Pause, View
 
 IDLE, FRESH, ANSWERED, ASKED, DELAYED = range(5)
-"""State of a service.  IDLE: no request waits; FRESH: its policy must be called for any offer; ANSWERED: its answer is
-valid while the offer is `LikeServices.passed`; ASKED: it has answered for a later offer, and is called again after a
-release; DELAYED: it waits for a time or for requests, whatever device is offered."""
+"""State of a service.  IDLE: no request waits; FRESH: its policy must be called for any offer of a device; ANSWERED: its
+policy declined the offer `LikeServices.passed`, and need not be called for it again; ASKED: it declined another offer,
+and is called again after a release; DELAYED: it waits for a time or for requests, whatever device is offered."""
 
 
 EMPTY = (-1, 0)  # the offer of any device on which nothing runs: all of them are equivalent

@@ -46,10 +46,7 @@ class Line:
 
 @dataclass
 class Band:
-    """The area between two lines.
-
-    peak: if steps are drawn as means (`Panel.means`), also draw the maximum of `high`.
-    """
+    """The area between two lines; peak: where means are drawn, `high` is a maximum."""
 
     x: Any
     low: Any

@@ -1,7 +1,7 @@
 """The input of a run in its directory: cluster, tasks and modes; no trace files.
 
-record/input.json       each object once, with a tag for its class (`hetsim.results.saved_classes`); arrays by number
-record/arrays.parquet   one array per row
+record/input.json       each object once, with a tag for its class (`hetsim.results.saved_classes`)
+record/arrays.parquet   one array per row; input.json refers to arrays by their row
 """
 
 import json

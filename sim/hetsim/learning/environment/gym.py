@@ -32,9 +32,9 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     window: number of waiting tasks shown, by arrival.
     reward: a name (`hetsim.learning.environment.rewards`) such as response or goodput, or weights by name.
     scale: unit of times in seconds; by default the mean estimated time of the scenario's tasks.
-    ahead: the time of a task beyond its minimum is charged as soon as it starts, by its estimate.
-    normalize: rewards are multiplied by a factor so that the return of a step is about one, discounted by 0.99
-        (`return`, for usual agents), or rewards are about one per `scale` seconds (`time`), or unchanged (None).
+    ahead: charge the estimated time of a task beyond its minimum as soon as it starts.
+    normalize: multiply rewards by a factor, so that returns (sums of rewards, discounted by 0.99 per step) are about 1
+        (`return`, for usual agents), or rewards are about 1 per `scale` seconds (`time`); None: do not multiply.
     observation: vector, dict, graph, a registered name, a class or a function
         (`hetsim.learning.environment.observations`).
     actions: optional actions: width, mode, node, preempt, power (`hetsim.learning.environment.acting`).

@@ -9,7 +9,7 @@ A learned admission policy is compared with `hand_written` ones, all with the sc
 accept_all      no task is rejected
 queue_limit     rejects by queue length: the limit with the highest reward in the validation runs
 slo_feasible, predicted_wait    if tasks have deadlines
-mdp_threshold   if the reward is what it maximizes: goodput or value, minus holding costs (response)
+mdp_threshold   if the reward is goodput or value, minus holding costs (response), which this policy maximizes
 and the scenario's own admission policy
 """
 

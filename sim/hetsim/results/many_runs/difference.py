@@ -116,7 +116,7 @@ class Difference:
 
     @cached_property
     def statuses(self) -> pd.DataFrame:
-        """Counts of tasks whose status differs: status_a, status_b, tasks."""
+        """Numbers of tasks with different statuses: columns status_a, status_b, tasks."""
         pairs = self.tasks[["status_a", "status_b"]].astype(str)
         pairs = pairs[pairs["status_a"] != pairs["status_b"]]
         return pairs.value_counts(sort=True).rename("tasks").reset_index()

@@ -151,7 +151,7 @@ class Race:
         return out
 
     def ahead(self, most: int) -> int:
-        """Return how many replications the remaining policies may still need, in total.
+        """Return an upper bound of the further replications of all remaining policies.
 
         `most` is the maximum number of replications of one policy.
         """

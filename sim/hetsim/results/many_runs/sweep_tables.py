@@ -38,7 +38,7 @@ class SweepTables:
     """Tables `table` and `by_replication` of a sweep, built in order of points."""
 
     def __init__(self, columns: Columns, *, several: bool, text_seeds: bool, folder: Path | None = None):
-        """columns: values of each row's keys; several: True if rows have several replications.
+        """several: rows have replications; folder: write tables in files next to it.
 
         text_seeds: store seeds as text.  folder: write the tables to temporary files in this folder's parent; None:
         memory.

@@ -55,7 +55,7 @@ def makespan_bound(run: Measured) -> float:
 
 
 def _transfers(tasks: Tasks, table: ModeTable) -> np.ndarray | None:
-    """Seconds of each task's own transfers, by mode, over the fastest idle link."""
+    """Seconds of each task's own transfers, by mode, on the fastest idle link."""
     private = private_bytes(tasks)
     transfer_seconds = np.zeros((len(tasks), table.width))
     cluster = table.cluster

@@ -163,7 +163,7 @@ class Measured:
 
 
 def quantile(values: np.ndarray, share: float, infinite: int = 0) -> float:
-    """Quantile of the values and of `infinite` more values of +inf; NaN without any."""
+    """Quantile of `values` and of `infinite` times +inf; NaN if there are neither."""
     if not (count := len(values) + infinite):
         return math.nan
     position = share * (count - 1)

@@ -1,7 +1,7 @@
 """All modes of a workload as columns, for vectorized tables.
 
-A mode has a *code*: `offset[shape] + position`.  This module also computes T*, the time that a task needs alone, which
-depends only on modes, links and the cluster.
+A shape is a list of modes that equal tasks share.  A mode has a *code*: `offset[shape] + position` in this list.  This
+module also computes T*, the time that a task needs alone, which depends only on modes, links and the cluster.
 """
 
 import math
@@ -18,7 +18,7 @@ from hetsim.model.tasks import Mode, Tasks
 
 
 class ModeTable:
-    """All modes of a workload; a shape is a list of modes that equal tasks share."""
+    """All modes of a workload, with their codes."""
 
     def __init__(self, tasks: Tasks, cluster: Cluster):
         self.tasks, self.cluster = tasks, cluster

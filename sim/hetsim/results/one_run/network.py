@@ -71,7 +71,7 @@ def has_steps(table: ModeTable) -> bool:
 
 
 def task_columns(record: Record, table: ModeTable) -> dict[str, np.ndarray]:
-    """The columns `COLUMNS` by row of the record; NaN for tasks without steps."""
+    """Return step time, its parts, bytes and MFU by task; NaN for tasks without steps."""
     count = len(record.status)
     names = ("seconds", "contention", "communication", "bubble", "steps", "bytes", "peak")
     sums = {name: np.zeros(count) for name in names}

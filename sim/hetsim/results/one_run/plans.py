@@ -1,14 +1,14 @@
 """Plans and outcomes: planned and simulated makespan, best certified lower bound.
 
-A run has two lower bounds.  The metric `makespan_bound` holds for every policy.  The bound that a planner certified for
-its instance (note `lower_bound`) is usually greater and holds for every policy, but only if the planned instance is the
-simulated one, that is, if estimates are the true times and the planner considered every mode of the tasks.  Transfers
-in this bound are the tasks' own, which no policy can avoid.  It bounds runs in which every task is launched alone,
-completes, and runs in one piece; a task that resumes with kept work can finish earlier than in any plan.
+A run has two lower bounds of its makespan.  The metric `makespan_bound` holds for every policy.  The bound that a
+planner certified for its instance (note `lower_bound`) is usually greater.  It also holds for every policy, but only if
+the planned instance is the simulated one: estimates are the true times, the planner considered every mode of the tasks,
+and every task is launched alone, completes, and runs in one piece (a task that resumes with kept work can finish
+earlier than in any plan).  Of transfers, it includes only each task's own, which no policy can avoid.
 
-`forecasts` formats a policy's notes on its forecasts: NAME_count, NAME_mape, NAME_pinball and NAME_quantile (written by
-`hetsim_policies.prediction.durations`), where NAME is forecast (of a load, in devices) or duration (of jobs, in
-seconds), and NAME_fallback, the share of forecasts by the predictor's fallback.
+`forecasts` formats what a policy notes about the errors of its forecasts (`hetsim_policies.prediction.durations`):
+NAME_count, NAME_mape, NAME_pinball, NAME_quantile, and NAME_fallback, the share that was made by the predictor's
+simpler method.  NAME is `forecast` (of a load, in devices) or `duration` (of jobs, in seconds).
 """
 
 import math
