@@ -233,7 +233,7 @@ def prepared(
 def groups_to_keep(
     cases: Mapping[str, Case], metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions
 ) -> list[str]:
-    """Return the metrics and groupings to keep, found from a case that can be built."""
+    """Return the metrics, and groupings as texts, that the replications must keep."""
     refusal: ScenarioError | None = None
     for case in cases.values():
         try:

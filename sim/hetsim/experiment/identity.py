@@ -162,7 +162,7 @@ def _named(scenario: Scenario) -> list[tuple[str, str, Any]]:
 
 
 def undeclared(scenario: Scenario, opened: InputFiles) -> str:
-    """Warning about opened files without a digest; "" if all code states `identity`."""
+    """Warning about opened files without a digest; "" if user code defines `identity`."""
     warning = scenario.undeclared(opened)
     theirs = [item for _, _, item in _named(scenario)
               if not (isinstance(item, str) and item.partition(".")[0] in OURS)] if warning else []  # fmt: skip
@@ -171,7 +171,7 @@ def undeclared(scenario: Scenario, opened: InputFiles) -> str:
 
 
 def _watched(kind: str, item: Any, digest: str, reasons: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Drop the reason "opens files" if the files that the code opens are watched."""
+    """Return digest and reasons, without "opens files" if opened files are watched."""
     annotations = [one.annotation for one in registry.parameters(item).values()]
     kinds = [inner for one in annotations for inner in (one, *get_args(one))]
     if ExistingFile not in kinds and ExistingFolder not in kinds and kind in registry.POLICY_KINDS:

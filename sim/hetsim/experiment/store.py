@@ -202,7 +202,7 @@ class _StoredFiles:
             self.single[run] = outcome, path
 
     def outcomes(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """Yield a run's outcomes, and if each is in a segment; unknown inputs come last."""
+        """Yield a run's outcomes, each with True if it is in a segment."""
         start, marked = np.uint64(int(run[:16], 16)), []
         at = int(self._starts.searchsorted(start))
         while at < len(self._starts) and self._starts[at] == start:

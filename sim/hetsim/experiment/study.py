@@ -180,7 +180,7 @@ class Study:
             self._untold.extend([] if series in self._untold else [series])
 
     def outstanding(self, wanted: Iterable[Replicates | None]) -> list[Place]:
-        """Return the replications that are needed and not stored; count the stored ones."""
+        """Return needed replications that are not stored; add stored ones to their cases."""
         self._source = iter(wanted)
         return list(iter(self._next, None))
 
@@ -209,7 +209,7 @@ class Study:
         return None
 
     def _hand_out(self, series: Replicates) -> Place | None:
-        """Return the next replication of a case; None if it is stored (and counted)."""
+        """Return the next replication of a case, or None if it is stored and was added."""
         number = series.sent
         series.sent += 1
         outcome = None

@@ -17,9 +17,9 @@ from hetsim.policy.batching import Batching, Counter, ask
 from hetsim.policy.contract import Decision, Pause, View
 
 IDLE, FRESH, ANSWERED, ASKED, DELAYED = range(5)
-"""State of a service.  IDLE: no request waits; FRESH: its policy must be called for any offer of a device; ANSWERED: its
-policy declined the offer `LikeServices.passed`, and need not be called for it again; ASKED: it declined another offer,
-and is called again after a release; DELAYED: it waits for a time or for requests, whatever device is offered."""
+"""State of a service.  IDLE: no request waits; FRESH: its policy must be called for any offer of a device; ANSWERED:
+its policy declined the offer `LikeServices.passed`, and need not be called for it again; ASKED: it declined another
+offer, and is called again after a release; DELAYED: it waits for a time or for requests, whatever device is offered."""
 
 
 EMPTY = (-1, 0)  # the offer of any device on which nothing runs: all of them are equivalent
@@ -175,7 +175,7 @@ class Index:
         heappush(self._line[number].heaps[state], (key, number, self._version[number]))
 
     def _arm(self, line: LikeServices) -> None:
-        """Queue idle services that have a request; let an arrival queue the others."""
+        """Queue the idle services with a request; let an arrival queue each other one."""
         idle, line.idle = line.idle, []
         for number in idle:
             if self._state[number] == IDLE:

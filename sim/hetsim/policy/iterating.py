@@ -1,11 +1,11 @@
 """Continuous batching: policies of language models that batch step by step.
 
-At each boundary between two steps of a replica the engine calls its batching policy in this order, and applies each
-answer before the next call: which sequence is preempted (while decoding sequences lack KV blocks for their next
-tokens), which request joins (while the first waiting request may join), and what the step does.  Decode-only steps are
-alike, so the policy is called again only when a sequence ends, a request arrives that may join, blocks run out, or one
-step after a preemption, if the first waiting request may fit.  The policy never sees the length of an answer.  Between
-two boundaries a replica shows its state after the last complete step.
+Between two steps of a replica the engine asks its batching policy in this order, and applies each answer before the
+next question: which sequence to preempt (as long as decoding sequences lack KV blocks for their next tokens), which
+request joins (as long as the first waiting request may join), and what the step does.  A series of decode-only steps
+needs no calls until a sequence ends, a request arrives that may join, or blocks run out; after a preemption the policy
+is also called after one step, if the first waiting request may fit.  The policy never sees the length of an answer.
+Within a step, a replica shows its state after the last complete step.
 """
 
 import math

@@ -355,7 +355,7 @@ class ListScheduler(Scheduler):
         yield self._until_something_fits(view)
 
     def _others(self, queue: TaskQueue, declined: Task, view: View) -> Iterator[Decision]:
-        """Start some of the tasks behind a head that the placement rule declined."""
+        """If a placement rule declined a head: start tasks behind it that the rule places."""
         for task in queue.first(DECLINED_DEPTH):
             if task is not declined and (placement := self.place(task, view)) is not None:
                 yield Start(task, placement)

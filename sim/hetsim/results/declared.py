@@ -44,7 +44,7 @@ _PACKAGE = "hetsim.results.one_run."
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A declared metric; `_BOUND` in its name stands for the slowdown bound."""
+    """A declared metric; "{bound:g}" in its name is for the bound of slowdowns (s)."""
 
     name: str
     function: Callable[[Any], float] = field(repr=False)
@@ -171,7 +171,7 @@ def declaration(name: str) -> Declaration | None:
 
 
 def in_set(name: str, bound: float = DEFAULT_BOUND) -> list[str]:
-    """Return the metrics of the set `name`, in the order in which they are shown."""
+    """Metrics of the set `name`, in display order; bound (s): as for `declarations`."""
     those = {metric: one.sets[name] for metric, one in declarations(bound).items() if name in one.sets}
     return sorted(those, key=lambda metric: those[metric])
 

@@ -239,7 +239,7 @@ STEPS = (1, 2, 2.5, 5, 10)
 def round_values(
     low: float, high: float, count: int, integer: bool = False, *, steps: Sequence[float] = STEPS
 ) -> list[float]:
-    """Return about `count` round values between two limits, in either order."""
+    """About `count` round values between `low` and `high`, whichever is larger."""
     low, high = min(low, high), max(low, high)
     raw = (high - low) / count
     if not (raw > 0 and math.isfinite(raw)):

@@ -168,7 +168,7 @@ def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def unsealed(path: Path) -> dict[str, Any]:
-    """Read and verify a sealed file; OSError, DamagedFile, or UsageError (its format)."""
+    """Read and verify a sealed file; OSError, DamagedFile; UsageError: another format."""
     return unsealed_text(path, read_stored(path))
 
 

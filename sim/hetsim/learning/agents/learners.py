@@ -98,7 +98,7 @@ class Dqn:
 
 
 class Memory:
-    """Ring buffer of the last transitions; the entry after one is its next decision."""
+    """Ring buffer of the last transitions; the next decision is at the next position."""
 
     def __init__(self, size: int, observation: int, actions: int):
         self.size = size + 1
@@ -118,7 +118,7 @@ class Memory:
         return place
 
     def end(self, place: int, reward: float, left: float) -> None:
-        """Record the reward of the last decision, and the factor of all later rewards."""
+        """Record the reward of a decision, and the discount factor of the later rewards."""
         self.rewards[place], self.left[place] = reward, left
 
     def draw(self, count: int, random: np.random.Generator) -> np.ndarray:

@@ -100,7 +100,7 @@ class Practice:
         return earned / max(tasks, 1)
 
     def earned(self, scenario: Scenario, seed: int, replications: int) -> list[float]:
-        """Return the reward per task of a scenario's own policy in each of some runs."""
+        """Return the reward per task of a scenario's own policy, for each replication."""
         episodes = self._player(scenario)
         return [episodes.total(seed, number) / max(_tasks(episodes), 1) for number in range(replications)]
 

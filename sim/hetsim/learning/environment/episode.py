@@ -71,8 +71,8 @@ class Episodes:
         policies is that of the plain reward.
     normalize: multiply rewards by `factor`, computed from the first training runs of seed 0 under a policy that starts
         the oldest task that fits.  `return`: returns (sums of rewards, discounted by 0.99 per step) have a root mean
-        square of 1, so that a critic with small initial weights has a small error; otherwise this error dominates, since
-        usual agents clip the gradients of actor and critic together.  `time`: rewards are about 1 per typical time
+        square of 1, so that a critic with small initial weights has a small error (otherwise its error dominates, since
+        usual agents clip the gradients of actor and critic together).  `time`: rewards are about 1 per typical time
         (`scale`), for agents that discount by time.  None: do not multiply.
     observation: vector, dict, graph, or a custom one (`hetsim.learning.environment.observations`).
     actions: optional actions: width, mode, node, preempt, power (`hetsim.learning.environment.acting`).

@@ -45,7 +45,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     step, neither ahead nor normalized: its sum over a run is a metric of the results) and `action_mask`.  Each reset
     begins a run on another load.  These are the loads that `hetsim train` trains on, never one of `run`, `compare` or
     the final comparison of `train`, whatever the seeds.  `reset(seed=s)` begins the first load of seed s, each plain
-    `reset()` the next one; without any seed it is drawn from entropy, so that parallel environments differ.
+    `reset()` the next one; without any seed, loads are drawn from entropy, so that parallel environments differ.
     `options={"replication": r}` begins replication r of `hetsim.run(scenario, seed=s)` instead (default: the scenario's
     own seed); `options={"validation": r}` begins the validation load r of seed s (default 0), by which `hetsim train`
     chooses the network to keep.  `action_masks()` (bool) and `info["action_mask"]` (int8, for `action_space.sample`)

@@ -143,13 +143,11 @@ class Arrays(Observation):
 
     nodes  (nodes, 5 + 3 for each GPU type): cores free and in total, GB of memory free and in total, accelerators
            asleep; by type: GPUs free (fractions included) and in total, free GB of GPU memory.
-    tasks  (window, 12): 1 if there is a task, log(1 + waited / scale), log(shortest time / scale), weight, priority, 1
-    if
-           it has a deadline, (time to the deadline) / scale, fraction done, number of predecessors, class and user
-           (numbers from 1), GB of items that it reads or writes.
+    tasks  (window, 12): 1 if there is a task, log(1 + waited / scale), log(shortest time / scale), weight, priority,
+           1 if it has a deadline, (time to the deadline) / scale, fraction done, number of predecessors, class and
+           user (numbers from 1), GB of items that it reads or writes.
     modes  (window, modes, 10): 1 if there is a mode, type of device (number from 1), cores, GPUs, fraction of each GPU,
-    GB
-           of memory, GB of memory of each GPU, 1 if it may span nodes, 1 if it fits now, log(time / scale).
+           GB of memory, GB of memory of each GPU, 1 if it may span nodes, 1 if it fits now, log(time / scale).
     whole  (3,): log(1 + waiting tasks), running tasks, log(1 + now / scale).
     Cores, GPUs and GB are not scaled, but limited to 1e6.
     """
@@ -245,11 +243,10 @@ class Arrays(Observation):
 class GraphObservation(Arrays):
     """Observation `graph`: `dict` with the task graph and data locations.
 
-    graph   (tasks, 8): a row for each task that has arrived and not ended, in workload order: 1 (0 in empty rows), 1 if
-    it
-            waits for predecessors, 1 if it waits for a device, 1 if it runs, log(shortest time / scale), length of the
-            critical path from its start / scale (estimates in fastest modes), predecessors that have not ended,
-            successors.
+    graph   (tasks, 8): a row for each task that has arrived and not ended, in workload order: 1 (0 in empty rows), 1
+            if it waits for predecessors, 1 if it waits for a device, 1 if it runs, log(shortest time / scale), length
+            of the critical path from its start / scale (in shortest estimated times), predecessors that have not
+            ended, successors.
     links   (links, 2): rows of `graph` of predecessor and successor, -1 for no link.
     shown   (window,): the row of `graph` of each task shown, -1 for none.
     data    (items, 1 + nodes): GB of each item, and by node 1 for a valid copy in host memory, 2 for one on a GPU.
@@ -358,7 +355,7 @@ def _made(kind: type[Observation], problem: PlanProblem, window: int, scale: flo
 
 
 def make_observation(given: ObservationLike) -> Callable[[PlanProblem, int, float], Observation] | None:
-    """Return the factory of a run's observation; None for the vector.
+    """Return a function that creates a run's observation; None for "vector".
 
     Raise UnknownName or UsageError if there is no such observation.
     """

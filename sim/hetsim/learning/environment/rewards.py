@@ -1,10 +1,10 @@
-"""Rewards of a step by name; their sum over a run is a value of its tables.
+"""Rewards of a step, by name; their sum over a run equals a figure of its tables.
 
 response    minus the seconds that tasks spend in the system: the sum is minus the total response
 slowdown    the same, each task's seconds divided by its T* (true time alone in the fastest mode)
 goodput     one for each task that completes by its deadline, or has none
 energy      minus the joules that all devices drew, idle and asleep, for useful and for lost work; the sum is minus the
-            energy_j of the devices, a warm-up included
+            energy_j of all devices, warm-up included
 value       as goodput, each task counted with its weight
 makespan    minus the seconds from the first arrival to the last completion
 
@@ -243,7 +243,7 @@ class Slowdown(_InSystem):
 
 
 class Goodput(Reward):
-    """One for each task that completes in time; if ahead, at a start that promises it."""
+    """One for each task that completes in time; ahead: as soon as that is expected."""
 
     name, metric = "goodput", "goodput_fraction"
     per_task = ("share of tasks in time", 1.0)

@@ -45,8 +45,7 @@ class Comparison:
     pairs        a row per metric and compared pair: metric, policy, other, difference (policy - other), half_width, p,
                  significant, n; half_width and p are corrected by Holm's procedure
     winners      metric -> the policy that is better than all others, or None
-    findings     by metric: tests of all policies against the baseline; without a baseline, of the best against all
-    others
+    findings     by metric: tests of all policies against the baseline, or if there is none, of the best against all
     sentences    the findings as text
     plans        if a policy has a plan, a row per policy: planned_makespan, makespan, lower_bound, ratio, planning_s,
                  all of the first run (`hetsim.results.one_run.plans`); otherwise no rows

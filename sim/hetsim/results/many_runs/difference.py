@@ -29,7 +29,7 @@ _SAME = ("arrival", "class", "user")
 
 @dataclass(frozen=True)
 class FirstDecision:
-    """The first time at which two runs decide differently; decisions of one run only."""
+    """The first time at which two runs decide differently, and what only one decided."""
 
     time: float
     only_a: tuple[str, ...]

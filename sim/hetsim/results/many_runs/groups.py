@@ -56,7 +56,7 @@ def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np
 def group_contributions(
     values: Mapping[tuple[str, str], np.ndarray], chosen: np.ndarray | slice = slice(None)
 ) -> dict[tuple[str, str], np.ndarray]:
-    """Return the contributions of the chosen replications to each (group, metric)."""
+    """Return, by (group, metric), values whose mean estimates it (`estimands`)."""
     by_key = {}
     for group, name in values:
         if not name.startswith("_"):

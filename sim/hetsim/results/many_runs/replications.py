@@ -38,7 +38,7 @@ class Replications:
     """
 
     def __init__(self, results: Iterable[Result] = (), metrics: Iterable[str] | None = None, *, keep: bool = False):
-        """metrics: further metrics to keep, or texts of a `Grouping`; keep: keep all runs."""
+        """metrics: to keep beyond the summary (or `Grouping` texts); keep: keep runs, too."""
         self.name, self.policy, self.seed = "", "", 0
         self.results: list[Result] = []
         self.warnings: list[str] = []

@@ -16,8 +16,8 @@ Columns of `table`, in this order:
 
 `by_replication` has a row per replication with its values in place of means and intervals.  If a metric is undefined in
 some replication of a row (a makespan with unfinished tasks), it is missing in the row.  Energy is measured up to one
-common end for all policies of a point and replication.  If a precision was requested and policies have different numbers
-of replications, energy is only computed for replications that all policies have, as in a comparison.
+common end for all policies of a point and replication.  If a precision was requested and policies have different
+numbers of replications, energy is only computed for replications that all policies have, as in a comparison.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -38,11 +38,7 @@ class SweepTables:
     """Tables `table` and `by_replication` of a sweep, built in order of points."""
 
     def __init__(self, columns: Columns, *, several: bool, text_seeds: bool, folder: Path | None = None):
-        """several: rows have replications; folder: write tables in files next to it.
-
-        text_seeds: store seeds as text.  folder: write the tables to temporary files in this folder's parent; None:
-        memory.
-        """
+        """several: rows have replications; folder: write table files next to this path."""
         self.columns, self.several, self.text_seeds = columns, several, text_seeds
         self.names: dict[str, None] = {}  # names of the runs' values, in order of first appearance
         self.rows = 0
@@ -130,7 +126,7 @@ class GrowingTable:
 def tables(
     keys: Columns, rows: Sequence[SweepRow], all_names: Sequence[str], several: bool, text_seeds: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Build `table` and `by_replication` of some rows; all_names: of the runs' values."""
+    """Build the two tables of some rows; all_names: names of all values of the runs."""
     kept = [name for name in all_names if name not in (_END, _WATTS, "replication")]
     names = [name for name in kept if not name.startswith("_")]
     failed = np.array([bool(row.errors) or any(run is None for run in row.runs) for row in rows])

@@ -1,7 +1,7 @@
 """Calls of clients that time out, retry or hedge: their table and metrics.
 
-A call is one row, even if it has several attempts, each with requests to a chain of services.  A call is answered by its
-only completed attempt: an attempt that completes after its client gave up counts as aborted.
+A call is one row, even if it has several attempts, each with requests to a chain of services.  A call is answered by
+its only completed attempt: an attempt that completes after its client gave up counts as aborted.
 """
 
 import math

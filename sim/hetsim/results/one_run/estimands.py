@@ -112,7 +112,7 @@ LEVEL = 0.10  # Significance level of the test for correlated neighboring batche
 
 
 def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
-    """Return the interval of a steady-state mean from one run; UsageError if unsound."""
+    """Return a steady-state mean's interval from one run; UsageError if unsuitable."""
     metrics.metric(metric, result.bound)
     if isinstance(batches, bool) or not isinstance(batches, int) or not MIN_BATCHES <= batches <= MAX_BATCHES:
         raise UsageError(f"batches must be from {MIN_BATCHES} to {MAX_BATCHES}; got {batches!r}")
@@ -120,7 +120,7 @@ def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: fl
 
 
 def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
-    """Return the interval from one number per task, in order of arrival."""
+    """Return the batch-means interval of `values`, one number per task, by arrival."""
     needed = MIN_TASKS * FINER * batches
     if len(values) < needed:
         raise UsageError(
@@ -145,7 +145,7 @@ def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, conf
 
 
 def candidates(result: Run) -> list[str]:
-    """Metrics for which a run has batch means and a defined value."""
+    """Metrics with a defined value, of which `batch_means` can compute an interval."""
     names = [f"{column}_mean" for column in ("response", "wait", "slowdown", "ttft", "tpot")]
     functions = metrics.metrics(result.bound)
     return [name for name in (*names, ATTAINMENT) if name in functions and not math.isnan(result.metric(name))]

@@ -212,7 +212,7 @@ def kept_values(result: Run, grouping: Grouping) -> dict[str, float]:
 
 
 def kept_by(columns: Iterable[str], by: str) -> dict[tuple[str, str], str]:
-    """Map (group, metric) to the name of its column, as made by `kept_values`."""
+    """Map (group, metric) to the column that stores it, as named by `kept_values`."""
     columns_by_key = {}
     for column in columns:
         if column.startswith(_KEPT):

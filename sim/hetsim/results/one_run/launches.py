@@ -38,8 +38,8 @@ class LaunchColumns:
     """Columns with one entry per launch; a launch that still runs ends with the run.
 
     `mode`: codes of the ModeTable.  `busy`: device-seconds computed (GPUs × share × time; in a CPU mode cores × time);
-    `lost`: those of them that were lost work; `energy`: joules above idle; `open`: True if the launch still ran at the
-    end.  If the engine recorded no launches, each started task is one launch, whose columns are derived from its times.
+    `lost`: the part of `busy` that was lost work; `energy`: joules above idle; `open`: True if it ran at the end.
+    If the engine recorded no launches, each started task is one launch, whose columns are derived from its times.
     """
 
     task: np.ndarray

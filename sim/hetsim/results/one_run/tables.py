@@ -43,7 +43,7 @@ SUMS = ("upload", "compute", "download", "overhead", STOPS, MOVES, ENERGY, COST)
 
 
 def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float) -> pd.DataFrame:
-    """Return the task table from a table of stages; bound: s of the bounded slowdown."""
+    """Return the task table; `bounded`: its column of slowdowns, bounded by `bound` s."""
     staged = record.input.tasks.staged
     assert staged is not None
     rows = TableRows(record)
@@ -161,7 +161,7 @@ def tasks_table(record: Record, table: ModeTable, bound: float = DEFAULT_BOUND) 
 
     Columns that exist only if they apply: `hosts` and `racks` (numbers of nodes and racks of the task's place) if tasks
     may span nodes; `cost` if the cluster has prices (`hetsim.results.one_run.usage_metrics`); `step`, `communication`,
-    `bubble`, `contention`, `network_bytes` and `mfu` if jobs have steps with known parts
+    `bubble`, `contention`, `network_bytes` and `mfu` if jobs have training steps or communicate
     (`hetsim.results.one_run.network`); `attempt_of`, the id of the call's first attempt, if clients time out or retry.
     `met_deadline` is False for a task that did not complete in time.  It is missing if the task has no deadline, or a
     deadline after the end of the run (`hetsim.results.one_run.task_metrics`); for a call it is in the row of the first
@@ -323,7 +323,7 @@ def _reasons(record: Record, rows: TableRows) -> Any:
 
 
 def _energy(record: Record, table: ModeTable) -> np.ndarray:
-    """Joules above idle for useful work, by task; a batch's are divided equally."""
+    """Joules above idle for useful work, by task; a batch's energy is divided equally."""
     count = len(record.status)
     if not record.input.cluster.has_watts:
         return np.full(count, np.nan)

@@ -148,7 +148,7 @@ def rejected_fraction(run: Measured) -> float:
 
 
 def _met(run: Measured) -> tuple[int, int]:
-    """Return the number of tasks that met their deadline, and how many are judged."""
+    """Numbers of tasks that met their deadline, and whose deadline was before the end."""
     column = run.series("met_deadline")
     return int(column.sum()), int(column.notna().sum())
 
