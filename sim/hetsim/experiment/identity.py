@@ -193,7 +193,6 @@ def _texts(value: Any) -> Iterator[str]:
 
 @cache
 def packages_of(module: str) -> dict[str, str]:
-    """Versions of the packages that one of hetsim's policies imports."""
     packages: dict[str, str] = {}
     todo, seen, others = [module], set[str](), {*OURS, *versions(), *sys.stdlib_module_names}
     while todo:

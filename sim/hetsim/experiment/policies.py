@@ -70,7 +70,6 @@ def written(label: str, value: Any = None) -> str | None:
 
 
 def _from_label(label: str) -> dict[str, Any] | None:
-    """Parse a label such as `fcfs_skip (placement: best_fit) + sla` into a mapping."""
     import yaml
 
     value: dict[str, Any] = {}

@@ -111,8 +111,8 @@ def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | N
 def select(study: Study, race: Race, series: Mapping[str, Replicates], first: int, most: int) -> None:
     """Run as many replications of these cases as the selection of the best needs.
 
-    most: maximum number of replications of each case.
-    Replications count in their order, so that the selection depends neither on the workers nor on runs made before.
+    first, most: number of replications of the first stage, and maximum number, of each case.  Replications count in
+    their order, so that the selection depends neither on the workers nor on runs made before.
     """
     entered = 0
 

@@ -70,7 +70,7 @@ class Store:
         return None
 
     def kept(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """Yield the stored outcomes of a run, each with True if it needs no sealing."""
+        """Yield a run's stored outcomes, each with False if it must be moved to a segment."""
         for pending in self._pending.values():
             if run in pending:
                 yield pending[run], True

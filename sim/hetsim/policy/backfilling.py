@@ -87,7 +87,6 @@ class QueueWindow:
         return task
 
     def discard(self, task: Task) -> None:
-        """Remove a task that ended, if it is in the window."""
         if task in self.tasks:
             position = self.tasks.index(task)
             self.take(position)

@@ -583,7 +583,7 @@ class View(Protocol):
     def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
         """Return the estimated compute seconds of waiting and running work.
 
-        kind, class_: only of tasks whose fastest mode is on this type of device, and of this class.
+        kind, class_: only of tasks whose fastest mode is on this type, and of this class.  own: as in `waiting`.
         """
 
     def request_mix(self) -> Mapping[Shape, int]:
@@ -615,11 +615,11 @@ class View(Protocol):
     ) -> Imagined:
         """Return a copy of the run with what the policy knows, to be run by `scheduler`.
 
-        In the copy tasks take their estimated times, no further task arrives, nothing fails, and random numbers come
-        from `seed`; the run itself is not affected.
+        In the copy `decisions` are applied first, tasks take their estimated times, no further task arrives, nothing
+        fails, and random numbers come from `seed`; the run itself is not affected.
 
-        coming: arrivals that the policy imagines: pairs of a time and an earlier task that the new task copies; not for
-        task graphs, shared data and requests.
+        coming: arrivals that the policy imagines: pairs of a time and an earlier task, which the new task copies; not
+        allowed with task graphs, shared data and requests.
 
         ratios: ratios of true to estimated time of tasks that have ended.  Each task takes its estimate times one of
         these ratios, drawn with `seed`; a running task gets a ratio that is possible given its elapsed time.
@@ -627,7 +627,7 @@ class View(Protocol):
         expected: function that gets the table of tasks as the policy knows it, and returns by row the expected fraction
         of the estimate; `ratios` are then true times divided by expected times.
 
-        A scheduler that is a field of the policy, and that the policy keeps informed, is copied with its state; any
-        other scheduler is notified of the waiting tasks.  UsageError for language models and for schedulers that plan
-        beforehand.
+        If `scheduler` is a field of the policy, which must have passed its hooks on to it, the copy has its state; any
+        other scheduler is first notified of the waiting tasks.  UsageError for language models and for schedulers that
+        plan beforehand.
         """

@@ -140,6 +140,6 @@ class Played(Admissions):
         return self._put_before(run, False)
 
     def total(self, seed: int, replication: int = 0, loads: str = JUDGED) -> float:
-        """Return the sum of all rewards of one run; `loads`: as for `Episodes.reset`."""
+        """Return the sum of all rewards of one run; `loads`: as for `Episodes`."""
         self.reset(seed, replication, loads)
         return checked(self.reward.take(self.now), self.parts, self.now)

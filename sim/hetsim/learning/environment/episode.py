@@ -175,7 +175,7 @@ class Episodes:
         return run
 
     def reset(self, seed: int, replication: int = 0, loads: str = JUDGED) -> np.ndarray:
-        """Begin a run, advance to its first decision, and return the observation."""
+        """Begin a run (see above), advance to its first decision; return the observation."""
         run = self.build(seed, replication, loads)
         self.seed, self.replication, self.loads, self.record = seed, replication, loads, None
         announced = self._take_over(run)

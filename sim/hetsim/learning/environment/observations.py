@@ -57,7 +57,7 @@ class Observation:
             )
 
     def observe(self, acting: Acting, vector: np.ndarray | None) -> Any:
-        """Return the current observation: an array, or a mapping of names to arrays."""
+        """Return the observation: an array, or arrays by name; vector: if `uses_vector`."""
         raise NotImplementedError
 
     def checked(self, acting: Acting, vector: np.ndarray | None) -> Any:

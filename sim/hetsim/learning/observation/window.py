@@ -256,7 +256,8 @@ class Window(Scheduler):
     def observe(self, first: Task | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return the current observation, and the mask of possible actions.
 
-        Waiting is impossible if nothing runs and something may be placed: otherwise the run might never advance.
+        first: a task to show first.  Waiting is impossible if nothing runs and something may be placed: otherwise the
+        run might never advance.
         """
         observations, masks = observe_together([self], first)
         return observations[0], masks[0]

@@ -97,7 +97,7 @@ class Difference:
 
         Parameters: group: class or user.
         Returns: one row per group, from the largest decrease to the largest increase: `tasks`, `gained` and `lost`
-        (numbers of tasks whose value is lower or higher in b), `mean_a`, `mean_b`, `change_mean`, `change_sum`.
+            (numbers of tasks whose value is lower or higher in b), `mean_a`, `mean_b`, `change_mean`, `change_sum`.
         Raises: UsageError: another group.
         """
         if group not in GROUPS:

@@ -148,7 +148,7 @@ class Replications:
         """Get metrics of groups of tasks, over the replications.
 
         Parameters: group: class, gpus or user; unless all runs are kept, it must be requested before the runs
-        (`by=["gpus"]`); names: metrics.
+            (`by=["gpus"]`); names: metrics.
         Returns: index group, columns (metric, mean | half_width | n).
         """
         table = table_of_groups({"": self}, checked(group)[0]).droplevel("policy")

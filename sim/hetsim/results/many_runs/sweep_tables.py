@@ -38,7 +38,11 @@ class SweepTables:
     """Tables `table` and `by_replication` of a sweep, built in order of points."""
 
     def __init__(self, columns: Columns, *, several: bool, text_seeds: bool, folder: Path | None = None):
-        """several: rows have replications; folder: write table files next to this path."""
+        """columns: values of each row's keys; several: rows have several replications.
+
+        text_seeds: store seeds as text.  folder: write the tables to files next to this path; None: keep them in
+        memory.
+        """
         self.columns, self.several, self.text_seeds = columns, several, text_seeds
         self.names: dict[str, None] = {}  # names of the runs' values, in order of first appearance
         self.rows = 0

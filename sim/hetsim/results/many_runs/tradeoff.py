@@ -130,7 +130,7 @@ NOUNS = {"cluster.nodes.count": ("nodes", "node"), "cluster.nodes.gpus.count": (
 
 
 def knees(sweep: Sweep) -> list[str]:
-    """Sentences that name the knee of each policy's curve, if only one numeric key varies.
+    """Sentences that name the knee of each policy's curve over a single numeric key.
 
     The knee is the smallest value of the key from which every further step improves the metric by less than 5 %; there
     is none unless some step up to it improved the metric by at least 5 % (mean over replications).  With replications,

@@ -119,7 +119,6 @@ def size_labels(shapes: Sequence[Shape]) -> list[str]:
 
 
 def cores_label(shape: Shape) -> str:
-    """Label of a task's cores, by powers of two: `4–7 cores`."""
     low, high = (choose(units(mode) for mode in shape.modes) for choose in (min, max))
     if low != high:
         return f"{low:g} to {high:g} cores"

@@ -188,7 +188,7 @@ class FreeCapacity:
         return list(nodes)
 
     def switch(self, index: int, what: str) -> list[int]:
-        """Apply an entry of the device log; return the affected nodes."""
+        """Apply a change (`what`) of device `index` in the device log; return its nodes."""
         changed = [self.cluster.devices[one] for one in self.states.change(index, what)]
         for device in changed:
             usable = self.states.of[device.index] == UP
