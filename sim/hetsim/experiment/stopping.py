@@ -65,7 +65,7 @@ class Amount:
         return self.maximum if self.precision is None else min(MIN_FOR_PRECISION, self.maximum)
 
     def rule(self, study: Study) -> Callable[[Replicates], None] | None:
-        """Return a rule that requests replications until the precision is reached."""
+        """Return a rule that requests replications up to the precision; None without one."""
         if (precision := self.precision) is None:
             return None
 

@@ -260,7 +260,7 @@ class Scheduler:
         """Hook: a task ended without completing: rejected, expired, failed."""
 
     def device(self, device: Device, up: bool) -> None:
-        """Hook: a device failed, was put to sleep, or is available again."""
+        """Hook: a device is available again (`up`), or has failed or was put to sleep."""
 
     def announced(self, device: Device, start: float, end: float) -> None:
         """Hook: a device (a CPU: its node) will be down from `start` to `end`."""

@@ -1,4 +1,4 @@
-"""Metrics, declared by `@metric(...)` on a function; all lists come from these.
+"""Metrics, declared by `@metric(...)` on a function; lists of metrics use these.
 
     @metric(unit="s", better="less", sets=("usual:20",))
     def makespan(run: Measured) -> float:

@@ -242,7 +242,7 @@ def difference_cells(metric: str, differences: Sequence[float], halves: Sequence
 
 
 def difference_note(found: pd.DataFrame, confidence: float, identical: bool = False, single: bool = True) -> str:
-    """Return a note that explains the ± and the marks of a table of differences."""
+    """Explain the ± and marks of a table of differences, or why intervals are missing."""
     if identical:
         return "The scenario is not random: all replications are equal, so differences have no intervals."
     numbers = sorted(set(found["n"]) - {0, 1})

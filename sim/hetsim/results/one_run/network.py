@@ -168,7 +168,7 @@ def over_time(values: np.ndarray, length: np.ndarray, share: float) -> float:
 
 @metric(unit="share", better="less", sets=("network",))
 def communication_fraction(run: Measured) -> float:
-    """Share of jobs' device time for communication, with links free of other jobs."""
+    """Share of jobs' device time that communication takes, as if alone on the links."""
     return _share(run, "communication")
 
 

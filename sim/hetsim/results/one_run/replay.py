@@ -137,8 +137,8 @@ class FreeCapacity:
     def verdicts(self, at: np.ndarray, states: Sequence[np.ndarray], count: int) -> np.ndarray:
         """Return by mode and time interval: FITS, FRAGMENTED, or 0.
 
-        FRAGMENTED: the free capacity of all nodes together would suffice.  0: even that does not.  at: interval in
-        which each state begins; states: arguments of `measure`.
+        FRAGMENTED: the free capacity of all nodes together would suffice.  0: even that does not.  at: interval (of
+        `count`) in which each state begins; states: arguments of `measure`.
         """
 
         def over_time(values: np.ndarray) -> np.ndarray:

@@ -276,7 +276,7 @@ def _codes(column: np.ndarray | None, rows: TableRows) -> np.ndarray:
 def _stages(
     record: Record, rows: TableRows, start: np.ndarray, finish: np.ndarray, status: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Seconds of upload, compute and download; of running tasks, until the run's end."""
+    """Seconds of upload, compute and download; a running task's, until the run's end."""
 
     def counted(name: str) -> np.ndarray | None:
         column = record.stage(name)
