@@ -171,7 +171,7 @@ def undeclared(scenario: Scenario, opened: InputFiles) -> str:
 
 
 def _watched(kind: str, item: Any, digest: str, reasons: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return digest and reasons, without "opens files" if opened files are watched."""
+    """Return digest and reasons; drop "opens files" if the opened files are watched."""
     annotations = [one.annotation for one in registry.parameters(item).values()]
     kinds = [inner for one in annotations for inner in (one, *get_args(one))]
     if ExistingFile not in kinds and ExistingFolder not in kinds and kind in registry.POLICY_KINDS:

@@ -564,9 +564,9 @@ class View(Protocol):
         """
 
     def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
-        """Return the number of waiting tasks, by type of the fastest mode and by class.
+        """Return the number of waiting tasks, of all types and classes or of some.
 
-        None: of all types, or of all classes.  own: leave out requests to language models.
+        kind: only tasks whose fastest mode is on this type of device.  class_: only this class.  own: as in `waiting`.
         """
 
     def queue_of(self, task: Task) -> RequestQueue | None:

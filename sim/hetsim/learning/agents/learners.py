@@ -229,9 +229,9 @@ def balanced(
 ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
     """Raise the scores of waiting, which competes with all placements together.
 
-    In a softmax of the raised scores, the odds of waiting against all placements together are those that the given
-    scores state against the best placement alone.  Without this, waiting could be the likeliest single action while
-    most of the probability is spread over placements, and a policy that takes the likeliest action would wait forever.
+    In a softmax of the raised scores, waiting has the same odds against all placements together as it has by the given
+    scores against the best placement alone.  Otherwise the probability of placing, spread over many placements, could
+    make waiting the likeliest single action, and a policy that takes the likeliest action would wait forever.
 
     starts: first row of each decision.  may_wait: True if the last row of a decision is waiting.  Return the raised
     scores, and a function from gradients by raised scores to gradients by given scores.

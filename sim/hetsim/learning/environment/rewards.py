@@ -1,4 +1,4 @@
-"""Rewards of a step, by name; their sum over a run equals a figure of its tables.
+"""Rewards of a step, by name; their sum over a run is a value in its tables.
 
 response    minus the seconds that tasks spend in the system: the sum is minus the total response
 slowdown    the same, each task's seconds divided by its T* (true time alone in the fastest mode)

@@ -98,7 +98,7 @@ class Layout:
 
         A row has the features of the task, of the task on the device type, and of the type; the type in one-hot form;
         the state of all types and of the system; and 1 if the action waits.  So one small network can score every
-        action.  For admission, the row of accepting has the task with all types, the row of rejecting only the state.
+        action.  For admission, the row of "accept" has the new task on all types, the row of "reject" only the state.
         """
         kinds, tasks = len(self.types), self.window
         zero, one = self.observation, self.observation + 1

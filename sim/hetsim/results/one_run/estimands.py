@@ -57,7 +57,7 @@ WEIGHTS: dict[str, Callable[[Measured], float]] = {
 
 
 def weight_of(metric: str) -> str | None:
-    """Return the name of the count (of tasks, tokens) over which the metric is a mean."""
+    """Return the name of the count (tasks, tokens) that weights a mean; None: no mean."""
     declared = declaration(metric)
     return None if declared is None else declared.weight
 
