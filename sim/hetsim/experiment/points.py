@@ -98,7 +98,7 @@ class GridValues(PointValues):
 
 
 class SampledValues(PointValues):
-    """Sampled points: points of the unit cube, mapped to the range of each key."""
+    """Sampled points: numbers from 0 to 1 for each key, mapped to the key's range."""
 
     def __init__(self, axes: Mapping[str, Axis], shares: np.ndarray):
         self.axes, self.shares = axes, shares

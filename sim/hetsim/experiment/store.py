@@ -284,7 +284,6 @@ class _StoredFiles:
             self.single.pop(run, None)
 
     def remove_superfluous(self, sealed: set[Path]) -> None:
-        """Remove unchanged journals and damaged segments whose runs are sealed elsewhere."""
         needed = {path for _, path in self.single.values()} | sealed
         for path, size in self._sources.items():
             with suppress(FileNotFoundError):

@@ -144,7 +144,6 @@ class Exchange:
         return bytes(answer)
 
     def _request(self, line: bytes) -> bytes:
-        """Send a line by ZeroMQ; return its answer, with several lines joined into one."""
         end = monotonic() + self._timeout
         self._zmq.send(line[:-1])
         while not self._zmq.poll(20):

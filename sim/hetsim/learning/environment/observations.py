@@ -57,7 +57,10 @@ class Observation:
             )
 
     def observe(self, acting: Acting, vector: np.ndarray | None) -> Any:
-        """Return the observation: an array, or arrays by name; vector: if `uses_vector`."""
+        """Return the current observation: an array, or a mapping of names to arrays.
+
+        vector: the window's vector if `uses_vector`, else None.
+        """
         raise NotImplementedError
 
     def checked(self, acting: Acting, vector: np.ndarray | None) -> Any:

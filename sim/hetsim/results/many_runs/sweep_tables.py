@@ -189,7 +189,7 @@ def _estimates(
 
 
 def _cube(rows: Sequence[SweepRow], names: Sequence[str]) -> np.ndarray:
-    """Return values by row, replication and name; the added last name is always NaN."""
+    """Return values by row, replication and name; one more name at the end has NaN."""
     cube = np.full((len(rows), max((len(row.runs) for row in rows), default=0), len(names) + 1), np.nan)
     wanted = tuple(names)
     for number, row in enumerate(rows):

@@ -93,8 +93,8 @@ class FreeCapacity:
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Return which modes fit (modes × states), and the free amounts of each state.
 
-        A state is the free capacity of one node for some time.  For a mode over several nodes, the number of its parts
-        that fit is returned.
+        A state is the free capacity of one node for some time.  For a mode over several nodes, the first result is the
+        number of its parts that fit.
 
         Parameters:
             node: the node of each state; cores, memory: free amounts on it; up: True if its cores can be used.
