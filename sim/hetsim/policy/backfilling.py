@@ -238,7 +238,7 @@ class Backfilling(ListScheduler):
     def reservations(self, heads: list[Task], task: Task, view: View) -> list[Shadow]:
         """Return the reserved starts of the heads that compete with a task for resources.
 
-        A head's reservation is computed once per round; the caller updates it when it lets a task pass.
+        All calls in a round return the same objects; a task that `Shadow.survives` accepts counts in its later checks.
         """
         reserved = []
         for head in heads if len(heads) == 1 else [head for head in heads if claims_of(head) & claims_of(task)]:

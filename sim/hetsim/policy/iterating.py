@@ -119,8 +119,8 @@ class IterationPolicy:
     iterates: ClassVar[bool] = True  # True: it is for language models; policies that form whole batches are not
 
     reserves: bool = False
-    """True if it reserves KV blocks for the longest answer that a request announces.  A service whose requests announce
-    no length is then an error, and a request that can never fit is rejected."""
+    """True if a request joins only if KV blocks will suffice for the longest answers that the requests announce.  A
+    service whose requests announce no length is then an error, and a request that can never fit is rejected."""
 
     by_client: bool = False  # True if requests wait in one queue per client, and `turn` names the next client
 
