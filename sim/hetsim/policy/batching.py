@@ -46,7 +46,10 @@ class BatchReport(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Take:
-    """Launch requests as one batch, padded to `size`; `which`: the oldest n, or these."""
+    """Launch requests as one batch, padded to `size` if given.
+
+    which: a number (of the oldest requests), or these requests.
+    """
 
     which: int | Sequence[Task]
     size: int | None = None
@@ -54,9 +57,10 @@ class Take:
 
 @dataclass(eq=False, slots=True)
 class Discard:
-    """Drop requests, and call the policy again; `which`: the oldest n, or these tasks.
+    """Drop requests, and call the policy again.
 
-    expired: True if their time ran out, as in `Reject`; False if they are refused for another reason.
+    which: a number (of the oldest requests), or these requests.  expired: True if their time ran out, as in `Reject`;
+    False if they are refused for another reason.
     """
 
     which: int | Sequence[Task]
@@ -114,7 +118,7 @@ class Batching:
 
 
 class Counter:
-    """A service as seen by the dispatcher: its queue, its policy, and the last answer."""
+    """A service as the dispatcher sees it: its queue, its policy, and the last answer."""
 
     __slots__ = ("queue", "batching", "until", "count", "released", "releases", "ended", "asked")
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 
 class _Shown:
-    """Base of decisions, whose `repr` shows the class and its fields."""
-
     __slots__: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -151,9 +149,9 @@ class Wait(_Shown):
 class Pause(Wait):
     """End the round as `Wait` does; `on` names the changes that start the next round.
 
-    on="change": any change; "fit": a task becomes ready that fits somewhere (a task that fits nowhere cannot start),
-    until the time `certain`; "release": capacity is released (arrivals alone cannot help); "ready": a task becomes
-    ready (no task waits, so a release cannot help).
+    on="change": any change; "fit": any change, but until the time `certain` not the arrival of a task that fits
+    nowhere; "release": capacity is released (arrivals alone cannot help); "ready": a task becomes ready (no task waits,
+    so a release cannot help).
     """
 
     __slots__ = ("on", "certain")
@@ -262,7 +260,7 @@ class Scheduler:
         """Hook: a task ended without completing: rejected, expired, failed."""
 
     def device(self, device: Device, up: bool) -> None:
-        """Hook: a device failed, was put to sleep, or is available again."""
+        """Hook: a device is available again (`up`), or has failed or was put to sleep."""
 
     def announced(self, device: Device, start: float, end: float) -> None:
         """Hook: a device (a CPU: its node) will be down from `start` to `end`."""
@@ -323,7 +321,7 @@ class PlanProblem:
     data: Mapping[int, Sequence[Device | int]] = field(default_factory=dict)
     in_mid_run: bool = False
     unplanned: Sequence[str] = ()
-    """Scenario keys that a planner's bounds ignore: a certified bound holds for the scenario without these keys."""
+    """Scenario keys that the bounds ignore: a certified bound holds only for the scenario without these keys."""
 
     @property
     def origin(self) -> float:
@@ -385,7 +383,7 @@ class Shadow(Protocol):
 
 
 class Never:
-    """The `Shadow` of a task that cannot start at any time, as far as is known."""
+    """The `Shadow` of a task for which no possible start is known."""
 
     time = math.inf
     anywhere = False
@@ -399,7 +397,7 @@ NEVER: Shadow = Never()
 
 
 class LaunchSeen(Protocol):
-    """A task's launch as policies see it; None, empty or inf if the task does not run."""
+    """A task's launch as policies see it; without one, properties are None, () or inf."""
 
     @property
     def placement(self) -> Placement | None: ...
@@ -414,7 +412,7 @@ class LaunchSeen(Protocol):
 
     @property
     def finish(self) -> float:
-        """Return the estimated end at present rates, after the launches served before it.
+        """Return the estimated end at present rates, after launches that are served first.
 
         For a request to a language model: the time at which it leaves its replica if no other requests arrive, with the
         estimated answer length.
@@ -488,10 +486,9 @@ class View(Protocol):
 
         node: only on this node.  among: only on some nodes: a bitmask (bit n is node n), or, for a gang, a mapping of
         each node to the exact amount there: GPUs, thousandths of cores, or 1 for one of several equal parts.
-        by="load": for a mode of one whole device, return the device with the fewest launches in flight; at ties, a
-        device that has the data.  by="tightest", "roomiest": for modes of whole accelerators or cores, use the node
-        with the smallest or largest free share of accelerators of this type, then of free cores, without regard to
-        data.
+        by="load": for a mode of one whole device, the device with the fewest launches in flight; at ties, a device that
+        has the data.  by="tightest" or "roomiest": for modes of whole accelerators or cores, the node with the smallest
+        or largest free share of accelerators of this type, then of free cores; where the data is does not matter.
         """
 
     def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
@@ -531,7 +528,7 @@ class View(Protocol):
         """Return the estimated seconds from a start now to the finish, transfers included."""
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
-        """Return `duration` by stage: ready, write_back, upload, restore, compute, ..."""
+        """Return the seconds of each stage of `duration`: ready, write_back, upload, ..."""
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
         """Return the effects of shared links if a job started at `placement` now.
@@ -544,7 +541,7 @@ class View(Protocol):
         """Return a task's estimated compute time left; if it waits, in its fastest mode."""
 
     def free_at(self, device: Device, engine: Literal["stream", "upload", "compute", "download"] = "stream") -> float:
-        """Return when a device's engine is free; "stream": when one more launch can start."""
+        """Return when a device can start one more launch ("stream"), or an engine is free."""
 
     # Running and waiting tasks
 
@@ -567,9 +564,9 @@ class View(Protocol):
         """
 
     def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
-        """Return the number of waiting tasks, by type of the fastest mode and by class.
+        """Return the number of waiting tasks, of all types and classes or of some.
 
-        None: of all types, or of all classes.  own: leave out requests to language models.
+        kind: only tasks whose fastest mode is on this type of device.  class_: only this class.  own: as in `waiting`.
         """
 
     def queue_of(self, task: Task) -> RequestQueue | None:
@@ -578,7 +575,7 @@ class View(Protocol):
     # How much?
 
     def free(self, kind: str, node: int | None = None) -> float:
-        """Return the free cores ("cpu") or GPUs of a kind or type, on one node or all."""
+        """Return the free cores ("cpu") or GPUs of a kind or type, on one or all nodes."""
 
     def load(self, device: Device) -> float:
         """Return the share of a device in use (for a CPU: the fraction of busy cores)."""
@@ -586,7 +583,7 @@ class View(Protocol):
     def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
         """Return the estimated compute seconds of waiting and running work.
 
-        kind, class_: only of tasks whose fastest mode is on this type of device, and of this class.
+        kind, class_: only of tasks whose fastest mode is on this type, and of this class.  own: as in `waiting`.
         """
 
     def request_mix(self) -> Mapping[Shape, int]:
@@ -618,11 +615,11 @@ class View(Protocol):
     ) -> Imagined:
         """Return a copy of the run with what the policy knows, to be run by `scheduler`.
 
-        In the copy tasks take their estimated times, no further task arrives, nothing fails, and random numbers come
-        from `seed`; the run itself is not affected.
+        In the copy `decisions` are applied first, tasks take their estimated times, no further task arrives, nothing
+        fails, and random numbers come from `seed`; the run itself is not affected.
 
-        coming: arrivals that the policy imagines: pairs of a time and an earlier task that the new task copies; not for
-        task graphs, shared data and requests.
+        coming: arrivals that the policy imagines: pairs of a time and an earlier task, which the new task copies; not
+        allowed with task graphs, shared data and requests.
 
         ratios: ratios of true to estimated time of tasks that have ended.  Each task takes its estimate times one of
         these ratios, drawn with `seed`; a running task gets a ratio that is possible given its elapsed time.
@@ -630,7 +627,7 @@ class View(Protocol):
         expected: function that gets the table of tasks as the policy knows it, and returns by row the expected fraction
         of the estimate; `ratios` are then true times divided by expected times.
 
-        A scheduler that is a field of the policy, and that the policy keeps informed, is copied with its state; any
-        other scheduler is notified of the waiting tasks.  UsageError for language models and for schedulers that plan
-        beforehand.
+        If `scheduler` is a field of the policy, which must have passed its hooks on to it, the copy has its state; any
+        other scheduler is first notified of the waiting tasks.  UsageError for language models and for schedulers that
+        plan beforehand.
         """

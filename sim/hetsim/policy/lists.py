@@ -200,7 +200,6 @@ class ListScheduler(Scheduler):
         return None
 
     def _next_in_order(self, view: View, closed: int) -> Start | Reject | Annotate | Task | None:
-        """Return a decision on the first head outside `closed`, else that head, or None."""
         queue = self._first_open(closed) if self.of_partition else self.queue
         if (task := queue.head()) is None:
             return None
@@ -215,7 +214,6 @@ class ListScheduler(Scheduler):
         return self.set_aside(task, view) if view.over_limit(task) else task
 
     def _first_open(self, closed: int) -> TaskQueue:
-        """Return the queue outside `closed` whose head goes first; it may be empty."""
         best, first = _EMPTY, None
         if not closed:
             best, first = self.queue, self.queue.head_entry()
@@ -270,7 +268,6 @@ class ListScheduler(Scheduler):
             yield WAIT_FOR_CHANGE
 
     def _next_line(self, lines: dict[Partition | None, TaskQueue], closed: int) -> tuple[Partition | None] | None:
-        """Return (partition,) of the head that goes next, chosen heads first; or None."""
         best, first = None, None
         for partition, queue in lines.items():
             if (EVERYWHERE if partition is None else partition.claims) & closed:
@@ -309,7 +306,7 @@ class ListScheduler(Scheduler):
                 return task
 
     def _behind_kept(self, view: View) -> Iterator[Decision]:
-        """Start tasks by arrival that are expected to end before the blocked heads start."""
+        """Start tasks that are expected to end before the heads start ("keep_backfill")."""
         waiting = sorted((task for line in self.queues() for task in line), key=lambda task: (task.arrival, task.index))
         for task in waiting:
             nodes = claims_of(task)
@@ -358,7 +355,7 @@ class ListScheduler(Scheduler):
         yield self._until_something_fits(view)
 
     def _others(self, queue: TaskQueue, declined: Task, view: View) -> Iterator[Decision]:
-        """Start some of the tasks behind a head that the placement rule declined."""
+        """If a placement rule declined a head: start tasks behind it that the rule places."""
         for task in queue.first(DECLINED_DEPTH):
             if task is not declined and (placement := self.place(task, view)) is not None:
                 yield Start(task, placement)
