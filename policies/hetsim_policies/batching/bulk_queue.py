@@ -24,7 +24,10 @@ def rounded(rate: float) -> float:
 
 
 def batch_times(queue: RequestQueue, placement: Placement, most: int | None) -> np.ndarray:
-    """Return the estimated seconds of batches of 1, 2, ... requests, over all stages."""
+    """Return the estimated seconds of batches of 1, 2, ... requests, over all stages.
+
+    The largest size is `most` (None: 64), or less if the mode has a lower limit.
+    """
     sizes = range(1, limit(placement, most or MODELED) + 1)
     return np.array([queue.stages(size, placement).total for size in sizes])
 
@@ -59,7 +62,10 @@ class BulkQueue:
         return bool(self.rate * self.times[-1] < len(self.times))
 
     def after(self, present: int, size: int) -> np.ndarray:
-        """Distribution of the number in the system after a batch, from `present` before."""
+        """Return the distribution of the state after a batch of `size` requests.
+
+        present: number of requests in the system when the batch starts.
+        """
         rest, states = present - size, self.states
         row = np.zeros(states + 1)
         row[rest:states] = self.arrivals[size - 1][: states - rest]
@@ -72,7 +78,10 @@ class BulkQueue:
         return present * time + self.rate * time * time / 2
 
     def beyond(self, size: int) -> np.ndarray:
-        """Expected arrivals beyond the last state during a batch, by requests present."""
+        """Return the expected number of arrivals that exceed the last state in a batch.
+
+        One number for each number of requests present at the start of the batch.
+        """
         room = self.states - np.arange(self.states)
         filled = np.cumsum(np.cumsum(self.arrivals[size - 1]))  # [k - 1]: expected room left of k
         return np.maximum(0.0, self.rate * self.times[size - 1] - room + filled[room - 1])
@@ -130,21 +139,21 @@ class Modeled(Batching):
 class BatOpt(Modeled):
     """BatOpt: launch a batch when enough requests wait, by a model of the queue.
 
-    Decides when: a batch starts once a requests wait, and has at most b requests.  The threshold a minimizes the mean
-    response in the queue M/D(a, b)/1/N.  Batch times are estimates by size; the arrival rate is that of the last
-    `window` seconds, rounded to the nearest power of 1.1.  Batches do not overlap.  The model is the exact Markov chain
-    of the number of requests after each batch (N states), with the mean response by Little's law over a cycle of
-    waiting and service.
+    Decides when: a batch starts once at least A requests wait, and has at most B requests.  The threshold A minimizes
+    the mean response in the queue M/D(A, B)/1/N, where N is the number of states of the model.  Batch times are
+    estimates by size; the arrival rate is that of the last `window` seconds, rounded to the nearest power of 1.1.
+    Batches do not overlap.  The model is the exact Markov chain of the number of requests after each batch; the mean
+    response follows from Little's law.
     Reference: Zhang, Luo, Wang, Kui and Ren, BatOpt: Optimizing GPU-Based Deep Learning Inference Using Dynamic Batch
-    Processing (IEEE Transactions on Cloud Computing 2024), where the model M/G(a, b)/1/N also includes GPU memory (here
-    only the bound b); Neuts, A General Class of Bulk Queues with Poisson Input (1967).
+    Processing (IEEE Transactions on Cloud Computing 2024), where the model M/G(A, B)/1/N also includes GPU memory (here
+    only the bound B); Neuts, A General Class of Bulk Queues with Poisson Input (1967).
     Weakness: it assumes Poisson arrivals.  With linear batch times a threshold gains little compared with
     `serial_greedy`.  After the rate has fallen, requests wait for requests that do not arrive, until twice the expected
     time has passed or their SLO is near.
     Cost: O(1) per batch; for each new rate up to 20 linear systems of N unknowns (0.2 s at N = 256).
 
-    max_batch: b, the largest batch; default: the service's limit.  The model covers sizes up to 64.
-    states: N, at least 2 b; default: 4 b.
+    max_batch: B, the largest batch; default: the service's limit.  The model covers sizes up to 64.
+    states: N, at least 2 B; default: 4 B.
     window: seconds over which the rate is estimated.  rate: requests per second, instead of an estimate.
     """
 
@@ -221,8 +230,8 @@ class Smdp(Modeled):
     Cost: O(1) per batch; for each new rate some sweeps of O(states² · sizes) and linear systems (0.03 s at 256 states).
 
     power_weight: seconds of mean response that a watt of mean power is worth.
-    max_batch: largest batch; default: the service's limit, where the table has sizes up to 64, and 64 stands for all
-        waiting requests up to this limit.
+    max_batch: largest batch; default: the service's limit.  Without it the table has sizes up to 64 only, and its
+        decision for size 64 launches all waiting requests, up to the service's limit.
     states: number of distinct queue lengths, at least twice the largest size of the table (default: four times).
     window: seconds over which the rate is estimated.  rate: requests per second, instead of an estimate.
     """

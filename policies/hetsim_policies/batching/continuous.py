@@ -48,7 +48,7 @@ def _weight(name: str, value: float) -> float:
 
 
 class Continuous(IterationPolicy):
-    """Requests join between steps while KV blocks are free; the last is preempted.
+    """Requests join between steps; if memory runs out, the last to join is preempted.
 
     order: order in which requests join: fcfs, shortest_prompt, priority (highest first) or vtc (fair among clients:
         virtual tokens).
@@ -118,7 +118,6 @@ class Continuous(IterationPolicy):
         return replica.free_blocks - replica.blocks_for(request) >= self.watermark * replica.blocks
 
     def _pause(self, replica: Replica) -> int:
-        """Number of steps to decode before a prompt may be read again."""
         if not replica.decoding:
             return 0
         return self._read_at.get(replica.number, -self.min_decode_steps) + self.min_decode_steps - replica.steps
@@ -134,17 +133,17 @@ class Continuous(IterationPolicy):
         return reading + more <= limit
 
     def _excess(self, replica: Replica, request: Generation, steps: int) -> int:
-        """Return the excess of stored tokens over memory if a request joins after `steps`."""
+        """Return peak token need minus capacity if a request joins `steps` steps from now."""
         block = replica.service.block
         coming = [self._to_hold(other, block) for other in (*self._coming[replica.number], request)]
         need = self._reserved[replica.number].need(replica.steps + steps, coming)
         return need - replica.blocks * block
 
     def _to_hold(self, request: Generation, block: int) -> tuple[int, int]:
-        """Return (tokens to store after the next token, tokens stored at that time).
+        """Return two numbers of tokens, counted after the request's next decoding step.
 
-        All tokens but the last are stored; n tokens occupy blocks of at most n + block - 1 tokens.  The step that reads
-        the rest of the prompt produces a token, which the next step stores.
+        They are: tokens still to be stored until the end of the answer, and tokens stored already.  The last token of
+        an answer is never stored.  block - 1 is added, as n tokens may occupy blocks for n + block - 1 tokens.
         """
         produced = request.produced + (request.to_prefill > 0)
         more = request.longest - produced - 1
@@ -223,11 +222,12 @@ class Continuous(IterationPolicy):
 
 
 class Reservations:
-    """Tokens that requests of a replica will store in KV blocks, by announced answers.
+    """Tokens that requests of a replica will store, by the announced answer lengths.
 
-    A decoding sequence stores one more token per step.  So two numbers of a sequence are constant: its last step, and
-    its stored tokens minus the steps so far.  Sequences are sorted by last step.  Memory use grows until a sequence
-    ends and releases its tokens, so the peak is the maximum over the ends of sequences.
+    A decoding sequence stores one more token per step.  So for each sequence two numbers are constant: the number of
+    its last step, and its stored tokens minus the number of the present step.  Sequences are sorted by last step.
+    Memory use grows until a sequence ends and releases its tokens, so the peak is the maximum over the ends of
+    sequences.
     Cost: O(sequences) per check, O(log sequences) per insertion.
     """
 
@@ -240,7 +240,7 @@ class Reservations:
     def decodes(self, request: Any, to_hold: tuple[int, int], steps: int) -> None:
         """Record that a sequence has begun to decode.
 
-        to_hold: tokens to be stored after its next token, and tokens stored then.
+        to_hold: the two numbers of tokens that `_to_hold` returns.  steps: decoding steps of the replica so far.
         """
         more, there = to_hold
         self.growth[request] = growth = (-steps - more, there - steps)
@@ -253,7 +253,10 @@ class Reservations:
             self.total -= growth[1] - growth[0]
 
     def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
-        """Return the peak of stored tokens if sequences with these `to_hold` values join."""
+        """Return the maximum of stored tokens over all coming steps, if sequences join.
+
+        coming: for each joining sequence the two numbers that `_to_hold` returns.
+        """
         if self.whole_answers:
             return self.total + sum([more + there for more, there in coming])
         growths = self.decoding + [(-steps - more, there - steps) for more, there in coming]
@@ -318,12 +321,15 @@ class VirtualTokens:
         return total
 
     def _pace(self, client: str) -> float:
-        """Amount that a step adds to the client's counter."""
         decoding = self.accounts[client].decoding
         return sum([self.output_weight * count / weight for weight, (count, _) in decoding.items()])
 
     def queued(self, request: Any, heads: Mapping[str, Any], steps: int) -> None:
-        """Record a waiting request; raise the client's counter to the lowest waiting one."""
+        """Record a waiting request.
+
+        If it is its client's only one, the client's counter is raised to the lowest counter of the other waiting
+        clients.
+        """
         client, bounds = request.client, self.bounds
         if (bound := bounds.get(client)) is not None and request.arrival < bound[1]:
             self._bound(client, bound[0], request.arrival)
@@ -345,16 +351,16 @@ class VirtualTokens:
             self.accounts[request.client].charged += self._prompt(request)
 
     def decodes(self, request: Any, steps: int) -> None:
-        """Record that a request has begun to decode in each step."""
+        """Record that a request now decodes one token in each step."""
         self.begun[request] = steps
         group = self.accounts[request.client].decoding.setdefault(request.weight, [0, 0])
         group[0] += 1
         group[1] += steps
 
     def leave(self, request: Any, over: bool, steps: int) -> None:
-        """Record that a request leaves the replica; `over`: it has ended.
+        """Record that a request leaves: it has ended (`over`), or was preempted.
 
-        A request that is preempted before its first token pays for its prompt when it joins again.
+        If it is preempted before its first token, the charge for its prompt is returned.
         """
         client, weight = request.client, request.weight
         account = self.accounts[client]
@@ -397,7 +403,7 @@ class VirtualTokens:
             heapreplace(heap, now)
 
     def steps_until_turn(self, client: str, heads: Mapping[str, Any], steps: int, most: int) -> int:
-        """Number of decode-only steps until another client's turn, up to `most`."""
+        """Number of steps until another client's turn if no prompt is read; max. `most`."""
         own, pace = self.counter(client, steps), self._pace(client)
         if not pace:
             return most

@@ -1,9 +1,9 @@
 """Arrival rates, service times and populations, estimated during the run.
 
-Nothing is read from the scenario.  At each arrival every sum is multiplied by the same factor, so that the weight of an
-observation falls to 1/e after `memory` arrivals: the estimates adapt at the time scale of the arrivals.
-The mean service time is the busy server-seconds divided by the number of completions: it needs no estimates, and the
-time of a batch is divided among its requests.
+Nothing is read from the scenario.  Each estimate is the ratio of two sums over past events, such as arrivals / seconds
+between them.  At each arrival both sums are multiplied by 1 - 1/`memory`, so that the weight of an event falls to 1/e
+after `memory` arrivals.
+The mean service time is busy server-seconds / completions; the time of a batch is divided among its requests.
 """
 
 from collections.abc import Iterable
@@ -73,7 +73,7 @@ class ClassFlow:
 
 @dataclass(eq=False, slots=True)
 class DeviceStation:
-    """All devices of a type, as a queueing station whose servers admitted tasks share."""
+    """A device type as a queueing station; admitted tasks share its devices."""
 
     capacity: float  # number of devices (of a CPU: of cores)
     memory: int
@@ -150,7 +150,6 @@ class Stations:
         station.joins(flow, width)
 
     def leaves(self, task: Task, completed: bool) -> None:
-        """Record the end of an admitted task; other tasks are ignored."""
         if (place := self._there.pop(task.index, None)) is not None:
             station, flow, width = place
             station.settle(self.view.now)
@@ -158,7 +157,7 @@ class Stations:
 
 
 class AtStations(Admission):
-    """Base of the policies that count tasks at stations.
+    """Base of the policies that count the admitted tasks of each type of device.
 
     memory: arrivals over which rates are estimated.  classed: True if each class is estimated separately.
     """
