@@ -142,8 +142,8 @@ class Continuous(IterationPolicy):
     def _to_hold(self, request: Generation, block: int) -> tuple[int, int]:
         """Return two numbers of tokens, counted after the request's next decoding step.
 
-        They are: tokens still to be stored until the end of the answer, and tokens stored already.  The last token of
-        an answer is never stored.  block - 1 is added, as n tokens may occupy blocks for n + block - 1 tokens.
+        They are the tokens still to be stored until the end of the answer (its last token is never stored), and the
+        tokens stored by then, plus block - 1, since n tokens may occupy blocks of n + block - 1 tokens.
         """
         produced = request.produced + (request.to_prefill > 0)
         more = request.longest - produced - 1

@@ -61,12 +61,13 @@ class Elastic(Scheduler):
     A job's modes are its sizes (1, 2, 4, 8 GPUs, with times from `scaling`), whose speeds are estimates.  The papers
     have one type of GPU.  Here each type is allocated separately: of the types with room, a job gets its smallest size
     on the type where this size is fastest.  Its next step is the next faster size on the same type, or on another type,
-    in which case it releases its present GPUs.  A gain is always per GPU of the type that the step occupies.  The sizes
-    of a job are on accelerators if its fastest mode is, otherwise on cores.  Cost: O(steps × log jobs) per allocation,
-    with at most as many steps as GPUs and types allow, plus the stops and starts; if all jobs have one size, a pass
-    over the running jobs in each round in which a waiting job fits or a running job may be stopped.
+    in which case it releases its present GPUs.  A gain is always per GPU of the type that the step occupies.  A job
+    uses accelerators only if its fastest mode does, otherwise cores only.  Cost: O(steps × log jobs) per allocation,
+    with at most as many steps as GPUs and types allow, plus the stops and starts; if each job has one size, a pass over
+    the running jobs in each round in which a waiting job fits or a running job may be stopped.
 
-    Jobs get their smallest size in the order of `first`, then the next size is given to the largest `gain` per GPU.
+    Jobs get their smallest size in the order of `first`; then each further step goes to the job with the largest
+    `gain`.
     """
 
     def __init__(self, interval: Interval = 600.0):
@@ -83,7 +84,7 @@ class Elastic(Scheduler):
         self._whole = True  # true if all sizes have been whole numbers
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Cost of a round; 0 if jobs have one size, which are handled mode by mode."""
+        """Cost of a round; 0 if each job has one size (jobs are then grouped by mode)."""
         for shape in problem.tasks.shapes:
             there = [mode for mode in shape.modes if mode.type.name in problem.cluster.types]
             on_cpu = sum(mode.on_cpu for mode in there)
@@ -129,9 +130,10 @@ class Elastic(Scheduler):
         return left
 
     def gain(self, step: GrowthStep, left: float) -> float:
-        """Return the priority of a growth step: the job's gain per GPU that it takes.
+        """Return the priority of a growth step: the job's gain per GPU added.
 
-        Each policy has its own measure of gain, such as seconds.  left: estimated time left in the fastest mode.
+        Each policy has its own measure of gain, such as seconds saved.  left: estimated remaining seconds in the
+        fastest mode.
         """
         raise NotImplementedError
 
@@ -215,7 +217,10 @@ class Elastic(Scheduler):
     def _begin_all(
         self, jobs: list[Task], sizes: dict[int, Sizes], free: dict[str, float], chosen: dict[int, Mode], wishes: Wishes
     ) -> list[Task]:
-        """Assign jobs their smallest size while there is room; return the other jobs."""
+        """Give each job its smallest size while devices last; return the jobs without one.
+
+        Updates the devices left by type (`free`), the sizes (`chosen`) and the growth steps (`wishes`).
+        """
         none = []
         for task in jobs:
             smallest = self.smallest(task, sizes[task.index])
@@ -307,7 +312,7 @@ class Elastic(Scheduler):
         return Start(task, placement)
 
     def _attempts(self, waiting: list[Task], target: dict[int, Mode]) -> Iterator[tuple[Task, list[Mode]]]:
-        """Yield tasks with the modes to try; a task may be yielded twice."""
+        """Yield jobs with modes to try: chosen sizes first, then sizes on other types."""
         elsewhere = []
         for task in waiting:
             if task.index in target:
@@ -364,10 +369,10 @@ class RigidJobs:
     def deal(
         self, running: list[tuple[Any, float, int, Mode]], free: dict[str, float]
     ) -> tuple[dict[int, None], list[Task]]:
-        """Assign devices to jobs in key order, while `free` suffices by type.
+        """Give devices to running and waiting jobs in the order of their keys.
 
-        running: (key, arrival, row, mode).  Return the rows of running jobs that keep their devices, and the waiting
-            jobs that get devices.
+        running: (key, arrival, row, mode).  free: devices by type.  Return the rows of running jobs that keep their
+            devices, and the waiting jobs that get devices.
         """
         keep: dict[int, None] = {}
         chosen: list[Task] = []
@@ -492,9 +497,9 @@ class Duels(Wishes):
 class SpeedupMean(Elastic):
     """The fairest mean of speedups: the objective of Pollux, with greedy sizes.
 
-    Decides the size of elastic jobs, and when they are resized: the power mean, with exponent `fairness`, of each job's
-    speed relative to its speed on a fair share of the cluster.  With an exponent towards minus infinity only the
-    slowest job counts.
+    Decides the size of elastic jobs, and when they are resized.  It maximizes the power mean, with exponent `fairness`,
+    of the jobs' speeds, each relative to the job's speed on a fair share of the cluster.  With an exponent towards
+    minus infinity only the slowest job counts.
     Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  Pollux
     also places GPUs by a genetic search (`pollux`) and adapts batch sizes; here sizes grow greedily by the gain in the
     sum of powers, which is optimal for concave speeds up to the last step.  Several types of GPU are an extension

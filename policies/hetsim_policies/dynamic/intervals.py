@@ -207,7 +207,7 @@ class AtIntervals(Scheduler):
 def spread(mode: Mode, room: Share) -> Share:
     """Remove the GPUs of a mode from `room`, each on the node with most free GPUs.
 
-    A mode that must stay on one node takes all from the node with most, or none.
+    A mode that must stay on one node gets all its GPUs on the node with most free GPUs, or none.
     """
     share: Share = {}
     gpus = mode.gpus
@@ -223,7 +223,10 @@ def spread(mode: Mode, room: Share) -> Share:
 
 
 def spread_others(dealt: dict[int, Share], widths: Iterable[tuple[IntervalJob, int]], room: Share) -> dict[int, Share]:
-    """Add the GPUs of further jobs, spread over the nodes' remaining GPUs."""
+    """Add to `dealt` the GPUs of further jobs, spread over the nodes' remaining GPUs.
+
+    widths: jobs with their number of GPUs.  room: GPUs by node.
+    """
     for share in dealt.values():
         for node, count in share.items():
             room[node] -= count

@@ -228,7 +228,7 @@ class Lws(Scheduler):
 
 
 def _room(mode: Mode) -> int:
-    """Amount (cores or whole device) that a launch occupies of each of its workers."""
+    """Amount of a worker that a launch occupies: thousandths of cores, or GPU share."""
     return mode.millicores if mode.on_cpu else mode.share
 
 

@@ -62,7 +62,7 @@ class PreemptiveList(ListScheduler):
         self._worst: Any = None
 
     def rank(self, task: Task, view: View) -> Any:
-        """Return a running task's rank; if ranks can grow, call `ranks_grew` when they do."""
+        """Return a running task's rank; call `ranks_grew` when ranks change during a run."""
         return self.order(task)
 
     def yields(self, running: Any, waiting: Any) -> bool:
@@ -70,7 +70,7 @@ class PreemptiveList(ListScheduler):
         return running > waiting
 
     def ranks_grew(self) -> None:
-        """Record that running tasks rank lower now, so that heads try to preempt again."""
+        """Record that running tasks rank lower now, so that preemption is tried again."""
         self._in_vain.clear()
 
     def beginning(self, view: View) -> None:
@@ -81,7 +81,6 @@ class PreemptiveList(ListScheduler):
         return None
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
-        """Hook before a task starts."""
         key = self.order(task)
         if self._worst is None or key > self._worst:
             self._worst = key
@@ -139,7 +138,7 @@ class PreemptiveList(ListScheduler):
             yield wait
 
     def _known(self, view: View) -> tuple[int, int]:
-        """Key of the engine's state; while it is equal, no preemption can make room."""
+        """Return a state of the engine; preemption that failed in it is not tried again."""
         changes = view.changes
         return changes.releases, changes.launches - self._own_starts
 
@@ -185,7 +184,10 @@ class RunningList:
         self._limit = 64  # maximum number of entries before void ones are removed
 
     def push(self, key: Any, task: Task) -> None:
-        """Add a task before it starts; its `memo` must be the number of the start."""
+        """Add a task before it starts.
+
+        `task.memo` must be the number of this start: it distinguishes the entry from those of earlier starts.
+        """
         entries = self._entries
         while entries:  # where those that end first come last, nothing else has to be removed
             _, start, last = entries[-1]
@@ -201,7 +203,7 @@ class RunningList:
         self._entries.clear()
 
     def head(self) -> tuple[Any, Task] | None:
-        """Return the lowest key and its task; None if no task is left."""
+        """Return the lowest key and its task; None if no task runs."""
         entries = self._entries
         while entries:
             key, start, task = entries[0]
@@ -221,7 +223,6 @@ class RunningList:
         return self._first(bisect_left(entries, True, lo=1, key=lambda entry: reached(entry[0])))
 
     def all(self) -> Iterator[Task]:
-        """Yield all tasks, in order."""
         return self._first(len(self._entries))
 
     def _first(self, count: int) -> Iterator[Task]:
@@ -356,7 +357,7 @@ class Srtf(PreemptiveList):
 
 
 class Las(PreemptiveList):
-    """Least attained service, discretized into a few queues; the least served first.
+    """Least attained service first, in a few queues between thresholds of service.
 
     Decides when, and which task is preempted.  The service a task has attained is GPUs × time (cores × time in CPU
     modes).  Tasks between the same two thresholds form a queue in the order of arrival; a task that crosses a threshold
@@ -445,9 +446,8 @@ class Tiresias(Las):
     """Tiresias with known sizes: queues of attained service, ranked by Gittins index.
 
     Decides when, and which task is preempted: as `las`, but the order of queues follows from the distribution of GPU
-    time.  The index of a queue is the maximum, over the next thresholds, of the ratio of two values for a task of the
-    queue: its probability to end before the threshold, and its expected service until then.  The largest index is
-    served first.
+    time.  The index of a queue is the maximum, over all later thresholds, of p / s: p is the probability that a task of
+    the queue ends before the threshold, and s its expected service until then.  The largest index is served first.
     Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), its discretized
     2D-Gittins index; Gittins, Bandit Processes and Dynamic Allocation Indices (1979): in the limit of many thresholds,
     the order has the optimal mean response in M/G/1 among orders that know only the distribution.  The distribution is

@@ -5,9 +5,9 @@ weights of recent jobs) or a quantile of the user's finished jobs of the same cl
 it is blended with that of all users (`hetsim_policies.prediction.durations`).  Estimates given with the jobs are not
 used.  The errors of predictions are recorded with the run.
 Reference: Hu et al., Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters
-(2021), the service of that name at Helios; there a gradient-boosted model is blended with such rolling means, here only
-the means are used.  Weakness: predictions are wrong for users with changing habits; without preemption, an unexpectedly
-long job blocks others.  Cost: O(log n) per job; a prediction is made once, when the job begins to wait.
+(2021), whose Quasi-Shortest-Service-First blends a gradient-boosted model with such rolling means; here only the means
+are used.  Weakness: predictions are wrong for users with changing habits; without preemption, an unexpectedly long job
+blocks others.  Cost: O(log n) per job; a prediction is made once, when the job begins to wait.
 """
 
 from typing import Annotated, Any

@@ -78,7 +78,7 @@ class SharingByTable(PairingScheduler):
     slowdown of a job by its class and its partner's class; without a table the device's own data are used (its measured
     `pairs`, `interference` of mps, shares and `switch_cost` of time slices).
     Reference: Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale Heterogeneous GPU
-    Clusters (NSDI 2022); for GPU sharing; Gavel (Narayanan et al., OSDI 2020) for tables of measured pairs.
+    Clusters (NSDI 2022), for GPU sharing; Gavel (Narayanan et al., OSDI 2020) for tables of measured pairs.
     Weakness: the wait for free devices is estimated as if no other task arrived, so it is too short and sharing is
     chosen too seldom; tasks that wait behind the head are ignored.
     Cost: linear in the running tasks for each head without free devices, and a sort of them for the wait.
@@ -138,7 +138,7 @@ class SharingByTable(PairingScheduler):
         return math.fsum(finish_times(ours, first, theirs, second))
 
     def slowdown(self, task: Task, mode: Mode, partner: Task, its: Mode) -> float:
-        """Slowdown of a task on its fraction relative to running alone."""
+        """Slowdown of a task in `mode` next to a partner in mode `its`; 1: as if alone."""
         if (slowdown := self.table.get(task.class_, {}).get(partner.class_)) is not None:
             return slowdown
         sharing = mode.type.sharing
@@ -152,7 +152,10 @@ class SharingByTable(PairingScheduler):
 
 
 def finish_times(one: float, one_slower: float, other: float, other_slower: float) -> tuple[float, float]:
-    """End times of two tasks that start together, from times alone and slowdowns."""
+    """End times of two tasks that start together and share until the first has ended.
+
+    one, other: seconds of each task alone.  one_slower, other_slower: its slowdown while both run.
+    """
     first, second = one * one_slower, other * other_slower
     if first <= second:
         return first, first + other - first / other_slower
@@ -161,7 +164,7 @@ def finish_times(one: float, one_slower: float, other: float, other_slower: floa
 
 @dataclass
 class PairTrial:
-    """A pair on trial, with the remaining fractions of both tasks at its begin."""
+    """A pair on trial, with the remaining fractions of both tasks at the start."""
 
     newcomer: Task
     partner: Task

@@ -206,10 +206,10 @@ def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
 
 
 def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the candidate places on a type, each as number of jobs behind and device.
+    """Return candidate places on one type: jobs behind, and number of the device.
 
-    A place is never better than a place with as many or fewer jobs behind it on a device that is free as early.  If
-    there are as many better places as jobs, the place is omitted.
+    Devices are sorted by the time when they are free.  A place is never better than another with at most as many jobs
+    behind it, on a device that is free as early or earlier.  A place with `jobs` better ones is omitted.
     """
     each = [min(devices, jobs // (behind + 1)) for behind in range(jobs if devices else 0)]
     return np.repeat(np.arange(len(each)), each), np.concatenate([np.arange(0), *map(np.arange, each)])
@@ -226,7 +226,7 @@ def _wanted(cost: np.ndarray) -> np.ndarray:
 
 
 def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield jobs, times and widths for the jobs' first modes on a type, then second."""
+    """Yield arrays of jobs, times and widths: first modes on a type, then second ones."""
     mine = [[(job, way.time, way.width) for way in some if way.kind == kind] for job, some in enumerate(ways)]
     for layer in range(max(map(len, mine))):
         rows, times, widths = zip(*(some[layer] for some in mine if len(some) > layer), strict=True)

@@ -61,7 +61,7 @@ class ByUser(ListScheduler):
 
     With discipline "block" no task passes a task that does not fit, on any node of its partition; with "skip" the next
     user's task may pass it.  A user's tasks are in the order of arrival; tasks bound to another partition have their
-    own queue.  `standing` is queried when the round begins and when a user's task has started.
+    own queue.  `standing` is computed again at the start of a round, and for a user whose task has started.
     """
 
     def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "skip"):
@@ -323,9 +323,10 @@ class QuotaBorrow(ByUser):
         yield WAIT_FOR_CHANGE if view.num_waiting(own=True) else WAIT_FOR_READY
 
     def _serve(self, view: View, within: bool, owed: int) -> Generator[Decision, None, int]:
-        """Start first jobs of users, either jobs within quotas or jobs that borrow.
+        """Start the first jobs of users, either within quotas (`within`) or borrowing.
 
-        owed: bitmask of nodes for which a job within its quota waits.  Return the bitmask of nodes of the passed jobs.
+        owed: bitmask of nodes for which a job within its quota waits; a borrower that could not be stopped again does
+            not use them.  Return the bitmask of nodes that could run the jobs that did not fit.
         """
         passed: dict[Line, None] = {}
         waited_for = 0

@@ -207,7 +207,10 @@ class Hierarchical(Scheduler):
             self._look_at(group)
 
     def _told(self, device: Device, group: DeviceGroup) -> list[Device]:
-        """Return the group's devices that a device's state affects: itself or its GPUs."""
+        """Return the group's devices that are usable only while a device is up.
+
+        They are the device itself or, for a node's cores, the node's accelerators.
+        """
         if device.type in group.lanes:
             return [device]
         node = self._cluster.nodes[device.node]
@@ -289,7 +292,7 @@ class Hierarchical(Scheduler):
         return kind
 
     def _plan_epoch(self, now: float) -> int:
-        """Count arrivals, plan, and move waiting tasks to their shares; return the moves."""
+        """Update arrival rates, make a plan and move tasks; return the number of moves."""
         if (passed := now - self._counted) > 0:
             for kind in self.kinds.values():
                 observed = kind.arrived / passed
@@ -329,7 +332,10 @@ class Hierarchical(Scheduler):
         return best
 
     def _plan(self, wanted: list[TaskKind], new: list[Task], kinds: list[TaskKind], fill: float = FILL) -> None:
-        """Compute shares for `wanted` kinds, given all others; `new` tasks have no group."""
+        """Compute the shares of the `wanted` kinds in groups, given all other kinds' load.
+
+        new: tasks that have no group yet; kinds: their kinds.
+        """
         if not wanted:
             return
         here = Counter(kind.number for kind in kinds)
@@ -430,7 +436,10 @@ class Hierarchical(Scheduler):
     def _hungry(
         self, kind: TaskKind, full: dict[Mode, None], barred: dict[tuple[int, int], None], view: View
     ) -> tuple[float, GroupedTask, DeviceGroup] | None:
-        """Return (slowdown, task to move, group that starves for a kind), if any."""
+        """Return (slowdown, task to move, group to which it moves) for a kind, or None.
+
+        full: modes that fit nowhere (updated).  barred: pairs of kind and group that are not tried.
+        """
         best: tuple[float, GroupedTask, DeviceGroup] | None = None
         for position in kind.positions:
             mode = kind.modes[position]
@@ -459,7 +468,10 @@ class Hierarchical(Scheduler):
     def _candidate(
         self, kind: TaskKind, position: int, group: DeviceGroup, view: View
     ) -> tuple[float, GroupedTask] | None:  # fmt: skip
-        """Return the task that would wait longest, of the newest of each group, if any."""
+        """Return (slowdown in this group, task): the task that would otherwise end last.
+
+        Only the newest task of the kind in each other group is considered; None if none would end earlier here.
+        """
         best: tuple[float, GroupedTask] | None = None
         latest = -math.inf
         for number in [*kind.holders][:LOOK]:

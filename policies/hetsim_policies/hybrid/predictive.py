@@ -74,10 +74,11 @@ class Predictive(Scheduler):
     signal: measured quantity: arriving work, or the number of busy devices.
     target: fraction of the awake devices that the load may keep busy.
     interval: seconds between measurements.
-    memory: seconds over which the present value is averaged (longer if there were fewer than eight arrivals);
-        predictors that expect the measured value (last_value, ewma) have their own memory.
-    stabilization: seconds for which a larger earlier number of devices is kept.
-    reserve: classes, or services, for which devices are kept free; ahead: seconds before their peak.
+    memory: seconds over which the present load is averaged, or longer until it contains eight arrivals; the predictors
+        last_value and ewma use their own memory instead.
+    stabilization: the number of awake devices is the maximum of those computed in the last `stabilization` seconds.
+    reserve: names of classes or services for which devices are kept free.  ahead: seconds of the forecast of their load
+    that are considered.
     """
 
     sets_devices = True
@@ -239,7 +240,7 @@ class Predictive(Scheduler):
         yield Pause("release" if wait.on == "release" else "change", until)
 
     def _inner(self, view: View) -> Generator[Decision, None, Wait]:
-        """Yield the inner scheduler's decisions; return its Wait instead of yielding it."""
+        """Yield the inner scheduler's decisions, except its Wait, which is returned."""
         for decision in self.base.schedule(view):
             if isinstance(decision, Wait):
                 return decision
@@ -260,7 +261,7 @@ class Predictive(Scheduler):
             self.peaks[kind].note(seconds, count)
 
     def _nothing_to_come(self) -> bool:
-        """Return True if no forecast can change anything before the next arrival."""
+        """Return True if the number of awake devices can only change after an arrival."""
         if self._came or self._requests:
             return False
         if any(kept or self._devices(self.peaks[kind].peak_ceiling()) > 0 for kind, kept in self.kept.items()):
@@ -344,7 +345,7 @@ class Predictive(Scheduler):
                     self._others[task.index] = mode.type, mode.gpu_share / len(tasks)
 
     def _forget(self, task: Task, stopped: bool = False) -> None:
-        """Remove a task that no longer runs; a stopped task remains counted."""
+        """Remove a task that no longer runs; if stopped, its work does not arrive again."""
         self._others.pop(task.index, None)
         self._held.pop(task.index, None)
         if not stopped:
@@ -352,7 +353,7 @@ class Predictive(Scheduler):
 
 
 class ViewWithRoom(PartView):
-    """View of unprotected tasks: a mode that leaves too little room fits nowhere."""
+    """What tasks of other classes see: modes that leave too little room fit nowhere."""
 
     def __init__(self, view: View, leaves_room: Callable[[Mode], bool]):
         super().__init__(view, None, view.cluster.types.values())
@@ -375,7 +376,8 @@ LARGEST = 64  # maximum batch size assumed if the mode has no limit
 class DevicePool:
     """The devices of one type.
 
-    min_awake: minimum number of awake devices; stabilization: seconds for which a wanted number counts.
+    min_awake: minimum number of awake devices; stabilization: seconds over which the maximum of the wanted numbers is
+        used.
     """
 
     def __init__(self, kind: DeviceType, devices: Sequence[Device], min_awake: int, stabilization: float):
@@ -389,7 +391,7 @@ class DevicePool:
         self._wants: deque[tuple[float, int]] = deque()
 
     def want(self, now: float, number: float) -> None:
-        """Record that `number` devices are needed, rounded up; update `wanted`."""
+        """Record that `number` devices are needed; update `wanted`, a maximum over time."""
         wanted = max(self.min_awake, math.ceil(number - 1e-9))
         while self._wants and self._wants[-1][1] <= wanted:
             self._wants.pop()
@@ -463,7 +465,7 @@ class ServiceDemand:
 
 
 def _cost(queue: RequestQueue, mode: Mode, view: View) -> float:
-    """Device-seconds of a request in a batch that takes half of the time limit."""
+    """Minimum device-seconds per request of batches that take at most half of the SLO."""
     devices = [device for device in view.cluster.devices if device.type is mode.type and device.local >= 0]
     if len(devices) < mode.gpus:
         return math.inf

@@ -71,7 +71,7 @@ def _over_nodes(task: Task, mode: Mode, nodes: np.ndarray, view: View) -> Placem
 
 
 def _host_room(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
-    """Number of a gang's devices that each node's cores and memory can serve."""
+    """Return by node how many of a gang's devices its cores and memory can serve."""
     room = np.full(len(nodes), mode.gpus)
     if mode.millicores:
         free = np.round(view.nodes.cores[nodes] * 1000).astype(np.int64)
@@ -111,7 +111,10 @@ class Topology:
         return None
 
     def _options(self, task: Task, mode: Mode, view: View) -> Iterator[Found]:
-        """Yield the best placement of a mode, if any, with key (-rate, free GPUs there)."""
+        """Yield the best placement of a mode, if any, with its sort key.
+
+        The key is (-rate, free GPUs in the part of the topology that is used).
+        """
         if not mode.gpus or not mode.whole_devices or mode.unit is not None:
             if (placement := by_room(task, [mode], view, tightest=True)) is None and mode.unit is not None:
                 placement = view.first(mode, task)

@@ -35,9 +35,10 @@ MAX_DRAWN = 1000  # maximum number of tasks of one sample
 
 @dataclass(frozen=True)
 class Believed:
-    """A fit of times to estimates: slope, mean log ratios (all, by class), residuals.
+    """How times follow estimates: slope, mean logarithms of ratios, and residuals.
 
-    The residuals are ratios with mean logarithm 0.
+    level, levels: mean logarithm of time / estimate, of all tasks and by class.  residuals: ratios of actual to
+    expected time, with mean logarithm 0.
     """
 
     slope: float
@@ -46,9 +47,9 @@ class Believed:
     residuals: np.ndarray
 
     def parts(self, tasks: Tasks) -> np.ndarray:
-        """Expected (median) time of each row, divided by its estimate.
+        """Return expected (median) time / estimate of each task.
 
-        Estimates are compared with the estimates of all tasks of the class that have arrived.
+        The estimate of a task is compared with those of all tasks of the class that have arrived.
         """
         estimate = np.log(np.maximum(tasks.computing(tasks.estimate).min(axis=1), SHORTEST))
         usable = np.isfinite(estimate) & np.isfinite(tasks.arrival)

@@ -14,7 +14,7 @@ MEMORIES = 7  # number of means: the longest is over 64 times the time of the sh
 
 
 class Mean(NamedTuple):
-    """Recent arrivals and expected arrivals over the same time, with equal weights."""
+    """Observed and expected load per second, as means over the same recent time."""
 
     value: float
     expected: float

@@ -56,7 +56,7 @@ class Cohort:
         return below.path[below.path.index(self) - 1]
 
     def unused(self, key: Key) -> int:
-        """Return the unused rest of the guaranteed amount."""
+        """Return the amount of guaranteed quota that is not in use."""
         return max(0, self.guaranteed.get(key, 0) - self.usage.get(key, 0))
 
     def available(self, key: Key, empty: bool = False) -> int:
@@ -92,7 +92,7 @@ class Cohort:
         return self.subtree.get(key, 0) < self.usage.get(key, 0) + more
 
     def lowest_fit(self, key: Key, amount: int) -> tuple[int, bool]:
-        """Return height of the smallest subtree with room, and True if it has a parent.
+        """Return the height of the lowest subtree with room, and if it has a parent node.
 
         Height 0: the queue need not borrow.
         """
@@ -103,7 +103,11 @@ class Cohort:
         return node.height, node.parent is not None
 
     def share(self) -> Share:
-        """Return the largest borrowed fraction of a cohort's resource, divided by weight."""
+        """Return the dominant share, as a sort key, and the borrowed (flavor, resource).
+
+        The share is the maximum over resources of 1000 × borrowed amount / amount that the parent cohort could lend,
+        divided by the weight.
+        """
         over = {key: used - self.subtree[key] for key, used in self.usage.items() if used > self.subtree.get(key, used)}
         if self.parent is None or not over:
             return (0, 0.0), ()
@@ -115,7 +119,7 @@ class Cohort:
         return ((1, ratio) if ratio and not self.weight else (0, ratio and ratio / self.weight)), tuple(over)
 
     def lendable(self) -> dict[str, int]:
-        """Amounts by resource that could be available in all flavors together."""
+        """Return by resource the amount in all flavors together if nothing is in use."""
         if not self._lendable:
             for key in self.root.subtree:
                 self._lendable[key[1]] = self._lendable.get(key[1], 0) + self.potential(key)

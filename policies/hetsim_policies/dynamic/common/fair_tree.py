@@ -67,7 +67,7 @@ class FairTree:
         return factors
 
     def _tree(self, usage: Mapping[Member, float]) -> tuple[dict[Member, list[Member]], dict[Member, float]]:
-        """Return children of each account, as (name, ""), and usage of each subtree."""
+        """Return the children of each account, and the usage of each subtree."""
         below: dict[Member, list[Member]] = {}
         used: dict[Member, float] = {}
         for leaf, amount in usage.items():
@@ -119,7 +119,7 @@ class FairTree:
 
 
 class _Account:
-    """Usage of one owner: `amount` at time `reckoned`, then `rate` more per second."""
+    """Usage of an owner: `amount` at time `reckoned`, then `rate` millionths a second."""
 
     __slots__ = ("amount", "rate", "reckoned")
 
@@ -140,7 +140,6 @@ class DecayedUsage(Generic[Owner]):
         self._accounts: dict[Owner, _Account] = {}
 
     def open(self, owner: Owner) -> None:
-        """Add an owner."""
         self._accounts.setdefault(owner, _Account(self._clock))
 
     def advance(self, now: float) -> None:
@@ -165,7 +164,7 @@ class DecayedUsage(Generic[Owner]):
         return account.amount * self._unit
 
     def change_rate(self, owner: Owner, millionths: int, received: float = 0.0) -> None:
-        """Change an owner's rate since the last `advance`, and add `received` usage."""
+        """Add `millionths` of a device to an owner's rate, and `received` device-seconds."""
         account, clock = self._accounts[owner], self._clock
         if account.rate:  # `_amount`, inline
             account.amount += account.rate * 1e-6 * (clock - account.reckoned)

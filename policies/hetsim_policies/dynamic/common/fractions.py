@@ -95,13 +95,14 @@ def equal_share(offers: ModeOffers) -> np.ndarray:
 
 
 def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray:
-    """Return fractions that maximize the minimum progress / base, then higher levels.
+    """Return fractions of time with the highest minimum of progress / base over jobs.
 
-    In each program the jobs with a positive price cannot gain more: they are fixed, and the next program raises the
-    other jobs (water filling).  After `levels` programs a last one maximizes the sum of progress / base of the
-    remaining jobs.  A job with base 0 (none of its devices is up) is ignored.  If every job has one mode, sorts replace
-    the programs and fix all jobs that cannot gain at a level (a program may fix some of these only at the next level,
-    if prices are tied).  Cost: `levels` + 1 programs of jobs × modes columns at most; equal jobs count once.
+    A sequence of linear programs follows (water filling).  A job with a positive shadow price cannot gain more: it
+    keeps its ratio, and the next program raises the minimum of the other jobs.  After `levels` programs, the last one
+    maximizes the sum of progress / base of the remaining jobs.  A job with base 0 (none of its devices is up) is
+    ignored.  If every job has one mode, sorts replace the programs and keep the ratio of all jobs that cannot gain
+    (with tied prices a program may find some of these only at the next level).  Cost: `levels` + 1 programs of at most
+    jobs × modes columns; equal jobs count once.
     """
     if offers.partner is None and (np.diff(offers.job) > 0).all():
         return _fill_up(offers, base, levels)
@@ -288,7 +289,11 @@ class _Groups:
         return csr_array((self.gain, (self.group, np.arange(len(self.group)))), (self.size, len(self.group)))
 
     def raise_min(self, floor: np.ndarray, fixed: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Maximize the level of all groups not fixed; return level, fractions and prices."""
+        """Maximize the minimum progress / base of the groups that are not `fixed`.
+
+        Groups in `fixed` keep at least the level `floor`.  Return the minimum, the fractions, and the shadow prices of
+        groups.
+        """
         matrix, limits = self.limits
         rises = csr_array(np.where(fixed, 0.0, 1.0)[:, None])
         rows = vstack([hstack([matrix, csr_array((len(limits), 1))]), hstack([-self.gains, rises])])
@@ -314,7 +319,6 @@ class _Groups:
 def _limits(
     job: np.ndarray, jobs: int, kind: np.ndarray, width: np.ndarray, capacity: np.ndarray
 ) -> tuple[csr_array, np.ndarray]:
-    """Return matrix and right side of the limits on jobs' time and types' devices."""
     columns = np.arange(len(job))
     time = csr_array((np.ones(len(job)), (job, columns)), (jobs, len(job)))
     room = csr_array((width, (kind, columns)), (len(capacity), len(job)))
@@ -326,7 +330,8 @@ def _solve(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the solution of minimum cost, and the shadow price of each limit.
 
-    The first columns are the fractions, which `bound` links; with `free_last` the last column may be negative.
+    The first columns are fractions of time; `bound` adds the constraints on pairs of jobs.  free_last: True if the last
+    column may be negative.
     """
     bounds: list[tuple[float | None, float | None]] = [(0.0, None)] * len(cost)
     if free_last:
@@ -379,7 +384,7 @@ class Ties:
     def add_to(
         self, cost: np.ndarray, matrix: csr_array, limits: np.ndarray
     ) -> tuple[np.ndarray, csr_array, np.ndarray, csr_array, np.ndarray]:
-        """Return the arguments of `linprog` for a program with these constraints added."""
+        """Return cost, rows and limits of a program with these constraints added."""
         between = len(cost) - self.fractions
         cost = np.concatenate([cost, np.zeros(self.sums)])
         matrix = hstack([csr_array(matrix), csr_array((len(limits), self.sums))])
@@ -394,9 +399,9 @@ class Ties:
 
 
 def ties(own: np.ndarray | None, partner: np.ndarray | None, group: np.ndarray, count: np.ndarray) -> Ties | None:
-    """Return the constraints for columns with these labels, weighted by group size.
+    """Return constraints that link the fractions of paired jobs; None without pairs.
 
-    own: label of the job; partner: label of its partner, -1: the job runs alone.  None if no job runs in a pair.
+    By column: own (label of the job), partner (label of its partner, -1: it runs alone), group.  count: jobs by group.
     """
     if own is None or partner is None or not (partner >= 0).any():
         return None
@@ -426,11 +431,12 @@ def ties(own: np.ndarray | None, partner: np.ndarray | None, group: np.ndarray, 
 
 
 def _odd(number: np.ndarray, group: np.ndarray, count: np.ndarray, rings: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return odd-set constraints: index pairs (row, sum), and the limit of each row.
+    """Return constraints on pairs within a label that has an odd number of jobs.
 
-    A sum is the total fraction of time that the jobs of one label spend paired with each other.  With an odd number n
-    of jobs, one job is always unpaired, so the sum is at most n - 1.  If several sums are for the same jobs (under
-    different labels, such as one per device type), one row bounds the total of these sums.
+    The result is index pairs (row, sum), and the limit of each row.  A sum is the total fraction of time that the jobs
+    of one label spend paired with each other.  With an odd number n of jobs, one job is always unpaired, so the sum is
+    at most n - 1.  If several sums are for the same jobs (under different labels, such as one per device type), one row
+    bounds their total.
     """
     members: list[dict[int, None]] = [{} for _ in range(rings)]
     for ring, one in zip(number.tolist(), group.tolist(), strict=True):

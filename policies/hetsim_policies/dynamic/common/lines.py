@@ -26,7 +26,7 @@ class DeviceLine:
     """Queue of one device or of a type's pool, and when its cores or GPUs are free.
 
     `ends` stores end times minus `shift`: when a task ends early or late, a change of `shift` moves all later tasks.
-    For a task on some of the queue's cores or GPUs, `shift` changes by their share of the difference.
+    If the task uses only a part of the queue's cores or GPUs, `shift` changes by this part of the difference.
     """
 
     __slots__ = ("number", "type", "device", "lanes", "most", "ends", "shift", "queue", "used", "up", "changed")
@@ -67,7 +67,7 @@ class DeviceLine:
             self.changed(self)
 
     def delay(self, need: int, seconds: float) -> None:
-        """Shift the queue's end times: a task takes longer or shorter than expected."""
+        """Move the queue's end times: a task on `need` lanes takes `seconds` longer."""
         if seconds:
             self.shift += seconds * min(1.0, need / len(self.ends))
             if self.changed is not None:
@@ -149,7 +149,7 @@ class AssigningScheduler(Scheduler):
         return 0
 
     def after_starts(self, lines: Sequence[DeviceLine], view: View) -> Iterator[Decision]:
-        """Yield decisions after all starts, for device queues that have changed."""
+        """Hook: yield further decisions after the starts of a round, for visited lines."""
         return iter(())
 
     # Hooks ----------------------------------------------------------------------------------------------------

@@ -188,7 +188,7 @@ class RoundScheduler(Scheduler):
         self._stale = False
 
     def offers(self, jobs: list[RoundJob], cluster: Cluster) -> tuple[ModeOffers, list[int]]:
-        """Return the jobs' modes on devices that are up as offers, and their positions."""
+        """Return the jobs' modes on devices that are up as offers, and mode positions."""
         if not self._kinds:
             self._kinds = {name: number for number, name in enumerate(cluster.types)}
         capacity = self._capacity(cluster)
@@ -236,7 +236,7 @@ class RoundScheduler(Scheduler):
         return capacity
 
     def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
-        """Urgency of a job's mode: ratio or difference of time due and time received."""
+        """Return (ratio or difference of time due and time received, time due) of a mode."""
         due = job.due[way] + job.target[way] * self.round_length
         received = job.received[way]
         if self.rule == "deficit":
@@ -284,7 +284,10 @@ class RoundScheduler(Scheduler):
         return all(job.mode >= 0 and job.seconds(job.mode) <= min(map(job.seconds, job.positions())) for job in jobs)
 
     def _may_stop(self, job: RoundJob, view: View, part: float = 1.0) -> bool:
-        """Return True if the job computed long enough, on `part` of its devices, to stop."""
+        """Return True if the job has computed long enough since its start to be stopped.
+
+        part: 0.5 if it shares its devices, which halves the required time.
+        """
         task = job.task
         if not task.shape.preemptible or view.launch_of(task).stage != "compute":
             return False
@@ -380,7 +383,10 @@ class RoundRoom:
                 self.expected[device.node] = self.expected.get(device.node, 0.0) + 1
 
     def place(self, mode: Mode) -> Placement | None:
-        """Return devices where fewest jobs move, or across nodes; None if too few remain."""
+        """Return devices on the node where the fewest jobs must move, or across nodes.
+
+        None if too few devices are free.
+        """
         best: tuple[tuple[float, int], list[Device]] | None = None
         nodes = self._with(mode) if mode.node_count == 1 else []
         free, expected, on_cpu, min_devices = self._free, self.expected, mode.on_cpu, max(1, mode.gpus)

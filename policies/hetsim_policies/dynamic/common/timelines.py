@@ -60,10 +60,10 @@ class Fields:
         self.alone: dict[Mode, None] = {}  # Queried modes of which two launches never fit at once
 
     def need(self, mode: Mode) -> tuple[int, int] | None:
-        """Return the packed demand of a launch on this node alone, and its `mask`.
+        """Return the packed demand of a launch on this node, and a mask to test for room.
 
-        With mask 0 the launch fits if at least this amount is free.  Return None if the launch never fits, or if it
-        needs fractions of accelerators.
+        The launch fits if free ≥ demand and, unless mask is 0, (free - demand) & mask == mask.  Return None if it never
+        fits, or if it needs fractions of accelerators.
         """
         if (need := self.needs.get(mode)) is None and mode not in self.needs:
             plain = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole_devices)
@@ -76,7 +76,6 @@ class Fields:
         return need
 
     def allows(self, mode: Mode) -> bool:
-        """Return True if tasks may run on this node in this mode."""
         if self.dead or not mode.allows(self.node.index):
             return False
         return mode.type.name in self.offsets if mode.gpus else self.node.cpu.type is mode.type
@@ -89,7 +88,7 @@ class Fields:
         return cores + (memory << WIDTH) + (gpus << self.offsets[mode.type.name] if gpus else 0)
 
     def demand(self, mode: Mode, count: int) -> int:
-        """Return the packed demand of an amount (`amount_of`) of a launch."""
+        """Return the packed demand of `count` units (see `amount_of`) of a launch."""
         if (packed := self.packed.get((mode, count))) is None:
             gpus, cores, memory = occupied(mode, count)
             if self.one_field and (cores or memory):
@@ -120,7 +119,6 @@ class Timeline:
         return cls(fields, [now], [fields.spare + fields.free])
 
     def copy(self, now: float) -> "Timeline":
-        """Return a copy without past spans."""
         past = max(0, bisect_right(self.times, now) - 1)
         copy = Timeline(self.fields, self.times[past:], self.free[past:])
         if self.shares:
