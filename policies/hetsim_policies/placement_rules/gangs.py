@@ -220,7 +220,7 @@ class Skew:
     """
 
     def __init__(self, threshold: float = SKEWED):
-        """threshold: share of the largest tensor above which a job is kept together."""
+        """threshold: share of a job's bytes in its largest tensor, above which it waits."""
         self.threshold = threshold
         self._sizes: list[int] = []
 

@@ -144,7 +144,7 @@ class ConstraintInjection(PlannedScheduler):
         return finished(instance, plan, judged=True)
 
     def _constrain(self, race: "_Race", instance: Instance, near: float, free: Sequence[Plan]) -> None:
-        """Add plans under transfer constraints as candidates; none without transfers."""
+        """Simulate plans that satisfy constraints on shared data; none without transfers."""
         problem, tasks = race.problem, race.problem.tasks
         if (traffic := traffic_of(instance, graph_of(tasks))) is None:
             return
@@ -250,7 +250,7 @@ def _together(groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
 
 @dataclass
 class _Merging:
-    """Groups of tasks by number: members, work, and data shared with other groups."""
+    """Groups of tasks during merging: members, work, and data shared between groups."""
 
     members: dict[int, list[int]]
     work: dict[int, np.ndarray]  # seconds of each group on each site, former (merged) groups included
@@ -374,7 +374,7 @@ class SharingTree:
         return place
 
     def _orders(self, groups: Sequence[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield refinements of equal groups: equal kernels in a row, short uploads first."""
+        """Yield refinements of groups: kernels or chains in a row, order of uploads."""
         if fused := tuple(Fuse(row) for group in groups for row in self._equal_kernels(group)):
             yield ConstraintNode("fuse", fused)
         if rows := tuple(pair for group in groups for pair in self._one_chain_after_the_other(group)):
@@ -399,7 +399,11 @@ class SharingTree:
     # Groups
 
     def groups(self, view: View, limit: float, given: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Merge groups by saved transfer seconds, up to `limit` seconds of work at a site."""
+        """Merge groups with common data, those that save most transfer seconds first.
+
+        view: data that count: inputs, results of one task for another (flow), or all.  limit: maximum seconds of work
+            of a group at a site.  given: groups at the start.
+        """
         merging = _Merging(
             {number: list(group) for number, group in enumerate(given)},
             {number: self.times[list(group)].sum(axis=0) for number, group in enumerate(given)},
@@ -484,7 +488,7 @@ class SharingTree:
         return tuple(constraints)
 
     def _equal_kernels(self, group: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """Yield rows of equal, unordered tasks, by shape, times and common inputs."""
+        """Yield sets of tasks with equal shape, times and inputs, and no order among them."""
         firsts, times = self.traffic.firsts, self.times
         reading = [task for task in group if firsts[task]]
         alike = [(int(self.tasks.shape[task]), firsts[task], tuple(times[task].tolist())) for task in reading]

@@ -20,10 +20,11 @@ small task of time s is placed, the GPUs' area without it is at most kλ + λ/3 
 On the CPUs the area is exact, so the same bound holds.  A single GPU has at most λ + λ/3 of area, so it ends by 4λ/3.
 If the unit δ is c times as large, nδ = cλ/3, and the same proof gives 4/3 + (c - 1)/(3k).
 
-Speedups that keep the proof: the linear relaxation (`bounds.relaxation`) refuses most impossible guesses and fixes most
-tasks of the others, so that n counts only the free tasks; most feasible guesses are accepted because tasks split by p/q
-already give a schedule within 4λ/3; the program is first solved in coarse units, where a refusal is still a proof, and
-in finer units only if it gives neither a refusal nor a schedule within 4λ/3.
+Speedups that keep the proof: the linear relaxation (`bounds.relaxation`) refuses most impossible guesses, and for other
+guesses it proves the side of most tasks, so that the program contains only the other (free) tasks; most feasible
+guesses are accepted because tasks split by p/q already give a schedule within 4λ/3; the program is first solved in
+coarse units, where a refusal is still a proof, and in finer units only if it gives neither a refusal nor a schedule
+within 4λ/3.
 Improvements beyond the ratio: guesses are also refused by counting the tasks longer than λ/2, λ/3, ... (`counts`), and
 the best schedule, that of list scheduling included, is improved by moving and exchanging tasks (`descend`).  Cost: O(n
 log n) and some O(n) passes per guess if the split or the relaxation decides, otherwise O(n² m k²) for k ≥ 2 and O(n² m)
@@ -201,9 +202,9 @@ def attempt(
 
 
 def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, relaxed: Relaxation) -> bool:
-    """Return True if `relaxation` with `counts` on both sides has no solution.
+    """Return True if `relaxation`, with limits on the `counts` too, has no solution.
 
-    This refuses more than areas if tasks are long: three tasks of 0.4 λ fill two devices, not 1.2.
+    This refuses more guesses than areas do if tasks are long: three tasks of 0.4 λ fill two devices, not 1.2.
     """
     free, limit = relaxed.free, guess * (1 + TOLERANCE)
     if len(free) > LARGEST_LINEAR:
@@ -238,9 +239,9 @@ def counts(part: np.ndarray, s: int) -> np.ndarray:
 class Shelves:
     """The dynamic program of one guess, over tasks whose side is still open.
 
-    State: (CPU shelf weight, GPU shelf weight, GPU area units) available to the tasks so far; a long task weighs 2 and
-    a medium task 1 (the constraint ½·medium + long ≤ m is used as medium + 2·long ≤ 2m).  Value: minimum CPU area, inf
-    if there is no assignment.  A component of the state that cannot limit the assignment is omitted.
+    State: (CPU shelf weight, GPU shelf weight, GPU area units) that the tasks considered so far may use; a long task
+    weighs 2 and a medium task 1 (the constraint ½·medium + long ≤ m is used as medium + 2·long ≤ 2m).  Value: minimum
+    CPU area, inf if there is no assignment.  A component of the state that cannot limit the assignment is omitted.
     """
 
     def __init__(self, p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, relaxed: Relaxation):
@@ -434,9 +435,10 @@ def rest_of_two_types(
     instance: Instance, p: np.ndarray, q: np.ndarray, kinds: Sequence[int | None],
     solve: Callable[[np.ndarray, np.ndarray], Solution],
 ) -> Plan:  # fmt: skip
-    """Plan remaining tasks, with times p and q on two sides of types.
+    """Plan the remaining tasks in mid-run; a running task occupies its device first.
 
-    A type that is None does not exist.  The makespan is that of running and remaining tasks.
+    p, q: times of tasks on the two sides.  kinds: type of each side; None: the side does not exist.  solve: the
+        algorithm, called with the times.  The makespan is that of running and remaining tasks.
     """
     problem = instance.problem
     assert instance.free is not None
@@ -470,7 +472,7 @@ def rest_of_two_types(
 
 
 def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int, count: int) -> np.ndarray | None:
-    """Renumber a side's devices so that running tasks keep theirs; None if impossible."""
+    """Renumber a side's lanes so that each running task is on its own lane, or None."""
     names = lanes[first : first + len(busy)]
     if len(np.unique(names)) < len(names):
         return None
@@ -485,7 +487,10 @@ def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int,
 def _spread(
     need: np.ndarray, tasks: np.ndarray, since: np.ndarray, arrival: np.ndarray, lanes: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return starts, devices and end of one side's tasks, longest first."""
+    """Schedule a side's tasks, longest first; return starts, devices and the end.
+
+    lanes: devices of the tasks; None: each on the device that is free first.
+    """
     order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
     if lanes is None:
         starts, lanes = list_schedule(need, len(since), order, ready=arrival, since=since)

@@ -50,7 +50,6 @@ class Graham(PlannedScheduler):
         return plan_of(instance, schedule, graph_bound(*given, graph_of(tasks), tasks.arrival))
 
     def list(self, shortest: np.ndarray) -> Sequence[int]:
-        """Return tasks in the order of the list, given the shortest time of each."""
         keys = {"given": np.zeros(len(shortest)), "longest": -shortest, "shortest": shortest}
         return np.argsort(keys[self.order], kind="stable").tolist()
 
@@ -179,7 +178,7 @@ Between = Literal["lanes", "types"]
 
 
 class _InRounds(PlainPlanner):
-    """Base of planners that place the task of the largest value, one at a time."""
+    """Base of planners that place in each step the task of highest value."""
 
     spreads = frozenset({"gpus", "cores", "nodes"})
     name: ClassVar[str]
@@ -279,7 +278,10 @@ def sufferage(
 
 
 def suffering(between: Between, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Value of tasks under sufferage: the seconds lost without the best device."""
+    """Return the seconds that each task loses without its best lane (or type).
+
+    first, second: completion on the earliest and the second free lane, by type and task.
+    """
     ends = first if between == "types" else np.concatenate([first, second])
     if len(ends) == 1:  # one type: there is no other
         return np.full(ends.shape[1], np.inf)

@@ -425,14 +425,14 @@ class ColumnPricing(PlannedScheduler):
 
 
 def loads(times: np.ndarray, lane: np.ndarray, since: np.ndarray) -> np.ndarray:
-    """Time at which each core or GPU becomes free, given the device of each task."""
     return since + np.bincount(lane, times[np.arange(len(lane)), lane], minlength=len(since))
 
 
 def cheap_pairs(times: np.ndarray, prices: np.ndarray, since: np.ndarray, makespan: float) -> np.ndarray:
-    """Mask of (task, core or GPU) pairs with small reduced cost, by device prices.
+    """Mask of (task, lane) pairs with small reduced cost at the given lane prices.
 
-    If only `makespan` excludes pairs, every shorter schedule consists of remaining pairs.
+    Pairs that no schedule shorter than `makespan` can use are excluded.  If many pairs remain, only the cheapest are
+    used (`SHARE`, `FEW`).
     """
     worth = prices / prices.sum() if prices.sum() > 0 else np.full(len(prices), 1 / max(1, len(prices)))
     allowed = np.isfinite(times)

@@ -204,7 +204,10 @@ class SimulatedAnnealing(BudgetedSearch):
 def mutate(
     landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, mutation: float, random: np.random.Generator
 ) -> None:
-    """Mutate every row: random cores or GPUs, exchanges, or new keys."""
+    """Change candidates in place: new lanes, exchanges of lanes, or new keys.
+
+    mutation: mean number of changes per candidate (row).
+    """
     rows, size = lanes.shape
     count = random.poisson(mutation * rows)
     row, task, other = random.integers(rows, size=count), *random.integers(size, size=(2, count))
@@ -226,9 +229,9 @@ def mutate(
 
 @dataclass
 class Moves:
-    """Possible changes of one schedule.
+    """Possible changes of one schedule; each field has one value per change.
 
-    `task` gets `lane` and `key`, and `other` (-1: none) gets `back`, the former core or GPU of `task`.
+    `task` gets `lane` and `key`; `other` (-1: no other task) gets `back`, the former lane of `task`.
     """
 
     task: np.ndarray
@@ -247,7 +250,7 @@ class Moves:
 
 
 def _height(ends: np.ndarray) -> np.ndarray:
-    """Objective to minimize, for each row of end times of the cores and GPUs."""
+    """Objective to minimize: makespan + root mean square of the lanes' end times."""
     return ends.max(axis=1) + np.sqrt(np.square(ends).mean(axis=1))
 
 
@@ -383,7 +386,10 @@ class Climb:
                 yield name, plan
 
     def _tried(self, plan: Plan, seed: str, ahead: bool | None) -> Found | None:
-        """Simulate a seed with its own copies (None), without copies, or with prefetches."""
+        """Simulate a seed plan; None without budget, or if prefetches would move nothing.
+
+        ahead: None: with the plan's own copies; False: without copies; True: with prefetches.
+        """
         if (ahead and not self.moves_items) or (not self.budget.spend(1) and self.seeded < np.inf):
             return None
         rows = tuple((step.task, *self.number[step.devices[0]]) for step in plan.steps)

@@ -229,7 +229,7 @@ class AssignmentProgram:
             self.cost[: self.span] = frugal * self.time / self.counts.sum()
 
     def _in_a_row(self, times: np.ndarray, arrivals: np.ndarray | None, constraints: Sequence[Constraint]) -> float:
-        """Upper bound of every assignment's makespan: all work and caps in sequence."""
+        """Upper bound of T for any assignment that satisfies the constraints."""
         total = float(np.where(np.isfinite(times), times, 0.0).max(axis=1, initial=0.0).sum())
         total += 0.0 if arrivals is None else float(np.ptp(arrivals))
         for one in constraints:
@@ -308,7 +308,7 @@ class AssignmentProgram:
         return stacked[False], np.concatenate(limits[False]), stacked[True], np.concatenate(limits[True])
 
     def relaxed(self) -> Fractional | None:
-        """Solve the relaxation at a vertex; None if infeasible."""
+        """Solve the relaxation; the solution is a vertex.  None if it is infeasible."""
         from scipy.optimize import linprog
 
         if not self.possible:

@@ -85,7 +85,10 @@ def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.n
 
 
 def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: float) -> list[tuple[int, int]] | None:
-    """Return moves (task, device) after which the changed lanes end earliest, if any."""
+    """Return moves (task, device) after which the changed lanes end earliest.
+
+    mine: tasks of the longest lane.  None if a changed lane would not end before `goal`.
+    """
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows = np.arange(len(lane))
     order = []  # the least loaded lane of each type that has lanes
@@ -116,10 +119,10 @@ def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: floa
 def _cheaper_change(
     lanes: DescentLanes, prices: np.ndarray, goal: float, first: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """Return the moves from one lane that save most work, and the next lane to try.
+    """Return the moves from one lane that save the most work, and this lane.
 
-    Lanes are tried from `first` on; no lane may become too long.  The change does not shorten the longest lane, but
-    makes room for changes that shorten it.
+    prices: value of a second by type.  Lanes are tried from `first` on, until a change saves work; changed lanes must
+        end before `goal`.  The change does not shorten the longest lane, but makes room for changes that do.
     """
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows, count = np.arange(len(lane)), len(load)
@@ -234,7 +237,6 @@ def descended(
 
 
 def _throw(lanes: DescentLanes, random: np.random.Generator) -> None:
-    """Move some tasks, half of them from the device that ends last, to suitable types."""
     mine = np.flatnonzero(lanes.lane == int(lanes.load.argmax()))
     chosen = [*random.permutation(mine)[:THROWN].tolist(), *random.integers(len(lanes.lane), size=THROWN).tolist()]
     for task in dict.fromkeys(chosen):

@@ -100,7 +100,7 @@ class Instance:
 
     @cached_property
     def places(self) -> tuple[list[Device], np.ndarray]:
-        """Devices (a node's cores are one), and the device of each lane (core or GPU)."""
+        """Return devices (a node's cores are one), and for each lane its device's number."""
         devices = [device for of_type in self.devices for device in of_type]
         number = {device: place for place, device in enumerate(dict.fromkeys(devices))}
         return list(number), np.array([number[device] for device in devices], dtype=np.int64)
@@ -237,7 +237,7 @@ def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[Devi
 
 
 def _wrong_times(tasks: Tasks) -> Iterator[str]:
-    """Yield problems of times that only tables made in Python can have."""
+    """Yield problems: times that are NaN or negative, as Python code may set them."""
     for what, bad in (("NaN", np.isnan(tasks.time)), ("negative", tasks.time < 0)):
         if len(rows := np.flatnonzero(bad.any(axis=1))):
             yield f"{len(rows)} tasks have a time that is {what} (the first is {tasks.name(int(rows[0]))})"
@@ -356,7 +356,7 @@ class Schedule:
 
 
 def undisturbed(instance: Instance) -> bool:
-    """Return True if nothing can delay a task with private data."""
+    """Return True if neither links, memory, host cores nor sharing can delay a task."""
     return not shared_links(instance) and not memory_binds(instance) and not cores_bind(instance) and alone(instance)
 
 

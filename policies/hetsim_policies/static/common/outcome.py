@@ -112,10 +112,10 @@ def planned(
 
 
 def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
-    """Return the plan with the timetable of its present steps and copies.
+    """Return the plan with final times: its timetable or, if not exact, a rehearsal's.
 
-    An exact timetable is kept; otherwise the plan is rehearsed.  But if tasks share links or memory is short, only
-    plans that were simulated anyway (`judged`) are rehearsed; other plans keep the timetable for idle links.
+    If tasks share links or memory is short, only plans that were simulated before (`judged`) are rehearsed; other plans
+    have the timetable for idle links.
     """
     exact = plan.notes["timetable"] == "exact" and not plan.copies and not plan.fused
     exact = exact and not instance.problem.unplanned
@@ -142,7 +142,10 @@ def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
 
 
 def _proven(instance: Instance, bound: float | None, late: bool) -> float | None:
-    """Return the largest valid bound or None; `late`: tasks arrive at different times."""
+    """Return the largest of the valid lower bounds; None if there is none.
+
+    bound: the planner's own.  late: True if tasks arrive at different times.
+    """
     problem, tasks = instance.problem, instance.problem.tasks
     proven = [] if bound is None or instance.pipelined else [bound]
     if proven and late:
@@ -158,7 +161,7 @@ def _proven(instance: Instance, bound: float | None, late: bool) -> float | None
 
 
 def counted(times: np.ndarray, counts: Sequence[int]) -> float:
-    """Return the minimum makespan of equal tasks; 0 if the tasks are not equal."""
+    """Return the minimum makespan if all tasks have equal times; otherwise 0."""
     size, each = len(times), times[0]
     if (times != each).any():
         return 0.0
@@ -227,7 +230,7 @@ def coverage(instance: Instance) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ResourceRow:
-    """Demand of tasks for a resource by device type, and its rate of supply."""
+    """A resource: the amount that each task uses by type, and its amount per second."""
 
     use: np.ndarray
     capacity: float
@@ -273,7 +276,7 @@ def rows_of(instance: Instance) -> Iterator[ResourceRow]:
 
 
 def _links(instance: Instance, kind: DeviceType, devices: list[Device]) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield tasks' bytes over a type's links (by direction or both), and their rate."""
+    """Yield transferred bytes of each task and bytes/s, for the links of a type."""
     cluster = instance.problem.cluster
     above, below = instance.private.up, instance.private.down
     switch_of = {(d.node, d.switch): cluster.nodes[d.node].spec.switch for d in devices if d.switch is not None}
@@ -300,7 +303,11 @@ def _links(instance: Instance, kind: DeviceType, devices: list[Device]) -> Itera
 
 
 def priced_rows(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
-    """Minimum cost of each task at dual prices; the sum is a bound on the makespan."""
+    """Return each task's cost on its cheapest type, at prices of the resources.
+
+    The sum of all costs is a lower bound on the makespan.  rows: resources.  usable: True where a task (row) can run on
+    a type (column).
+    """
     rows = [row for row in rows if row.use.any()]
     if not rows:
         return np.zeros(len(usable))
@@ -311,7 +318,7 @@ def priced_rows(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
 
 
 def _prices(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
-    """Dual prices of the program, scaled so that the capacities cost 1 together."""
+    """Return the dual price of each resource, scaled so that capacities in sum cost 1."""
     from scipy.optimize import linprog  # takes as long to import as a small plan takes
     from scipy.sparse import coo_array, hstack
 

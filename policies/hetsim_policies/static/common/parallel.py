@@ -93,7 +93,10 @@ class WideTasks:
                    for kind, width, parts, homes in options)  # fmt: skip
 
     def min_areas(self, longest: float = np.inf) -> np.ndarray:
-        """Minimum area of each task by type, of options up to `longest` s; inf if none."""
+        """Minimum width × seconds of each task by type; inf without an option.
+
+        longest: options that take more seconds are ignored.
+        """
         areas = np.full((self.size, len(self.types)), np.inf)
         some = np.flatnonzero(self.seconds <= longest)
         np.minimum.at(areas, (self.task[some], self.kind[some]), self.area[some])
@@ -113,7 +116,6 @@ def parallel(problem: PlanProblem) -> bool:
 
 
 def _width(mode: Mode) -> int:
-    """Number of cores or GPUs that a mode occupies; 0 if it occupies parts of them."""
     if mode.on_cpu:
         return 0 if mode.millicores % 1000 else mode.millicores // 1000
     return mode.gpus if mode.whole_devices else 0
@@ -157,9 +159,9 @@ def wide(problem: PlanProblem, planner: str) -> WideTasks:
 def _options(
     problem: PlanProblem, types: list[DeviceType], pools: list[LanePool], stages: np.ndarray
 ) -> tuple[list[_Option], bool]:
-    """Return the options of all tasks, and whether they include all modes.
+    """Return the options of all tasks, and True if these include all modes.
 
-    stages: is set to the maximum seconds of each stage (up, compute, down) of a task on each type.
+    Fills `stages` with the maximum seconds of each stage (up, compute, down) of a task by type.
     """
     tasks = problem.tasks
     column = {kind: number for number, kind in enumerate(types)}
@@ -233,8 +235,6 @@ def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
 
 @dataclass(frozen=True)
 class LanePlacing:
-    """An option placed on cores or GPUs."""
-
     option: int
     lanes: tuple[str, ...]
     start: float
@@ -242,7 +242,7 @@ class LanePlacing:
 
 
 class PoolLanes:
-    """Cores and GPUs of all pools with their tasks, placed after earlier tasks."""
+    """A schedule on the lanes of all pools; each option is placed after earlier ones."""
 
     def __init__(self, instance: WideTasks):
         self.instance = instance
@@ -264,14 +264,17 @@ class PoolLanes:
         return self.earliest(instance.pools_of[option], int(instance.width[option]), ready, parts)
 
     def after_those(self, homes: Iterable[int], width: int, parts: int) -> float:
-        """Time when `width` devices are free after another `width`; inf if too few exist."""
+        """Return when a second option of equal demand could start, after a first one.
+
+        width, parts: lanes in total, and number of pools among them.  inf if there are too few lanes.
+        """
         each = width // parts
         ends = [lanes[count * each - 1][0] for lanes in (self.free[home] for home in homes) for count in (1, 2)
                 if count * each <= len(lanes)]  # fmt: skip
         return sorted(ends)[2 * parts - 1] if len(ends) >= 2 * parts else np.inf
 
     def put(self, option: int, pools: Sequence[int], start: float) -> float:
-        """Place an option on the devices freed last before its start; return its finish."""
+        """Place an option on the lanes that are free last before `start`; return its end."""
         instance, names = self.instance, list[str]()
         each, finish = int(instance.width[option]) // len(pools), start + float(instance.seconds[option])
         for pool in pools:
@@ -378,13 +381,17 @@ Rule = Callable[[WideTasks, np.ndarray], PoolLanes]  # places the tasks of an in
 
 
 def listed(problem: PlanProblem, planner: str, rule: Rule) -> Plan:
-    """Return a rule's shortest plan over all FLOORS (minimum efficiencies of options)."""
+    """Return the plan of a rule's shortest schedule (`shortest`)."""
     instance = wide(problem, planner)
     return wide_plan(instance, shortest(instance, rule).placed)
 
 
 def shortest(instance: WideTasks, rule: Rule) -> PoolLanes:
-    """Return a rule's shortest schedule over all FLOORS (minimum option efficiencies)."""
+    """Run a rule with several sets of allowed options; return the shortest schedule.
+
+    For each value of FLOORS, the allowed options of a task on a type are those whose efficiency (minimum area / area)
+    is at least this.
+    """
     areas = instance.min_areas()[instance.task, instance.kind]
     with np.errstate(invalid="ignore", divide="ignore"):
         efficiency = np.where(instance.area > 0, areas / instance.area, 1.0)

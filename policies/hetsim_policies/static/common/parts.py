@@ -1,4 +1,4 @@
-"""Groups of tasks assigned to accelerators evenly in work and transfers.
+"""Divide groups of tasks among accelerators, balancing work and transfers.
 
 Each part is one accelerator.  The load of a part is the sum of four terms: the work of its groups, each of their inputs
 (counted once), their private data, and what they read from groups of other parts.  The uploads of all parts behind one
@@ -29,7 +29,7 @@ Patterns = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class Groups:
-    """Data of the search for parts: work, inputs and transfers of groups."""
+    """The groups of tasks to be divided among parts: work, inputs and transfers."""
 
     work: np.ndarray  # seconds of each group on each part, private data included; inf: cannot run there
     inputs: Sequence[Mapping[int, None]]  # initial items that each group reads
@@ -56,7 +56,6 @@ class Dealing:
             self.put(group, part)
 
     def put(self, group: int, part: int) -> None:
-        """Assign a group without a part to a part."""
         self._change(group, part, 1)
         self.part_of[group] = part
 
@@ -96,7 +95,10 @@ class Dealing:
 
 
 def dealt(groups: Groups, part_of: Sequence[int]) -> list[int]:
-    """Search from the given parts of groups; return the improved parts."""
+    """Improve an assignment of groups to parts by single moves; return it.
+
+    part_of: part of each group at the start.
+    """
     dealing = Dealing(groups, part_of)
     best = dealing.value()
     heavy = np.argsort(-np.where(np.isfinite(groups.work), groups.work, 0.0).max(axis=1), kind="stable").tolist()
@@ -173,7 +175,8 @@ def chains(tasks: Tasks, most: int, patterns: Patterns | None = None) -> list[tu
 def as_one(plan: Plan, tasks: Tasks, groups: Iterable[Sequence[int]], most: int | None = None) -> Plan:
     """Return the plan with each group launched together, if devices allow it.
 
-    most: longer groups are cut.  The plan is unchanged if nothing can be joined.
+    most: maximum number of tasks in a launch; larger groups are cut.  The plan is returned unchanged if no tasks can be
+    launched together.
     """
     step_of = {step.task: step for step in plan.steps}
     usable: list[tuple[int, ...]] = []
@@ -197,7 +200,6 @@ def as_one(plan: Plan, tasks: Tasks, groups: Iterable[Sequence[int]], most: int 
 
 
 def apart(plan: Plan) -> Plan:
-    """Return the same plan with every task launched separately."""
     return replace(plan, steps=[replace(step, launch=None) for step in plan.steps])
 
 

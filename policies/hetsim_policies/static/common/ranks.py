@@ -49,7 +49,7 @@ def needs(times: np.ndarray, counts: Sequence[int], traffic: Traffic | None = No
 
 
 def ways(predecessors: Graph, traffic: Traffic | None = None) -> Ways:
-    """Predecessors of each task, with mean seconds to move what it reads from them."""
+    """Return each task's predecessors, with the mean seconds to move data from them."""
     ways: list[dict[int, float]] = [dict.fromkeys(before, 0.0) for before in predecessors]
     if traffic is not None:
         latency, pace = traffic.mean()
@@ -166,10 +166,10 @@ def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
 
 
 def _reads(instance: Instance, predecessors: Graph) -> tuple[list[dict[int, int]], list[tuple[int, ...]], np.ndarray]:
-    """Return per task: bytes read by writer, initial items read, bytes never read.
+    """Return by task: bytes read by writer, initial items read, and bytes of results.
 
-    The writer of an item is the last task before the reading task that writes it.  Initial items are read but written
-    by no earlier task.  Bytes that a task writes and no task reads are downloaded at the end.
+    The writer of an item is the last earlier task that writes it.  Initial items are written by no earlier task.
+    Results are bytes that a task writes and no later task reads; they are downloaded at the end.
     """
     tasks = instance.problem.tasks
     sources: list[dict[int, int]] = [{} for _ in range(len(tasks))]

@@ -235,7 +235,10 @@ class Ranked(Landscape):
         return self._decode(lanes, keys)[0]
 
     def _decode(self, lanes: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return ends of devices, starts and finishes of tasks by order, and the order."""
+        """Return ends of devices, starts and finishes of tasks, and the tasks' order.
+
+        Each has a row per candidate.  Tasks are numbered as in `self.order`.
+        """
         rows, size = lanes.shape
         every = np.arange(rows)
         order = self._placing(keys[:, self.order])
@@ -390,7 +393,7 @@ class Search:
 
     @property
     def hopeless(self) -> bool:
-        """Return True if no schedule can be better than the seed."""
+        """Return True if the seed meets the lower bound, so that no schedule is better."""
         arrival = self.landscape.instance.problem.tasks.arrival
         if not len(arrival):
             return True
