@@ -180,10 +180,10 @@ class ClassShedding(Admission):
     at once in their best mode, averaged over the last `memory` seconds (exponentially weighted).  A class is refused
     while the load is at or above the class's limit; classes without a limit are always admitted.
     Reference: Beyer, Jones, Petoff and Murphy, Site Reliability Engineering (2016), chapter 21, "Handling overload"
-    (criticality, executor load average); disabling optional work: Klein, Maggio, Årzén and Hernández-Rodriguez,
-    Brownout (ICSE 2014).  Proven: with `memory` 0 and one class on c servers it is the M/M/c/K queue with K = ⌈limit ·
-    c⌉.  Weakness: limits are set by hand; a refused class starves while the load of more critical classes stays at its
-    limit, and an average reacts late to a burst.  Cost: O(1).
+    (criticality, executor load average); for the disabling of optional work Klein, Maggio, Årzén and
+    Hernández-Rodriguez, Brownout (ICSE 2014).  Proven: with `memory` 0 and one class on c servers it is the M/M/c/K
+    queue with K = ⌈limit · c⌉.  Weakness: limits are set by hand; a refused class starves while the load of more
+    critical classes stays at its limit, and an average reacts late to a burst.  Cost: O(1).
 
     limits: by class, the load (tasks in the system per server) at which the class is refused.
     memory: seconds over which the load is averaged; 0: the present load.
@@ -222,7 +222,7 @@ class ClassShedding(Admission):
     gone = finished
 
     def _averaged(self, name: str) -> list[float]:
-        """Return [load, average load, time of the average] of a device type."""
+        """Return [tasks in the system, their average, its time] of a device type, now."""
         now = self.view.now
         load = self._loads.setdefault(name, [0.0, 0.0, now])
         fade = math.exp((load[2] - now) / self.memory) if self.memory else 0.0

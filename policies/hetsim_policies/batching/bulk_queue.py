@@ -202,7 +202,6 @@ def mean_responses(model: BulkQueue, thresholds: list[int]) -> list[float]:
 
 
 def stationary(chain: np.ndarray) -> np.ndarray:
-    """Stationary distribution of a chain with one recurrent class."""
     system = np.eye(len(chain)) - chain.T
     system[-1] = 1.0
     right = np.zeros(len(chain))
@@ -297,7 +296,7 @@ class DecisionProcess:
         return cost
 
     def evaluate(self, table: np.ndarray) -> tuple[np.ndarray, float]:
-        """Return relative state values under a table, and its average cost."""
+        """Return each state's relative value under a table of actions, and average cost."""
         states = self.model.states
         chances = np.zeros((states + 1, states + 1))
         for state, size in enumerate(table.tolist()):

@@ -285,7 +285,7 @@ class Reservations:
 
 
 class TokenAccount:
-    """One client's counter of tokens, linear in the decoding steps."""
+    """One client's counter of tokens, a linear function of the decoding steps."""
 
     __slots__ = ("charged", "decoding")
 

@@ -138,7 +138,6 @@ class Elastic(Scheduler):
         raise NotImplementedError
 
     def wishes(self, left: dict[int, float]) -> Wishes:
-        """Return the ordered growth steps of the jobs."""
         return Wishes(self, left)
 
     # Sizes ------------------------------------------------------------------------------------------------------

@@ -27,8 +27,6 @@ ROUND_COST = 3e-6  # seconds that a waiting job adds to an instant at which GPUs
 
 @dataclass
 class IntervalJob:
-    """State of a job when GPUs are allocated."""
-
     task: Task
     sizes: dict[int, Mode]  # its modes by number of GPUs, in ascending order
     share: Share = field(default_factory=dict)  # its GPUs now; empty while it waits
@@ -438,8 +436,6 @@ class Pollux(AtIntervals):
 
 
 class GeneticSearch:
-    """A genetic search for an allocation of GPUs to jobs."""
-
     def __init__(self, policy: Pollux, jobs: list[IntervalJob], nodes: list[int], room: np.ndarray, view: View):
         self.policy, self.jobs, self.room, self.random = policy, jobs, room, view.random
         self.now = np.array([[job.share.get(node, 0) for node in nodes] for job in jobs], dtype=np.int64)

@@ -410,7 +410,6 @@ class Las(PreemptiveList):
     gone = finished
 
     def victims(self, key: tuple[int, float, int], view: View) -> Iterator[Task]:
-        """Yield running tasks that rank behind a key (queue, arrival), the last first."""
         own = -key[1], -key[2]
         for level in sorted(range(len(self._running)), key=self.order_of_levels.__getitem__, reverse=True):
             rank, running = self.order_of_levels[level], self._running[level]

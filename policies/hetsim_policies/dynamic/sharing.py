@@ -42,7 +42,7 @@ Slowdown = Annotated[float, Field(ge=1)]
 
 
 class PairingScheduler(ListScheduler):
-    """Base: tasks start by arrival; without a free device the head may join a task."""
+    """Base: tasks start by arrival; if no device is free, the head may join a task."""
 
     serve = Scheduler.serve  # refused: it pairs jobs, not batches
 
@@ -98,7 +98,6 @@ class SharingByTable(PairingScheduler):
         yield WAIT_FOR_CHANGE if (yield from self.start_or_join(view)) else WAIT_FOR_READY
 
     def best_pair(self, task: Task, view: View) -> Pair | None:
-        """Return the pair that saves most; None if waiting is better."""
         best: Pair | None = None
         saving = 0.0
         later = self._alone_later(task, view)
@@ -205,7 +204,6 @@ class Gandiva(PairingScheduler):
         super().ready(task)
 
     def finished(self, task: Task) -> None:
-        """End the trial of a pair if one of its tasks ended or was stopped."""
         for index, trial in list(self._trials.items()):
             if task is trial.newcomer or task is trial.partner:
                 del self._trials[index]

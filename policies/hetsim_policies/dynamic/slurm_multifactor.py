@@ -208,7 +208,6 @@ class SlurmMultifactor(Scheduler):
         self._usage.change_rate(entry.owner, -entry.rate if self._constant else 0, received)
 
     def _owner(self, task: Task) -> Member:
-        """Return the owner that a task's usage is charged to; without accounts, its user."""
         return ("", task.user) if self.tree is None else (task.label("account"), task.user or NO_USER)
 
     def _counted(self, entry: "RunningUsage") -> float:
@@ -446,7 +445,7 @@ class SlurmMultifactor(Scheduler):
         return reservation
 
     def _state_reserved(self, task: Task, view: View) -> Iterable[Decision]:
-        """Report that a task waits because of a reservation, if it would fit."""
+        """Report that a task waits because of a reservation, if it would fit without."""
         if task.state == WAITING and self._fits_somewhere(demand_of(task), view) and view.fit(task) is not None:
             return self._because(task, "reservation")
         return ()

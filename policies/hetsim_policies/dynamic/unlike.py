@@ -331,7 +331,6 @@ class MultiGeneration(Scheduler):
         slowest = max(seconds[p] for p in allowed)
 
         def gain(position: int) -> float:
-            """Seconds saved per device-second, relative to the slowest allowed mode."""
             area = seconds[position] * task.modes[position].width
             return (slowest - seconds[position]) / area if area > 0 else math.inf
 

@@ -39,7 +39,6 @@ Owners = Literal["user", "account", "vc", "partition", "class"]  # what owns a t
 
 
 def owner_of(task: Task, of: Owners) -> str:
-    """Return the owner of a task."""
     if of == "user":
         return task.user
     if of == "class":
@@ -48,7 +47,6 @@ def owner_of(task: Task, of: Owners) -> str:
 
 
 def owners_of(tasks: Tasks, of: Owners) -> list[str]:
-    """Return the distinct owners (of kind `of`) of the tasks."""
     listed = {"user": tasks.users, "class": tasks.classes, "partition": tasks.partitions}.get(of)
     if listed is not None:
         return listed
@@ -78,7 +76,6 @@ class ByUser(ListScheduler):
         """Hook before a task starts."""
 
     def key(self, task: Task) -> Any:
-        """Sort key of a user's tasks."""
         return task.arrival
 
     def owner(self, task: Task) -> str:

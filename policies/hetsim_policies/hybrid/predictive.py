@@ -353,7 +353,7 @@ class Predictive(Scheduler):
 
 
 class ViewWithRoom(PartView):
-    """What tasks of other classes see: modes that leave too little room fit nowhere."""
+    """View for tasks of other classes; modes that leave too little room fit nowhere."""
 
     def __init__(self, view: View, leaves_room: Callable[[Mode], bool]):
         super().__init__(view, None, view.cluster.types.values())

@@ -239,7 +239,6 @@ class HoltWinters(Predictor):
         return max(self.level, -min(ever)) - min(self.level, -max(ever))
 
     def _slots_at(self, time: float) -> tuple[int, int]:
-        """Return the slots of the day and of the week; 0 without a week."""
         k = int(time % self.season / self.slot)
         return k, 0 if self.week is None else int(time % self.week / self.week_slot)
 

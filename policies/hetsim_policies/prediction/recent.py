@@ -22,8 +22,6 @@ class Mean(NamedTuple):
 
 
 class Recent:
-    """Means of observed and of expected arrivals."""
-
     def __init__(self, memory: float):
         self._sums = [[FadingSum(memory * 2**number) for _ in range(4)] for number in range(MEMORIES)]
 
@@ -68,7 +66,6 @@ class FadingSum:
     total: float = 0.0  # the sum at `time`
 
     def add(self, time: float, amount: float) -> None:
-        """Add an amount at a time, in ascending order."""
         self.total = self.at(time) + amount
         self.time = time
 

@@ -326,7 +326,6 @@ def longest_first(p: np.ndarray, q: np.ndarray, m: int, k: int, on_gpu: np.ndarr
 
 
 def shortest(schedules: Iterable[TwoSidedSchedule]) -> TwoSidedSchedule:
-    """Return the schedule of minimum makespan; at ties, the first."""
     return min(schedules, key=lambda schedule: schedule.makespan)
 
 

@@ -27,7 +27,6 @@ Choice = Callable[[int, np.ndarray], int]
 
 
 def first_finish(task: int, finish: np.ndarray) -> int:
-    """Return the core or GPU on which the task finishes first."""
     return int(finish.argmin())
 
 

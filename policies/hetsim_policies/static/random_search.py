@@ -241,7 +241,6 @@ class Moves:
     back: np.ndarray
 
     def made(self, number: int, lanes: np.ndarray, keys: np.ndarray) -> None:
-        """Apply one of the moves in place."""
         lanes[self.task[number]] = self.lane[number]
         if self.other[number] >= 0:
             lanes[self.other[number]] = self.back[number]

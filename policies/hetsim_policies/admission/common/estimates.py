@@ -25,7 +25,7 @@ Memory = Annotated[int, Field(ge=MIN_SEEN)]  # arrivals after which the weight o
 
 @dataclass(eq=False, slots=True)
 class RecentArrivals:
-    """Estimated arrivals per second (O(1)); `value` is None before MIN_SEEN arrivals."""
+    """Estimates arrivals per second; `value` is None before MIN_SEEN arrivals."""
 
     memory: int
     seen: int = 0
@@ -48,7 +48,7 @@ class RecentArrivals:
 
 @dataclass(eq=False, slots=True)
 class ClassFlow:
-    """Tasks of one class at a station: arrivals, service times and population."""
+    """Tasks of one class on a device type: arrivals, service times, number present."""
 
     memory: int
     arrivals: RecentArrivals = field(init=False)
@@ -97,7 +97,6 @@ class DeviceStation:
             self.last = now
 
     def arrives(self, name: str, now: float) -> ClassFlow:
-        """Record a task that requests admission."""
         self.settle(now)
         flow, fade = self.flow(name), 1.0 - 1.0 / self.memory
         for other in self.flows.values():
@@ -122,7 +121,7 @@ class DeviceStation:
 
 @dataclass(eq=False)
 class Stations:
-    """The stations of a run; a task belongs to the device type of its best mode.
+    """All device types of a run as stations; a task belongs to that of its best mode.
 
     `classed`: True if each class is estimated separately.
     """
@@ -181,12 +180,12 @@ def capacity(cluster: Cluster, mode: Mode) -> float:
 
 
 def servers(cluster: Cluster, mode: Mode) -> int:
-    """Return how many launches in a mode fit on the empty cluster, at least 1."""
+    """Raise ScenarioError if one of the names is not the class of a task."""
     return max(1, int(capacity(cluster, mode) / mode.width + 1e-9)) if mode.width > 0 else 1
 
 
 def known_classes(problem: PlanProblem, names: Iterable[str], key: str) -> None:
-    """Raise ScenarioError for a class that no task has."""
+    """Raise ScenarioError unless each name is a device type or kind of the cluster."""
     classes = [name for name in problem.tasks.classes if name]
     _known(names, classes, "class", many="classes", key=f"policy.admission.{key}")
 

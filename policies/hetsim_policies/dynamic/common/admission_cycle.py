@@ -56,8 +56,9 @@ class Rules(BaseModel):
 class Workload:
     """A waiting or admitted workload, and its task.
 
-    order: tie-breaker between equal workloads.  kind: workloads of a queue with the same kind fit or wait together.
-    tried: by pod set and resource, the position of the flavor tried last; -1: all were tried.
+    order: tie-breaker between equal workloads.  kind: if a workload cannot be admitted, workloads of its kind in the
+    same queue are not tried.  tried: by pod set and resource, the position of the flavor tried last; -1: all were
+    tried.
     """
 
     name: str
@@ -97,7 +98,7 @@ class Queue(Cohort):
         self._added = 0
 
     def put(self, workload: Workload) -> None:
-        """Admit a workload: add its usage."""
+        """Add an admitted workload and its usage."""
         self.workloads[workload] = None
         self.use(workload.usage)
 
@@ -119,7 +120,6 @@ class Queue(Cohort):
         return self.quotas[key].nominal if key in self.quotas else 0
 
     def add(self, workload: Workload, first: bool = False) -> None:
-        """Add a waiting workload, before all others if `first`."""
         self._added += 1
         entry = (not first, -workload.priority, workload.created, self._added, workload)
         heappush(self.waiting.setdefault(workload.kind, []), entry)
@@ -156,7 +156,7 @@ Candidate = tuple[int, Workload, Cohort, str]
 
 @dataclass(eq=False)
 class Entry:
-    """A head in a cycle, and its outcome.
+    """The first workload of a queue in an admission cycle, and its outcome.
 
     flavors: assigned flavors by pod set and resource.  keys: flavor and resource pairs that need preemption.
     """
@@ -389,7 +389,7 @@ class Admission:
     # Cycles ---------------------------------------------------------------------------------------------------
 
     def cycle(self, heads: Iterable[Workload]) -> Iterator[Entry]:
-        """Decide on the head of each queue, in order; admitted heads get their usage.
+        """Decide on the head of each queue, in order; usage of admitted heads is added.
 
         Each entry is yielded before its usage counts; the caller may change its outcome to "no fit".
         """
@@ -428,7 +428,7 @@ def _turn(entry: Entry) -> tuple[int, float, float]:
 
 
 def reserved_for(entry: Entry) -> dict[Key, int]:
-    """Return the quota withheld for a workload without preemption candidates."""
+    """Return the quota to withhold for a workload that found no preemption candidates."""
     queue, kept = entry.workload.queue, dict[Key, int]()
     for key, amount in entry.usage.items():
         limit = queue.quotas.get(key, Quota()).borrowing if entry.borrowing else 0

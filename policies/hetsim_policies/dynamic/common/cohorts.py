@@ -22,7 +22,7 @@ class Quota(NamedTuple):
 
 
 class Cohort:
-    """A node of the tree (cohort or queue); call `settle` of the root when complete."""
+    """A cohort or queue in the tree; once the tree is complete, `settle` its root."""
 
     def __init__(
         self, name: str, parent: "Cohort | None" = None, quotas: Mapping[Key, Quota] | None = None, weight: float = 1.0

@@ -96,7 +96,7 @@ class FairTree:
     def _ranked(
         self, nodes: list[Member], below: Mapping[Member, list[Member]], used: Mapping[Member, float]
     ) -> list[list[Member]]:
-        """Return nodes by descending fair share, in groups of equal share and kind."""
+        """Return groups of equal fair share, highest first; users and accounts separate."""
         owed: dict[Member, float] = {}
         for siblings in below.values():
             mine = [node for node in siblings if node in nodes]

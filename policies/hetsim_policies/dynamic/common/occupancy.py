@@ -173,7 +173,7 @@ class Occupancy:
             self._hold(run, number, dict(run.nodes)[number])
 
     def by_first_time(self, mode: Mode) -> list[tuple[float, int]]:
-        """Times from which nodes have room for a mode next to running tasks, in order.
+        """Return (time, node) pairs, ascending: the node has room for a mode from then on.
 
         A time may be in the past; inf means never, -inf unknown (as for nodes with fractions).
         """

@@ -20,7 +20,7 @@ Key = tuple[float, float, float, int, Task]  # (-tier, -score, arrival, row, tas
 class RankedQueue:
     """Tasks by tier, then score (both descending), then arrival.
 
-    columns_of: constants of a task; the first is its tier.  A score takes all columns, as floats or as arrays.
+    columns_of: function that returns constant numbers of a task, its tier first.  A score is a function of all columns.
     """
 
     def __init__(self, width: int, columns_of: Callable[[Task], Sequence[float]]):
@@ -43,7 +43,6 @@ class RankedQueue:
         self._new[task.index] = task, columns
 
     def remove(self, task: Task) -> bool:
-        """Remove a task; return False if it is not in the queue."""
         if (position := self._position.pop(task.index, None)) is None:
             return False
         self._new.pop(task.index, None)

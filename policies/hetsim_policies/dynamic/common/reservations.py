@@ -91,7 +91,7 @@ class FreeProfile:
         )
 
     def open_until(self, mode: Mode) -> float:
-        """Latest end of the mode's windows that are open now; -inf if no window is open."""
+        """Latest time until which some node has room for the mode from now on, or -inf."""
         if mode.span_any or mode.partition in self.pools:
             return math.inf
         if (ends := self._open.get(mode)) is None:

@@ -47,8 +47,6 @@ TURN = 0.5  # a job that has computed for less than this part of a round since i
 
 
 class RoundJob:
-    """The state of a job, with its modes by position."""
-
     __slots__ = (
         "task", "target", "due", "received", "mode", "way", "since", "attained", "share", "alone", "placement", "rows",
     )  # fmt: skip
@@ -224,7 +222,7 @@ class RoundScheduler(Scheduler):
         }  # fmt: skip
 
     def _capacity(self, cluster: Cluster) -> np.ndarray:
-        """Number of devices (for CPUs: cores) by type that are up and no replica occupies."""
+        """Number of devices that are up and without replicas, by type (of CPUs: cores)."""
         capacity = np.zeros(len(self._kinds))
         for node in cluster.nodes:
             if node.cpu.index in self._down:
@@ -352,7 +350,7 @@ class RoundScheduler(Scheduler):
 
 
 class RoundRoom:
-    """Devices of the next round, as if all jobs except the kept ones were stopped."""
+    """Free devices of the next round, if all jobs except those in `kept` are stopped."""
 
     def __init__(self, cluster: Cluster, down: Collection[int]):
         self.cluster = cluster

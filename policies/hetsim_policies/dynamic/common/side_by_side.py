@@ -67,7 +67,6 @@ class PairedJob(RoundJob):
 
 
 def paired(job: RoundJob) -> PairedJob:
-    """Return a job as a PairedJob."""
     assert isinstance(job, PairedJob)
     return job
 

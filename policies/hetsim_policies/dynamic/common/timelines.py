@@ -22,7 +22,10 @@ def amount_of(mode: Mode) -> int:
 
 
 def occupied(mode: Mode, amount: int) -> tuple[int, int, int]:
-    """Accelerators, cores (thousandths) and memory that part of a launch occupies."""
+    """Accelerators, cores (thousandths) and bytes that part of a launch occupies.
+
+    amount: size of the part, as in `amount_of`.
+    """
     if (part := mode.unit) is None:
         return amount, *host_part(mode, amount)
     if mode.node_count > 1:
@@ -132,7 +135,6 @@ class Timeline:
             self._amounts.clear()
 
     def occupy(self, start: float, end: float, mode: Mode, count: int) -> None:
-        """Occupy resources for an amount `count` of a launch from `start` to `end`."""
         if self.known_windows or self._amounts:
             self.known_windows.clear()
             self._amounts.clear()
@@ -169,7 +171,7 @@ class Timeline:
                 shares.append((WHOLE if fullest is None else fullest) - mode.share)
 
     def max_amount(self, mode: Mode, start: float, end: float) -> int:
-        """Number of gang members that fit here during the whole interval."""
+        """Number of units (see `amount_of`) that fit here during the whole interval."""
         amounts, times = self.amounts(mode), self.times
         position = max(0, bisect_right(times, start) - 1)
         count = amounts[position]
@@ -180,7 +182,7 @@ class Timeline:
         return count
 
     def amounts(self, mode: Mode) -> list[int]:
-        """Number of gang members that fit here, by span."""
+        """Number of units (see `amount_of`) that fit here, by span."""
         if (amounts := self._amounts.get(mode)) is None:
             allowed = self.fields.allows(mode)
             amounts = [self._amount(mode, span) if allowed else 0 for span in range(len(self.times))]
@@ -273,7 +275,7 @@ class Timeline:
         return math.inf if first < 0 else first, math.inf
 
     def open_until(self, mode: Mode, now: float) -> float:
-        """End of the mode's window that is open now; -inf if none is open."""
+        """End of the interval from now on in which the mode has room; -inf if it has none."""
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:
             return next((end for begin, end in self.windows(mode) if begin <= now < end), -math.inf)

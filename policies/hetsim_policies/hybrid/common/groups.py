@@ -120,7 +120,6 @@ class DeviceGroup:
         return positions
 
     def can_host(self, mode: Mode) -> bool:
-        """Return True if a mode could run in the empty group."""
         if mode.type not in self.lanes:
             return False
         if mode.span_any and mode.gpus and mode.unit is None:

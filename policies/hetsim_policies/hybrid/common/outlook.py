@@ -65,7 +65,6 @@ def mean_of(record: Record, objective: Objective, now: float) -> float:
         return _misses(record, rows, finish)
 
     def rate(mode: Mode) -> float:
-        """Watts above idle, or price per second, of a mode's devices."""
         power = mode.type.power
         each = power.busy - power.idle if objective == "energy" else record.input.cluster.price_of(mode.type.name)
         return mode.width * each

@@ -169,7 +169,6 @@ class Board:
         return lane.number not in self._down
 
     def devices_changed(self) -> None:
-        """Record that a device has failed or was repaired."""
         self._down = {lane.number: lane for lane in self.lanes.values() if not self._is_up(lane.device)}
         self.due.update((lane.number, lane) for lane in self.lanes.values())
         self._idle = self._made = self._released = None
@@ -197,7 +196,6 @@ class Board:
             movable.changed[lane.number] = lane
 
     def put(self, job: PlannedJob) -> None:
-        """Add a step at the end of the queues of its cores or GPUs."""
         self.changes += 1
         self._joint |= not job.alone
         self.pending[job.row] = job
@@ -215,7 +213,6 @@ class Board:
             self.loaded.pop(lane.number, None)
 
     def put_first(self, job: PlannedJob) -> None:
-        """Add a step at the front of the queues of its cores or GPUs."""
         self.put(job)
         self.pending = {job.row: job, **self.pending}
         for lane in job.lanes:

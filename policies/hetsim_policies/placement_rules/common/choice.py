@@ -191,13 +191,11 @@ class PlacedTasks:
         self._seen = -1
 
     def add(self, task: Task, placement: Placement) -> None:
-        """Count a task that is about to start."""
         if self._key(placement.mode) is not None:
             for node in dict.fromkeys(device.node for device in placement.devices):
                 self._tasks.setdefault(node, []).append(task)
 
     def refresh(self, view: View) -> None:
-        """Update the counts of changed nodes."""
         view.nodes.refresh()
         single = view.nodes.accelerators
         changed = np.flatnonzero(single.stamp > self._seen).tolist()
@@ -237,7 +235,6 @@ class Totals:
         return np.stack([columns.cores[nodes], memory, gpus])
 
     def all(self, nodes: np.ndarray) -> np.ndarray:
-        """Return the total cores, memory and GPUs of nodes, one row each."""
         return np.stack([self.cores[nodes], self.memory[nodes], self.gpus[nodes]])
 
 

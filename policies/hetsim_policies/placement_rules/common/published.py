@@ -261,7 +261,6 @@ def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]
 
 
 def whole_score(score: np.ndarray) -> np.ndarray:
-    """Truncate a score to an integer."""
     return np.floor(score + ROUNDING).astype(np.int64)
 
 

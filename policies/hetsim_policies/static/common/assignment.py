@@ -4,7 +4,7 @@ A *site* is a set of equal lanes (cores or GPUs) to which a task is assigned: al
 node, one accelerator, or one lane.  Let x[j, s] be the fraction of task j on site s, t[j, s] its time there, and c[s]
 the number of lanes of site s:
 
-    minimize T     with  Σ_s x[j, s] = 1             every task is somewhere
+    minimize T  with  Σ_s x[j, s] = 1  every task is assigned
                          Σ_j t[j, s] x[j, s] ≤ c[s] T   no site works longer than T
                          start[j] ≥ arrival[j],  start[i] + Σ_s t[i, s] x[i, s] ≤ start[j]  for i before j,
                          start[j] + Σ_s t[j, s] x[j, s] ≤ T      (with a graph, arrivals or sites of several lanes)
@@ -67,7 +67,6 @@ def by_place(instance: Instance) -> list[LaneSite]:
 
 
 def times_at(instance: Instance, sites: Sequence[LaneSite]) -> np.ndarray:
-    """Return the seconds of each task at each site."""
     return instance.time[:, [site.kind for site in sites]].reshape(instance.size, len(sites))
 
 

@@ -111,12 +111,11 @@ class Instance:
 
     @property
     def counts(self) -> list[int]:
-        """Number of cores or GPUs of each type."""
         return [len(lanes) for lanes in self.lanes]
 
 
 def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """Return a problem's sequential tasks; raise ScenarioError that names each misfit.
+    """Return a problem's sequential tasks; raise ScenarioError for all other tasks.
 
     everywhere: a mode must fit on every node with its device type, so that all cores or GPUs of a type are equal.
     """
@@ -343,7 +342,6 @@ class Schedule:
         return cls(np.full(size, np.nan), np.full(size, np.nan), nowhere, lane=nowhere.copy(), order=[])
 
     def put(self, task: int, start: float, time: float, kind: int, lane: int) -> float:
-        """Place a task; return its finish."""
         self.start[task], self.kind[task], self.lane[task] = start, kind, lane
         self.finish[task] = start + time
         self.order.append(task)
@@ -351,7 +349,6 @@ class Schedule:
 
     @property
     def makespan(self) -> float:
-        """Last finish; 0 without tasks."""
         return float(self.finish.max(initial=0.0))
 
 
@@ -405,5 +402,5 @@ def cores_bind(instance: Instance) -> bool:
 
 
 def alone(instance: Instance) -> bool:
-    """Return True if an accelerator computes one task at a time, at full rate."""
+    """Return True if each accelerator computes one task at a time, at full rate."""
     return all(kind.streams == 1 or kind.sharing.kind == "exclusive" for kind in instance.types)

@@ -72,12 +72,10 @@ class WideTasks:
 
     @property
     def counts(self) -> list[int]:
-        """Number of cores or GPUs of each type."""
         return [sum(len(pool.lanes) for pool in self.pools if pool.kind == kind) for kind in range(len(self.types))]
 
     @property
     def area(self) -> np.ndarray:
-        """Area of each option: its width × its seconds."""
         return self.width * self.seconds
 
     @cached_property
@@ -103,7 +101,6 @@ class WideTasks:
         return areas
 
     def fastest(self) -> np.ndarray:
-        """Minimum seconds of each task."""
         seconds = np.full(self.size, np.inf)
         np.minimum.at(seconds, self.task, self.seconds)
         return seconds
@@ -290,7 +287,6 @@ class PoolLanes:
 
     @property
     def makespan(self) -> float:
-        """Last finish, counted from 0."""
         return max((one.finish for one in self.placed), default=0.0)
 
 

@@ -137,7 +137,6 @@ class Landscape(ABC):
         return self.ends(lanes, keys).max(axis=1, initial=0.0)
 
     def times(self, tasks: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        """Seconds of tasks on given cores or GPUs."""
         return self.instance.time[tasks, self.lane_kind[lanes]]
 
     def can_run(self, tasks: np.ndarray, lanes: np.ndarray) -> np.ndarray:
@@ -303,11 +302,9 @@ class WideRanked(Ranked):
         self.first_lane = np.zeros(1, dtype=np.int64)  # the seed's lanes are options too
 
     def ends(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Return when each pool has done its last task."""
         return np.array([[free[-1][0] for free in one.free] for one in self.candidates(lanes, keys)])
 
     def candidates(self, lanes: np.ndarray, keys: np.ndarray) -> Iterator[parallel.PoolLanes]:
-        """Yield the candidates, placed on cores and GPUs."""
         before, arrival = self.before.tolist(), self.arrival.tolist()
         for options, order in zip(lanes[:, self.order].tolist(), self._placing(keys[:, self.order]), strict=True):
             made, finish = parallel.PoolLanes(self.wide), [-np.inf] * (len(options) + 1)
