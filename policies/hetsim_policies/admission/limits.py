@@ -227,7 +227,7 @@ class UtilizationThreshold(Admission):
 
 
 class Codel(Admission):
-    """CoDel, controlled delay: refuse at rising frequency while the queue stays old.
+    """CoDel, controlled delay: refuse ever more often while the queue remains old.
 
     The queue is old while its head (the task that waits longest) has waited for longer than a target.
 

@@ -37,8 +37,8 @@ class TrunkReservation(AtStations):
     Optimal Control and Trunk Reservation in Loss Networks, Probability in the Engineering and Informational Sciences 4
     (1990).  Proven: the best policy for classes with rewards and equal mean times at one group of servers without
     waiting (Miller); the number in service is then a birth-and-death chain.
-    Weakness: for tasks of different widths or times other rules are better (`mdp_threshold`), and if tasks may use
-    other device types than the best (a fallback) there are more servers than are counted.  Cost: O(1).
+    Weakness: `mdp_threshold` is better for tasks of different widths or times.  If tasks may also use other device
+    types than the best one, there are more servers than are counted.  Cost: O(1).
 
     reserve: by class, the number of servers that it must leave free for others; 0 for classes not named.
     servers: total number of servers; default: the servers of the device type of a task's best mode.
@@ -140,7 +140,7 @@ class Naor(AtStations):
     reward: value of an answer.  cost: cost of each second in the system, in the same unit.
     objective: which threshold (individual, social or revenue).
     memory: arrivals over which rates are estimated.
-    arrival_rate, service_time: fixed values instead of estimates.
+    arrival_rate, service_time: constant values to use instead of estimates.
     """
 
     queueing = "optimal pricing"

@@ -45,7 +45,7 @@ def arrivals_during(rate: float, times: np.ndarray, most: int) -> np.ndarray:
 class BulkQueue:
     """A server that takes Poisson arrivals in batches; the analytic policies' model.
 
-    The time of a batch is fixed by its size.  A state is the number of requests in the system; the last state,
+    The time of a batch depends only on its size.  A state is the number of requests in the system; the last state,
     `states`, represents all larger numbers.  Time passes during services (`time[s]` for a batch of s) and while waiting
     for the next arrival.
     """
@@ -217,13 +217,14 @@ class Smdp(Modeled):
     """SMDP: a table from queue length to batch size, for weighted response and power.
 
     Decides when and how many: with s requests waiting on an idle device, wait for the next arrival or launch a batch of
-    1 to s.  The model is a semi-Markov decision process with Poisson arrivals and fixed batch times; its cost is the
-    mean response plus `power_weight` times the mean power of batches ((busy − idle) watts while computing).  The last
-    state represents all queue lengths from `states` on; an arrival in this state adds the cost of its wait for the full
-    batches before it.  It is solved by sweeps of value iteration; after each sweep the values of the greedy table are
-    evaluated exactly, so that a few sweeps reach the optimum (Puterman, Markov Decision Processes, 1994, section 11.4).
-    Reference: Xu, Sun, Zhou and Niu, SMDP-Based Dynamic Batching for Efficient Inference on GPU-Based Platforms (ICC
-    2023), which uses relative value iteration and the same kind of overflow cost.
+    1 to s.  The model is a semi-Markov decision process with Poisson arrivals, in which the time of a batch depends
+    only on its size; its cost is the mean response plus `power_weight` times the mean power of batches ((busy − idle)
+    watts while computing).  The last state represents all queue lengths from `states` on; an arrival in this state adds
+    the cost of its wait for the full batches before it.  It is solved by sweeps of value iteration; after each sweep
+    the values of the greedy table are evaluated exactly, so that a few sweeps reach the optimum (Puterman, Markov
+    Decision Processes, 1994, section 11.4).  Reference: Xu, Sun, Zhou and Niu, SMDP-Based Dynamic Batching for
+    Efficient Inference on GPU-Based Platforms (ICC 2023), which uses relative value iteration and the same kind of
+    overflow cost.
     Proven: optimal for the model.  Weakness: the model has no deadlines and assumes Poisson arrivals; the rate is that
     of the last `window` seconds, rounded to a power of 1.1.  Batches do not overlap.
     Cost: O(1) per batch; for each new rate some sweeps of O(states² · sizes) and linear systems (0.03 s at 256 states).

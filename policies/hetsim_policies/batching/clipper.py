@@ -93,9 +93,9 @@ class ClipperQuantile(Clipper):
     the last one with a size in [2^i, 2^(i+1)) for each i.  Batches do not overlap.
     Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez and Stoica, Clipper: A Low-Latency Online Prediction Serving
     System (NSDI 2017), section 4.3; Koenker and Bassett, Regression Quantiles (1978).
-    Weakness: the SLO bounds the time of a batch, but not the wait of a request.  At a constant load sizes are nearly
-    equal and the slope depends on old batches of other sizes; so the limit is at most twice the largest size seen.  A
-    99th percentile is uncertain, since only one of 100 batches exceeds it.
+    Weakness: the SLO bounds the time of a batch, but not the wait of a request.  At a constant load, the sizes of
+    recent batches are nearly equal, so the slope depends on older batches and may be wrong; therefore the limit is at
+    most twice the largest size used so far.  A 99th percentile is uncertain, since only one of 100 batches exceeds it.
     Cost: O(window · 50) per refit, a few microseconds per batch.
 
     quantile: quantile of batch times, such as 0.99.  window: number of batches of a fit.

@@ -56,7 +56,7 @@ class Nexus(Batching):
         return Take(count if window > 1 else max(1, largest(count, lambda size: makes_it(0, size))))
 
     def _target(self, queue: RequestQueue, placement: Placement) -> int:
-        """Return the largest batch (at least 1) of which two fit into the SLO in sequence."""
+        """Return the largest batch size b (at least 1) such that 2 τ(b) is within the SLO."""
         if (target := self.targets.get(placement)) is None:
             target, slo = limit(placement, self.max_batch), queue.service.slo
             if slo < math.inf:
@@ -72,8 +72,8 @@ class Clockwork(Batching):
     requests that would be late in that batch are rejected; requests that would be late even if started alone and
     immediately, on any of the service's devices, expire.  Decides when: transfers of the next batch overlap the
     computing batch, but a batch is closed as late as possible, so that it can grow: its upload time plus `ahead`
-    seconds before the device is free.  Of several services, the next is the one whose batch must start first (deadline
-    minus batch time).
+    seconds before the device is free.  If several services have a batch, the batch with the earliest latest start
+    (deadline minus batch time) is next.
     Reference: Gujarati, Karimi, Alzayat, Hao, Kaufmann, Vigfusson and Mace, Serving DNNs like Clockwork: Performance
     Predictability from the Bottom Up (OSDI 2020); the choice among sizes is that of the published scheduler, which uses
     batches of 1, 2, 4, 8 and 16 requests.  A model that the device lacks is loaded with the batch that needs it, as
@@ -156,7 +156,7 @@ class Clockwork(Batching):
     def _hopeless(self, queue: RequestQueue, here: float, placement: Placement, view: View) -> int:
         """Count the oldest requests that would be late even if started alone, now.
 
-        here: end of a batch of one request at `placement`; the service's other places are tried as well.
+        here: end of a batch of one request at `placement`; all other placements of the service are tried, too.
         """
         soonest = here
         for place in self.places:

@@ -1,8 +1,8 @@
 """Backfilling: reservations for the head, for all waiting tasks, or for gangs.
 
-Reservations of many tasks are made in order of arrival and kept while tasks end when expected: a new task then gets a
-reservation that delays no earlier reservation.  When a task ends at another time, or overruns, all reservations are
-made again, in the same order.
+Reservations of many tasks are made in the order of arrival.  As long as tasks end when expected, they do not change,
+and a new task gets a reservation that delays none of them.  When a task ends at another time, or overruns, all
+reservations are made again, in the same order.
 """
 
 import math
@@ -47,8 +47,9 @@ class EasyBackfill(Backfilling):
     head never starts after the shadow that was computed when it became head.  Only the head has a guarantee.  With
     wrong estimates: a task that ends early moves the shadow forward, since it is computed again after every release; a
     task that overruns counts as ending immediately, and keeps its resources.
-    Weakness: a wide task far down the queue can be passed by any number of tasks; overestimates hide gaps.  Cost: O(log
-    n) per task, a check of the first `depth` waiting tasks, and one shadow per round in which one of them fits.
+    Weakness: a wide task far down the queue can be passed by any number of tasks; if estimates are too long, gaps seem
+    too short and are not filled.  Cost: O(log n) per task, a check of the first `depth` waiting tasks, and one shadow
+    per round in which one of them fits.
 
     depth: number of tasks behind the head, in each partition, that are considered; None: all.  0 is fcfs.
     """

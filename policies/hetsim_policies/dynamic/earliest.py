@@ -194,9 +194,9 @@ class Eft(EarliestLine):
 class Dmda(EarliestLine):
     """Deque model data aware (`dmda` of StarPU): each task to the earliest worker.
 
-    Decides where, as `eft`, but with transfer times: those of `bytes_in`, `bytes_out`, and of missing items that the
-    task reads, from their locations when the task becomes ready.  A worker is an accelerator, or the cores of a node;
-    its tasks start in order of assignment.
+    Decides where, as `eft`, but with transfer times.  These are the times of `bytes_in` and `bytes_out`, and of items
+    that the task reads and the worker lacks, from where they are when the task becomes ready.  A worker is an
+    accelerator, or the cores of a node; its tasks start in order of assignment.
     Reference: Augonnet, Thibault, Namyst, Wacrenier, StarPU: A Unified Platform for Task Scheduling on Heterogeneous
     Multicore Architectures (2011); Augonnet, Clet-Ortega, Thibault, Namyst, Data-Aware Task Scheduling on
     Multi-Accelerator Based Platforms (2010).  In StarPU each GPU occupies a core that drives it; to model this, set

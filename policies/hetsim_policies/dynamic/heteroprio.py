@@ -15,7 +15,7 @@ the minimum (Beaumont, Eyraud-Dubois, Simon, Analysis of a List Scheduling Algor
 Resources, 2020).  Without spoliation there is no bound: the last idle core may take a task that a GPU would finish far
 sooner.  Weakness: transfers are not counted when a task is chosen; the work and energy of restarted tasks are lost.
 Cost: O(distinct demands + log n) per decision.  Spoliation considers only tasks that run on their slower side and, if
-tasks only compute, only tasks for which a restart pays.
+tasks have no transfers, only tasks that would end earlier after a restart.
 """
 
 import math

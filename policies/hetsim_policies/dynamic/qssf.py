@@ -24,7 +24,7 @@ class Qssf(ListScheduler):
     """Quasi-shortest service first, by predicted GPU time from history.
 
     decay: weight of earlier jobs in a user's mean; the latest job has weight 1 - decay.
-    trust: number of a user's jobs at which the mean of all jobs and the user's own mean have equal weight.
+    trust: with this number of jobs, a user's own mean has the same weight as the mean of all jobs.
     default: predicted duration while nothing has ended.
     quantile: predict this quantile of the last `window` durations; None: predict the mean.
     """

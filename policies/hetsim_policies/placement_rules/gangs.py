@@ -111,7 +111,7 @@ class Topology:
         return None
 
     def _options(self, task: Task, mode: Mode, view: View) -> Iterator[Found]:
-        """Yield the best placement of a mode, if any, with its sort key.
+        """Yield the best placement of a mode, if there is one, with its sort key.
 
         The key is (-rate, free GPUs in the part of the topology that is used).
         """

@@ -7,8 +7,9 @@ trusted in part: among tasks with short estimates, more were underestimated than
 to the mean of Galton (1886); with normal logarithms it is Bayes' rule.  Future times are drawn from the residuals,
 which are ratios of actual to expected time.  The slope is fitted by least squares within classes; with fewer than
 `ENOUGH_FOR_SLOPE` tasks it is the slope for errors that are independent of the estimates: -(variance of the ratios) /
-(variance of the estimates).  The factor of a class is shrunk towards the factor of all classes, which has the weight of
-`LEANING` tasks.  Fallback: with fewer than `ENOUGH` tasks errors are drawn from `DOUBTS`, a fixed list of ratios.
+(variance of the estimates).  The factor of a class is a weighted mean of its own factor and that of all classes, which
+has the weight of `LEANING` tasks.  Fallback: with fewer than `ENOUGH` tasks errors are drawn from `DOUBTS`, a fixed
+list of ratios.
 Cost: O(1) per observation; O(window) per fit, and O(rows of the table) per use.
 """
 
@@ -49,7 +50,7 @@ class Believed:
     def parts(self, tasks: Tasks) -> np.ndarray:
         """Return expected (median) time / estimate of each task.
 
-        The estimate of a task is compared with those of all tasks of the class that have arrived.
+        A task's estimate is compared with the estimates of all tasks of its class that have arrived.
         """
         estimate = np.log(np.maximum(tasks.computing(tasks.estimate).min(axis=1), SHORTEST))
         usable = np.isfinite(estimate) & np.isfinite(tasks.arrival)

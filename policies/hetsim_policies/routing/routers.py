@@ -85,7 +85,7 @@ class Scored(Routing):
     """Scored: the replica with the largest weighted sum of scores from 0 to 1.
 
     Decides which replica serves a request by scores of each replica: `prefix`, the share of the prompt that is in the
-    replica's prefix cache; `queue`, from 1 for the fewest waiting requests to 0 for the most; `running`, likewise for
+    replica's prefix cache; `queue`, from 1 for the fewest waiting requests to 0 for the most; `running`, the same for
     unfinished requests / speed; `kv`, the free share of KV blocks.
     Reference: the scheduler of llm-d (Kubernetes Gateway API Inference Extension), with its default weights.
     Weakness: with delayed signals (`refresh`, `delay`) all requests between two updates go to the same replica.

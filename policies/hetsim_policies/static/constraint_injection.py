@@ -461,9 +461,9 @@ class SharingTree:
     def _uploads(self, groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
         """Constrain accelerators and switches to finish transfers within the makespan.
 
-        This is linear only because groups are fixed: the inputs of a group are counted once, at its first task.  An
-        accelerator with one stream computes and transfers in turn, so the sum of both times must be at most the
-        makespan.
+        The constraints are linear because the groups are given: the inputs of a group are counted once, at its first
+        task.  An accelerator with one stream computes and transfers in turn, so the sum of both times must be at most
+        the makespan.
         """
         constraints: list[Constraint] = []
         behind: dict[tuple[int, int], list[tuple[int, int, float]]] = {}

@@ -210,8 +210,9 @@ class MinMin(_InRounds):
     Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
     algorithm D: the makespan is at most m times the minimum on m unrelated lanes (cores or GPUs).  It is often good in
     practice (Braun et al., A Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks, 2001).
-    Weakness: long tasks are placed last and run at the end, while other lanes are empty.  Transfers are not counted.
-    Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is considered.
+    Weakness: long tasks are placed last; at the end they run on few lanes, while the other lanes are idle.  Transfers
+    are not counted.  Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is
+    considered.
     """
 
     name = "min_min"

@@ -86,7 +86,7 @@ def roundings(instance: Instance) -> tuple[list[Schedule], float]:
 
 
 def rounded(share: np.ndarray, matched: bool) -> np.ndarray:
-    """Return each task's site: of its largest share, or (`matched`) by a matching."""
+    """Return each task's site: that of its largest share or (`matched`) a matched one."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
@@ -345,9 +345,9 @@ class ColumnPricing(PlannedScheduler):
     `lst` gives a price w_s of each lane s (core or GPU), with sum 1, and a lower bound; the plan of `lst` is the first
     schedule, of length U.  With p_js the time of task j on lane s, the pair (j, s) has the reduced cost w_s p_js -
     min_r w_r p_jr.  No schedule shorter than U has a pair of reduced cost above U - Σ_j min_r w_r p_jr.  The integer
-    program has those of the other pairs whose reduced cost is at most `SHARE` × U / lanes, and at least the `FEW`
-    cheapest pairs.  It is solved to `gap`, and a descent follows.  With more than `LANES` lanes, `restarts` programs
-    are solved in turn, each over the longest lanes and some random lanes.
+    program has the remaining pairs with a reduced cost of at most `SHARE` × U / lanes, and at least the `FEW` cheapest
+    pairs.  It is solved to `gap`, and a descent follows.  With more than `LANES` lanes, `restarts` programs are solved
+    in turn, each over the longest lanes and some random lanes.
     Reference: Gogos, Valouxis, Alefragis, Goulas, Voros, Housos, Scheduling Independent Tasks on Heterogeneous
     Processors Using Heuristics and Column Pricing (FGCS 60, 2016); limits on pairs and lanes, descent and restarts are
     additions of hetsim.

@@ -141,8 +141,8 @@ class SimulatedAnnealing(BudgetedSearch):
 
     One schedule is changed move by move; moves that make it longer are accepted ever more rarely.  Decides the core or
     GPU of each task; for task graphs, or if tasks read items, also the order (each task has a key, by which tasks are
-    list-scheduled).  A move assigns another lane to a task, exchanges two tasks or, with keys, draws a new key; every
-    other move concerns a task of the lane that ends last.  `moves` moves are evaluated together from the same schedule.
+    list-scheduled).  A move assigns another lane to a task, exchanges two tasks or, with keys, draws a new key; half of
+    the moves change a task of the lane that ends last.  `moves` moves are evaluated together from the same schedule.
     Each is accepted with probability min(1, exp(-Δ/T)) for an increase Δ of the objective (Metropolis' rule); the first
     accepted move is made, and later ones are discarded.  The temperature T falls geometrically while the budget is
     spent.  The objective is the makespan plus the root mean square of the end times of the lanes, since most moves

@@ -32,8 +32,8 @@ Outcome = Literal["admitted", "preempting", "deferred", "skipped", "no candidate
 class Rules(BaseModel):
     """Rules by which a queue gets quota, with Kueue's names.
 
-    strategy: under strict_fifo the head blocks the workloads behind it.  within_cluster_queue, reclaim_within_cohort:
-        the workloads that the queue may preempt among its own, and among borrowing workloads of other queues.
+    strategy: under strict_fifo the head blocks the workloads behind it.  within_cluster_queue: which of its own
+        workloads the queue may preempt.  reclaim_within_cohort: which workloads of other queues that borrow.
     borrow_within_cohort: if lower_priority, a workload may be admitted with borrowed quota by preempting workloads of
     other queues that have a lower priority, of at most max_priority_threshold.  when_can_borrow, when_can_preempt: use
     a flavor that needs borrowing (preemption), or try the next flavor first.  preference: if every flavor needs
@@ -183,7 +183,8 @@ def satisfies(policy: Policy, preemptor: Workload, candidate: Workload) -> bool:
 def preference(queue: Queue, one: Workload) -> tuple[bool, bool, float, float, str]:
     """Sort key of running workloads; the workload with the lowest is preempted first.
 
-    The order is: evicted workloads, workloads of other queues than `queue`, lower priority, later admission.
+    The order is: evicted workloads, workloads of other queues, lower priority, later admission.  queue: the
+    preemptor's.
     """
     return not one.evicted, one.queue is queue, one.priority, -one.since, one.order
 

@@ -1,7 +1,7 @@
 """Quotas in a tree of cohorts: lent, borrowed and free amounts; dominant shares.
 
 A queue has quotas by flavor and resource.  It lends unused quota to its cohort, up to its lending limit, and borrows
-from the cohort, up to its borrowing limit; cohorts lend to and borrow from the cohorts above them likewise.
+from the cohort, up to its borrowing limit; in the same way, a cohort lends to the cohort above it, and borrows from it.
 Reference: Kueue (kubernetes-sigs/kueue), `pkg/cache/scheduler`; Ghodsi et al., Dominant Resource Fairness (2011).
 Cost: O(depth) for available amounts, and for a change of usage.
 """
@@ -37,7 +37,7 @@ class Cohort:
             parent.children.append(self)
 
     def settle(self) -> None:
-        """Compute the amounts of this node and its subtree, and the parts never lent."""
+        """Compute the quotas of this subtree, and how much of each is never lent."""
         self.subtree = {key: quota.nominal for key, quota in self.quotas.items()}
         self._potential: dict[Key, int] = {}
         self._lendable: dict[str, int] = {}

@@ -1,11 +1,11 @@
 """Rounds that realize time fractions: the base of policies that compute fractions.
 
 Decides when, in which mode and where.  A subclass computes the fraction of time that each job should run in each of its
-modes.  At the beginning of each round the pairs of job and mode that lag most get the devices, and other running jobs
-are stopped with their work kept.  With rule `ratio` the most urgent pair has the largest time due / time received, as
-in Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI 2020);
-both times are summed over the job's life, so that no history is lost when fractions change.  With rule `deficit` it has
-the largest difference of the two times.
+modes.  At the beginning of each round the pairs of job and mode that are most behind their fractions get the devices;
+other running jobs are stopped, without loss of work.  With rule `ratio` the most urgent pair has the largest time due /
+time received, as in Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads
+(Gavel, OSDI 2020); both times are summed over the job's life, so that no history is lost when fractions change.  With
+rule `deficit` it has the largest difference of the two times.
 Bounds: for jobs of equal width on one type, with `deficit`, each of n jobs is at most 1 + ln n rounds behind its
 fractions at any time (Adler, Berenbrink, Friedetzky, Goldberg, Goldberg, Paterson, A Proportionate Fair Scheduling Rule
 with Good Worst-case Performance, SPAA 2003, show ln n up to a constant).  No such bound is known for gangs, for several

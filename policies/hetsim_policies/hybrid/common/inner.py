@@ -14,8 +14,9 @@ ALONE = ("Defragment", "Gandiva", "PowerDown", "SharingByTable")  # list schedul
 def check_nested(inner: Scheduler, outer: str, key: str, lines: bool) -> None:
     """Raise ScenarioError for a scheduler that cannot run inside another one.
 
-    The inner scheduler must be a list scheduler that only uses what fits now or, if `lines` is True, a scheduler that
-    chooses a device queue for each task.  outer, key: its name and key, for the message.
+    The inner scheduler must be a list scheduler, but not one that backfills or needs the whole cluster; or, if `lines`
+    is True, one that chooses a device queue for each task.  outer, key: the outer scheduler and its key, for the
+    message.
     """
     listing = isinstance(inner, ListScheduler) and not isinstance(inner, Backfilling)
     if (listing and type(inner).__name__ not in ALONE) or (lines and isinstance(inner, AssigningScheduler)):

@@ -330,7 +330,7 @@ class AssignmentProgram:
     ) -> Integral:  # fmt: skip
         """Solve the integer program (to 1e-6); at a limit, return the best solution found.
 
-        fixed: mask of pairs (j, s) to exclude; at least one optimum must use none of them.
+        fixed: mask of pairs (j, s) that are set to 0 in advance; there must be an optimum that uses none of them.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 

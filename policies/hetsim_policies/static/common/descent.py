@@ -1,7 +1,7 @@
 """Local search for any assignment planner: shorten the lane that ends last.
 
-The longest lane is the core or GPU that ends last.  As long as some change makes this lane shorter and no other lane as
-long as it was, the best of these changes is made:
+The longest lane is the core or GPU that ends last.  In each step, one change is made that shortens this lane without
+making another lane as long as this one was.  Of these changes it is the best:
     move    a task of the longest lane is moved to another lane
     swap    a task of the longest lane is exchanged with a task of another lane
     chain   a task of the longest lane is moved to another lane, and a task there to a third lane
@@ -173,7 +173,7 @@ def improved(
 ) -> np.ndarray:  # fmt: skip
     """Return each task's core or GPU after descents that never lengthen the makespan.
 
-    enough: a makespan that need not be improved, such as a lower bound.
+    enough: makespan at which the descents end, such as a lower bound.
     others: alternative assignments of tasks to lanes; a descent of half the effort starts from each of them, too, and
     the best result is improved further.
     """

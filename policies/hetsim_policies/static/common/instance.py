@@ -358,7 +358,7 @@ def undisturbed(instance: Instance) -> bool:
 
 
 def shared_links(instance: Instance) -> bool:
-    """Return True if private data moves over a link that others can use."""
+    """Return True if private data moves over a link that other tasks can use."""
     moved = (instance.up + instance.down).any(axis=0)
     for kind, there in zip(instance.types, moved, strict=True):
         if not there or kind.kind == "cpu":
@@ -396,7 +396,7 @@ def memory_binds(instance: Instance) -> bool:
 
 
 def cores_bind(instance: Instance) -> bool:
-    """Return True if host cores of accelerator tasks may be needed by others."""
+    """Return True if a task may have to wait for host cores of accelerator tasks."""
     tasks = instance.problem.tasks
     return any(mode.cpus for mode in tasks.modes if mode.gpus and mode.type in instance.types)
 

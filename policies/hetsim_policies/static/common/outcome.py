@@ -75,7 +75,7 @@ def plan_of(
         (cores or GPUs) that run one task at a time; None: no ratio.
     descent: first shorten the longest lanes (`descent`), if the tasks are independent.
     others: further schedules from which the descent starts, since a worse schedule may lead to a better local optimum.
-    draft: the planner continues with the plan, and calls `finished` itself at its end.
+    draft: the result is not final: the planner changes it, and calls `finished` itself.
     Makespan and bound are counted from the first arrival; in mid-run both are counted from `now`.
     """
     if descent and (better := descended(instance, schedule, bound, others)) is not schedule:

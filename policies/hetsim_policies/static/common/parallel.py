@@ -385,8 +385,8 @@ def listed(problem: PlanProblem, planner: str, rule: Rule) -> Plan:
 def shortest(instance: WideTasks, rule: Rule) -> PoolLanes:
     """Run a rule with several sets of allowed options; return the shortest schedule.
 
-    For each value of FLOORS, the allowed options of a task on a type are those whose efficiency (minimum area / area)
-    is at least this.
+    There is one set per value of FLOORS: the options with at least this efficiency, which is the task's minimum area on
+    the type / the option's area.
     """
     areas = instance.min_areas()[instance.task, instance.kind]
     with np.errstate(invalid="ignore", divide="ignore"):

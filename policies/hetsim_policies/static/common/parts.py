@@ -1,9 +1,9 @@
 """Divide groups of tasks among accelerators, balancing work and transfers.
 
 Each part is one accelerator.  The load of a part is the sum of four terms: the work of its groups, each of their inputs
-(counted once), their private data, and what they read from groups of other parts.  The uploads of all parts behind one
-switch are a further load.  The search moves one group at a time while this lowers a high-order norm of the loads, which
-approximates their maximum.
+(counted once), their private data, and what they read from groups of other parts.  For each switch there is one more
+load: the uploads of all parts behind it.  The search moves one group at a time while this lowers a high-order norm of
+the loads, which approximates their maximum.
 Reference: the moves are those of Fiduccia and Mattheyses, A Linear-Time Heuristic for Improving Network Partitions
 (1982), with loads instead of cut edges and without its tentative moves that worsen the result.
 Cost: about ten passes; a pass tries each group on each other part, in O(inputs and neighbors of the group) per trial.
