@@ -307,10 +307,9 @@ class VirtualTokens:
         self.output_weight = output_weight
         self.accounts: dict[str, TokenAccount] = defaultdict(TokenAccount)  # by client
         self.begun: dict[Any, int] = {}  # requests that decode, and the step at which they began to
+        # Lower bounds of the counters of waiting clients; as counters grow, a bound is corrected when it reaches the top.
+        # Only a client's entry in `bounds` is valid, even while none of its requests waits.
         self.heap: list[Bound] = []
-        """Lower bounds of the counters of waiting clients.  Counters grow with every step, so a bound is corrected when
-        it reaches the top.  One bound per client is valid, that in `bounds`, even while none of its requests waits.
-        """
         self.bounds: dict[str, Bound] = {}
 
     def counter(self, client: str, steps: int) -> float:

@@ -81,8 +81,8 @@ class SizeOrTimeout(Batching):
     Cost: O(1) per batch; with max_enqueued_batches also O(1) per request.
 
     max_batch_size: requests of a full batch; default: the largest of allowed_batch_sizes, else the service's limit.
-    batch_timeout: seconds that the first request of a batch waits for others while the device has room; 0: it does not
-        wait.
+    batch_timeout: seconds that the first request of a batch waits for further ones while a stream of the device is
+        free; 0: it does not wait.
     allowed_batch_sizes: increasing list that ends with max_batch_size, if given; a batch takes the time of the next
         larger size in the list.
     max_enqueued_batches: when this many full batches wait, arrivals are rejected.  Rejections are recorded when the

@@ -79,7 +79,7 @@ class AtIntervals(Scheduler):
         self._others: dict[int, Task] = {}
 
     def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
-        """Return the GPUs of each job, by row, until the next instant; others have none.
+        """Return each job's GPUs, by row, for the coming interval; other jobs have none.
 
         `room`: GPUs by node that the jobs may use, including their present ones.
         """

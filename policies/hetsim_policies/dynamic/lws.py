@@ -123,7 +123,7 @@ class Lws(Scheduler):
         return workers
 
     def _home(self, task: Task) -> Worker:
-        """Return the worker that released the task, or the next worker that can run it."""
+        """Return the worker of the task's last predecessor, or the next that can run it."""
         index, worker = self._last
         if worker is None or self._before is None or index not in self._before[task.index]:
             self._turn = (self._turn + 1) % len(self.workers)

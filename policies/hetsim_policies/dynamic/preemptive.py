@@ -469,7 +469,11 @@ class Tiresias(Las):
 
 
 def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
-    """Gittins index of a level: maximum over later edges of P(end) / expected service."""
+    """Gittins index of the tasks between two thresholds (`edges`), number `level`.
+
+    It is the maximum over later edges of P(task ends before the edge) / expected service until then.  sizes: service of
+    tasks, a sample.
+    """
     attained = edges[level]
     remaining = sizes[sizes > attained] - attained
     if not len(remaining):

@@ -153,7 +153,7 @@ class SharingByTable(PairingScheduler):
 def finish_times(one: float, one_slower: float, other: float, other_slower: float) -> tuple[float, float]:
     """End times of two tasks that start together and share until the first has ended.
 
-    one, other: seconds of each task alone.  one_slower, other_slower: its slowdown while both run.
+    one, other: seconds of each task alone.  one_slower, other_slower: their slowdowns while both run.
     """
     first, second = one * one_slower, other * other_slower
     if first <= second:

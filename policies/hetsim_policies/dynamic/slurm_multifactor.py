@@ -367,7 +367,7 @@ class SlurmMultifactor(Scheduler):
             yield Annotate(task, cause)
 
     def _preempt(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:
-        """Preempt jobs of lower qualities of service, latest start first, if sufficient."""
+        """Preempt jobs of lower quality of service, latest first, if that makes room."""
         lower = self.tiers.tier(task).preempts
         if not lower or view.over_limit(task):
             return None

@@ -1,4 +1,4 @@
-"""Devices in turn: quanta, leases, or all tasks simultaneously."""
+"""Tasks in turn on devices, by quanta or leases; or all tasks simultaneously."""
 
 import math
 from collections.abc import Iterator
