@@ -56,7 +56,7 @@ class Nexus(Batching):
         return Take(count if window > 1 else max(1, largest(count, lambda size: makes_it(0, size))))
 
     def _target(self, queue: RequestQueue, placement: Placement) -> int:
-        """Return the largest batch size b (at least 1) such that 2 τ(b) is within the SLO."""
+        """Return the largest batch (at least 1) that takes at most half of the SLO."""
         if (target := self.targets.get(placement)) is None:
             target, slo = limit(placement, self.max_batch), queue.service.slo
             if slo < math.inf:

@@ -469,7 +469,7 @@ class Tiresias(Las):
 
 
 def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
-    """Gittins index of the tasks between two thresholds (`edges`), number `level`.
+    """Gittins index of tasks that have attained the threshold `edges[level]`.
 
     It is the maximum over later edges of P(task ends before the edge) / expected service until then.  sizes: service of
     tasks, a sample.

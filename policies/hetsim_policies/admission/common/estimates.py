@@ -149,6 +149,7 @@ class Stations:
         station.joins(flow, width)
 
     def leaves(self, task: Task, completed: bool) -> None:
+        """Record the end of an admitted task; ignore other tasks."""
         if (place := self._there.pop(task.index, None)) is not None:
             station, flow, width = place
             station.settle(self.view.now)
@@ -180,18 +181,18 @@ def capacity(cluster: Cluster, mode: Mode) -> float:
 
 
 def servers(cluster: Cluster, mode: Mode) -> int:
-    """Raise ScenarioError if one of the names is not the class of a task."""
+    """Return how many launches in a mode fit on the empty cluster, at least 1."""
     return max(1, int(capacity(cluster, mode) / mode.width + 1e-9)) if mode.width > 0 else 1
 
 
 def known_classes(problem: PlanProblem, names: Iterable[str], key: str) -> None:
-    """Raise ScenarioError unless each name is a device type or kind of the cluster."""
+    """Raise ScenarioError if one of the names is not the class of a task."""
     classes = [name for name in problem.tasks.classes if name]
     _known(names, classes, "class", many="classes", key=f"policy.admission.{key}")
 
 
 def known_devices(problem: PlanProblem, names: Iterable[str], key: str) -> None:
-    """Raise ScenarioError for a device type or kind that the cluster lacks."""
+    """Raise ScenarioError unless each name is a device type or kind of the cluster."""
     cluster = problem.cluster
     types = [device_type for device_type in cluster.types.values() if cluster.count(device_type.name)]
     type_names = list(dict.fromkeys(name for one in types for name in (one.name, one.kind)))

@@ -461,7 +461,7 @@ class Board:
         return [self.running[row] for row in self._overdue]
 
     def next_look(self, now: float) -> float:
-        """Return the time of the next check: when a task is due, or later by half as much."""
+        """Return when to check again: when a task is due, or its delay has grown by half."""
         looks: Iterable[float] = (
             since + job.seconds
             if now - since < job.seconds * (1 - LATE)

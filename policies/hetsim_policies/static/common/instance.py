@@ -115,7 +115,7 @@ class Instance:
 
 
 def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """Return a problem's sequential tasks; raise ScenarioError for all other tasks.
+    """Return a problem's sequential tasks; raise ScenarioError for other tasks.
 
     everywhere: a mode must fit on every node with its device type, so that all cores or GPUs of a type are equal.
     """

@@ -200,6 +200,7 @@ def as_one(plan: Plan, tasks: Tasks, groups: Iterable[Sequence[int]], most: int 
 
 
 def apart(plan: Plan) -> Plan:
+    """Return the same plan with every task launched separately."""
     return replace(plan, steps=[replace(step, launch=None) for step in plan.steps])
 
 
