@@ -121,8 +121,8 @@ class Dagor(Admission):
 
     target: mean time in the queue above which a window counts as overloaded.
     window, requests: seconds or arrivals that end a window, whichever comes first.
-    shed: share of the admissions to remove after an overloaded window.  grow: share of the arrivals to add after any
-    other window.
+    shed: share of the admissions to remove after an overloaded window.
+    grow: share of the arrivals to add to the admissions after any other window.
     """
 
     def __init__(

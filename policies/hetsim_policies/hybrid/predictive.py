@@ -77,8 +77,8 @@ class Predictive(Scheduler):
     memory: seconds over which the present load is averaged, or longer until it contains eight arrivals; the predictors
         last_value and ewma use their own memory instead.
     stabilization: the number of awake devices is the maximum of those computed in the last `stabilization` seconds.
-    reserve: names of classes or services for which devices are kept free.  ahead: seconds of the forecast of their load
-    that are considered.
+    reserve: names of classes or services for which devices are kept free.
+    ahead: seconds of the forecast of their load for which these devices must suffice.
     """
 
     sets_devices = True

@@ -144,7 +144,7 @@ def _choose(
 
 
 def ordered(instance: Instance, room: MemoryRoom, budget: float) -> list[int]:
-    """Return tasks by descending demand; graphs depth first, predecessors before."""
+    """Return tasks by descending demand, each after its predecessors (depth first)."""
     size = instance.size
     largest = np.zeros(len(instance.types))
     np.maximum.at(largest, instance.lane_kind, room.capacity[room.place])

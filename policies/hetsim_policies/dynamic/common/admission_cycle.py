@@ -32,12 +32,13 @@ Outcome = Literal["admitted", "preempting", "deferred", "skipped", "no candidate
 class Rules(BaseModel):
     """Rules by which a queue gets quota, with Kueue's names.
 
-    strategy: under strict_fifo the head blocks the workloads behind it.  within_cluster_queue: which of its own
-        workloads the queue may preempt.  reclaim_within_cohort: which workloads of other queues that borrow.
+    strategy: under strict_fifo the head blocks the workloads behind it.
+    within_cluster_queue, reclaim_within_cohort: which of its own workloads, and which workloads of other queues that
+        borrow, the queue may preempt.
     borrow_within_cohort: if lower_priority, a workload may be admitted with borrowed quota by preempting workloads of
-    other queues that have a lower priority, of at most max_priority_threshold.  when_can_borrow, when_can_preempt: use
-    a flavor that needs borrowing (preemption), or try the next flavor first.  preference: if every flavor needs
-    borrowing or preemption, which of the two is preferred.
+        other queues that have a lower priority, of at most max_priority_threshold.
+    when_can_borrow, when_can_preempt: use a flavor that needs borrowing (preemption), or try the next flavor first.
+    preference: if every flavor needs borrowing or preemption, which of the two is preferred.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,9 +57,9 @@ class Rules(BaseModel):
 class Workload:
     """A waiting or admitted workload, and its task.
 
-    order: tie-breaker between equal workloads.  kind: if a workload cannot be admitted, workloads of its kind in the
-    same queue are not tried.  tried: by pod set and resource, the position of the flavor tried last; -1: all were
-    tried.
+    order: tie-breaker between equal workloads.
+    kind: if a workload cannot be admitted, workloads of its kind in the same queue are not tried.
+    tried: by pod set and resource, the position of the flavor tried last; -1: all were tried.
     """
 
     name: str

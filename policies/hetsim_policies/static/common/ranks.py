@@ -38,7 +38,7 @@ class Needs:
 
 
 def needs(times: np.ndarray, counts: Sequence[int], traffic: Traffic | None = None) -> Needs:
-    """Seconds for which a task occupies one of `counts[t]` cores or GPUs of each type."""
+    """Return the seconds for which each task occupies a lane, by place (see `Needs`)."""
     kind = np.repeat(np.arange(len(counts)), np.asarray(counts, dtype=np.int64))
     if traffic is None:
         return Needs(times, np.asarray(counts, dtype=float), kind)
