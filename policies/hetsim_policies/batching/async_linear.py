@@ -115,8 +115,6 @@ class AsyncLinear(Batching):
         again = time_left - early if early < 0.25 * time_left else time_left
         return Delay(view.now + again, math.ceil(min(self.full, max_size)), released=True)
 
-    # When -----------------------------------------------------------------------------------------------------
-
     def _hesitation(self, upload: float) -> float:
         """Return how long after the expected end of the compute the upload should end.
 
@@ -136,8 +134,6 @@ class AsyncLinear(Batching):
             else:
                 high = middle
         return high * sigma
-
-    # How many -------------------------------------------------------------------------------------------------
 
     def _launch(self, count: int, queue: RequestQueue, view: View, most: int) -> Take:
         """Launch `count` requests now; compute the size from which the next batch is full.
@@ -195,8 +191,6 @@ class AsyncLinear(Batching):
             if a + slope > 0:
                 max_size = min(max_size, max(1, int((self.latency - b - fixed) / (a + slope))))
         return max_size
-
-    # The arrival rate -----------------------------------------------------------------------------------------
 
     def _note(self, count: int, queue: RequestQueue, view: View) -> None:
         self.running = count

@@ -182,7 +182,6 @@ def best_threshold(model: BulkQueue) -> int:
 
 
 def mean_responses(model: BulkQueue, thresholds: list[int]) -> list[float]:
-    """Mean response of a request under each threshold."""
     states, max_size, rate = model.states, len(model.times), model.rate
     starts = np.arange(1, states + 1)
     sizes = np.minimum(starts, max_size)

@@ -94,8 +94,6 @@ class Continuous(IterationPolicy):
         self._coming: dict[int, dict[Generation, None]] = defaultdict(dict)
         self._read_at: dict[int, int] = {}  # steps that each replica had decoded when it read a prompt last
 
-    # Joining -----------------------------------------------------------------------------------------------------
-
     def key(self, request: Generation) -> Any:
         if self.order == "priority":
             return (-request.priority, request.arrival)
@@ -165,8 +163,6 @@ class Continuous(IterationPolicy):
             step += max(1, excess // (replica.size + 1))  # a step changes the need by a token a sequence at most
         return min(step, steps)
 
-    # Members and clients -----------------------------------------------------------------------------------------
-
     def turn(self, replica: Replica) -> str:
         return self._counters[replica.number].turn(replica.heads, replica.steps)
 
@@ -193,8 +189,6 @@ class Continuous(IterationPolicy):
         if self.reserves:
             self._coming[replica.number].pop(request, None)
             self._reserved[replica.number].leave(request)
-
-    # Steps -------------------------------------------------------------------------------------------------------
 
     def step(self, replica: Replica) -> BatchStep:
         if not (prefilling := replica.prefilling):
@@ -269,19 +263,16 @@ class Reservations:
         return peak
 
 
-# Virtual token counters: what each client of a language model has been served, in weighted tokens.
+# Virtual token counters: the service of each client of a language model, in weighted tokens.
 #
-# The next request is that of the waiting client with the least counter.  A counter grows by `input_weight` for each
-# token of a prompt when its request joins, and by `output_weight` for each token that a step decodes (the first token
-# of an answer comes with its prompt), divided by the weight of the request.  A client that had nothing waiting is
-# lifted to the least counter of those that have, so no client saves up service while away.
+# The next request is that of the waiting client with the lowest counter.  A counter grows by `input_weight` per prompt
+# token when a request joins, and by `output_weight` per token that a step decodes (not the first token, which comes
+# with the prompt), divided by the weight of the request.  A client that had no waiting request is raised to the lowest
+# counter of the waiting clients, so idle time gives no credit.
 # Reference: Sheng, Cao, Li, Zhu, Li, Zhuo, Gonzalez and Stoica, Fairness in Serving Large Language Models (OSDI 2024):
-# of two clients that both wait all the time, the services differ by at most 2 max(input_weight × longest prompt,
-# output_weight × tokens in a batch), whatever they send.
-# Weakness: fairness between clients only: the longest requests of a client wait no longer than its others. Counters are
-# of one replica; several replicas are fair each by itself.
-# Cost: O(log waiting clients) for each client with requests in the replica or that has come or gone since the last
-# look.
+# while two clients both wait, their services differ by at most 2 max(input_weight × longest prompt, output_weight ×
+# tokens in a batch).  Weakness: it is fair between clients only, and each replica has its own counters.
+# Cost: O(log waiting clients) for each client with requests in the replica, or with changes since the last call.
 
 
 class TokenAccount:
@@ -307,7 +298,7 @@ class VirtualTokens:
         self.output_weight = output_weight
         self.accounts: dict[str, TokenAccount] = defaultdict(TokenAccount)  # by client
         self.begun: dict[Any, int] = {}  # requests that decode, and the step at which they began to
-        # Lower bounds of the counters of waiting clients; as counters grow, a bound is corrected when it reaches the top.
+        # Lower bounds of the counters of waiting clients; as counters grow, a bound at the top is corrected.
         # Only a client's entry in `bounds` is valid, even while none of its requests waits.
         self.heap: list[Bound] = []
         self.bounds: dict[str, Bound] = {}

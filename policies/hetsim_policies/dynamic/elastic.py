@@ -120,8 +120,6 @@ class Elastic(Scheduler):
         else:
             self._elastic[task.index] = None
 
-    # Decided by a policy ----------------------------------------------------------------------------------------
-
     def first(self, task: Task, left: float) -> Any:
         """Sort key of jobs for their minimum sizes, lowest first.
 
@@ -139,8 +137,6 @@ class Elastic(Scheduler):
 
     def wishes(self, left: dict[int, float]) -> Wishes:
         return Wishes(self, left)
-
-    # Sizes ------------------------------------------------------------------------------------------------------
 
     def speed(self, task: Task, mode: Mode) -> float:
         """Rate of a mode relative to the fastest; above 0 if the fastest takes no time."""
@@ -175,8 +171,6 @@ class Elastic(Scheduler):
             return -self.speed(task, mode), mode.type is not there, -self._idle.get(mode.type.name, 0.0)
 
         return sorted((of_type[0] for of_type in sizes.values()), key=slowness)
-
-    # Dealing out ------------------------------------------------------------------------------------------------
 
     def allocate(self, jobs: list[Task], view: View) -> dict[int, Mode]:
         """Choose the size of each job that gets devices."""
@@ -240,8 +234,6 @@ class Elastic(Scheduler):
         for name, of_type in sizes.items():
             if (there := next((mode for mode in of_type if self.speed(task, mode) > now), None)) is not None:
                 yield GrowthStep(task, here, there, there.width - (here.width if name == here.type.name else 0))
-
-    # Resizing ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not (running := view.running("start", own=True)) and not view.num_waiting(own=True):
@@ -328,9 +320,8 @@ class Elastic(Scheduler):
                 yield task, self.smallest(task, self.sizes(task))
 
 
-# Waiting jobs of one size each, mode by mode, so that a round looks only at those that may get devices.
-#
-# Cost: O(log n) a job that comes or goes; a round takes the first jobs of each mode until no mode has room.
+# Waiting jobs with one size each, by mode, so that a round visits only jobs that may get devices.  Cost: O(log n) per
+# change; a round takes the first jobs of each mode until no mode has room.
 
 
 class RigidJobs:

@@ -76,8 +76,6 @@ class HeteroPrio(Scheduler):
         level = self._levels[task.index] if self._levels else 0.0
         return -acceleration, sign * task.priority, sign * level, task.ready, task.index
 
-    # Rounds ---------------------------------------------------------------------------------------------------
-
     def schedule(self, view: View) -> Iterator[Decision]:
         if view.changes.releases != self._releases:
             self._releases = view.changes.releases
@@ -120,8 +118,6 @@ class HeteroPrio(Scheduler):
             gain = task.estimate_in(placement.mode) - there
             heappush(self._worth[side], (-(view.now + gain * (1.0 - task.done)), task.index, task.ticket, task))
         return Start(task, placement)
-
-    # Spoliation -----------------------------------------------------------------------------------------------
 
     def _spoliate(self, side: int, view: View) -> Iterator[Decision]:
         shapes = [shape for shape in self._misplaced[1 - side] if any(view.fits(mode) for mode in _modes(shape, side))]

@@ -131,8 +131,6 @@ class AtIntervals(Scheduler):
             by_size = self._modes[key] = dict(sorted(own.items()))
         return by_size
 
-    # Dealing out ----------------------------------------------------------------------------------------------
-
     def _deal_out(self, waiting: list[Task], running: list[Task], view: View) -> Iterator[Decision]:
         jobs = [
             self._job(task, view)
@@ -470,8 +468,6 @@ class GeneticSearch:
             candidates, values = candidates[best], values[best]
         return candidates
 
-    # What a candidate is worth ----------------------------------------------------------------------------------
-
     def _fair_speed(self, job: IntervalJob) -> float:
         width = max((gpus for gpus in job.sizes if gpus <= self.fair), default=next(iter(job.sizes)))
         return max(job.speed(self._layout(width, -(-width // int(self.room.max())))), 1e-300)
@@ -497,8 +493,6 @@ class GeneticSearch:
         power = self.policy.fairness
         with np.errstate(divide="ignore"):  # the power of nothing is infinite, and its mean none
             return np.asarray(np.mean(scaled**power, axis=1) ** (1 / power))
-
-    # Breeding ---------------------------------------------------------------------------------------------------
 
     def _crossed(self, found: Matrices, values: np.ndarray, count: int) -> Matrices:
         """Create children of candidates; each parent is the better of two random ones."""

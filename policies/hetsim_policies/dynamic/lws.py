@@ -43,7 +43,6 @@ class Worker:
     deques: defaultdict[Shape, TwoEnded] = field(default_factory=lambda: defaultdict(TwoEnded))
 
     def runs(self, shape: Shape) -> list[Mode]:
-        """Modes of a shape for devices of this worker's type."""
         return [mode for mode in shape.modes if mode.type is self.device.type]
 
 
@@ -86,8 +85,6 @@ class Lws(Scheduler):
                 here.append(worker)
             self._on_node.append(here)
         self._open = list(range(len(self._nodes)))
-
-    # Hooks ----------------------------------------------------------------------------------------------------
 
     def ready(self, task: Task) -> None:
         self._ended(task)  # a device failed under it
@@ -133,8 +130,6 @@ class Lws(Scheduler):
             if other.up and other.runs(task.shape):
                 return other
         return worker
-
-    # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not view.num_waiting(own=True):

@@ -101,8 +101,6 @@ class PowerDown(ListScheduler):
         until = yield from self._put_to_sleep(view, waiting=bool(closed))
         yield Wait(until=until)
 
-    # Waking -----------------------------------------------------------------------------------------------------
-
     def _to_wake(self, task: Task, view: View) -> list[Device]:
         """Return the accelerators to wake for a waiting task.
 
@@ -128,8 +126,6 @@ class PowerDown(ListScheduler):
                 return [device for devices in sleeping.values() for device in devices]
         return []
 
-    # Sleeping ---------------------------------------------------------------------------------------------------
-
     def _put_to_sleep(self, view: View, waiting: bool) -> Generator[Decision, None, float]:
         """Put long-idle devices to sleep; return the time of the next check."""
         now, soonest = view.now, math.inf
@@ -154,8 +150,6 @@ class PowerDown(ListScheduler):
             if devices and self.wanted_awake(kind, now) and not waiting:
                 soonest = min(soonest, now + self.memory / 4)  # the forecast falls while no task comes
         return soonest
-
-    # The forecast -----------------------------------------------------------------------------------------------
 
     def _ask(self, mode: Mode, now: float) -> None:
         devices, squares = self._demand.setdefault(mode.type, (FadingSum(self.memory), FadingSum(self.memory)))

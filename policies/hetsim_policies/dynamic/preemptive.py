@@ -165,10 +165,8 @@ def _heads_of(queues: Iterable[TaskQueue]) -> list[Head]:
     return [(head, queue) for queue in queues if (head := queue.head()) is not None]
 
 
-# Running tasks by a key that stays as it is while they run.
-#
-# `task.memo` holds the number of the start (given by the policy), which tells a task's entry from those of its earlier
-# starts; the others are void, and removed when they may be half of all.
+# Running tasks by a constant key.  An entry is void unless its start number is still that of the task (`task.memo`, set
+# by the policy); void entries are removed when they may be half of all.
 
 
 class RunningList:

@@ -238,11 +238,8 @@ class FcfsRounds(RoundScheduler):
         return fraction
 
 
-# Prices of devices: the cluster's own, or others given to the policy.
-#
-# The scenario says prices once, at the cluster (`price: 2.5/h` at a type of device or a node), and the metric `cost`
-# counts with the same.  `costs` of a policy stand in where the cluster has none; for a type that has a price they are
-# refused, so that a policy never optimizes another bill than the one that is shown.
+# Prices of devices: those of the cluster (`price` of a type or node), as in the metric `cost`; for other types `costs`
+# of the policy.  A type with both is refused, so that a policy optimizes the cost that is reported.
 
 
 def check_costs(costs: Mapping[str, float], cluster: Cluster) -> None:

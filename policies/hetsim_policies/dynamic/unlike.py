@@ -129,8 +129,6 @@ class AlloX(Scheduler):
                         self._holds(job.task, view)
         self._tried = view.changes.releases
 
-    # Waiting and running jobs -------------------------------------------------------------------------------------
-
     def _leave(self, task: Task) -> None:
         del self._order[bisect_left(self._order, self.waiting.pop(task.index))]
 
@@ -165,9 +163,6 @@ class AlloX(Scheduler):
         users.sort(key=view.attained)
         served = dict.fromkeys(users[: math.ceil(self.alpha * len(users))])
         return [job for job in self._order if job.task.user in served][: self.window]
-
-
-# The matching -----------------------------------------------------------------------------------------------------
 
 
 def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) -> list[Matched]:

@@ -179,8 +179,6 @@ class Rollout(Relay):
         if arrivals == "learned":
             self.notes["decisions_without_arrivals"] = 0
 
-    # Hooks ----------------------------------------------------------------------------------------------------
-
     def check(self, problem: PlanProblem) -> None:
         tasks = problem.tasks
         self.base.check(problem)
@@ -215,8 +213,6 @@ class Rollout(Relay):
         self._seen.pop(task.index, None)
         self._begun.pop(task.index, None)
         self._led.gone(task)
-
-    # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
         while (first := self._better(view)) is not None:

@@ -145,9 +145,6 @@ def _memory(line: DeviceLine) -> tuple[int, int]:
     return line.device.node, -1 if line.type.kind == "cpu" else line.device.index
 
 
-# The algorithm ------------------------------------------------------------------------------------------------
-
-
 class LinesLayout:
     """A partial assignment of tasks to lines (device queues)."""
 

@@ -116,8 +116,6 @@ class Hierarchical(Scheduler):
         if objective is not None:
             self.notes |= {f"plans_{name}": 0 for name in OPTIONS}
 
-    # Before the start -----------------------------------------------------------------------------------------
-
     def check(self, problem: PlanProblem) -> None:
         self._check(problem)
         self.inner.check(problem)
@@ -167,8 +165,6 @@ class Hierarchical(Scheduler):
                 view, group.mask, group.lanes, waiting_tasks=group.waiting, running_tasks=group.running
             )
             group.scheduler.begin(group.view)  # type: ignore[arg-type]
-
-    # Hooks ----------------------------------------------------------------------------------------------------
 
     def ready(self, task: Task) -> None:
         if (entry := self._of.get(task.index)) is None:
@@ -227,8 +223,6 @@ class Hierarchical(Scheduler):
         else:  # types of device share their nodes' cores and memory
             self._dirty = dict.fromkeys(range(len(self.groups)))
 
-    # Rounds ---------------------------------------------------------------------------------------------------
-
     def schedule(self, view: View) -> Iterator[Decision]:
         now = view.now
         planned = now >= self._next and bool(self._new or self._of)
@@ -281,8 +275,6 @@ class Hierarchical(Scheduler):
         entry.kind.wait(entry.task, -1)
         entry.group.dequeue(entry)
         entry.group.start(entry, decision.placement.mode, now)
-
-    # Plans ----------------------------------------------------------------------------------------------------
 
     def _kind(self, task: Task) -> TaskKind:
         key = task.class_, task.shape.index, task.allowed
@@ -409,8 +401,6 @@ class Hierarchical(Scheduler):
         self._look_at(entry.group)
         entry.place(group)
         self._put(entry)
-
-    # Starving groups ------------------------------------------------------------------------------------------
 
     def _feed(self, view: View) -> Generator[Decision, None, bool]:
         """Move tasks to starving groups while that helps; return True if one started."""

@@ -108,8 +108,6 @@ class PlanAndRepair(Scheduler):
         self._events = 0  # tasks that have ended or come since the last plan
         self._upset = True  # True if devices have failed or come back since
 
-    # Hooks ----------------------------------------------------------------------------------------------------
-
     def check(self, problem: PlanProblem) -> None:
         if self.planner is not None:
             self.planner.check(problem)
@@ -162,8 +160,6 @@ class PlanAndRepair(Scheduler):
     def _forget(self, row: int) -> None:
         for tasks in (self._waiting, self._new, self._stranded):
             tasks.pop(row, None)
-
-    # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if self._off_plan(view):
@@ -234,8 +230,6 @@ class PlanAndRepair(Scheduler):
             self._board.put(job)
             yield self._start(job, view)
             tried, barren = {}, {}
-
-    # Plans ----------------------------------------------------------------------------------------------------
 
     def _look(self, view: View) -> LaneForecast:
         """Return the forecast; renew it if enough steps have changed or a step is late."""
@@ -343,8 +337,6 @@ class PlanAndRepair(Scheduler):
         finite = list(filter(math.isfinite, map(task.estimate_at, range(len(task.modes)))))
         return -(max(finite) / min(finite) if finite and min(finite) > 0 else 1.0), task.index
 
-    # Plannable tasks --------------------------------------------------------------------------------------------
-
     def _can_be_planned(self, task: Task) -> bool:
         if not self._plannable.get(task.shape, False):
             return False
@@ -352,9 +344,8 @@ class PlanAndRepair(Scheduler):
         return task.allowed is None or any(lane.placed(task.modes[i]) for i in task.allowed for lane in lanes)
 
 
-# Repairs: work for idle lanes, short of a new plan.
-# Each looks for a step that can start on the lane now, and leaves a plan alone that goes as it was made: nothing is
-# delayed by a reordered step, and what is stolen or restarted ends sooner than it would have ended.
+# Repairs without a new plan: each finds a step that can start on an idle lane now.  A reordered step delays no other
+# step; a stolen or restarted step ends sooner than it would have ended.
 
 
 ROUNDING = 1e-9  # minimum relative gain of remaining time, against rounding errors

@@ -136,8 +136,6 @@ class Predictive(Scheduler):
                 raise refusal(f"{text}; name a list scheduler such as fcfs", "policy.scheduler.base")
             self.base.placement = partial(self._place, self.base.placement)
 
-    # Hooks ------------------------------------------------------------------------------------------------------
-
     def check(self, problem: PlanProblem) -> None:
         if self.knows_rates and self.rates is None:
             raise refusal("a predictor of the true rates needs predictive to be the scheduler, not nested in another")
@@ -209,8 +207,6 @@ class Predictive(Scheduler):
     def announced(self, device: Device, start: float, end: float) -> None:
         self.base.announced(device, start, end)
 
-    # Rounds -----------------------------------------------------------------------------------------------------
-
     def schedule(self, view: View) -> Iterator[Decision]:
         self._catch_up(view.now)
         if self.signal == "utilization":  # since the last round the same devices were busy
@@ -248,8 +244,6 @@ class Predictive(Scheduler):
                 self._hold(decision)
             yield decision
         return Wait()
-
-    # Measuring --------------------------------------------------------------------------------------------------
 
     def _arrived(self, kind: DeviceType, seconds: float, count: int, name: str) -> None:
         if self.knows_rates and count:
@@ -317,8 +311,6 @@ class Predictive(Scheduler):
             if stuck and kind in waiting:
                 pool.wanted = len(pool.devices)  # waiting tasks fit on none awake, and nothing will come free
 
-    # Reserving --------------------------------------------------------------------------------------------------
-
     def _place(self, rule: PlacementRule | None, task: Task, view: View) -> Placement | None:
         placement = view.fit(task) if rule is None else rule(task, view)
         if placement is None or task.class_ in self.protected or self._leaves_room(placement.mode):
@@ -363,10 +355,9 @@ class ViewWithRoom(PartView):
         return self._leaves_room(mode)
 
 
-# Awake devices as the autoscaler of Kubernetes counts them (its documentation: Horizontal Pod Autoscaling): the
-# number wanted is the load over the target utilization, rounded up; more are woken at once, while fewer are wanted
-# only as soon as nothing within the stabilization window wanted more.  Waking devices take no work before they are
-# awake.  Only idle devices sleep, the last ones first, as work goes to the first.
+# Awake devices as in Kubernetes' Horizontal Pod Autoscaling: load / target utilization, rounded up.  Devices are woken
+# immediately, but put to sleep only if no number within the stabilization window was larger.  Only idle devices sleep,
+# the last ones first.
 
 
 AWAKE, WAKING, ASLEEP, DOWN = "awake", "waking", "asleep", "down"
@@ -413,7 +404,6 @@ class DevicePool:
             self.state[device.index] = AWAKE
 
     def steer(self, view: View) -> Iterator[Decision]:
-        """Yield decisions that wake devices, or put them to sleep, as wanted."""
         state = self.state
         if (surplus := sum(one in (AWAKE, WAKING) for one in state.values()) - self.wanted) < 0:
             for device in self.devices:
@@ -430,10 +420,8 @@ class DevicePool:
                     yield Set(device, "off")
 
 
-# Demand for accelerator time: by arriving tasks, requests, and waiting tasks.
-#
-# A task counts its GPUs × its estimate in the fastest mode on accelerators.  A request counts its share of the largest
-# batch that takes no more than half of its limit, on the type where that is least: what it costs under load.
+# Demand for accelerator time.  A task counts its GPUs × its estimate in the fastest accelerator mode; a request its
+# share of the largest batch that takes at most half of the time limit, on the type where this is least.
 
 
 def asked_of(task: Task) -> tuple[DeviceType, float] | None:

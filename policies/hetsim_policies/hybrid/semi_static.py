@@ -84,8 +84,6 @@ class SemiStatic(Scheduler):
         self._down: set[int] = set()
         self._tasks: dict[int, Task] = {}  # waiting and running tasks
 
-    # The plan -------------------------------------------------------------------------------------------------
-
     def check(self, problem: PlanProblem) -> None:
         check_nested(self.rest, "semi_static", "rest", lines=False)
         classes = _classes(problem.tasks)
@@ -161,8 +159,6 @@ class SemiStatic(Scheduler):
         total = float(seconds.sum())
         return float(seconds[rows].sum()) / total if 0 < total < np.inf else 1.0
 
-    # Hooks ----------------------------------------------------------------------------------------------------
-
     def begin(self, view: View) -> None:
         self._view = view if self.planned is None else GapView(view, self.planned, self.slack, self.margin)
         self.rest.begin(self._view)
@@ -223,8 +219,6 @@ class SemiStatic(Scheduler):
 
     def announced(self, device: Device, start: float, end: float) -> None:
         self.rest.announced(device, start, end)
-
-    # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if (planned := self.planned) is not None:
@@ -299,9 +293,8 @@ def _classes(tasks: Tasks) -> list[str]:
     return [tasks.classes[number] for number in np.unique(tasks.class_code)]
 
 
-# Lanes kept for planned tasks.  A lane (a core, an accelerator) has its planned tasks in order.  While it is idle it is
-# kept for the next of them, with the host cores and memory that these need, but may be lent to a task that will have
-# ended by the time that one is due.
+# A lane (core or accelerator) has its planned tasks in order.  While it is idle it is reserved for the next one, with
+# host cores and memory, but may be lent to a task that is expected to end before that one is due.
 
 
 def kept_lanes(cluster: Cluster, part: float) -> dict[str, Device]:
@@ -402,8 +395,6 @@ class PlanInProgress:
         for name in self.steps[number].devices:
             self.lanes[name].steps.appendleft(number)
         self.waiting[number] = None
-
-    # Gaps -----------------------------------------------------------------------------------------------------
 
     def placement(self, number: int, cluster: Cluster) -> Placement:
         """Placement of a planned task, with any free cores of its node."""

@@ -176,11 +176,9 @@ def parts_of(cluster: Cluster) -> dict[str, np.ndarray]:
     return parts
 
 
-# Placements of jobs over several nodes by racks, and by the load on their links.
-#
-# They decide which nodes a job of `nodes: N` takes; all other tasks go to the tightest node that suffices, as under
-# best_fit.  Nodes that name no rack count as one.  Cost: linear in the nodes that are free; of `least_contention`
-# besides in the jobs on the links of each place that it compares.
+# Placements of jobs of `nodes: N` by racks, and by the load on their links.  Other tasks go to the tightest node, as
+# under best_fit.  Nodes without a rack count as one rack.  Cost: linear in the free nodes; for `least_contention` also
+# in the jobs on the links of each candidate.
 
 
 Choice = Callable[[Mode, list[list[int]]], list[int]]  # function that chooses a job's nodes from the free nodes by rack

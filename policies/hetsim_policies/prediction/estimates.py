@@ -119,13 +119,9 @@ def _by_name(values: dict[str, Any], names: list[str]) -> np.ndarray:
     return np.array([values[name] for name in names])
 
 
-# Which tasks will come, and when: those of late over again, in other gaps.
-#
-# The gaps between the last arrivals and the tasks themselves are drawn again, independently of each other (Efron's
-# bootstrap, 1979): bursts of tasks that come at one instant stay as frequent, days and weeks and what a user sends
-# after what do not.
-# Fall-back: none; below `ENOUGH_ARRIVALS` it says so (`enough`), and draws nothing.
-# Cost: O(1) an arrival, O(tasks drawn) a sample.
+# Coming arrivals: the gaps between the last arrivals, and their tasks, are drawn again independently (Efron's
+# bootstrap, 1979).  Bursts at one instant remain as frequent; patterns by day, week or user are lost.  With fewer than
+# `ENOUGH_ARRIVALS` nothing is drawn (`enough`).  Cost: O(1) per arrival, O(tasks drawn) per sample.
 
 
 class ArrivalHistory:
@@ -139,7 +135,6 @@ class ArrivalHistory:
         return len(self._last) >= ENOUGH_ARRIVALS
 
     def observe(self, task: Task) -> None:
-        """Add an arrival; calls are in order of arrival."""
         self._last.append(task)
 
     def sample(self, now: float, until: float, random: np.random.Generator) -> list[tuple[float, Task]]:

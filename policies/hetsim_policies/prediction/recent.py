@@ -50,11 +50,8 @@ class Recent:
         return Mean(value / weight, expected / weight, 1.0 / math.sqrt(2.0 * max(1.0, arrivals)))
 
 
-# A sum in which what came long ago counts less: each part by exp(-age / memory).
-#
-# Divided by `memory` it estimates a rate: of so many devices asked for a second, say, averaged over about the last
-# `memory` seconds.  Reference: Cox, Isham, Point Processes (1980), ch. 5.6 (shot noise).
-# Cost: O(1).
+# A sum of amounts with weights exp(-age / memory); divided by `memory` it estimates a rate over the last `memory`
+# seconds.  Reference: Cox, Isham, Point Processes (1980), ch. 5.6 (shot noise).  Cost: O(1).
 
 
 @dataclass(eq=False, slots=True)

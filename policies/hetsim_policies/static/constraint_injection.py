@@ -191,9 +191,6 @@ class _Race:
             self.won = self.won if constraints is None else constraints
 
 
-# The tree -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class ConstraintNode:
     """Constraints for this subtree; `children` refine them, in order of preference."""
@@ -243,9 +240,6 @@ def assigned(
 
 def _together(groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
     return tuple(Together(group) for group in groups if len(group) > 1)
-
-
-# Not in the program ---------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -302,8 +296,6 @@ class SharingTree:
             self.pace = float(self.traffic.pace[np.ix_(away, away)][other].mean())
         else:
             self.latency, self.pace = float(self.traffic.latency.max()), float(self.traffic.pace.max())
-
-    # The tree
 
     def tree(self) -> list[ConstraintNode]:
         """Return alternative groupings as constraints; their children have larger groups.
@@ -396,8 +388,6 @@ class SharingTree:
         pinned = tuple(np.flatnonzero(misled).tolist())
         return (Pin(pinned, tuple(self.cores)),) if pinned else ()
 
-    # Groups
-
     def groups(self, view: View, limit: float, given: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Merge groups with common data, those that save most transfer seconds first.
 
@@ -450,8 +440,6 @@ class SharingTree:
             for place, one in enumerate(numbers):
                 for other in numbers[place + 1 : place + reach]:
                     yield one, other
-
-    # Caps and orders
 
     def _upload(self, group: Sequence[int], site: int) -> float:
         place = self.place[site]

@@ -186,7 +186,6 @@ class Machine:
         return self.instance.first_lane[schedule.kind] + schedule.lane
 
     def times(self, lanes: np.ndarray) -> np.ndarray:
-        """Seconds of each task on its core or GPU at full speed."""
         return self.instance.time[np.arange(self.instance.size), self.instance.lane_kind[lanes]]
 
     def frequencies(self, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:

@@ -146,9 +146,6 @@ class DualApproximation(PlannedScheduler):
         return solve(p, q, m, k=k, ratio=self.ratio, tolerance=self.tolerance)
 
 
-# The algorithm ------------------------------------------------------------------------------------------------
-
-
 def solve(p: np.ndarray, q: np.ndarray, m: int, k: int, ratio: float = RATIO, tolerance: float = 1e-3) -> Solution:
     """Bisect on the guess λ; keep the best schedule and the largest λ refuted.
 
@@ -312,9 +309,6 @@ def weights(time: np.ndarray, guess: float) -> np.ndarray:
     return (time > guess / 3).astype(np.int64) + (time > 2 * guess / 3)
 
 
-# Schedules ----------------------------------------------------------------------------------------------------
-
-
 def longest_first(p: np.ndarray, q: np.ndarray, m: int, k: int, on_gpu: np.ndarray) -> TwoSidedSchedule:
     """Longest processing time first on each side of an assignment."""
     time = np.where(on_gpu, q, p)
@@ -421,13 +415,12 @@ def rivals(p: np.ndarray, q: np.ndarray, m: int, k: int) -> list[TwoSidedSchedul
     return [earliest_finish(p, q, m, k=k, order=np.argsort(-key, kind="stable")) for key in keys]
 
 
-# The rest of a run on two types of devices, some lanes of which are busy at first, by an algorithm that knows of none.
+# Plans during a run, on two types of devices of which some are busy at first.
 #
-# What still runs is given to the algorithm as a task that can run on its own side alone.  The assignment that comes out
-# is kept, with lanes of a side renamed so that each running task comes first on the lane on which it runs; where two of
-# those came to share a lane, the tasks of the side are listed again, longest first.  The shorter of both is taken.
-# A schedule of the rest is one of these tasks too, so a lower bound that the algorithm proves holds; no ratio does.
-# Weakness: the algorithm takes all tasks for there at once.
+# A running task is given to the algorithm as a task that can run on its own side only.  Then the lanes of a side are
+# renumbered so that each running task is first on its own lane; if two would share a lane, the tasks of the side are
+# listed again, longest first.  The shorter schedule is used.  The algorithm's lower bound is valid, but not its ratio.
+# Weakness: the algorithm assumes that all tasks are present.
 
 
 def rest_of_two_types(
@@ -499,9 +492,6 @@ def _spread(
             starts[task] = max(free[lanes[task]], arrival[task])
             free[lanes[task]] = starts[task] + need[task]
     return starts, lanes, float((starts[tasks] + need[tasks]).max(initial=0.0))
-
-
-# Input --------------------------------------------------------------------------------------------------------
 
 
 def _check_parameters(ratio: float, tolerance: float) -> None:

@@ -348,8 +348,6 @@ class Found:
 
 
 class Climb:
-    """A local search from several seed plans."""
-
     def __init__(self, instance: Instance, budget: SearchBudget, random: np.random.Generator, bound: float):
         self.enough = bound * (1 + 1e-9) if not instance.problem.in_mid_run else 0.0
         self.instance, self.budget, self.random = instance, budget, random
@@ -369,8 +367,6 @@ class Climb:
         best = min((one for one in tries if one is not None), key=lambda one: one.makespan)
         self.seeded = best.makespan
         return self._climbed(best) if self.instance.size > 1 else best
-
-    # Seeds
 
     def _seeds(self) -> Iterator[tuple[str, Plan]]:
         instance, problem = self.instance, self.problem
@@ -398,8 +394,6 @@ class Climb:
         makespan = simulated(self.problem, plan)
         self.seeded = min(self.seeded, makespan)
         return Found(rows, plan, makespan, seed=seed, ahead=bool(plan.copies))
-
-    # Changes
 
     def _climbed(self, best: Found) -> Found:
         now, hopes = best, HOPES

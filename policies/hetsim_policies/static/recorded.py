@@ -54,9 +54,6 @@ class Replay(PlannedScheduler):
         return self.checked or read_plan(self.path, problem.tasks, problem.cluster)
 
 
-# Tables -------------------------------------------------------------------------------------------------------
-
-
 def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
     """Read a plan from a table; raise ScenarioError with all problems of the plan."""
     problems: list[Problem] = []

@@ -174,7 +174,6 @@ class Entry:
 
 
 def satisfies(policy: Policy, preemptor: Workload, candidate: Workload) -> bool:
-    """Return True if a policy lets the preemptor preempt the candidate."""
     if policy == "any" or (policy != "never" and preemptor.priority > candidate.priority):
         return True
     equal = preemptor.priority == candidate.priority and preemptor.created < candidate.created
@@ -209,8 +208,6 @@ class Admission:
         self.fair, self.strategies = fair, strategies
         # Results for single amounts of the head that is considered
         self._found: dict[tuple[Key, int], dict[Workload, str]] = {}
-
-    # Flavors --------------------------------------------------------------------------------------------------
 
     def hopeless(self, workload: Workload) -> bool:
         """Return True if a quick test shows that the workload cannot be admitted now.
@@ -310,8 +307,6 @@ class Admission:
         mode = PREEMPT if any(one.queue is queue for one in targets) else RECLAIM
         return mode if targets else NO_CANDIDATES, borrow
 
-    # Preemption -----------------------------------------------------------------------------------------------
-
     def targets(self, workload: Workload, usage: Mapping[Key, int], keys: set[Key]) -> dict[Workload, str]:
         """Return the workloads to preempt, with reasons; empty if preemption cannot help.
 
@@ -387,8 +382,6 @@ class Admission:
                     candidates.append(one)
                 if number:
                     remaining[other].clear()
-
-    # Cycles ---------------------------------------------------------------------------------------------------
 
     def cycle(self, heads: Iterable[Workload]) -> Iterator[Entry]:
         """Decide on the head of each queue, in order; usage of admitted heads is added.

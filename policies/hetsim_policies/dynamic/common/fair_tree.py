@@ -110,12 +110,8 @@ class FairTree:
         return list(grouped(((owed[node], bool(node[1])), node) for node in ranked).values())
 
 
-# GPU time received by users or accounts, halved every half-life, while their tasks run at constant rates.
-#
-# Brought up to date at `advance`: all amounts decay by what has passed since, and the time received since is added. An
-# owner's amount is computed when it is read, so that neither owners nor running tasks are visited: amounts are kept in
-# units that shrink as time decays, in which what is not used stays as it is.
-# Cost: O(1) an `advance`, a change of rate, and an amount that is asked for.
+# GPU time of users or accounts, halved every half-life, while tasks run at constant rates.  Amounts are stored in units
+# that shrink with time, and are computed when read, so that neither owners nor tasks are visited.  Cost: O(1) per call.
 
 
 class _Account:

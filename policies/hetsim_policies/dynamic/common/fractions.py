@@ -227,9 +227,6 @@ def min_worst_ratio(
     return max_min(offers, base, levels) if levels > 1 else fraction
 
 
-# The programs -----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class _Groups:
     """Groups of jobs with equal offers relative to their base, one column per group."""
@@ -356,19 +353,15 @@ def _solve(
     return solution.x[:count], (-solution.ineqlin.marginals / scale)[:rows]
 
 
-# Constraints that tie fractions of time in pairs: while job A shares devices with job B, B shares them with A.
+# Constraints on the fractions of paired jobs: while job A shares devices with job B, B shares them with A.
 #
-# In Gavel's program over pairs a fraction belongs to two jobs, and there is one for every two jobs that may share a
-# type of device.  The speed of a job in a pair depends only on the label of its partner (class, width, memory).  So
-# here a job has one fraction for each label that it may share devices with, and the sums must agree: the time that jobs
-# of label a share devices with jobs of label b equals the time that jobs of label b share them with jobs of label a.
-# Within one label, no job can be its own partner: its time there is at most that of all other jobs of the label. That
-# is the same program: times that agree can always be split into pairs of jobs (a transport problem; within a label a
-# symmetric one, which has a solution if no job has more than half of the sum).  It has jobs × labels columns instead of
-# jobs × jobs / 2. One constraint is not in Gavel's program: when an odd number of jobs of one label pair with each
-# other, one job is always left over, on whatever types, so their times in such pairs sum to at most their number less
-# one. Weakness, as in Gavel's program: the same holds for any odd number of jobs of different labels, but is not
-# enforced.
+# The speed of a job in a pair depends only on its partner's label (class, width, memory).  So a job has one fraction
+# per label of partners, not one per partner as in Gavel's program: jobs × labels columns instead of jobs × jobs / 2.
+# The time that jobs of label a share with label b must equal the time that b shares with a; within a label, the time of
+# a job is at most that of all others.  Such times can always be split into pairs of jobs (a transport problem; within a
+# label a symmetric one), so the optimum is the same.  One constraint is not in Gavel's program: if an odd number of
+# jobs pair within a label, one is always alone, so their times sum to at most their number - 1.  Weakness, as in
+# Gavel's program: the same holds for any odd number of jobs of different labels, but is not enforced.
 
 
 @dataclass(frozen=True)

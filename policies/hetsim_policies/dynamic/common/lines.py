@@ -134,8 +134,6 @@ class AssigningScheduler(Scheduler):
         self._releases = -1
         self.waiting = 0
 
-    # Defined by a policy --------------------------------------------------------------------------------------
-
     def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
         """Create all lines (device queues), numbered from 0."""
         raise NotImplementedError
@@ -151,8 +149,6 @@ class AssigningScheduler(Scheduler):
     def after_starts(self, lines: Sequence[DeviceLine], view: View) -> Iterator[Decision]:
         """Hook: yield further decisions after the starts of a round, for visited lines."""
         return iter(())
-
-    # Hooks ----------------------------------------------------------------------------------------------------
 
     def prepare(self, problem: PlanProblem) -> None:
         self.study(problem.tasks)
@@ -215,8 +211,6 @@ class AssigningScheduler(Scheduler):
             if not job.over:
                 self._unassign(job)
                 self._new.append(job.task)
-
-    # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self.waiting:

@@ -53,8 +53,8 @@ class Occupancy:
     def __init__(self, view: View):
         self._view = view
         self.timelines: list[Timeline] = []
-        # Nodes on which tasks use fractions of accelerators.  Which accelerator a fraction is assumed to occupy depends on
-        # the order of the starts, so even the end of a task may reduce the room for a mode.
+        # Nodes on which tasks use fractions of accelerators: which accelerator a fraction is assumed to occupy depends
+        # on the order of starts, so even the end of a task may reduce the room for a mode.
         self.shared: dict[int, None] = {}
         self.ending = False  # True if something runs that should have ended by then
         self.runs: dict[int, HeldRun] = {}  # by row, in the order of the starts

@@ -71,7 +71,6 @@ class RoundJob:
         return self.task.allowed or range(len(self.task.modes))
 
     def seconds(self, position: int) -> float:
-        """Estimated seconds of the whole job in a mode."""
         return max(SHORTEST, self.task.estimate_at(position))
 
     def remaining(self, view: View) -> float:
@@ -118,8 +117,6 @@ class RoundScheduler(Scheduler):
     def job_of(self, task: Task) -> RoundJob:
         return RoundJob(task)
 
-    # Hooks ------------------------------------------------------------------------------------------------------
-
     def round_cost(self, problem: PlanProblem) -> float:
         return ROUND_COST
 
@@ -156,8 +153,6 @@ class RoundScheduler(Scheduler):
         if self.spare and (begins or self.mid_round):
             yield from self._fill(view)
         yield Wait(until=self._next)
-
-    # Fractions --------------------------------------------------------------------------------------------------
 
     def _account(self, view: View) -> None:
         now, counted = view.now, self._counted
@@ -240,8 +235,6 @@ class RoundScheduler(Scheduler):
         if self.rule == "deficit":
             return due - received, due
         return (due / received if received > 0 else math.inf if due > 0 else 0.0), due
-
-    # Rounds -----------------------------------------------------------------------------------------------------
 
     def _change_hands(self, view: View) -> Iterator[Decision]:
         """Choose the jobs of this round, stop the others, and start the chosen ones."""

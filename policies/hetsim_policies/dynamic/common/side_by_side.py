@@ -193,8 +193,6 @@ class SideBySideScheduler(RoundScheduler):
     def job_of(self, task: Task) -> RoundJob:
         return PairedJob(task, self.labels.of_task(task)) if self.pairs else RoundJob(task)
 
-    # Hooks ------------------------------------------------------------------------------------------------------
-
     def ready(self, task: Task) -> None:
         self._part(task)
         super().ready(task)
@@ -231,8 +229,6 @@ class SideBySideScheduler(RoundScheduler):
             job.partner = partner
             self._turn(job, job.way_of(job.mode, partner.labels[partner.mode]), view)
 
-    # Fractions --------------------------------------------------------------------------------------------------
-
     def offers(self, jobs: list[RoundJob], cluster: Cluster) -> tuple[ModeOffers, list[int]]:
         offers, ways = super().offers(jobs, cluster)
         if not self.pairs:
@@ -255,8 +251,6 @@ class SideBySideScheduler(RoundScheduler):
             capacity=offers.capacity,
             weight=offers.weight, own=np.array(labels, dtype=int)[source], partner=mates,
         ), ways  # fmt: skip
-
-    # Rounds -----------------------------------------------------------------------------------------------------
 
     def _content(self) -> bool:
         return super()._content() and not any(isinstance(job, PairedJob) and job.partner for job in self.jobs.values())
@@ -351,12 +345,9 @@ def first_apart(mode: Mode, view: View) -> Placement | None:
     return None
 
 
-# Labels of jobs that share devices, and speeds of two labels next to each other.
-#
-# A mode that may share has whole accelerators that take two launches at once by time slices (`streams: 2`) and on which
-# pairs of classes were measured (`sharing: pairs`).  The label is all that matters to a partner: class, type of device
-# and number of devices, memory claimed there, and the nodes allowed.  Gangs pair with gangs of the same width, on the
-# same devices, which is all that Gavel's pairs are.
+# Labels of jobs that share devices, and speeds of two labels next to each other.  A mode can share if it has whole
+# accelerators with time slices (`streams: 2`) and measured pairs of classes (`sharing: pairs`).  The label is all that
+# matters to a partner: class, type and number of devices, memory, allowed nodes.  Gangs pair with gangs of equal width.
 
 
 def takes_pairs(kind: DeviceType) -> bool:

@@ -132,10 +132,7 @@ class DeviceGroup:
         return len(fitting) >= mode.node_count
 
     def best(self, task: Task, kind: TaskKind) -> int:
-        """Return the mode in which a task takes the least time in this group."""
         return min(self.hosts(kind), key=lambda position: (task.remaining_in(task.modes[position]), position))
-
-    # Waiting and running tasks --------------------------------------------------------------------------------
 
     def enqueue(self, entry: GroupedTask) -> None:
         task, kind = entry.task, entry.kind
@@ -236,17 +233,13 @@ def _span(nodes: list[Node]) -> str:
     return nodes[0].name if len(nodes) == 1 else f"{nodes[0].name}..{nodes[-1].name}"
 
 
-# The share of each class on each device type, and the order of its turns.
+# The share of each class on each device type, and the order in which groups get tasks.
 #
-# A class's tasks are taken together: what counts is their number, their time on each type and the device-seconds that
-# they need there.  `by_program` splits classes freely: the linear program of `unrelated` on work that can be divided
-# gives the least T in which all is done.  `by_guess` puts whole parts of classes on cores or accelerators with
-# `dual_approximation`.  Where all is done within FILL of an epoch there is no haste: then every class is where it takes
-# least time, as far as the devices are not filled further.
-#
-# `Turns` hands the tasks of a class to groups in these shares.  Reference: Tijdeman, The Chairman Assignment Problem
-# (Discrete Mathematics 32, 1980): after every n tasks a group has less than one task more or less than its share of n.
-# Cost: one or two linear programs of classes × types variables; a turn O(log groups).
+# `by_program` divides classes freely (the linear program of `unrelated`); `by_guess` assigns parts of classes with
+# `dual_approximation`.  If all work can end within FILL of an epoch, each class runs where it takes the least time, as
+# far as the devices allow.  `Turns`: Tijdeman, The Chairman Assignment Problem (Discrete Mathematics 32, 1980): after n
+# tasks, the number of a group differs by less than 1 from its share.
+# Cost: one or two linear programs of classes × types variables; O(log groups) per turn.
 
 
 Planner = Literal["lp", "dual_approximation"]

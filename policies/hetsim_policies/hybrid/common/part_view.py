@@ -55,7 +55,6 @@ class PartView:
         return NodesOfPart(self)
 
     def has(self, mode: Mode) -> bool:
-        """Return True if a device of the mode's type is in the part."""
         return mode.type in self._types
 
     def holds_node(self, node: int) -> bool:
@@ -63,8 +62,6 @@ class PartView:
 
     def contains(self, placement: Placement) -> bool:
         return self.has(placement.mode) and all(self.holds_node(device.node) for device in placement.devices)
-
-    # Where does it fit? -------------------------------------------------------------------------------------
 
     def first(
         self,
@@ -132,8 +129,6 @@ class PartView:
         names = [one.name for one in self._types if kind in (one.kind, one.name)]
         nodes = [one.index for one in self._view.cluster.nodes] if node is None else [node]
         return sum(self._view.free(name, one) for one in nodes if self.holds_node(one) for name in names)
-
-    # Tasks --------------------------------------------------------------------------------------------------
 
     def running(
         self, by: Literal["finish", "start"] = "finish", device: Device | None = None, own: bool = False

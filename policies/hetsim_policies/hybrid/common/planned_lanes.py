@@ -186,8 +186,6 @@ class Board:
             self._able[mode] = lanes
         return lanes
 
-    # Changes --------------------------------------------------------------------------------------------------
-
     def _touch(self, lane: PlannedLane) -> None:
         self.due[lane.number] = lane
         self._touched[lane.number] = lane
@@ -236,7 +234,6 @@ class Board:
             self._touch(lane)
 
     def clear(self) -> None:
-        """Remove all steps that have not started."""
         self.changes += 1
         self.pending = {}
         self.loaded = {}
@@ -318,8 +315,6 @@ class Board:
         freed = self._released if view.changes.releases == self._releases else None
         self._released, self._releases = {}, view.changes.releases
         return freed
-
-    # Questions ------------------------------------------------------------------------------------------------
 
     @staticmethod
     def fits(task: Task, placement: Placement, view: View) -> bool:

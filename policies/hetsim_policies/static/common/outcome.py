@@ -215,17 +215,17 @@ def coverage(instance: Instance) -> dict[str, str]:
     return words | dict.fromkeys(instance.problem.unplanned, "ignored")
 
 
-# A lower bound on the makespan where stages of tasks overlap or share links: engines, streams, links and switches.
+# A lower bound on the makespan if stages of tasks overlap or share links: a linear program with a row per resource.
 #
-# In a schedule of length T every engine of every accelerator works for at most T, a lane with s streams has at most s
-# launches in flight, and a link carries at most rate × T bytes.  Each of these is a row Σ_j Σ_t a[j, t] x[j, t] ≤ C T
-# with x[j, t] = 1 where task j runs on type t; lanes of one type are taken together, which only weakens a row.  Prices
-# w ≥ 0 of the rows with Σ C w = 1 certify Σ_j min_t Σ_r w_r a_r[j, t] ≤ T, whatever solver they come from.  With
-# release times and tails the sum is taken of what cannot start before r, or must be done r before the end, and r added.
-# Only private data are counted: items that several tasks read may be brought once, before, or by another task.
-# Reference: the dual is that of the area bound of Agullo, Beaumont, Eyraud-Dubois and Kumar, Are Static Schedules so
-# Bad? (2016), with rows for engines as in the machine-based bounds of flow shops (Lageweg, Lenstra, Rinnooy Kan, 1978).
-# Cost: one linear program of n × types variables and a row a resource; prices of a sample where n is large.
+# In a schedule of length T every engine works for at most T, a lane with s streams has at most s launches in flight,
+# and a link carries at most rate × T bytes.  Each gives a row Σ_j Σ_t a[j, t] x[j, t] ≤ C T, where x[j, t] = 1 if task
+# j runs on type t (the lanes of a type are added, which only weakens the row).  Prices w ≥ 0 of the rows with Σ C w = 1
+# certify Σ_j min_t Σ_r w_r a_r[j, t] ≤ T, whatever the solver.  With arrivals and graphs the sum is over the tasks that
+# cannot start before r, or must end r before the end, and r is added.  Only private data count, as shared items may be
+# moved once.
+# Reference: the dual of the area bound of Agullo, Beaumont, Eyraud-Dubois and Kumar, Are Static Schedules so Bad?
+# (2016), with rows for engines as in the machine-based bounds of flow shops (Lageweg, Lenstra, Rinnooy Kan, 1978).
+# Cost: one linear program of n × types variables; if n is large, the prices of a sample.
 
 
 @dataclass(frozen=True)

@@ -355,19 +355,15 @@ def _timetable(instance: WideTasks, placed: Sequence[LanePlacing]) -> tuple[list
 
 # List algorithms for parallel tasks: `graham`, `mct`, `heft`, `peft`, `prioritized`, and rounds (`min_min`, ...).
 #
-# Decides where, when and, of a moldable task, on how many lanes.  Each works as its sequential namesake, with a task's
-# options (`parallel`) in the place of types: `graham` starts the first task of its list that fits what is idle, in the
-# option that ends first; the others place one task after the other where it ends first.
-# Ending first makes every task as wide as it can be, although wide options waste work.  So each algorithm is run with
-# several floors under the efficiency of an option, its task's least area on the type over its own area, and the
-# shortest schedule is taken.
-# Reference: list scheduling of rigid tasks is that of Garey and Graham, Bounds for Multiprocessor Scheduling with
-# Resource Constraints (1975): on lanes of one type on one node at most twice the least makespan, without a graph and
-# arrivals.  HEFT with options is M-HEFT of Casanova, Desprez, Suter, From Heterogeneous Task Scheduling to
-# Heterogeneous Mixed Parallel Scheduling (2004); the floors are ours and serve as the limits on widths that later
-# versions of it have.
-# Weakness: no gaps are filled, except by `graham`; items that tasks share are not seen; no ratio on unlike lanes.
-# Cost: some floors × O(n (options + log lanes)); rounds O(n^2 options), vectorized; `graham` up to O(n) a start.
+# They decide where, when and on how many lanes, as the sequential algorithms do, with a task's options in place of
+# types.  To finish first makes every task as wide as possible, although wide options waste work.  So each algorithm is
+# run with several lower bounds (FLOORS) on the efficiency of options, and the shortest schedule is used.
+# Reference: Garey and Graham, Bounds for Multiprocessor Scheduling with Resource Constraints (1975): list scheduling of
+# rigid tasks on one type on one node takes at most twice the minimum makespan, without a graph and arrivals; Casanova,
+# Desprez, Suter, From Heterogeneous Task Scheduling to Heterogeneous Mixed Parallel Scheduling (2004): HEFT with
+# options (M-HEFT); the floors are ours.
+# Weakness: no gaps are filled, except by `graham`; shared items are ignored; no ratio on unlike lanes.
+# Cost: some floors × O(n (options + log lanes)); rounds O(n^2 options), vectorized; `graham` up to O(n) per start.
 
 
 # Efficiencies (minimum area / area) below which options are excluded, tried in turn

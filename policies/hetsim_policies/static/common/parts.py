@@ -130,11 +130,9 @@ def in_blocks(weights: Sequence[float], parts: int) -> list[int]:
     return blocks
 
 
-# Launches of several kernels as one, for a plan that has none: which tasks, and where they stand in the plan.
-#
-# Only tasks with known work (`hetsim.model.tasks.KernelWork`) are joined: of others nothing is known that a common
-# launch would save.  Whether it pays is for a simulation to judge: all inputs are uploaded before anything is computed,
-# and tasks elsewhere wait for the end of the whole launch.
+# Launches of several kernels as one, for a plan without any.  Only tasks with known work (`KernelWork`) are joined, as
+# the saving of others is unknown.  A simulation decides if it is worthwhile: all inputs are uploaded before the compute
+# begins, and tasks elsewhere wait for the end of the whole launch.
 
 
 def known_work(tasks: Tasks, step: Step) -> bool:

@@ -84,12 +84,11 @@ def ranking(times: np.ndarray, counts: Sequence[int], predecessors: Graph, traff
     return sorted(order, key=lambda task: -rank[task])
 
 
-# Transfer costs for graph planners: between places, at start and at the end.
+# Transfer costs for graph planners, on idle links, hop by hop.
 #
-# Links are idle.  Transfers are those of items between the places where they are written and read, hop by hop.  What
-# lies on a host at the start and items that no later task reads lengthen the task that reads or writes them; what lies
-# there at the start moves to each device once.  `bytes_in`, `bytes_out` and stages given as durations are in the times
-# of `Instance`.  Contention on links, limited memory and copies made for other readers are not seen.
+# Initial items on a host, and items that no later task reads, lengthen the task that reads or writes them; an initial
+# item moves to each device once.  `bytes_in`, `bytes_out` and stages given as durations are in the times of `Instance`.
+# Contention on links, limited memory and copies made for other readers are ignored.
 
 
 @dataclass

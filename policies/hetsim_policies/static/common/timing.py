@@ -81,7 +81,6 @@ class LaneStages:
         self.fixed: dict[tuple[int, int], tuple[float, float]] = {}
 
     def seconds(self, task: int, kind: int, lane: int) -> tuple[float, float, float]:
-        """Return the seconds of upload, compute and download of a task on a device."""
         instance = self.instance
         compute = self.compute(task, kind, lane)
         if instance.types[kind].kind == "cpu":
@@ -103,9 +102,6 @@ class LaneStages:
             mode = tasks.shapes[key[0]].modes[key[1]]
             self.fixed[key] = mode.upload.seconds_for(1), mode.download.seconds_for(1)
         return self.fixed[key]
-
-
-# Several streams, and items ---------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False, slots=True)
