@@ -3,7 +3,7 @@
 Decides when, where, and which tasks are restarted.  Ready tasks are sorted by acceleration: the time on a core divided
 by the time on a GPU (in the fastest mode on each side).  An idle GPU takes tasks from the most accelerated end, an
 idle core from the other.  Equally accelerated tasks are sorted by `priority`, then by the distance from the end of the
-task graph: the highest value is next for the GPUs if the tasks gain from a GPU, and next for the cores otherwise.  An
+task graph; the task with the highest value is next for the side (GPUs or cores) on which these tasks are faster.  An
 idle device that finds no task restarts a running task of the other side that would then end earlier; the task that ends
 last is tried first (spoliation: the work done is lost).
 Reference: Agullo, Bramas, Coulaud, Darve, Messner, Takahashi, Task-based FMM for Heterogeneous Architectures (2015);

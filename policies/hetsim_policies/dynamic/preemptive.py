@@ -38,9 +38,10 @@ Head = tuple[Task, TaskQueue]
 class PreemptiveList(ListScheduler):
     """A `ListScheduler` whose heads may stop lower-ranked running tasks.
 
-    The least urgent tasks are stopped first, only as many as the head needs, and no task if even all would not suffice.
-    Stopped tasks wait again, with their work kept.  Tasks that are not preemptible continue.  Cost: for a head that
-    does not fit but might displace a running task, one pass over the running tasks until resources become free.
+    The least urgent tasks are stopped first, and only as many as the head needs; none, if stopping all would not
+    suffice.  Stopped tasks wait again, with their work kept.  Tasks that are not preemptible continue.  Cost: for a
+    head that does not fit but might displace a running task, one pass over the running tasks until resources become
+    free.
     """
 
     def __init__(
@@ -311,8 +312,8 @@ class Srtf(PreemptiveList):
     response on m servers, it is O(log min(n/m, P)) competitive, for n tasks and a ratio P of the longest to the
     shortest time (Leonardi and Raz, 1997).
     Weakness: long tasks can starve; every stop costs its save and restore; wrong estimates mislead it.
-    Cost: O(log n) per task and stop, if running tasks compute steadily in their best mode: remaining time plus present
-    time is then constant, and a sorted list finds the task with most time left.  Otherwise one pass over the running
+    Cost: O(log n) per task and stop, if running tasks compute at a constant rate in their best mode: their ends are
+    then constant, and a list sorted by ends gives the task with most time left.  Otherwise one pass over the running
     tasks for a head that does not fit.
 
     margin: a running task is preempted only by a task that is shorter by more than these seconds (such as the cost of a

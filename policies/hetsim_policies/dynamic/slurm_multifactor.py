@@ -7,12 +7,12 @@ fair share is by Fair Tree (`hetsim_policies.dynamic.common.fair_tree`).  Otherw
 classic formula 2^(-usage / shares), where usage is the user's fraction of all GPU time so far and shares is the user's
 fraction of all shares.  Usage is halved every `half_life`.  All factors are computed every `calc_period`, and when a
 job of a new user arrives.  The main pass runs at every change of the state; it starts jobs in the order of priority.  A
-job that does not fit may preempt jobs whose quality of service its own may preempt; otherwise no job behind it may use
-its partition's nodes.  This pass considers `default_queue_depth` jobs; once per `sched_interval` it considers all jobs.
-The backfill pass, once per `bf_interval`, makes reservations for the first jobs and starts jobs that delay no
-reservation.  Both intervals count from time 0.  A job that waits because of a limit does not block the jobs behind it.
-Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload Manager:
-Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
+job that does not fit preempts running jobs, if its quality of service allows this and it then fits; otherwise no job
+behind it may use its partition's nodes.  This pass considers `default_queue_depth` jobs; once per `sched_interval` it
+considers all jobs.  The backfill pass, once per `bf_interval`, makes reservations for the first jobs and starts jobs
+that delay no reservation.  Both intervals count from time 0.  A job that waits because of a limit does not block the
+jobs behind it.  Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm
+Workload Manager: Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
 Weakness: the joint effect of many weights is hard to foresee; jobs beyond `bf_max_job_test` cannot backfill, and jobs
 without a reservation can be passed by any number of jobs; jobs shorter than `bf_interval` are hardly backfilled;
 requeued work is lost, and a busy high tier can requeue a long job forever.  Cost: a backfill pass makes reservations,

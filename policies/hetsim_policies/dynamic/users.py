@@ -241,10 +241,10 @@ class QuotaBorrow(ByUser):
     does not fit, borrowers are stopped, latest start first, only as many as needed; they wait again, with their work
     kept.
     Reference: Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads (2019), section
-    2.3: virtual clusters may exceed their quotas while other virtual clusters are idle, and those reclaim their quotas
-    by preemption.  `of` names the owners of the quotas: users, accounts, virtual clusters (the column `vc`), partitions
-    or classes.  `tiers` order the jobs within quotas, and also the borrowers, by quality of service (the label `qos`,
-    or else the class): the highest starts first, and the lowest is preempted first.
+    2.3: a virtual cluster may exceed its quota while other virtual clusters are idle; these reclaim their quotas by
+    preemption.  `of` names the owners of the quotas: users, accounts, virtual clusters (the column `vc`), partitions or
+    classes.  `tiers` order the jobs within quotas, and also the borrowers, by quality of service (the label `qos`, or
+    else the class): the highest starts first, and the lowest is preempted first.
     Weakness: quotas ignore the location of GPUs, so a gang within its quota can wait for a whole node that other owners
     occupy within their quotas; borrowers bear the cost of every stop.
     Cost: O(users) per round, and one pass over the borrowers for a job within its quota that does not fit.

@@ -390,7 +390,7 @@ class PlanInProgress:
                 lane.steps.remove(number)
 
     def back(self, number: int) -> None:
-        """Return a stopped task to the queues of its cores or GPUs, before later tasks."""
+        """Put a stopped task back into its queues of cores or GPUs, before later tasks."""
         self.end(number)
         for name in self.steps[number].devices:
             self.lanes[name].steps.appendleft(number)

@@ -406,7 +406,7 @@ def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndar
 
 
 def rivals(p: np.ndarray, q: np.ndarray, m: int, k: int) -> list[TwoSidedSchedule]:
-    """Return cheap initial schedules: earliest finish by three orders of tasks."""
+    """Return cheap initial schedules: earliest finish, for three orders of the tasks."""
     shortest_time = np.minimum(p, q)
     mean = (m * p if m else 0.0) + (k * q if k else 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -266,9 +266,9 @@ def _only_mode(shape: Shape) -> Mode | None:
 
 
 @lru_cache(4096)
-def _stages(mode: Mode, own: float, left: float) -> float:
-    """Estimated seconds of all stages with `own` seconds of compute, no data items."""
-    return mode.stages(1, own, left).total
+def _stages(mode: Mode, compute: float, remaining: float) -> float:
+    """Estimated seconds of all stages of a task in a mode, without data transfers."""
+    return mode.stages(1, compute, remaining).total
 
 
 def _seconds_there(task: Task, reservation: Reservation, view: View) -> float:

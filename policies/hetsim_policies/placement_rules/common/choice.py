@@ -133,9 +133,9 @@ def on_fullest(task: Task, mode: Mode, node: int, view: View) -> Placement | Non
 
 
 def by_room(task: Task, modes: Sequence[Mode], view: View, tightest: bool) -> Placement | None:
-    """Choose the node with fewest (or most) free GPUs, then cores; None if none fits.
+    """Place on the node with the fewest free GPUs, then cores; None if none fits.
 
-    A fraction is placed on the fullest (or emptiest) GPU.
+    tightest: False for the node with the most instead.  A fraction is placed on the fullest (or emptiest) GPU.
     """
     sign = 1.0 if tightest else -1.0
     if modes[0].gpus and not modes[0].whole_devices:
