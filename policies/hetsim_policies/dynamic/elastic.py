@@ -492,7 +492,8 @@ class SpeedupMean(Elastic):
     minus infinity only the slowest job counts.
     Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  Pollux
     also places GPUs by a genetic search (`pollux`) and adapts batch sizes; here sizes grow greedily by the gain in the
-    sum of powers, which is optimal for concave speeds up to the last step.  Several types of GPU are an extension
+    sum of powers; this is optimal, except for the last step, if speeds are concave.  Several types of GPU are an
+    extension
     (see `hetsim_policies.dynamic.elastic`).
     Weakness: it ignores the time left, so short jobs are treated as long ones.
     Cost: O(steps × log jobs) per allocation, and the stops and starts.

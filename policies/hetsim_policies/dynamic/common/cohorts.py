@@ -92,7 +92,7 @@ class Cohort:
         return self.subtree.get(key, 0) < self.usage.get(key, 0) + more
 
     def lowest_fit(self, key: Key, amount: int) -> tuple[int, bool]:
-        """Return the height of the lowest subtree with room, and if it has a parent node.
+        """Return the height of the lowest subtree with room, and True if it has a parent.
 
         Height 0: the queue need not borrow.
         """

@@ -24,8 +24,8 @@ class PartView:
     """A view limited to a part of the cluster.
 
     nodes: bitmask of the part's nodes, None for all; types: its device types.
-    waiting_tasks, running_tasks: the tasks of the part by row, maintained by its owner; None: all waiting or running
-        tasks.
+    waiting_tasks, running_tasks: the tasks of the part by row, kept up to date by the caller; None: all waiting or
+        running tasks.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class PartView:
 
 
 class NodesOfPart:
-    """Columns of all nodes, with candidates only from the part."""
+    """The columns of all nodes, but only nodes of the part are candidates."""
 
     def __init__(self, part: PartView):
         self._part = part

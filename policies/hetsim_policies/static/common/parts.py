@@ -173,8 +173,8 @@ def chains(tasks: Tasks, most: int, patterns: Patterns | None = None) -> list[tu
 def as_one(plan: Plan, tasks: Tasks, groups: Iterable[Sequence[int]], most: int | None = None) -> Plan:
     """Return the plan with each group launched together, if devices allow it.
 
-    most: maximum number of tasks in a launch; larger groups are cut.  The plan is returned unchanged if no tasks can be
-    launched together.
+    most: maximum number of tasks in a launch; larger groups are cut.  If no tasks can be launched together, the plan
+        is returned unchanged.
     """
     step_of = {step.task: step for step in plan.steps}
     usable: list[tuple[int, ...]] = []
