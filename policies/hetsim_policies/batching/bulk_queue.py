@@ -73,7 +73,7 @@ class BulkQueue:
         return row
 
     def request_seconds(self, present: int, size: int) -> float:
-        """Expected request-seconds in the system during a batch."""
+        """Expected request-seconds in the system during a batch, from `present` requests."""
         time = float(self.times[size - 1])
         return present * time + self.rate * time * time / 2
 

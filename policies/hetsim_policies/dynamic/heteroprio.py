@@ -139,7 +139,7 @@ class HeteroPrio(Scheduler):
                 yield self._start(task, placement, view)
 
     def _worth_it(self, side: int, now: float) -> list[Task]:
-        """Return running tasks that would end earlier if restarted, by compute time alone."""
+        """Return tasks on `side` that would end earlier on the other, by compute times."""
         heap, candidates = self._worth[side], []
         while heap and -heap[0][0] > now:
             entry = heappop(heap)

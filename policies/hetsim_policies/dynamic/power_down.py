@@ -127,7 +127,7 @@ class PowerDown(ListScheduler):
         return []
 
     def _put_to_sleep(self, view: View, waiting: bool) -> Generator[Decision, None, float]:
-        """Put long-idle devices to sleep; return the time of the next check."""
+        """Put long-idle devices to sleep, unless tasks wait; return the next check's time."""
         now, soonest = view.now, math.inf
         idle: dict[DeviceType, list[Device]] = {}
         for device in self._sleepers:

@@ -459,7 +459,7 @@ def _slowest(
 def _overrun(
     machine: Machine, schedule: Schedule, slow: np.ndarray, deadline: float
 ) -> tuple[float, np.ndarray, float]:
-    """Return how long after the deadline the longest path ends, and facts on the path.
+    """Return the delay of the longest path after the deadline, and facts on this path.
 
     They are its work by device, and the seconds from the arrival of its first task to the deadline.
     """

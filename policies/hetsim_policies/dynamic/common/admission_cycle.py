@@ -109,7 +109,7 @@ class Queue(Cohort):
         self.use(workload.usage, -1)
 
     def preemptible(self, preemptor: Workload, policy: Policy, keys: set[Key]) -> list[Workload]:
-        """Return the queue's workloads that use one of `keys` and may be preempted."""
+        """Return the workloads that use one of `keys` and that `preemptor` may preempt."""
         every, newer, priority = policy == "any", policy == "lower_or_newer_equal_priority", preemptor.priority
         return [
             one for one in (() if policy == "never" else self.workloads)

@@ -161,7 +161,7 @@ def _fill_up(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
 
 
 def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """Maximize the sum of values (by offer), with a minimum progress of each job.
+    """Maximize the sum of `value` × fraction; each job's progress is at least `least`.
 
     If the minimums are infeasible together, the sum of shortfalls (relative to each minimum) is minimized first.
     """

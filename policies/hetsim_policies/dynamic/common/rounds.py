@@ -229,7 +229,7 @@ class RoundScheduler(Scheduler):
         return capacity
 
     def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
-        """Return (ratio or difference of time due and time received, time due) of a mode."""
+        """Return (ratio or difference of times due and received, time due) of mode `way`."""
         due = job.due[way] + job.target[way] * self.round_length
         received = job.received[way]
         if self.rule == "deficit":

@@ -49,7 +49,7 @@ class TaskKind:
             self.total[position] += task.estimate_at(position)
 
     def wait(self, task: Task, sign: int) -> None:
-        """Record that a task waits (1), or no longer waits (-1)."""
+        """Record that a task waits (sign 1), or no longer waits (sign -1)."""
         self.waiting += sign
         for position in self.positions:
             seconds = task.estimate_at(position) * (1.0 - task.done)

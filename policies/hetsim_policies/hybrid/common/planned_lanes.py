@@ -444,7 +444,6 @@ class Board:
         return made
 
     def late(self, now: float) -> bool:
-        """Return True if a running step should have ended."""
         return any(now - since >= job.seconds * (1 - LATE) for job, since in self._perhaps_late(now))
 
     def _perhaps_late(self, now: float) -> list[tuple[PlannedJob, float]]:
