@@ -228,7 +228,7 @@ class External(Scheduler):
             raise self._wrong(f"answered {kind}, which is not supported")
 
     def _stop(self, job: Job, resubmit: bool) -> Iterator[Decision]:
-        """Stop a job for good; with `resubmit` it waits again and keeps its work."""
+        """Stop a job; with `resubmit` it waits again and keeps its work, else reject it."""
         self._over(job, "COMPLETED_KILLED")
         yield Stop(job.task, keep=resubmit)
         self._tell("JOB_KILLED", job_ids=[job.id], job_progress={job.id: {"progress": job.task.done}})

@@ -38,9 +38,10 @@ Head = tuple[Task, TaskQueue]
 class PreemptiveList(ListScheduler):
     """A `ListScheduler` whose heads may stop lower-ranked running tasks.
 
-    The least urgent tasks are stopped first, only as many as the head needs, and no task if even all would not suffice.
-    Stopped tasks wait again, with their work kept.  Tasks that are not preemptible continue.  Cost: for a head that
-    does not fit but might displace a running task, one pass over the running tasks until resources become free.
+    The least urgent tasks are stopped first, and only as many as the head needs; none, if stopping all would not
+    suffice.  Stopped tasks wait again, with their work kept.  Tasks that are not preemptible continue.  Cost: for a
+    head that does not fit but might displace a running task, one pass over the running tasks until resources become
+    free.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class PreemptiveList(ListScheduler):
         self._worst: Any = None
 
     def rank(self, task: Task, view: View) -> Any:
-        """Return a running task's rank; if ranks can grow, call `ranks_grew` when they do."""
+        """Return a running task's rank; call `ranks_grew` when ranks change during a run."""
         return self.order(task)
 
     def yields(self, running: Any, waiting: Any) -> bool:
@@ -70,7 +71,7 @@ class PreemptiveList(ListScheduler):
         return running > waiting
 
     def ranks_grew(self) -> None:
-        """Record that running tasks rank lower now, so that heads try to preempt again."""
+        """Record that running tasks rank lower now, so that preemption is tried again."""
         self._in_vain.clear()
 
     def beginning(self, view: View) -> None:
@@ -81,7 +82,6 @@ class PreemptiveList(ListScheduler):
         return None
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
-        """Hook before a task starts."""
         key = self.order(task)
         if self._worst is None or key > self._worst:
             self._worst = key
@@ -139,7 +139,7 @@ class PreemptiveList(ListScheduler):
             yield wait
 
     def _known(self, view: View) -> tuple[int, int]:
-        """Key of the engine's state; while it is equal, no preemption can make room."""
+        """Return a state of the engine; preemption that failed in it is not tried again."""
         changes = view.changes
         return changes.releases, changes.launches - self._own_starts
 
@@ -166,10 +166,8 @@ def _heads_of(queues: Iterable[TaskQueue]) -> list[Head]:
     return [(head, queue) for queue in queues if (head := queue.head()) is not None]
 
 
-# Running tasks by a key that stays as it is while they run.
-#
-# `task.memo` holds the number of the start (given by the policy), which tells a task's entry from those of its earlier
-# starts; the others are void, and removed when they may be half of all.
+# Running tasks by a constant key.  An entry is void unless its start number is still that of the task (`task.memo`, set
+# by the policy); void entries are removed when they may be half of all.
 
 
 class RunningList:
@@ -185,7 +183,10 @@ class RunningList:
         self._limit = 64  # maximum number of entries before void ones are removed
 
     def push(self, key: Any, task: Task) -> None:
-        """Add a task before it starts; its `memo` must be the number of the start."""
+        """Add a task before it starts.
+
+        `task.memo` must be the number of this start: it distinguishes the entry from those of earlier starts.
+        """
         entries = self._entries
         while entries:  # where those that end first come last, nothing else has to be removed
             _, start, last = entries[-1]
@@ -201,7 +202,7 @@ class RunningList:
         self._entries.clear()
 
     def head(self) -> tuple[Any, Task] | None:
-        """Return the lowest key and its task; None if no task is left."""
+        """Return the lowest key and its task; None if no task runs."""
         entries = self._entries
         while entries:
             key, start, task = entries[0]
@@ -221,7 +222,6 @@ class RunningList:
         return self._first(bisect_left(entries, True, lo=1, key=lambda entry: reached(entry[0])))
 
     def all(self) -> Iterator[Task]:
-        """Yield all tasks, in order."""
         return self._first(len(self._entries))
 
     def _first(self, count: int) -> Iterator[Task]:
@@ -312,8 +312,8 @@ class Srtf(PreemptiveList):
     response on m servers, it is O(log min(n/m, P)) competitive, for n tasks and a ratio P of the longest to the
     shortest time (Leonardi and Raz, 1997).
     Weakness: long tasks can starve; every stop costs its save and restore; wrong estimates mislead it.
-    Cost: O(log n) per task and stop, if running tasks compute steadily in their best mode: remaining time plus present
-    time is then constant, and a sorted list finds the task with most time left.  Otherwise one pass over the running
+    Cost: O(log n) per task and stop, if running tasks compute at a constant rate in their best mode: their ends are
+    then constant, and a list sorted by ends gives the task with most time left.  Otherwise one pass over the running
     tasks for a head that does not fit.
 
     margin: a running task is preempted only by a task that is shorter by more than these seconds (such as the cost of a
@@ -356,7 +356,7 @@ class Srtf(PreemptiveList):
 
 
 class Las(PreemptiveList):
-    """Least attained service, discretized into a few queues; the least served first.
+    """Least attained service first, in a few queues between thresholds of service.
 
     Decides when, and which task is preempted.  The service a task has attained is GPUs × time (cores × time in CPU
     modes).  Tasks between the same two thresholds form a queue in the order of arrival; a task that crosses a threshold
@@ -409,7 +409,6 @@ class Las(PreemptiveList):
     gone = finished
 
     def victims(self, key: tuple[int, float, int], view: View) -> Iterator[Task]:
-        """Yield running tasks that rank behind a key (queue, arrival), the last first."""
         own = -key[1], -key[2]
         for level in sorted(range(len(self._running)), key=self.order_of_levels.__getitem__, reverse=True):
             rank, running = self.order_of_levels[level], self._running[level]
@@ -445,9 +444,8 @@ class Tiresias(Las):
     """Tiresias with known sizes: queues of attained service, ranked by Gittins index.
 
     Decides when, and which task is preempted: as `las`, but the order of queues follows from the distribution of GPU
-    time.  The index of a queue is the maximum, over the next thresholds, of the ratio of two values for a task of the
-    queue: its probability to end before the threshold, and its expected service until then.  The largest index is
-    served first.
+    time.  The index of a queue is the maximum, over all later thresholds, of p / s: p is the probability that a task of
+    the queue ends before the threshold, and s its expected service until then.  The largest index is served first.
     Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), its discretized
     2D-Gittins index; Gittins, Bandit Processes and Dynamic Allocation Indices (1979): in the limit of many thresholds,
     the order has the optimal mean response in M/G/1 among orders that know only the distribution.  The distribution is
@@ -470,7 +468,11 @@ class Tiresias(Las):
 
 
 def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
-    """Gittins index of a level: maximum over later edges of P(end) / expected service."""
+    """Gittins index of tasks that have attained the threshold `edges[level]`.
+
+    It is the maximum over later edges of P(task ends before the edge) / expected service until then.  sizes: service of
+    tasks, a sample.
+    """
     attained = edges[level]
     remaining = sizes[sizes > attained] - attained
     if not len(remaining):

@@ -109,10 +109,10 @@ def _smaller(partner: Task, newcomer: Mode, view: View) -> Placement | None:
 
 
 def _in_another_mode(task: Task, view: View, suits: Callable[[Mode, Mode, float, float], bool]) -> Placement | None:
-    """Return a task's placement on its GPU in the fastest suitable mode, if any.
+    """Return a placement of a running task on its present devices in another mode.
 
-    suits: function of a mode, the present mode, the accelerator's bytes, and the host's free cores (thousandths)
-        without the task.
+    It is the fastest mode for which `suits` is True; None if there is none.  suits: function of a mode, the present
+    mode, the accelerator's bytes, and the host's free cores (thousandths) without the task.
     """
     launch = view.launch_of(task)
     movable = task.shape.preemptible and not task.reads and not task.writes and launch.stage == "compute"
