@@ -9,9 +9,9 @@ single node is placed on the first free devices.
 import math
 from collections.abc import Callable
 
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import View, queueing
 from hetsim_policies.placement_rules.common.choice import best_node, by_room, equally_fast, first_across, on_gpu
 from hetsim_policies.placement_rules.common.published import PublishedBestFit, PublishedRandom, ScoredRule

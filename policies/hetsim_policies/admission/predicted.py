@@ -6,11 +6,12 @@ from typing import Annotated, Any, cast
 import numpy as np
 from pydantic import Field
 
-from hetsim.model.cluster import Cluster, Device
+from hetsim.model.cluster import Cluster
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.service import LanguageService
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode, Shape
 from hetsim.model.units import Fraction, Seconds
 from hetsim.policy import Accept, Admission, Reject, RequestQueue, View
 from hetsim_policies.admission.common.estimates import RecentArrivals, servers

@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.mode import Mode
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Fraction, PerSecond, Seconds
 from hetsim.policy import Accept, PlanProblem, Reject, View
 from hetsim_policies.admission.common.estimates import (

@@ -25,8 +25,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import Batching, BatchReport, Delay, RequestQueue, Take, View
 from hetsim_policies.batching.common.linear_fit import LinearFit, line_remarks

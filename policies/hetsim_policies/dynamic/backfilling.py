@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
 from hetsim.policy import (

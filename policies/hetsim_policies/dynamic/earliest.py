@@ -6,9 +6,10 @@ from heapq import heapify, heappop, heappush
 from math import sqrt
 
 from hetsim.model.cluster import MILLI, Cluster, DeviceType, Node, NodeSpec
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, can_host
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.policy import Decision, Fetch, PlanProblem, View
 from hetsim_policies.dynamic.common.lines import AssigningScheduler, DeviceLine, LineTask, refuse_parts_of_nodes
 from hetsim_policies.task_graphs import bottom_levels

@@ -20,10 +20,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hetsim.errors import PolicyError, Problem, ScenarioError, visible
-from hetsim.model.cluster import MILLI, WHOLE, Device
+from hetsim.model.cluster import MILLI, WHOLE
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, WAITING, Task
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Reject, Scheduler, Set, Start, Stop, View, Wait
 from hetsim.policy.external import Exchange, ExternalProgram

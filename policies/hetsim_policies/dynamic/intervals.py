@@ -9,11 +9,12 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from hetsim.model.cluster import Device, Node
+from hetsim.model.cluster import Node
 from hetsim.model.curves import Layout, layout_of
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, WAITING, Task
-from hetsim.model.tasks import Mode, Shape
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 from hetsim_policies.common import place_of

@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any
 
-from hetsim.model.cluster import MILLI, WHOLE, Device
+from hetsim.model.cluster import MILLI, WHOLE
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
-from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
 from hetsim_policies.dynamic.common.lines import refuse_parts_of_nodes
 from hetsim_policies.dynamic.common.two_ended import TwoEnded

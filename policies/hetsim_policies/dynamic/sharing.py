@@ -8,9 +8,9 @@ from typing import Annotated
 from pydantic import Field
 
 from hetsim.model.cluster import WHOLE
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     WAIT_FOR_CHANGE,

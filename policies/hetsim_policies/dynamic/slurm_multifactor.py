@@ -33,7 +33,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from hetsim.model.cluster import WHOLE, Device, Partition
+from hetsim.model.cluster import WHOLE, Partition
+from hetsim.model.device import Device
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
 from hetsim.model.units import Seconds

@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.errors import refusal
+from hetsim.model.mode import Mode
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
 from hetsim_policies.dynamic.time_fractions import check_costs, prices
 

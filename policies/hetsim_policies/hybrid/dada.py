@@ -29,9 +29,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, can_host
 from hetsim.model.task import WAITING, Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import Decision, View
 from hetsim_policies.dynamic.common.lines import DeviceLine, LineTask
 from hetsim_policies.dynamic.earliest import Dmda

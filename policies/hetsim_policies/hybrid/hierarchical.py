@@ -32,10 +32,11 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.errors import refusal
-from hetsim.model.cluster import Cluster, Device, DeviceType
+from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds, forbid
 from hetsim.policy import Decision, ListScheduler, PlanProblem, Scheduler, Start, View, Wait
 from hetsim_policies.hybrid.common.groups import (

@@ -30,10 +30,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hetsim.model.cluster import Device, DeviceType
+from hetsim.model.cluster import DeviceType
+from hetsim.model.device import Device
+from hetsim.model.mode import Shape
 from hetsim.model.plan import Plan
 from hetsim.model.task import RUNNING, Task
-from hetsim.model.tasks import Shape
 from hetsim.policy import (
     Decision,
     Fetch,

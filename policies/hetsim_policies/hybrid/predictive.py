@@ -36,10 +36,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hetsim.errors import refusal, suggestion
-from hetsim.model.cluster import Device, DeviceType
+from hetsim.model.cluster import DeviceType
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     Annotate,

@@ -27,10 +27,12 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.errors import Problem, ScenarioError, UsageError, refusal
-from hetsim.model.cluster import MILLI, Cluster, Device
+from hetsim.model.cluster import MILLI, Cluster
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, Plan, Step, lane_names
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     Decision,

@@ -19,9 +19,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import View
 from hetsim_policies.placement_rules.common.choice import equally_fast, first_across, on_gpu
 from hetsim_policies.placement_rules.common.fragmentation import MinRises, Mix, NodeStates

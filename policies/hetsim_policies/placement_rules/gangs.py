@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from hetsim.model.cluster import Cluster
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.common import grouped
 from hetsim_policies.placement_rules.common.choice import by_room, equally_fast, on_gpu, taking

@@ -38,7 +38,7 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.errors import refusal, suggestion
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.plan import Plan, find_cycle
 from hetsim.model.tasks import Tasks
 from hetsim.policy import PlannedScheduler, PlanProblem

@@ -38,7 +38,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
 from hetsim.errors import ScenarioError, refusal
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.plan import Plan, lane_names
 from hetsim.model.units import Seconds
 from hetsim.policy import PlannedScheduler, PlanProblem

@@ -9,9 +9,10 @@ from typing import Any, get_args
 from hetsim.errors import Problem, ScenarioError, file_error
 from hetsim.model.cluster import Cluster
 from hetsim.model.files import open_input, open_text
+from hetsim.model.mode import Shape
 from hetsim.model.plan import Copy, Moment, Plan, Step, lane_names
 from hetsim.model.plan_table import COLUMNS, COPY_COLUMNS, LAUNCH_COLUMN
-from hetsim.model.tasks import Shape, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.model.units import ExistingFile, shown
 from hetsim.policy import PlannedScheduler, PlanProblem, Scheduler
 from hetsim_policies.dynamic.heteroprio import HeteroPrio

@@ -354,6 +354,7 @@ class Copier:
             one if one.__class__ in ATOMS else new if (new := copy_of(id(one))) is not None else value(one)
             for one in old
         ]
+        self._originals.append(old)  # a field of a compiled class gives a new tuple each time
         if all(map(is_, members, old)):
             return self._remember(old, old)
         return self._remember(old, tuple.__new__(old.__class__, members))

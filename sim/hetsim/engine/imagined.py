@@ -41,7 +41,8 @@ from hetsim.model.faults import Maintenance
 from hetsim.model.record import Record
 from hetsim.model.task import Task
 from hetsim.model.tasks import Tasks
-from hetsim.policy.contract import Decision, Scheduler
+from hetsim.policy.contract import Scheduler
+from hetsim.policy.decisions import Decision
 
 YOUNG = 300_000
 """Before a fork runs, garbage (earlier forks) is collected if more objects than this number were created since the last

@@ -23,7 +23,8 @@ from hetsim.engine.queues.queue import Queue
 from hetsim.engine.rehearsal import problem_of
 from hetsim.errors import HetsimError, InvariantError, RunError, UsageError
 from hetsim.model.record import LAUNCH_RUNNING, NOT_ARRIVED, UNFINISHED, Record, RunInput
-from hetsim.policy.contract import Decision, Imagined, Scheduler, View
+from hetsim.policy.contract import Imagined, View
+from hetsim.policy.decisions import Decision
 from hetsim.policy.iterating import Foreseen
 
 
@@ -117,14 +118,14 @@ class Simulation:
         self.parts.decisions.apply(decision)
 
     @property
-    def schedule(self) -> Callable[[View], Iterable[Decision]]:
+    def schedule(self) -> Callable[[View], Iterable[Any]]:
         """Function that yields the decisions of a round; `max_starts` may cut them short."""
         scheduler, pacing = self.state.scheduler, self.state.pacing
         if pacing is None or pacing.time.max_starts is None:
             return scheduler.schedule
         return partial(self._cycle, scheduler)
 
-    def _cycle(self, scheduler: Scheduler, view: View) -> Iterator[Decision]:
+    def _cycle(self, scheduler: Any, view: View) -> Iterator[Any]:
         pacing = self.state.pacing
         for decision in scheduler.schedule(view):
             yield decision

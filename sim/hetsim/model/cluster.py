@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hetsim.errors import KeyProblem
 from hetsim.model.bandwidth import BandwidthCurve
+from hetsim.model.device import Device
 from hetsim.model.slices import Layout, Slice
 
 if TYPE_CHECKING:
@@ -259,26 +260,6 @@ class DeviceType:
         """Return the MIG slices with at least this share and memory (and this profile)."""
         named = [one for one in self.sharing.slices if profile in ("", one.profile)]
         return tuple(one for one in named if micro_share(one.share) >= share and one.bytes_of(self.memory) >= memory)
-
-
-@dataclass(frozen=True)
-class Device:
-    """One device: all cores of a node (`n0/cpu`), or one accelerator (`n0/g1`)."""
-
-    index: int
-    name: str
-    type: DeviceType
-    node: int
-    local: int  # position among the accelerators of the node; -1 for the cores
-    switch: int | None = None  # number of its PCIe switch on the node, if any
-    island: int | None = None  # number of its NVLink island on the node, if any
-    rack: str | None = None
-
-    def __hash__(self) -> int:
-        return self.index
-
-    def __repr__(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True, slots=True)

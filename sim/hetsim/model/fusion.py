@@ -18,7 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hetsim.model.cluster import MILLI
-from hetsim.model.tasks import Mode, StageTime, Tasks
+from hetsim.model.mode import Mode
+from hetsim.model.tasks import StageTime, Tasks
 
 
 def fused_mode(modes: Sequence[Mode]) -> Mode:

@@ -7,9 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hetsim.model.cluster import Cluster, Device, Node
+from hetsim.model.cluster import Cluster, Node
+from hetsim.model.device import Device
 from hetsim.model.fusion import fusible
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.mode import Mode
+from hetsim.model.tasks import Tasks
 
 PLANNED_MAKESPAN = "planned_makespan"
 

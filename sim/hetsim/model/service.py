@@ -10,8 +10,8 @@ import numpy as np
 
 from hetsim.errors import KeyProblem
 from hetsim.model.cluster import DeviceType
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.step_times import StepTimes
-from hetsim.model.tasks import Mode, Shape
 
 if TYPE_CHECKING:
     from hetsim.model.units import Count, Fraction, Seconds, Whole

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetsim.model.cluster import Cluster, Device, Link
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.cluster import Cluster, Link
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
+from hetsim.model.tasks import Tasks
 
 
 @dataclass(frozen=True)

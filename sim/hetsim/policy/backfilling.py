@@ -8,7 +8,8 @@ from typing import Any
 from hetsim.model.cluster import Partition
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
-from hetsim.policy.contract import WAIT_FOR_FIT, WAIT_FOR_READY, Decision, Pause, PlacementRule, Shadow, Start, View
+from hetsim.policy.contract import PlacementRule, Shadow, View
+from hetsim.policy.decisions import WAIT_FOR_FIT, WAIT_FOR_READY, Decision, Pause, Start
 from hetsim.policy.lists import ListScheduler
 from hetsim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
 

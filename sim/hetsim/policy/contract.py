@@ -13,178 +13,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from hetsim.errors import Problem, ScenarioError, UsageError
-from hetsim.model.cluster import Cluster, Device
+from hetsim.model.cluster import Cluster
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement, Plan
-from hetsim.model.slices import Layout, Slice
+from hetsim.model.slices import Layout
 from hetsim.model.task import Task
-from hetsim.model.tasks import Item, Mode, Shape, Tasks
-from hetsim.policy.request_queue import RequestQueue, Requests
+from hetsim.model.tasks import Item, Tasks
+from hetsim.policy.base import Policy
+from hetsim.policy.decisions import Accept, Decision, Defer, Reject
+from hetsim.policy.request_queue import RequestQueue
 from hetsim.policy.routing import WantedReplica
 
 if TYPE_CHECKING:
     import numpy as np
 
     from hetsim.model.record import Record
-
-# Decisions ------------------------------------------------------------------------------------------------
-
-
-class _Shown:
-    __slots__: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(str(getattr(self, name)) for name in self.__slots__)})"
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Start(_Shown):
-    """Launch one task, or several as one batch, on a placement.
-
-    In a mode with `parts` (`hetsim.model.fusion.fused_mode`) several tasks are launched as one kernel, in this order,
-    each in its own part of the mode.  Each task must be ready, or wait only for tasks before it in the launch
-    (`View.together`).
-    """
-
-    tasks: Task | Sequence[Task] | Requests
-    placement: Placement
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Stop(_Shown):
-    """Stop a running task's launch; the task waits again. `keep=False` loses its work.
-
-    With a device: stop the replica of a language model on this device.  The requests of the replica wait again, and
-    their tokens are prefilled again on other replicas; the service then lacks a replica (`Scheduler.replica`).
-    """
-
-    task: Task | Device
-    keep: bool = True
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Move(_Shown):
-    """Continue a running task elsewhere or in another mode; its state is transferred."""
-
-    task: Task
-    placement: Placement
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Reject(_Shown):
-    """End a waiting task or requests for good; also an answer of admission policies.
-
-    expired: True if the deadline or a timeout of the task has passed, or could not be met even if the task started now
-    on an idle device.  The final status is then `expired`; with False it is `rejected`.
-    """
-
-    task: Task | Requests | None = None
-    reason: str = "rejected"
-    expired: bool = False
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Annotate(_Shown):
-    """State why a waiting task that would fit is passed over (quota, ...).
-
-    The decision does not change the run.  `hetsim explain` attributes the wait to this cause from now on, until the
-    task starts or another cause is given.
-    """
-
-    task: Task
-    cause: Literal["quota", "reservation", "choice"]
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Set(_Shown):
-    """Set a device's frequency (1: nominal), put the device to sleep, or wake it.
-
-    "off": the device sleeps; "on": it wakes up, and launches may be placed on it immediately and wait until it is
-    awake; "wake": it wakes up, accepts no launch before it is awake, and the hook `device` is called when it is awake.
-    """
-
-    device: Device
-    frequency: float | Literal["off", "on", "wake"] = 1.0
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Fetch(_Shown):
-    """Copy an item to a device (prefetch, load a model)."""
-
-    item: int
-    device: Device
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Drop(_Shown):
-    """Drop an unused copy of an item from a device."""
-
-    item: int
-    device: Device
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Partition(_Shown):
-    """Set the layout of a MIG GPU, given as slices, shares or profiles.
-
-    The GPU must be empty or, with `recut: idle`, the layout must contain its busy slices.  Starts do not change this
-    layout; it remains until the policy sets another layout.  None: starts choose the layout again.
-    """
-
-    device: Device
-    layout: Sequence[Slice | str | float] | None
-
-
-class Wait(_Shown):
-    """End the round; the next round is at `until`, or as soon as something changes."""
-
-    __slots__ = ("until",)
-
-    on: str = "change"
-    certain: float = -math.inf
-
-    def __init__(self, until: float = math.inf):
-        self.until = until
-
-
-class Pause(Wait):
-    """End the round as `Wait` does; `on` names the changes that start the next round.
-
-    on="change": any change; "fit": any change, but until the time `certain` not the arrival of a task that fits
-    nowhere; "release": capacity is released (arrivals alone cannot help); "ready": a task becomes ready (no task waits,
-    so a release cannot help).
-    """
-
-    __slots__ = ("on", "certain")
-
-    def __init__(
-        self, on: Literal["change", "fit", "release", "ready"], until: float = math.inf, certain: float = math.inf
-    ):
-        self.until = until
-        self.on = on
-        self.certain = certain
-
-
-WAIT_FOR_CHANGE = Pause("change")
-WAIT_FOR_FIT = Pause("fit")
-WAIT_FOR_RELEASE = Pause("release")
-WAIT_FOR_READY = Pause("ready")
-
-Decision = Start | Stop | Move | Reject | Annotate | Set | Fetch | Drop | Partition | Wait
-
-
-@dataclass(frozen=True)
-class Accept:
-    """Admission accepts the task; `modes`: positions of the modes that it may use."""
-
-    modes: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Defer:
-    """Admission decides again at `until`."""
-
-    until: float
-
 
 def _no_engine(_: Any) -> Any:
     raise UsageError("this planning problem was not made by a run, so nothing can be simulated")
@@ -200,7 +44,7 @@ Preference = Literal["node", "load", "tightest", "roomiest"]
 OrderKey = Callable[[Task], Any]
 
 
-class Scheduler:
+class Scheduler(Policy):
     """Base of dynamic policies; every hook is a no-op by default."""
 
     policy_kind: ClassVar[str] = "scheduler"
@@ -331,7 +175,7 @@ class PlanProblem:
         return float(self.tasks.arrival.min()) if len(self.tasks) else 0.0
 
 
-class Admission:
+class Admission(Policy):
     """Base of admission policies, called once per task before the decision round."""
 
     policy_kind: ClassVar[str] = "admission"

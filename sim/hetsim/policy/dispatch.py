@@ -10,11 +10,12 @@ from collections.abc import Callable, Generator, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy.batching import Batching, Counter, ask
-from hetsim.policy.contract import Decision, Pause, View
+from hetsim.policy.contract import View
+from hetsim.policy.decisions import Decision, Pause
 
 IDLE, FRESH, ANSWERED, ASKED, DELAYED = range(5)
 """State of a service.  IDLE: no request waits; FRESH: its policy must be called for any offer of a device; ANSWERED:

@@ -1,29 +1,27 @@
 """List scheduling: an order, a placement rule, and a discipline for blocked heads."""
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from hetsim.model.cluster import Partition
+from hetsim.model.mode import Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
-from hetsim.model.tasks import Shape
+from hetsim.policy.arrival_order import arrival_order
 from hetsim.policy.batching import Counter
-from hetsim.policy.contract import (
+from hetsim.policy.contract import OrderKey, PlacementRule, Scheduler, View
+from hetsim.policy.decisions import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_FIT,
     WAIT_FOR_READY,
     WAIT_FOR_RELEASE,
     Annotate,
     Decision,
-    OrderKey,
     Pause,
-    PlacementRule,
     Reject,
-    Scheduler,
     Start,
-    View,
     Wait,
 )
 from hetsim.policy.dispatch import Dispatcher
@@ -35,30 +33,6 @@ AnyDiscipline = Literal["block", "skip", "keep", "keep_backfill"]
 _EMPTY = TaskQueue()
 
 DECLINED_DEPTH = 64  # tasks of a shape tried in one round after the placement rule declined the first
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def queueing(model: str) -> Callable[[F], F]:
-    """Decorator: declares the queueing model of an order or placement function."""
-
-    def declared(function: F) -> F:
-        function.queueing = model  # type: ignore[attr-defined]
-        return function
-
-    return declared
-
-
-@queueing("order of arrival")
-def arrival_order(task: Task) -> float:
-    """First come, first served: the order of arrival.
-
-    Reference: the standard order of queueing theory; e.g. Kleinrock, Queueing Systems I (1975).  No task starves, and
-    among orders that ignore sizes its response times vary least.  Weakness: short tasks wait behind long ones (the mean
-    wait grows with the square of the sizes' coefficient of variation), and a wide head leaves devices empty.
-    """
-    return task.arrival
 
 
 class ListScheduler(Scheduler):

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import UsageError
-from hetsim.model.cluster import MILLI, Cluster, Device, DeviceType
+from hetsim.model.cluster import MILLI, Cluster, DeviceType
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Plan, Step, lane_names
 from hetsim.model.record import COMPLETED
 from hetsim.model.task import RUNNING, Task
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.policy.contract import PlanProblem, View
 from hetsim.policy.planned import PlannedScheduler
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from hetsim.model.mode import Mode
 from hetsim.model.service import LanguageService
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 
 

@@ -14,8 +14,8 @@ from pydantic import Field
 
 from hetsim.errors import Problem, ScenarioError, suggestion
 from hetsim.model.cluster import Cluster
+from hetsim.model.mode import Mode
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import Admission, PlanProblem, View
 
 MIN_SEEN = 30  # minimum number of arrivals, and of completions, for an estimate

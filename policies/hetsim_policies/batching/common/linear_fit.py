@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from hetsim.model.batch_times import StageTable
-from hetsim.model.tasks import Mode
+from hetsim.model.mode import Mode
 
 OFF = 0.01  # Relative deviation of measured times from a line above which a policy that assumes one warns
 PULL = 0.1  # Weight of the former slope, as a sum of squared deviations of sizes, in squared mean sizes

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from hetsim.model.tasks import Mode
+from hetsim.model.mode import Mode
 from hetsim_policies.dynamic.common.cohorts import Cohort, Key, Quota
 
 # How a flavor can be used, from worst to best; PREEMPT: within the queue, RECLAIM: only from other queues

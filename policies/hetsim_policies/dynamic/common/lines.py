@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import refusal
-from hetsim.model.cluster import MILLI, WHOLE, Cluster, Device, DeviceType
+from hetsim.model.cluster import MILLI, WHOLE, Cluster, DeviceType
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
 
 SLICES = 12  # lanes per GPU of a type on which fractions run

@@ -9,10 +9,10 @@ from collections import Counter
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.timelines import Timeline
 

@@ -31,9 +31,9 @@ from pydantic import Field
 
 from hetsim.errors import refusal
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import Decision, PlanProblem, Stop, View
 from hetsim_policies.common import grouped
 from hetsim_policies.dynamic.common.fractions import ModeOffers

@@ -11,10 +11,11 @@ from typing import Any, Literal
 import numpy as np
 
 from hetsim.errors import refusal
-from hetsim.model.cluster import Cluster, Device, DeviceType, Node
+from hetsim.model.cluster import Cluster, DeviceType, Node
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import can_host
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import Scheduler
 from hetsim_policies.hybrid.common.part_view import PartView
 

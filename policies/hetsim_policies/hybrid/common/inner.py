@@ -3,7 +3,7 @@
 import numpy as np
 
 from hetsim.errors import ScenarioError, UsageError, refusal
-from hetsim.model.tasks import Shape
+from hetsim.model.mode import Shape
 from hetsim.policy import Backfilling, ListScheduler, PlannedScheduler, PlanProblem, Scheduler
 from hetsim.policy.remaining import in_mid_run, rows_of
 from hetsim_policies.dynamic.common.lines import AssigningScheduler

@@ -12,8 +12,9 @@ from typing import Literal
 import numpy as np
 
 from hetsim.errors import refusal
+from hetsim.model.mode import Mode
 from hetsim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.policy import PlanProblem
 
 Objective = Literal["response", "slowdown", "deadline_misses", "energy", "cost"]

@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hetsim.model.cluster import Cluster, Device, DeviceType
+from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import PlacementRule, View
 from hetsim.policy.contract import NEVER, Preference
 
@@ -186,7 +187,9 @@ class PartOfCluster(Cluster):
         self.nodes = []
         for node in whole.nodes:
             accelerators = tuple(filter(here, node.accelerators))
-            cpu = node.cpu if here(node.cpu) else replace(node.cpu, type=HIDDEN)
+            cpu = node.cpu
+            if not here(cpu):
+                cpu = Device(cpu.index, cpu.name, HIDDEN, node=cpu.node, local=cpu.local, rack=cpu.rack)
             cpus = node.cpus if here(node.cpu) or accelerators else 0
             self.nodes.append(replace(node, cpus=cpus, cpu=cpu, accelerators=accelerators))
         self.devices = [device for device in whole.devices if here(device)]

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from hetsim.model.cluster import MILLI, Device, DeviceType, Node
+from hetsim.model.cluster import MILLI, DeviceType, Node
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, can_host, lane_names
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import PlanProblem, Start, View
 
 ENOUGH = 3  # minimum number of equally late tasks for a mean of their ratios

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from hetsim.model.cluster import WHOLE, Cluster
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import View
 
 # From a mode, and nodes where it fits, to columns to minimize in lexicographic order

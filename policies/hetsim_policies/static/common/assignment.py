@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim_policies.common import grouped
 from hetsim_policies.static.common.instance import Instance, Schedule
 from hetsim_policies.static.common.ranks import Traffic, ranking

@@ -20,9 +20,9 @@ import numpy as np
 
 from hetsim.errors import refusal
 from hetsim.model.cluster import DeviceType
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Plan, Step, can_host, lane_names
 from hetsim.model.stages import private_bytes
-from hetsim.model.tasks import Mode
 from hetsim.policy import PlanProblem
 from hetsim_policies.common import grouped
 from hetsim_policies.static.common.graph_bounds import Paths

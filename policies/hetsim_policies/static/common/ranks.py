@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.stages import download_rate, final_bytes, way_to_host
 from hetsim_policies.static.common.instance import Instance
 from hetsim_policies.task_graphs import Graph, Ways, successors, topological, upward

@@ -16,7 +16,7 @@ from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.views.view import EngineView
 from hetsim.model.record import EXPIRED, FAILED, REJECTED
 from hetsim.model.task import BLOCKED, ENDED, FUTURE, Task
-from hetsim.policy.contract import Accept, Defer, Reject
+from hetsim.policy.decisions import Accept, Defer, Reject
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ from hetsim.engine.kernel.clock import FAULT, Later, Timer
 from hetsim.engine.launching.launches import Launches
 from hetsim.engine.residents.replica_set import Residents
 from hetsim.engine.resources.occupancy import GpuState
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.record import FAILED, LAUNCH_STOPPED
 from hetsim.model.task import BLOCKED, WAITING
 

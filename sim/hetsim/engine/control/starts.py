@@ -15,10 +15,12 @@ from hetsim.engine.launching.stopping import TimeLimits
 from hetsim.engine.resources.occupancy import available_at
 from hetsim.engine.views.placing import together
 from hetsim.model.fusion import fused_mode, fusible
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import BLOCKED, RUNNING, WAITING, Task
-from hetsim.model.tasks import Mode, Stopping, Tasks
-from hetsim.policy.contract import Requests, Start
+from hetsim.model.tasks import Stopping, Tasks
+from hetsim.policy.decisions import Start
+from hetsim.policy.request_queue import Requests
 
 
 @dataclass(eq=False)

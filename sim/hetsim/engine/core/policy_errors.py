@@ -6,11 +6,11 @@ from typing import Any
 
 from hetsim.engine.core.state import RunState
 from hetsim.errors import HetsimError, PolicyError, RunError, line_of
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Task
-from hetsim.model.tasks import Mode
-from hetsim.policy.contract import Annotate, Drop, Fetch, Move, Partition, Reject, Set, Start, Stop, Wait
+from hetsim.policy.decisions import Annotate, Drop, Fetch, Move, Partition, Reject, Set, Start, Stop, Wait
 
 ASKED_IN_VAIN = 100_000  # queries of a policy without a decision between them; more are reported as a loop
 

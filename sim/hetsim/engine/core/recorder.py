@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import Cluster, Device
+from hetsim.model.cluster import Cluster
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.record import (
     COMPLETED,
@@ -27,7 +29,7 @@ from hetsim.model.record import (
     Record,
     RunInput,
 )
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 
 # columns of a row of equal LLM steps that were one event: two times, then integers
 STEPS = (

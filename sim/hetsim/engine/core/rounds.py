@@ -5,7 +5,7 @@ import math
 from hetsim.engine.core.policy_errors import deadlock, illegal
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.kernel.clock import TIMER, Timer
-from hetsim.policy.contract import Wait
+from hetsim.policy.decisions import Wait
 
 INF = math.inf
 

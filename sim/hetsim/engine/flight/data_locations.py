@@ -14,7 +14,8 @@ from typing import Any
 from hetsim.engine.flight.links import Links, Pipe
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import GpuState
-from hetsim.model.cluster import Cluster, Device
+from hetsim.model.cluster import Cluster
+from hetsim.model.device import Device
 from hetsim.model.task import Task
 from hetsim.model.tasks import Item, Tasks
 

@@ -7,9 +7,9 @@ from hetsim.engine.flight.history import History
 from hetsim.engine.flight.launch import Launch, Timetable
 from hetsim.model.curves import layout_of
 from hetsim.model.fusion import Fusion, fused_seconds
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 
 
 def work(launch: Launch) -> float:

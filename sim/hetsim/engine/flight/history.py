@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from hetsim.engine.flight.data_locations import host
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.plan import Placement
 from hetsim.model.tasks import Stopping
 

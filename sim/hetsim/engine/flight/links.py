@@ -12,8 +12,9 @@ from heapq import heappush
 from typing import Any, NamedTuple
 
 from hetsim.engine.kernel.clock import FINISH, Clock, Timer
-from hetsim.model.cluster import Cluster, Device
-from hetsim.model.tasks import Mode
+from hetsim.model.cluster import Cluster
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 
 
 @dataclass(slots=True, eq=False)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hetsim.engine.flight.links import Flow, LinkPath
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 
 INF = math.inf
 

@@ -9,7 +9,7 @@ from hetsim.engine.flight.part import Part, insert_part
 from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.kernel.clock import FINISH, Timer
 from hetsim.engine.resources.occupancy import GpuState
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 
 
 def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Callable[[], None]) -> str | None:

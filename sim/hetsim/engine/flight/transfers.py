@@ -17,11 +17,11 @@ from hetsim.engine.flight.part import INF, Part
 from hetsim.engine.kernel.clock import Clock
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import GpuState
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.fusion import Fusion, fusion_of
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 
 Sources = dict[int, tuple[float, list[tuple[int, int]]]]  # bytes and (item, version) pairs to copy, by source location
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hetsim.engine.flight.links import Flow, Links, Pipe
 from hetsim.engine.language.generation import Generation
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.plan import Placement
 
 

@@ -17,10 +17,10 @@ from hetsim.engine.language.service_calls import ReplicaType, ServiceCalls
 from hetsim.engine.queues.queue import OneByOne
 from hetsim.engine.residents.replica_set import ReplicaSet, Residents
 from hetsim.errors import RunError
+from hetsim.model.mode import Shape
 from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED, STOPS
 from hetsim.model.service import LanguageService
 from hetsim.model.task import RUNNING, Task
-from hetsim.model.tasks import Shape
 from hetsim.policy.iterating import Foreseen
 from hetsim.policy.routing import OpenReplicas
 

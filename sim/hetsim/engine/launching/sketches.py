@@ -19,7 +19,7 @@ from hetsim.engine.flight.rates import Speeds
 from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.kernel.clock import FINISH
 from hetsim.engine.resources.occupancy import GpuState
-from hetsim.model.tasks import Mode
+from hetsim.model.mode import Mode
 
 
 @dataclass(eq=False)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from hetsim.engine.kernel.clock import ARRIVAL, Clock, Draws, Later, Timer
+from hetsim.model.mode import Shape
 from hetsim.model.record import NOT_ARRIVED, UNFINISHED, RunInput
 from hetsim.model.task import Task
-from hetsim.model.tasks import Shape
 
 BLOCK = 4096  # number of tasks read from the columns at once
 

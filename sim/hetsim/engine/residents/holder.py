@@ -11,8 +11,8 @@ from hetsim.engine.flight.launch import Resident
 from hetsim.engine.flight.links import Flow
 from hetsim.engine.kernel.clock import Clock, Timer
 from hetsim.errors import PolicyError
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode
 from hetsim.policy.routing import OpenReplicas
 
 

@@ -19,9 +19,9 @@ from hetsim.engine.residents.holder import Holder, HolderType, Owner
 from hetsim.engine.residents.scaling import Scaler
 from hetsim.engine.residents.sight import Sight
 from hetsim.errors import Problem, ScenarioError
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST
-from hetsim.model.tasks import Mode
 from hetsim.policy.routing import KeptModel, OpenReplicas, WantedReplica
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from hetsim.engine.kernel.clock import Clock
 from hetsim.engine.resources.occupancy import UNLIMITED, GpuState, NodeState
 from hetsim.engine.resources.placement_index import PlacementIndex
-from hetsim.model.cluster import WHOLE, Cluster, Device
+from hetsim.model.cluster import WHOLE, Cluster
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, split_cores
-from hetsim.model.tasks import Mode
 
 
 class Capacity(PlacementIndex):

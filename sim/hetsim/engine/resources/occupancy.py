@@ -7,9 +7,10 @@ import math
 from typing import Any
 
 from hetsim.engine.resources.slices import GpuSlices
-from hetsim.model.cluster import WHOLE, Device, DeviceType, Node
+from hetsim.model.cluster import WHOLE, DeviceType, Node
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode
 
 UNLIMITED = 1 << 62
 

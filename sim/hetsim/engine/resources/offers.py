@@ -4,9 +4,10 @@ from heapq import heapify, heappop, heappush
 
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import GpuState
-from hetsim.model.cluster import WHOLE, Device
+from hetsim.model.cluster import WHOLE
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode
 from hetsim.policy.dispatch import EMPTY
 
 Offer = tuple[int, int]  # a device, and its number of changes: equal offers are the same device in the same state

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
-from hetsim.model.cluster import MILLI, WHOLE, Device, Partition
-from hetsim.model.tasks import Mode
+from hetsim.model.cluster import MILLI, WHOLE, Partition
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 
 
 class Budget:

@@ -13,9 +13,10 @@ from typing import Any
 
 from hetsim.engine.resources.occupancy import GpuState, NodeState
 from hetsim.engine.resources.partition_limits import Budget
-from hetsim.model.cluster import Cluster, Device, DeviceType, Partition
+from hetsim.model.cluster import Cluster, DeviceType, Partition
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, host_part
-from hetsim.model.tasks import Mode
 
 KEPT_GANGS = 256  # maximum number of cached gang placements of a node (nodes of 8 accelerators need fewer in practice)
 

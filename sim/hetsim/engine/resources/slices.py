@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import Any
 
 from hetsim.model.cluster import DeviceType, micro_share
+from hetsim.model.mode import Mode
 from hetsim.model.slices import Layout, Slice
-from hetsim.model.tasks import Mode
 
 
 @lru_cache(1 << 14)

@@ -15,10 +15,10 @@ from hetsim.engine.core.state import RunState, launches_on
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.language.llm_service import Fleet, Serving
 from hetsim.engine.views.backlog import key_of, matching, wanted
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
+from hetsim.model.mode import Shape
 from hetsim.model.service import LanguageService
 from hetsim.model.task import Task
-from hetsim.model.tasks import Shape
 
 
 class Generated:

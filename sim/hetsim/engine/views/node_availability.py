@@ -10,7 +10,7 @@ from hetsim.engine.flight.launch import Launch
 from hetsim.engine.launching.stopping import Stops
 from hetsim.engine.resources.occupancy import Sketch
 from hetsim.engine.views.forecast import Forecast
-from hetsim.model.tasks import Mode
+from hetsim.model.mode import Mode
 
 MANY = 64  # length of a node's list of launches from which each new one removes ended launches
 

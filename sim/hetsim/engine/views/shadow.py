@@ -17,9 +17,9 @@ from hetsim.engine.views.forecast import Forecast
 from hetsim.engine.views.node_availability import Ends
 from hetsim.engine.views.placing import Placing
 from hetsim.model.cluster import Partition
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode, Shape
 from hetsim.policy.contract import NEVER, Shadow
 
 SLACK = 64  # maximum number of ended launches in the list beyond the number of running ones

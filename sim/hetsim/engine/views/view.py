@@ -25,13 +25,15 @@ from hetsim.engine.views.generated import Generated, by_readiness, end_in_replic
 from hetsim.engine.views.placing import Placing, together
 from hetsim.engine.views.shadow import Shadows
 from hetsim.errors import suggestion
-from hetsim.model.cluster import WHOLE, Cluster, Device
+from hetsim.model.cluster import WHOLE, Cluster
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.slices import Layout
 from hetsim.model.task import Task
-from hetsim.model.tasks import Item, Mode, Shape, Tasks
+from hetsim.model.tasks import Item, Tasks
 from hetsim.policy.batching import RequestQueue
-from hetsim.policy.contract import Decision, Imagined, PlacementRule, Scheduler
+from hetsim.policy.contract import Imagined, PlacementRule
 
 KINDS = ("cpu", "gpu", "npu")  # kinds of devices, which policies may name like types
 
@@ -363,7 +365,7 @@ class EngineView:
     # What if? -------------------------------------------------------------------------------------------------
 
     def fork(
-        self, scheduler: Scheduler, decisions: Sequence[Decision] = (), seed: int = 0,
+        self, scheduler: Any, decisions: Any = (), seed: int = 0,
         coming: Sequence[tuple[float, Task]] = (), ratios: Sequence[float] = (),
         expected: Callable[[Tasks], np.ndarray] | None = None,
     ) -> Imagined:  # fmt: skip

@@ -20,10 +20,11 @@ import numpy as np
 
 from hetsim.errors import UnknownName, UsageError
 from hetsim.learning.observation.window import SHORTEST, SHORTEST_COLUMN, Layout, Window
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
-from hetsim.policy.contract import Decision, PlanProblem, Set, Start, Stop, View
+from hetsim.policy.contract import PlanProblem, View
+from hetsim.policy.decisions import Decision, Set, Start, Stop
 
 SWITCHES = ("width", "mode", "node", "preempt", "power")
 ORDERS = ARRIVAL, SHORTEST_FIRST = ("arrival", "shortest")  # orders in which the tasks are shown

@@ -16,7 +16,8 @@ from hetsim.learning.observation.window import ADMISSION
 from hetsim.model.randomness import JUDGED
 from hetsim.model.record import RunInput
 from hetsim.model.task import Task
-from hetsim.policy.contract import Decision, PlanProblem, Reject, Scheduler, Start, View, Wait
+from hetsim.policy.contract import PlanProblem, Scheduler, View
+from hetsim.policy.decisions import Decision, Reject, Start, Wait
 from hetsim.policy.relay import Relay
 
 

@@ -24,7 +24,8 @@ from hetsim.learning.observation.window import MAX_WINDOW, SCHEDULING, SHORTEST,
 from hetsim.model.randomness import JUDGED, TRAINING
 from hetsim.model.record import Record, RunInput
 from hetsim.model.task import Task
-from hetsim.policy.contract import PlanProblem, Start
+from hetsim.policy.contract import PlanProblem
+from hetsim.policy.decisions import Start
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import Scenario, load
 

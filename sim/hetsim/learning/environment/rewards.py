@@ -24,9 +24,9 @@ import numpy as np
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import HetsimError, ScenarioError, UnknownName, UsageError
+from hetsim.model.mode import Mode
 from hetsim.model.record import ASLEEP, DOWN, UP, WAKING, DeviceStates, Record
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.results.declared import DEFAULT_METRIC, ENERGY, MAKESPAN
 from hetsim.results.one_run.modes import ModeTable, exclusive_time
 from hetsim.results.one_run.usage import resting_watts, usage

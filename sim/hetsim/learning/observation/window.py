@@ -29,10 +29,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hetsim.model.cluster import Cluster
+from hetsim.model.mode import Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Shape
-from hetsim.policy.contract import Decision, Scheduler, Start, View
+from hetsim.policy.contract import Scheduler, View
+from hetsim.policy.decisions import Decision, Start
 
 FEATURES_VERSION = 1  # Version of the observation's content; a policy learned on another version cannot be run
 

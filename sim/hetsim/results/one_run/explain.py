@@ -25,8 +25,8 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UsageError
+from hetsim.model.mode import Mode
 from hetsim.model.record import LAUNCH_LOST, LAUNCH_STOPPED, STATUS_NAMES, Record
-from hetsim.model.tasks import Mode
 from hetsim.policy.queues import EVERYWHERE
 from hetsim.results.one_run import language
 from hetsim.results.one_run.groups import by_number, checked, size_labels

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hetsim.model.mode import Mode
 from hetsim.model.record import COMPLETED, Record
-from hetsim.model.tasks import Mode
 from hetsim.results.declared import metric
 from hetsim.results.one_run.launches import launches_of
 from hetsim.results.one_run.measured import Measured, Run, quantile

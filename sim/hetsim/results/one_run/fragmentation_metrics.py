@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from hetsim.model.cluster import WHOLE
+from hetsim.model.mode import Mode
 from hetsim.model.record import NOT_ARRIVED, Record
-from hetsim.model.tasks import Mode
 from hetsim.results.declared import metric
 from hetsim.results.one_run.measured import Measured, Run
 from hetsim.results.one_run.replay import FreeCapacity, RunReplay, by_stretch

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UsageError, suggestion
+from hetsim.model.mode import Shape
 from hetsim.model.record import RunInput
-from hetsim.model.tasks import Shape
 from hetsim.results.declared import DEFAULT_BOUND, declarations, in_set, of_groups
 from hetsim.results.one_run import metrics
 from hetsim.results.one_run.estimands import weights

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hetsim.model.mode import Mode
 from hetsim.model.plan import cores_on
 from hetsim.model.record import (
     COMPLETED,
@@ -21,7 +22,6 @@ from hetsim.model.record import (
     UNFINISHED,
     Record,
 )
-from hetsim.model.tasks import Mode
 from hetsim.results.declared import ENERGY
 from hetsim.results.one_run.modes import ModeTable
 

@@ -13,8 +13,9 @@ from itertools import chain
 import numpy as np
 
 from hetsim.model.cluster import MILLI, WHOLE, Cluster, Node
+from hetsim.model.mode import Mode
 from hetsim.model.stages import download_rate
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 
 
 class ModeTable:

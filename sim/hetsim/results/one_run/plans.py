@@ -20,9 +20,10 @@ import numpy as np
 import pandas as pd
 
 from hetsim.model.cluster import MILLI, Node
+from hetsim.model.mode import Mode
 from hetsim.model.plan import PLANNED_MAKESPAN, can_host
 from hetsim.model.record import COMPLETED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, Record
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.results.declared import MAKESPAN, metric
 from hetsim.results.formatting import seconds, share
 from hetsim.results.one_run.measured import Measured, Run
