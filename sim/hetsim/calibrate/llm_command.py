@@ -40,7 +40,7 @@ def kind_of(path: Path) -> str | None:
 def steps(
     path: Path, unit: str | None, where: dict[str, str], shape: str | None, target: Path, as_json: bool, quiet: bool
 ) -> None:  # fmt: skip
-    """Write a profile of steps measured by setting; print its cross-validated error."""
+    """Fit a step profile (`step_profile`); write it and print cross-validated errors."""
     fitted = step_profile.fit(str(path), step_profile.read(path, unit, where), shape)
     stages = {"prefill": fitted.prefill, "decode": fitted.decode}
     report(

@@ -95,7 +95,10 @@ class MeasuredStages:
     remarks: list[str] = field(default_factory=list)
 
     def stage(self, name: str) -> "FittedLine":
-        """Return the line of a stage; for transfers, from the memory a server would use."""
+        """Return the fitted line of a stage.
+
+        Transfers are those from the first kind of host memory, which a server would use.
+        """
         if name == "compute" or not self.device.memories:
             return self.lines.get(name, FittedLine(0.0, 0.0, ()))
         return self.lines[f"{name} {self.device.memories[0]}"]

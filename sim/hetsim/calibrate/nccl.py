@@ -213,7 +213,7 @@ def nccl(
 
     FILE is the output of all_reduce_perf or of another test. Scenarios include the profile: nvlink: {profile:
     NAME.nvlink.yaml} between the GPUs of a node, network: {profile: NAME.network.yaml} between nodes. Dips are leveled,
-    with a note; a fall to less than half is refused.
+    with a note; if the bandwidth falls to less than half, it is an error.
     """
     from hetsim.calibrate.llm_command import profile_path, write_profile
 

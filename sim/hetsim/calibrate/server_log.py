@@ -94,7 +94,7 @@ class Server:
         }  # fmt: skip
 
     def step_of(self, numbers: dict[str, float]) -> dict[str, Any]:
-        """Return the service's `step` with these numbers; the keys are those of `start`."""
+        """Return the service key `step` with numbers whose names are those of `start`."""
         change = {key: value for key, value in numbers.items() if key != "front_end"}
         if self.service.step.roofline is not None:
             return {"roofline": {key: change.pop(key) for key in ("memory", "compute")}, **change}
@@ -152,9 +152,10 @@ class Server:
         ]
 
     def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
-        """Return log(measured / simulated) of decoding, by consecutive part of the log.
+        """Return log(measured / simulated) of the decoding seconds, one value per part.
 
-        Decoding: the sum of the seconds between the first and the last token of each request.
+        Decoding seconds: the sum of the times between the first and the last token of each request.  The log from index
+        `first` on is split into `parts` parts of consecutive requests.
         """
         ttft, latency, _ = self.simulated(times, front_end)
         several = first + np.flatnonzero(self.log.output[first:] > 1)
@@ -163,9 +164,10 @@ class Server:
         return np.array([math.log(one / other) if one > 0 and other > 0 else 0.0 for one, other in sums])
 
     def standard_error(self, times: StepTimes, front_end: float) -> float:
-        """Return the standard error of `behind`, times t / z for the few parts.
+        """Return the standard error of `behind`, from its spread between `PARTS` parts.
 
-        Larger if neighboring parts are correlated; infinite if fewer than PARTS answers have several tokens.
+        It is multiplied by t / z (Student's and normal quantile), since parts are few, and larger if neighboring parts
+        are correlated.  Infinite if fewer than `PARTS` answers have several tokens.
         """
         from scipy.special import ndtri, stdtrit
 
@@ -186,7 +188,10 @@ class Server:
         return self._scenario.build()
 
     def simulated(self, times: StepTimes, front_end: float) -> tuple[np.ndarray, np.ndarray, Record]:
-        """Return seconds to the first token and to the end of each request; NaN: never."""
+        """Return seconds to the first token and to the end of each request; the record.
+
+        NaN: the request has no first token, or does not complete.
+        """
         run = self.build()
         delay = self.service.network.request_delay + front_end
         (service,) = run.language
@@ -265,7 +270,7 @@ class Fitted:
 
     @property
     def interval(self) -> list[float]:
-        """Bounds of the factor on all steps, 90 %; empty if the logs show none."""
+        """90 % bounds of the factor on all steps; empty if the logs are too short for it."""
         half = math.exp(QUANTILE * self.spread)
         return [round(1 / half, 6), round(half, 6)] if math.isfinite(half) else []
 
@@ -348,15 +353,15 @@ def _figures(servers: list[Server], fitted: "_Found") -> list[Figure]:
 
 
 def _late(servers: list[Server], fitted: "_Found") -> list[float]:
-    """Return by how much steps are off on the requests held back of each log."""
+    """Return log(measured / simulated decoding) of each log's held-back requests."""
     return [float(one.behind(fitted.times, fitted.front_end, first=one.fitted)[0]) for one in servers]
 
 
 def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float:
     """Return the standard deviation of the logarithm of the factor on fitted steps.
 
-    The standard error is that of the logs together; `late`, the errors on requests held back, stands for the
-    uncertainty of the constants at other times and loads.
+    It includes the standard errors of the logs, the drift between runs, and `late`: the errors on requests held back,
+    which represent the uncertainty of the constants at other times and loads.
     """
     weights = np.array([one.load for one in servers]) / sum(one.load for one in servers)
     errors = weights * [one.standard_error(fitted.times, fitted.front_end) for one in servers]

@@ -120,7 +120,10 @@ class SummaryServer(Server):
         return float(np.average(errors, weights=[RANKS[rank] for _, rank in self.measured]))
 
     def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
-        """Return that of all requests for each part, from the means in the file."""
+        """Return `Server.behind` of all requests, from the means in the file.
+
+        The value is the same for each part, as the file has no times of single requests.
+        """
         means = [one for one in self.figures(times, front_end, 0) if one.name.startswith("mean time between")]
         return np.full(parts, sum(math.log(one.measured / one.simulated) for one in means))
 

@@ -40,7 +40,7 @@ BUSY = 0.05  # share of the compute time above which queueing shows that request
 
 @dataclass
 class Elsewhere:
-    """Seconds of each stage by batch size that hetsim did not measure, with remarks."""
+    """Seconds of each stage by batch size, measured by another program; and remarks."""
 
     what: str
     stages: dict[str, dict[int, float]]
@@ -70,7 +70,10 @@ def _usual(path: Path, names: Sequence[str], wanted: Sequence[str], option: str)
 
 
 def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
-    """Read stage times from perf_analyzer files: one batch size each, or in a column."""
+    """Read stage times from perf_analyzer files.
+
+    files: each with its batch size; None: the batch size is in a column of the file.
+    """
     measured: dict[int, _Measured] = {}
     remarks = []
     for size, path in files:

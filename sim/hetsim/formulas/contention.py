@@ -38,7 +38,7 @@ SWEEPS = 500
 class LinkDelays:
     """Delays of the jobs on a link, by the number of other jobs that send.
 
-    Rows are jobs, columns numbers of other senders.  `seen`: their probabilities; `delays`: extra seconds of sending.
+    Rows are jobs; column n is for n other senders.  `seen`: probability of n; `delays`: extra seconds of sending.
     """
 
     seen: np.ndarray
@@ -53,10 +53,9 @@ def delays(
 ) -> LinkDelays:  # fmt: skip
     """Return the delays of jobs on a link; O(N³) operations for N jobs.
 
-    before: result of a first call, whose `stretch` divides the sending times.  more: seconds that each job sends in
-    addition to `spent`, other links included.
-    caps: if other links limit jobs, the fraction of the link that a job (row) can use next to a number of other senders
-    (column).
+    before, more: for a second, more accurate call: the result of the first call, and the seconds by which contention on
+    all links lengthens the sending of each job. caps: if other links limit jobs, the fraction of the link that a job
+    (row) can use next to n other senders (column n).
     """
     count = len(own)
     if rule != "random" or count < 2:
@@ -101,7 +100,7 @@ def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contenti
 
 
 def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
-    """Return each job's (row) max-min fair link share by number of other senders."""
+    """Return max-min fair link shares: job in row j, n other senders in column n."""
     count = len(share)
     others = np.arange(count)
     shares = np.empty((count, count))

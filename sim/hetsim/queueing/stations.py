@@ -107,7 +107,10 @@ def _periodic(facts: Facts, arrivals: Any, law: Law) -> Match:
 
 
 def _phases_fit(states: int, phases: levels.PhaseType | None, servers: int) -> bool:
-    """Return True if a chain with these phases can be solved in about a second."""
+    """Return True if the chain can be solved in about a second.
+
+    states: number of states of the arrivals; phases: those of the service (None: it has none, so the answer is False).
+    """
     return phases is not None and levels.is_quick(states * levels.states_of(phases, servers), servers)
 
 
@@ -165,7 +168,7 @@ def closed(facts: Facts, _: str) -> Match:
 
 
 def shorter_lines(facts: Facts, _: str) -> Match:
-    """Match the scenario to replicas with own queues and a router to shorter queues."""
+    """Match the scenario to replicas whose router joins the shortest of d queues."""
     facts.arrivals()
     facts.open_door()
     facts.order(blind=False)

@@ -84,7 +84,10 @@ def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSte
 
 
 def front_end(model: Architecture, peak: Peak, gpus: int, text: str) -> float:
-    """Return the seconds of a request outside of steps, including its lag in output."""
+    """Return the seconds that the server adds to a request outside of steps.
+
+    They include the delay of output by `lag` decoding steps.
+    """
     _, figures = engine_of(text)
     step = steps_of(model, peak, gpus, text).seconds_for(0, 1, 1024)
     return float(figures["front_end"] + figures["lag"] * step)
@@ -128,8 +131,9 @@ class Interval:
     def updated(self, factor: float, error: float, drift: float, within: float, again: bool) -> "Interval":
         """Return the posterior of the factor, after one run was measured (Bayes).
 
-        factor: its measured logarithm, with the standard error `error`.  The bounds are of another run if `again`.
-        drift: relative standard deviation between runs; `within`: the part of it that this interval includes.
+        factor: the measured logarithm of the factor, with standard error `error`; again: the new interval is for
+        another run. drift: standard deviation of the logarithm between runs; within: the part of it that this interval
+        includes.
         """
         if math.isinf(error):
             return self
@@ -167,7 +171,11 @@ def interval(
 
 
 def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:
-    """Return the evidence for a model's steps on GPUs, by engine; else UnknownName."""
+    """Return how well an engine's steps of a model are measured, a row per engine.
+
+    gpu_name: name of a known GPU; UnknownName if it is not known.  A row is for all numbers of GPUs with equal
+    evidence.
+    """
     peak = device(gpu_name)
     rows = dict[tuple[str, ...], dict[str, Any]]()
     for (name, figures), gpus in product(fitted()["engines"].items(), NODE):

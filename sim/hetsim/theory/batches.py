@@ -37,11 +37,11 @@ def bulk_service(rate: float, service_mean: float, max_batch: int) -> BatchPredi
     """M/M^[b]/1: the server takes up to b waiting customers at a time.
 
     b is `max_batch`; the service of a batch is exponential, independent of its size; later arrivals wait for its end.
-    With r the root in (0, 1) of μ r^(b+1) - (λ + μ) r + λ = 0, k customers wait behind a busy server with probability A
-    r^k (A is constant), and P(W > t) = A / (1 - r) exp(-μ (1 - r^b) t).  Exact.
+    With r the root in (0, 1) of μ r^(b+1) - (λ + μ) r + λ = 0, the probability that the server is busy and k customers
+    wait is A r^k (A is constant), and P(W > t) = A / (1 - r) exp(-μ (1 - r^b) t).  Exact.
     Reference: Bailey, On Queueing Processes with Bulk Service (1954); Neuts, A General Class of Bulk Queues with
-    Poisson Input (1967), with minimum 1; Medhi, Waiting Time Distribution in a Poisson Queue with a General Bulk
-    Service Rule (1975).
+    Poisson Input (1967), here with a minimum batch of 1; Medhi, Waiting Time Distribution in a Poisson Queue with a
+    General Bulk Service Rule (1975).
     """
     from scipy.optimize import brentq
 

@@ -86,8 +86,8 @@ def _slowest(service: PhaseType) -> float:
 def _divided(service: PhaseType | float, points: list[float]) -> float:
     """Return the mean, over the service time s, of a divided difference of exp(θs).
 
-    `points`: the values of θ; for θ = 0 and ξ the difference is (exp(ξs) - 1) / ξ.  Resolvents, or Opitz's matrix,
-    avoid cancellation.
+    `points`: the values of θ; for the points 0 and ξ, the divided difference is (exp(ξs) - 1) / ξ.  To avoid
+    cancellation it is computed by linear systems (phases) or by a matrix exponential (constant service; Opitz).
     """
     from scipy.linalg import expm
 
@@ -145,14 +145,16 @@ def mg1_setup(
 def mphc_setup(rate: float, service: PhaseType, servers: int, setup: PhaseType | float) -> Prediction:
     """M/PH/c with servers that sleep when idle, and need a set-up to wake.
 
-    setup   its phases, or seconds if constant
+    setup   phases of the set-up time, or seconds if it is constant
 
-    An arrival that finds a server asleep wakes it, and remains assigned to it even if another server becomes free
+    An arrival that finds a server asleep wakes this server and waits for it, even if another server becomes free
     earlier; so no set-up is aborted.  If no server is asleep the arrival waits for the first free server, without a
-    set-up.  First come, first served; the set-up counts as waiting.  Exact for phases, means only: the model is an
-    M/PH/c in which a service begins with the set-up, unless the customer waited for a server.  For a constant set-up,
-    results with 1, 2, ... equal stages are extrapolated by a polynomial in 1 / stages; `error` is the sum of the last
-    two changes, relative to the wait.
+    set-up.  First come, first served; the set-up counts as waiting.
+
+    The model is an M/PH/c in which a service begins with the set-up, unless the customer waited for a busy
+    server.  Exact if the set-up has phases, means only.  A constant set-up is replaced by 1, 2, ... equal stages, and
+    the results are extrapolated by a polynomial in 1 / stages; `error` is the sum of the last two changes, relative to
+    the wait.
 
     Raises: UsageError: no steady state, or too many states.
     Reference: Welch, On a Generalized M/G/1 Queuing Process in Which the First Customer of Each Busy Period Receives
@@ -197,5 +199,8 @@ def _wait_with_constant_setup(rate: float, service: PhaseType, servers: int, set
 
 
 def quick_setup(service: PhaseType, servers: int, stages: int = 2) -> bool:
-    """Return True if `mphc_setup` with these stages takes at most about a second."""
+    """Return True if `mphc_setup` takes at most about a second.
+
+    stages: number of phases of the set-up.
+    """
     return is_quick(math.comb(servers + stages + len(service.start) - 1, servers), servers)

@@ -36,7 +36,7 @@ class Network:
     response_above: Tail | None = field(default=None, repr=False, compare=False)
 
     def response_tail(self, seconds: float) -> float:
-        """Return P(response > seconds), if it is exact: for tandems of single servers."""
+        """Return P(response > seconds); UsageError unless a tandem of single servers."""
         return _at(self._tail(), seconds)
 
     def response_percentile(self, share: float) -> float:
@@ -125,7 +125,10 @@ def _sum_above(rates: list[float]) -> Tail:
 
 
 class ClosedLoops(NamedTuple):
-    """Steady state of closed loops at one station: figures by class, and per server."""
+    """Steady state of closed loops of several classes at one station.
+
+    `utilization` is that of a server; the other figures have one value per class.
+    """
 
     throughput: tuple[float, ...]
     response_mean: tuple[float, ...]

@@ -101,10 +101,10 @@ def mmck(rate: float, service_mean: float, servers: int, room: int) -> Predictio
 def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mean: float) -> Prediction:
     """M/M/c + M (Erlang A): waiting customers renege after exponential patience.
 
-    The mean patience is 1 / θ.  Any load.
-    A birth-death chain with an additional death rate of θ per waiting customer.  `loss` is the share that reneges;
-    `wait_mean` is that of the customers served: a customer at position j + 1 is served with probability cμ / (cμ + (j +
-    1) θ).  Independently of that, its wait lasts Σ_{i ≤ j + 1} 1 / (cμ + iθ) on average.  Exact, means only.
+    The mean patience is 1 / θ.  Any load. A birth-death chain with an additional death rate of θ per waiting
+    customer.  `loss` is the share that reneges; `wait_mean` is that of the customers served.  A customer that arrives
+    behind j waiting ones is served with probability cμ / (cμ + (j + 1) θ); whether it is served or not, it waits Σ_{i ≤
+    j + 1} 1 / (cμ + iθ) on average.  Exact, means only.
     Reference: Palm, Research on Telephone Traffic Carried by Full Availability Groups (1957); Garnett, Mandelbaum and
     Reiman, Designing a Call Center with Impatient Customers (2002).
     """
@@ -138,7 +138,10 @@ def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mea
 
 
 def _longest_queue(rate: float, capacity: float, leaving: float) -> int:
-    """Return a queue length with a negligible weight, 1e-18 of the likeliest length."""
+    """Return a queue length 1e-18 times as likely as the likeliest one.
+
+    capacity: service rate of all servers; leaving: rate at which one waiting customer reneges.
+    """
     center = max(0.0, (rate - capacity) / leaving)
     if center > MAX_STATES:
         raise UsageError(

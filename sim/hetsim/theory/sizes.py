@@ -97,7 +97,10 @@ def las(
 
 
 class _Sizes:
-    """Sizes at Gauss nodes of panels, which are halved until three moments are exact."""
+    """A density of sizes, sampled at Gauss nodes of panels for numerical integrals.
+
+    Panels are halved until E[1], E[S] and E[S²] are accurate.
+    """
 
     def __init__(self, rate: float, sizes: Any, edges: list[float], at: Any):
         positive(rate=rate)

@@ -19,7 +19,11 @@ EDGE = 1e-13  # customers above those that are followed have at most this probab
 
 
 def _advance(chance: Floats, rate: float, seconds: float, *, mean: float, servers: int) -> tuple[Floats, Floats]:
-    """Return probabilities of each number after `seconds`, and time spent with each."""
+    """Return probabilities of each number of customers after `seconds`, and times.
+
+    chance: the probabilities at the start; mean: mean service time.  The times are the mean seconds spent with each
+    number.
+    """
     from scipy.stats import poisson
 
     speed, numbers = rate + servers / mean, np.arange(len(chance))

@@ -86,8 +86,8 @@ class TwinForecast:
     def ends(self, job: int) -> list[float]:
         """Return the quantiles `SHARES` of a start: bounds of intervals before widening.
 
-        An interval that reaches the horizon contains all later starts: only its lower bound can miss, so this bound is
-        the quantile of the whole error probability.
+        An interval whose upper bound is the horizon contains all later starts: only its lower bound can miss.  So this
+        bound is the quantile of both error probabilities together.
         """
         values = self.drawn(job, SHARES)
         return [self.drawn(job, [2 * share])[0] if share < 0.5 and other >= self.horizon else value
@@ -165,7 +165,10 @@ class Twin:
         self.capacity = float(gpus or sum(node.cpus for node in self.run.cluster.nodes))
 
     def _with_rules(self, policy: Any) -> Any:
-        """Return the policy with current usage; set the jobs' priorities without usage."""
+        """Return the policy with the site's rules and the present usage of users.
+
+        Also stores the jobs' priorities without usage, which the policy adds.
+        """
         log, rules, self._own = self.history, self.rules, dict[str, Sequence[float]]()
         if not rules:
             return policy
@@ -195,10 +198,10 @@ class Twin:
         return notes
 
     def _count_in_partitions(self, pinned: set[str]) -> None:
-        """Make limits of partitions count the running jobs, each bound to its nodes.
+        """Make running jobs count in the limits of their partitions.
 
-        If more jobs run than a limit allows, only those that end last by their time limits count: no other job may
-        start until they end.
+        If more jobs run than a limit allows, only those with the latest ends by time limit count; then no job can start
+        in the partition until some of them end.
         """
         tasks, cluster = self.run.tasks, self.run.cluster
         default = next((one for one in cluster.partitions.values() if one.default), None)
@@ -289,7 +292,11 @@ class Twin:
         self, ends: np.ndarray, lengths: Sequence[float], at: np.ndarray, like: np.ndarray, random: np.random.Generator,
         times: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """Simulate one run; return starts of waiting jobs, and occupancy at times `at`."""
+        """Simulate one run; return starts of waiting jobs, and occupancy at `times`.
+
+        ends: ends of running jobs.  lengths: run times of waiting jobs.  at, like: arrivals of new jobs, and the rows
+        of the history that they resemble.
+        """
         log, tasks = self.history, self.run.tasks
         users, classes = log.labels["user"], log.labels["class"]
         fitting = [(t, k) for t, k in zip(at.tolist(), like.tolist(), strict=True) if self._rows["h"][k] >= 0]

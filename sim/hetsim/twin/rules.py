@@ -57,7 +57,10 @@ Usage = Mapping[tuple[str, str], float]  # GPU seconds by account and user
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights of Slurm's multifactor priority in units of priority; `size` is per GPU."""
+    """Weights of Slurm's multifactor priority, in units of priority.
+
+    `size` is per GPU; `base` is a constant of all jobs; times are in seconds.
+    """
 
     age: float
     fair: float
@@ -74,7 +77,10 @@ class Weights:
         return self.base + named + self.size * gpus
 
     def of_waiting(self, jobs: Sequence[SnapshotJob], now: float, usage: Usage) -> list[float]:
-        """Return waiting jobs' priorities without fair share, from PRIORITY if known."""
+        """Return the priorities of waiting jobs without the part of fair share.
+
+        Computed from PRIORITY in the snapshot if it has this column, else from the weights.
+        """
         shares = fair_shares(usage, self.tree)
         return [
             self.constant(job.partition, job.qos, job.gpus) + self.age * min(1.0, (now - job.submit) / self.max_age)
@@ -139,7 +145,7 @@ def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory, earlie
 
 
 def tiers_of(policy: Any) -> dict[str, dict[str, Any]]:
-    """Return the QOS tiers that a policy states itself, by name."""
+    """Return the QOS tiers in the parameters of a policy, by name."""
     scheduler = policy.get("scheduler", policy) if isinstance(policy, dict) else None
     qos = scheduler.get("qos") if isinstance(scheduler, dict) else None
     return {name: tier for name, tier in qos.items() if isinstance(tier, dict)} if isinstance(qos, dict) else {}
@@ -220,7 +226,10 @@ def _cap(
 
 
 def _ever_held(qos: str, each: bool, gpus: bool, jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[float, int]:
-    """Return the most ever used, and how many users reached it and waited."""
+    """Return the maximum amount ever used, and how many users reached it and waited.
+
+    each: per user, otherwise in total; gpus: amounts are GPUs, otherwise jobs.
+    """
     peaks, running = [(0.0, False)], [job for job in jobs if job.runs and job.qos == qos]
     ended = past.take(np.flatnonzero(past.labels["qos"] == qos))
     for user in sorted({*ended.labels["user"].tolist(), *(job.user for job in running)}) if each else [""]:
@@ -252,7 +261,10 @@ def usage_of(jobs: Sequence[SnapshotJob], now: float, past: JobHistory, half_lif
 
 
 def fair_shares(usage: Usage, tree: bool) -> dict[tuple[str, str], float]:
-    """Return the fair-share factor of each user if all shares are equal."""
+    """Return the fair-share factor of each (account, user) if all shares are equal.
+
+    tree: by Fair Tree (rank of the account, then of the user), otherwise by the classic formula.
+    """
     totals = defaultdict[str, float](float)
     for one, amount in usage.items():
         totals[one[0 if tree else 1]] += amount

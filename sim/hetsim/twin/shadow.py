@@ -38,9 +38,9 @@ MAX_ROWS = 20  # number of latest forecasts in the table
 class Kept(BaseModel):
     """A stored forecast of the log.
 
-    policy: the policy simulated; only forecasts of one policy have similar errors.
-    table: by job the bounds of intervals as drawn and as widened, and the start by time limits; at most the horizon.
-    actual: by job the actual start, at most the horizon; NaN if unknown.
+    policy: the policy simulated; only forecasts of one policy have similar errors. table: a row per job: bounds of the
+    drawn intervals, bounds of the widened intervals, and the start if all jobs run to their time limits; starts after
+    the horizon count as the horizon. actual: by job the actual start, at most the horizon; NaN if unknown.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -115,7 +115,10 @@ class ShadowLog:
         write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
 
     def error_by_limit(self) -> dict[str, float]:
-        """Return, by limit that no rule models, the share of all error by jobs under it."""
+        """Return, for each limit that no rule models, its part of the total error.
+
+        The part is that of the jobs that the limit blocked, a fraction of 1.
+        """
         pairs = [(one.limits[row], float(abs(one.table[row, MEDIAN] - one.actual[row])))
                  for one in self.judged for row in one.rows]  # fmt: skip
         total, names = sum(error for _, error in pairs), sorted({name for name, _ in pairs} - {""})
@@ -129,7 +132,7 @@ class ShadowLog:
                 "all": _errors(done) if done else None, "shadow_error_by_limit": self.error_by_limit()}  # fmt: skip
 
     def lines(self) -> list[str]:
-        """Return errors as a table, and the share of the error by unmodeled limits."""
+        """Return the errors of forecasts as a table, and the part due to unmodeled limits."""
         if self.folder is None:
             return []
         done = self.judged
