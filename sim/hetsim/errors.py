@@ -144,10 +144,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def suggested_key(name: str, known: Iterable[str]) -> str:
-    """Return a hint for an unknown scenario key.
-
-    For an entry in brackets, such as `list[0]`, the hint is `list.0`; otherwise it is that of `suggestion`.
-    """
+    """Return a hint for an unknown key: `list.0` for `list[0]`, or a similar key."""
     key, bracket, entry = name.partition("[")
     names = list(known)
     if bracket and key in names:
@@ -156,10 +153,7 @@ def suggested_key(name: str, known: Iterable[str]) -> str:
 
 
 def several(given: Any, name: str, what: str) -> Iterable[Any]:
-    """Return `given` if it is a collection and no string, else raise UsageError.
-
-    The message is "{name} must be {what}; got ...".
-    """
+    """Return `given` if it is a collection (no text); otherwise raise UsageError."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise UsageError(f"{name} must be {what}; got {given!r}")
     return given

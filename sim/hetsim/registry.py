@@ -51,11 +51,7 @@ def policies(kind: str) -> dict[str, str]:
 
 
 def reference(kind: str, name: str) -> Any:
-    """Return the object or the reference "module:attribute" of a policy.
-
-    An object is returned for a policy that was registered as one (`register`).  Raises UnknownName if there is no such
-    policy.
-    """
+    """Return a policy's registered object or "module:attribute"; else UnknownName."""
     for here in (_registered.get(kind, {}), importlib.import_module("hetsim_policies").CATALOGUE.get(kind, {})):
         if name in here:
             return here[name]
@@ -128,10 +124,7 @@ def check_loaded(kind: str, name: str) -> None:
 
 
 def table(kind: str) -> dict[str, str]:
-    """Return the names of a kind, each with its reference "module:attribute".
-
-    kind: arrivals, clusters (readers of node lists) or traces (readers of traces).
-    """
+    """Return the "module:attribute" of each name; kind: arrivals, clusters or traces."""
     group, module = _TABLES[kind]
     names = dict(importlib.import_module(module).BUILTIN)
     for name, reference in of_packages(group).items():

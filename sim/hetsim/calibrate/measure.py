@@ -80,25 +80,19 @@ class CalibrationError(HetsimError):
 
 @dataclass
 class MeasuredStages:
-    """Median seconds by stage and batch size, fitted lines, and overlapped seconds.
-
-    `spread` is half the interquartile range of the repeats divided by their median, averaged over sizes.
-    """
+    """Median seconds by stage and batch size, fitted lines, and overlapped seconds."""
 
     device: MeasuredDevice
     batches: tuple[int, ...]
     repeats: int
     medians: dict[str, tuple[float, ...]]
     lines: "dict[str, FittedLine]"
-    spread: dict[str, float] = field(default_factory=dict)
+    spread: dict[str, float] = field(default_factory=dict)  # half the interquartile range / median, mean over sizes
     overlapped: tuple[float, ...] = ()
     remarks: list[str] = field(default_factory=list)
 
     def stage(self, name: str) -> "FittedLine":
-        """Return the fitted line of a stage.
-
-        Transfers are those from the first kind of host memory, which a server would use.
-        """
+        """Return a stage's line; of transfers, that from the first kind of host memory."""
         if name == "compute" or not self.device.memories:
             return self.lines.get(name, FittedLine(0.0, 0.0, ()))
         return self.lines[f"{name} {self.device.memories[0]}"]

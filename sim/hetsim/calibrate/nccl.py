@@ -7,7 +7,6 @@ programs.  Bandwidth is computed from sizes and times, since the columns have on
 The curve of a cluster must increase with the size.  Measured curves have dips, due to noise and where NCCL changes its
 algorithm: a dip is replaced by the geometric means that make the curve increase and change it least (isotonic
 regression).  A fall to less than half is not a dip, and is an error.
-
 Reference: github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md.
 """
 

@@ -106,16 +106,13 @@ MIN_SPANS = 50  # minimum number of spans between first and last tokens: a dozen
 
 @dataclass(frozen=True)
 class Reading:
-    """Inferred step times; a step that reads prompts takes additional seconds.
-
-    `reads`: these seconds at the numbers of prompt tokens in `sizes`, interpolated linearly in between.
-    """
+    """Inferred step times; a step that reads prompts takes additional seconds."""
 
     fixed: float
     per_sequence: float
     per_context_token: float
     sizes: tuple[int, ...]
-    reads: tuple[float, ...]
+    reads: tuple[float, ...]  # the additional seconds at `sizes` prompt tokens; linear in between
     error: float  # mean relative error of the spans, on left-out blocks of requests
 
     def times(self, between: bool, pace: float = 1.0) -> LinearSteps:
@@ -223,10 +220,7 @@ def joined(logs: list[Spans]) -> Spans:
 
 
 def fit(log: Spans) -> Reading | None:
-    """Fit step times to spans; return None if they do not explain the spans.
-
-    None also if there are too few spans, or too few that include the reading of a prompt.
-    """
+    """Fit step times to spans; None if these are too few, or fit no step times."""
     if len(log.seconds) < MIN_SPANS or (log.last > log.first).sum() < MIN_SPANS:
         return None
     blocks = np.array_split(np.arange(len(log.seconds)), BLOCKS)

@@ -188,10 +188,7 @@ class Server:
         return self._scenario.build()
 
     def simulated(self, times: StepTimes, front_end: float) -> tuple[np.ndarray, np.ndarray, Record]:
-        """Return seconds to the first token and to the end of each request; the record.
-
-        NaN: the request has no first token, or does not complete.
-        """
+        """Return seconds to each request's first token and end (NaN: never); the record."""
         run = self.build()
         delay = self.service.network.request_delay + front_end
         (service,) = run.language
@@ -371,10 +368,7 @@ def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float
 
 
 def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, float]:
-    """Return the logarithm of a factor on all steps, and its standard error.
-
-    With this factor decoding takes the measured seconds (`Server.behind`).
-    """
+    """Return log(factor on all steps) that fits the decoding seconds; standard error."""
     from scipy.optimize import brentq
 
     def behind(factor: float) -> float:

@@ -52,8 +52,6 @@ class MeasuredSetting:
 
 @dataclass
 class StepProfile:
-    """Fitted step times: a shape per stage, seconds per context token, and remarks."""
-
     what: str
     prefill: Shaped
     decode: Shaped

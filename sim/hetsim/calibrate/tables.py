@@ -5,7 +5,6 @@ microseconds of a request in each part: Client Send, Network+Server Send/Recv, S
 Server Compute Infer, Server Compute Output, Client Recv; then percentiles of its latency.  The rows do not state the
 batch size (`-b`), so that each file has one batch size, unless a column was added.  For each size the row with the
 lowest load is used, at which no request waits for another: input, infer and output are upload, compute and download.
-
 Reference: docs/measurements_metrics.md of triton-inference-server/perf_analyzer.
 """
 
@@ -70,10 +69,7 @@ def _usual(path: Path, names: Sequence[str], wanted: Sequence[str], option: str)
 
 
 def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
-    """Read stage times from perf_analyzer files.
-
-    files: each with its batch size; None: the batch size is in a column of the file.
-    """
+    """Read perf_analyzer files, each with a batch size or with a column for it."""
     measured: dict[int, _Measured] = {}
     remarks = []
     for size, path in files:

@@ -19,8 +19,6 @@ SPIN = 5e-4  # last seconds of a wait, which are a busy loop: a sleep may end th
 
 
 class RequestClock:
-    """The clock by which requests arrive: that of this machine."""
-
     def now(self) -> float:
         return time.perf_counter()
 

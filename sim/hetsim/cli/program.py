@@ -92,7 +92,6 @@ class Program(Verbs):
         return completed(command)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verbs under their headings, with an aligned second column."""
         rows: dict[str, list[tuple[str, str]]] = {}
         column = max(map(len, VERBS))
         for name in VERBS:

@@ -55,7 +55,7 @@ class NetworkLevel:
 
 @dataclass(frozen=True)
 class EqualDevices:
-    """Equal devices: `speed` relative to the profile; `inside` and `link` in bytes/s."""
+    """Equal devices; `link` to others and `inside` among themselves are in bytes/s."""
 
     name: str
     count: int = 1
@@ -68,14 +68,11 @@ class EqualDevices:
 
 @dataclass(frozen=True)
 class StageWay:
-    """The connection of two groups' devices: bytes per second, and latency.
-
-    `together`: bytes per second of all pairs of devices, if the pairs share a part of the path.
-    """
+    """The connection of two groups' devices: bytes per second, and latency."""
 
     rate: float = math.inf
     latency: float = 0.0
-    together: float = math.inf
+    together: float = math.inf  # bytes per second of all pairs of devices, if they share a part of the path
 
 
 Ways = Callable[[EqualDevices, EqualDevices], StageWay]
@@ -155,7 +152,7 @@ class _Room:
 
 @dataclass(frozen=True)
 class _Solved:
-    """Tables [m - 1][i, j] for m parts of a level: best time, last cut or -1, parts."""
+    """Tables [i, j] by number of parts: best time, last cut or -1, last stage's parts."""
 
     best: list[np.ndarray]
     cut: list[np.ndarray]
@@ -166,7 +163,12 @@ def _level(
     cuts: Cuts, times: np.ndarray, weights: np.ndarray, level: NetworkLevel, within: int, last: bool, activations: bool,
     replication: bool, room: _Room | None = None,
 ) -> _Solved:  # fmt: skip
-    """Return the minimum bottleneck times from cut i to cut j on m parts of a level."""
+    """Return the minimum bottleneck times from cut i to cut j on m parts of a level.
+
+    times, weights: seconds and weights of stage [i, j] on one part.  within: number of devices or groups in a part,
+    which share the gradient reduction.  last: True for the outermost level, of which only stages from the first layer
+    on count.
+    """
     n = len(cuts.sets)
     measured = np.isfinite(times)
 
@@ -306,7 +308,7 @@ class _Unlike:
         self.stages: dict[EqualDevices, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def stages_of(self, group: EqualDevices) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return, by replicas and stage, seconds between items and seconds of an item."""
+        """Return by number of replicas, per stage: seconds between items, and of an item."""
         if group not in self.stages:
             each = self.cuts.sums([seconds_on(one, group, self.inference) for one in self.cuts.layers])
             rows = []

@@ -24,14 +24,11 @@ MAX_PASSES = 20_000  # maximum number of passes; a larger step is shown with few
 
 @dataclass(frozen=True)
 class StageSeconds:
-    """Seconds of a stage (or chunk) for one micro-batch.
-
-    `exchange`: seconds of communication after a forward and after a backward pass, during which the stage is idle.
-    """
+    """Seconds of a stage (or chunk) for one micro-batch."""
 
     forward: float
     backward: float = 0.0
-    exchange: tuple[float, float] = (0.0, 0.0)
+    exchange: tuple[float, float] = (0.0, 0.0)  # idle seconds of communication after each forward and backward pass
     # extra seconds of each forward and backward pass of the last chunk, e.g. of the vocabulary layer
     more: tuple[float, float] = (0.0, 0.0)
     replicas: int = 1
@@ -63,8 +60,6 @@ class PipelineSlot:
 
 @dataclass(frozen=True)
 class PipelineTransfer:
-    """A transfer between two different stages."""
-
     source: int
     target: int
     micro_batch: int
@@ -116,7 +111,7 @@ def stage_order(
 ) -> list[Pass]:  # fmt: skip
     """Return the passes of one stage (or of one of its replicas) in order.
 
-    flying: number of micro-batches in flight under 1F1B; None: one for this and each later stage.
+    flying: maximum number of micro-batches in flight under 1F1B; None: the number of stages from this one to the last.
     """
     if order == "forward":
         return [(True, number, 0) for number in micro_batches]

@@ -44,8 +44,6 @@ STABLE = "the load is below 1"
 
 
 class Assumption(NamedTuple):
-    """An assumption of a model, the scenario key that decides it, and its value."""
-
     text: str
     holds: bool
     key: str = ""
@@ -286,7 +284,6 @@ class Facts:
 
     @cached_property
     def modes(self) -> list[Mode]:
-        """The distinct modes of tasks."""
         return list({id(mode): mode for mode in self.input.tasks.modes}.values())
 
     @property
@@ -350,11 +347,8 @@ class Facts:
         return 0 if mode is None else sum(self.slots(node, mode) for node in self.cluster.nodes)
 
     @staticmethod
-    def slots(node: Any, mode: Mode, each: int = 1) -> int:
-        """Return the number of tasks that a node can run at once in a mode.
-
-        each: number of tasks on one device at once, in a mode that uses whole devices.
-        """
+    def slots(node: Any, mode: Mode, per_device: int = 1) -> int:
+        """Return the number of tasks that a node can run at once in a mode."""
         room = math.inf
         if mode.millicores:
             room = min(room, node.cpus * 1000 // mode.millicores)
@@ -365,10 +359,10 @@ class Facts:
         devices = [device for device in node.accelerators if device.type is mode.type]
         if mode.gpus > 1:
             return int(min(room, len(devices) // mode.gpus))
-        each = each if mode.whole_devices else 1_000_000 // mode.share
+        per_device = per_device if mode.whole_devices else 1_000_000 // mode.share
         if mode.gpu_memory and mode.type.memory is not None:
-            each = min(each, mode.type.memory // mode.gpu_memory)
-        return int(min(room, len(devices) * each))
+            per_device = min(per_device, mode.type.memory // mode.gpu_memory)
+        return int(min(room, len(devices) * per_device))
 
     def side_by_side(self, slots: list[list[int]]) -> bool:
         """Return True if, on each node, the servers of all modes fit at the same time."""

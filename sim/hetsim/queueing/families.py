@@ -23,10 +23,7 @@ def sized_tasks(facts: Facts) -> bool:
 
 
 def own_order(facts: Facts) -> bool:
-    """Check assumptions of models in which one task runs at a time, in any order.
-
-    Return False if the arrivals or `sized_tasks` do not match.
-    """
+    """Check the assumptions of models with one task at a time, in any order."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.open_door()
     facts.undisturbed()

@@ -47,10 +47,7 @@ def _without(scenario: Scenario, keys: Iterable[str]) -> Match | None:
 
 
 def _remove(here: Any, parts: list[str]) -> bool:
-    """Remove the key at a path from nested mappings and lists.
-
-    If the path omits the index of a list, the key is removed from each entry.  Return False if there is no such key.
-    """
+    """Remove a key, from all entries if the path has no list index; False if absent."""
     if isinstance(here, list):
         if not parts[0].isdigit():
             return sum(_remove(one, parts) for one in here) > 0

@@ -40,10 +40,7 @@ class PredictionCheck(NamedTuple):
 def simulate(
     scenario: Scenario, rows: list[PredictedRow], *, confidence: float = 0.95, **options: Unpack[StudyKeywords]
 ) -> list[PredictionCheck]:
-    """Return the predicted figures with the CIs of a simulation.
-
-    There are ten replications unless the scenario or the options require at least two.
-    """
+    """Return the rows with CIs from replications: the scenario's number, or ten."""
     given = scenario.model.replications
     if options.get("replications") is None and isinstance(given, int) and given < 2:
         options["replications"] = MIN_REPLICATIONS

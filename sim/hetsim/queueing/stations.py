@@ -106,12 +106,9 @@ def _periodic(facts: Facts, arrivals: Any, law: Law) -> Match:
     return matched(facts, prediction.model, prediction, rows_of(facts, prediction, facts.rate * facts.law.mean, False))
 
 
-def _phases_fit(states: int, phases: levels.PhaseType | None, servers: int) -> bool:
-    """Return True if the chain can be solved in about a second.
-
-    states: number of states of the arrivals; phases: those of the service (None: it has none, so the answer is False).
-    """
-    return phases is not None and levels.is_quick(states * levels.states_of(phases, servers), servers)
+def _phases_fit(arrival_states: int, phases: levels.PhaseType | None, servers: int) -> bool:
+    """Return True if phases exist and the chain can be solved in about a second."""
+    return phases is not None and levels.is_quick(arrival_states * levels.states_of(phases, servers), servers)
 
 
 def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:

@@ -41,8 +41,6 @@ MAX_SIZE = 4096  # largest number tried by default
 
 @dataclass(frozen=True)
 class SizeTrial:
-    """A size with its trial, one-sided half-width, and the reason if it cannot run."""
-
     size: int
     replications: int
     mean: float

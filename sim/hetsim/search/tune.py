@@ -123,7 +123,7 @@ class Tuning:
 
     @property
     def flattered(self) -> float:
-        """The mean by which the winner was chosen, which that choice biases."""
+        """The winner's mean in the search, biased because it was chosen for this mean."""
         return float(np.mean(self.settings[self.best].seen))
 
     @property
@@ -301,7 +301,7 @@ def _different(base: Scenario, given: Iterable[PointRow]) -> list[PointRow]:
 
 
 def _meaning(scenario: Scenario) -> str:
-    """Represent a scenario as text, with all defaults of its policies written out."""
+    """Return a text that is equal for scenarios with the same policies and keys."""
     rest = {key: value for key, value in scenario.raw.items() if key != "policy"}
     return repr((rest, _whole(scenario.policies)))
 
@@ -362,7 +362,7 @@ class _Race:
         return self._contributions(self.series[number])
 
     def _contributions(self, series: Replicates) -> tuple[float, ...]:
-        """Metric by replication, weighted by the number of customers behind each mean."""
+        """Return a value per replication; the mean of the values estimates the metric."""
         nothing, weight = {self.metric: math.nan}, weight_of(self.metric) or ""
         values = [outcome.values or nothing for outcome in series.taken]
         figures, counts = ([float(one.get(key, 1.0)) for one in values] for key in (self.metric, weight))

@@ -2,7 +2,6 @@
 
 `benchmarks/measured_servers.py --write` writes `engines.json` from measured servers: constants fitted to each engine,
 and bounds that contain the signed errors of nine of ten servers (split conformal), by family of model, GPU and engine.
-
 Reference: NVIDIA, Kernel Times of aiconfigurator-core 0.12.0 (2026), for the surfaces in `surfaces.parquet`.
 """
 
@@ -84,10 +83,7 @@ def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSte
 
 
 def front_end(model: Architecture, peak: Peak, gpus: int, text: str) -> float:
-    """Return the seconds that the server adds to a request outside of steps.
-
-    They include the delay of output by `lag` decoding steps.
-    """
+    """Return the seconds that a server adds to each request outside of its steps."""
     _, figures = engine_of(text)
     step = steps_of(model, peak, gpus, text).seconds_for(0, 1, 1024)
     return float(figures["front_end"] + figures["lag"] * step)

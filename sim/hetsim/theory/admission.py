@@ -179,7 +179,6 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
     throughput = rate * accepted
 
     def between(t: float) -> float:
-        """Return ∫_t^limit λ exp(-slope y) dy as a product, which avoids cancellation."""
         return math.exp(-slope * t) * mass(limit - t)
 
     def wait_above(t: float) -> float:

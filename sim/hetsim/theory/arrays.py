@@ -19,7 +19,6 @@ def each(model: Callable[..., Any], *arguments: Any, **named: Any) -> dict[str, 
         theory.each(theory.mmc, np.linspace(1, 13, 100), 1.0, servers=16)["wait_mean"]
 
     Numeric arguments of the model may be arrays; other arguments, such as matrices, are the same for all elements.
-
     Returns: an array of the broadcast shape for each figure; NaN where the model does not know the figure.
     Raises: UsageError: the arrays cannot be broadcast, or the model rejects one of their values.
     """

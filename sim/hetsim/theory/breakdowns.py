@@ -27,7 +27,6 @@ def mg1_breakdowns(
     First come, first served.  `wait_mean` ends at the first start; `utilization` includes the lost work.
     From the first two moments of the completion time C (failures and repairs included), the repair time R, and ξ = 1 /
     uptime: E[T] = E[C] + λ E[C²] / (2 (1 - λ E[C])) + ξ E[R²] / (2 (1 + ξ E[R])).  Exact, means only.
-
     Raises: UsageError: no steady state, or services so long that E[C²] is infinite.
     """
     positive(rate=rate)
@@ -71,10 +70,7 @@ def completion(
 
 
 def varies_finitely(service: PhaseType | float, uptime_mean: float) -> bool:
-    """Return True if the variance of the waits is finite.
-
-    The condition is a finite third moment of the completion time (service and repairs).
-    """
+    """Return True if waits have a finite variance: finite third moments of completion."""
     return not isinstance(service, PhaseType) or 3 / uptime_mean < _slowest(service)
 
 
@@ -106,7 +102,6 @@ def mmc_breakdowns(
 
     Repairs are exponential and in parallel.  `wait_mean` is the response minus the service, interruptions included.
     Exact, means only; the state of a level is the number of servers that are up.
-
     Raises: UsageError: no steady state.
     """
     positive(rate=rate, service_mean=service_mean, uptime_mean=uptime_mean, repair_mean=repair_mean)
@@ -155,7 +150,6 @@ def mphc_setup(rate: float, service: PhaseType, servers: int, setup: PhaseType |
     server.  Exact if the set-up has phases, means only.  A constant set-up is replaced by 1, 2, ... equal stages, and
     the results are extrapolated by a polynomial in 1 / stages; `error` is the sum of the last two changes, relative to
     the wait.
-
     Raises: UsageError: no steady state, or too many states.
     Reference: Welch, On a Generalized M/G/1 Queuing Process in Which the First Customer of Each Busy Period Receives
     Exceptional Service (1964), for one server; here the chain is solved.
@@ -199,8 +193,5 @@ def _wait_with_constant_setup(rate: float, service: PhaseType, servers: int, set
 
 
 def quick_setup(service: PhaseType, servers: int, stages: int = 2) -> bool:
-    """Return True if `mphc_setup` takes at most about a second.
-
-    stages: number of phases of the set-up.
-    """
+    """Return True if `mphc_setup` with `stages` phases takes at most about a second."""
     return is_quick(math.comb(servers + stages + len(service.start) - 1, servers), servers)

@@ -109,7 +109,7 @@ def load_for_delay(servers: int, most: float) -> float:
 
 
 def _root(quick: Callable[[float], float], high: float, exact: Callable[[float], float]) -> float:
-    """Find the root of an increasing function, first with its approximation `quick`.
+    """Return the root, found with a fast form of a function, corrected with `exact`.
 
     high: an upper bound of the root.  A few secant steps with `exact` then correct the approximate root.
     """

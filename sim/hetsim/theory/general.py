@@ -118,7 +118,6 @@ class _LeadingExponential(NamedTuple):
 
     @classmethod
     def at_load(cls, load: float) -> "_LeadingExponential | None":
-        """Return the tail at a load; None below 0.01, where the tail is below rounding."""
         from scipy.optimize import brentq
         from scipy.special import lambertw
 

@@ -4,7 +4,6 @@ A level is a number of customers in the system; at each level the chain has a st
 least as many customers as servers have the same rates (a quasi-birth-and-death process), and the stationary
 distribution is matrix-geometric:  π(n + 1) = π(n) R.  R is computed by logarithmic reduction: ten steps are as accurate
 as 1,000 steps of the plain iteration.
-
 Reference: Neuts, Matrix-Geometric Solutions in Stochastic Models (1981); Latouche and Ramaswami, A Logarithmic
 Reduction Algorithm for Quasi-Birth-Death Processes (1993).
 """
@@ -86,7 +85,6 @@ def mphc(rate: float, service: PhaseType, servers: int) -> Prediction:
     Exact; a state of a level is the numbers of servers in each phase: C(c + m - 1, m - 1) states for m phases, at most
     1,000.  With up to 120 states distributions are available, too: P(W > t) = π(c) exp(Mt) (I - R)^-1 1 with M = λ
     (I - R^-1), because at each instant of a wait the number of customers ahead is matrix-geometric.
-
     Raises: UsageError: no steady state, or too many states.
     """
     positive(rate=rate)
@@ -105,7 +103,6 @@ def mmpp_mc(
     arrive while the rate is high.
     Exact, distributions included: P(W > t) = π(c) (I - R)^-1 exp(-cμ (I - R) t) a, where a contains the arrival rate of
     each state divided by the mean rate.
-
     Raises: UsageError: no steady state, or a chain that is not irreducible.
     Reference: Fischer and Meier-Hellstern, The Markov-modulated Poisson Process (MMPP) Cookbook (1993).
     """
@@ -133,7 +130,6 @@ def map_phc(
     First come, first served.  Figures are averages over customers: `delayed` is the share of arrivals.
     Exact; means only, unless service is exponential.  A state of a level is a state of the arrivals with the number of
     servers in each phase; there are at most 1,000 states.
-
     Raises: UsageError: no steady state, too many states, or a chain that is not irreducible.
     Reference: Lucantoni, New Results on the Single Server Queue with a Batch Markovian Arrival Process (1991).
     """
@@ -198,7 +194,6 @@ def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Predictio
     kinds   mean service and number of servers of each kind, in order of preference, for example fastest first
 
     First come, first served; a customer remains on its server.  Exact; a state is the numbers of busy servers by kind.
-
     Raises: UsageError: no steady state, or too many states.
     Reference: Gumbel, Waiting Lines with Heterogeneous Servers (1960); Singh, Two-Server Markovian Queues with
     Balking: Heterogeneous vs. Homogeneous Servers (1970).
@@ -267,10 +262,7 @@ def are_quick(classes: Sequence[Sequence[float]], servers: int, preemptive: bool
 
 
 def _preempting(classes: Sequence[Sequence[float]], servers: int, longest: int) -> tuple[list[float], float]:
-    """Return the mean waits of two classes with preemption, and a probability.
-
-    The probability is that of `longest` customers of the higher class in the system; there may not be more.
-    """
+    """Return both mean waits, and P(`longest` customers of the higher class present)."""
     (high, first), (low, second) = (one[:2] for one in classes)
     number = np.arange(longest + 1)
     within = np.diag(np.full(longest, high), 1) + np.diag(np.minimum(number[1:], servers) / first, -1)
@@ -282,10 +274,7 @@ def _preempting(classes: Sequence[Sequence[float]], servers: int, longest: int) 
 
 
 def _waiting(classes: Sequence[Sequence[float]], servers: int, longest: int) -> tuple[list[float], float]:
-    """Return the mean waits of two classes without preemption, and a probability.
-
-    The probability is that of `longest` waiting customers of the higher class; there may not be more.
-    """
+    """Return both mean waits, and P(`longest` customers of the higher class wait)."""
     (high, first), (low, second) = (one[:2] for one in classes)
     full = {(busy, line): n for n, (busy, line) in enumerate(product(range(servers + 1), range(longest + 1)))}
     idle = {(i, j): len(full) + n for n, (i, j) in enumerate(

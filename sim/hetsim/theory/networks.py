@@ -125,10 +125,7 @@ def _sum_above(rates: list[float]) -> Tail:
 
 
 class ClosedLoops(NamedTuple):
-    """Steady state of closed loops of several classes at one station.
-
-    `utilization` is that of a server; the other figures have one value per class.
-    """
+    """Closed loops at one station: values by class, and the utilization of a server."""
 
     throughput: tuple[float, ...]
     response_mean: tuple[float, ...]

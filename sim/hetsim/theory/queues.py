@@ -137,12 +137,9 @@ def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mea
     )
 
 
-def _longest_queue(rate: float, capacity: float, leaving: float) -> int:
-    """Return a queue length 1e-18 times as likely as the likeliest one.
-
-    capacity: service rate of all servers; leaving: rate at which one waiting customer reneges.
-    """
-    center = max(0.0, (rate - capacity) / leaving)
+def _longest_queue(rate: float, service_rate: float, renege_rate: float) -> int:
+    """Return a queue length that is 1e-18 times as likely as the likeliest length."""
+    center = max(0.0, (rate - service_rate) / renege_rate)
     if center > MAX_STATES:
         raise UsageError(
             f"about {center:.3g} customers wait before they renege, too many to compute; "
@@ -151,7 +148,7 @@ def _longest_queue(rate: float, capacity: float, leaving: float) -> int:
     length = int(center) + 16
     while True:
         numbers = np.arange(int(center) + 1, length + 1)
-        weight = float(np.log(rate / (capacity + numbers * leaving)).sum())
+        weight = float(np.log(rate / (service_rate + numbers * renege_rate)).sum())
         if weight < -42:
             return length
         length = int(center) + 2 * (length - int(center))

@@ -97,10 +97,7 @@ def las(
 
 
 class _Sizes:
-    """A density of sizes, sampled at Gauss nodes of panels for numerical integrals.
-
-    Panels are halved until E[1], E[S] and E[S²] are accurate.
-    """
+    """Integrals over a density of sizes, on panels halved until the moments are exact."""
 
     def __init__(self, rate: float, sizes: Any, edges: list[float], at: Any):
         positive(rate=rate)

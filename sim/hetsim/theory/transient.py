@@ -19,7 +19,7 @@ EDGE = 1e-13  # customers above those that are followed have at most this probab
 
 
 def _advance(chance: Floats, rate: float, seconds: float, *, mean: float, servers: int) -> tuple[Floats, Floats]:
-    """Return probabilities of each number of customers after `seconds`, and times.
+    """Return the probabilities `chance` after `seconds`, and the mean time by state.
 
     chance: the probabilities at the start; mean: mean service time.  The times are the mean seconds spent with each
     number.
@@ -73,7 +73,6 @@ def mmc_periodic(pieces: Sequence[tuple[float, float]], service_mean: float, ser
 
     pieces   (seconds, rate) pairs in sequence, repeated forever
     Figures are means over a cycle, of customers or time.  Exact, means only, by uniformization.
-
     Raises: UsageError: no steady state over a cycle, or too many customers for the chain.
     """
     positive(service_mean=service_mean)

@@ -195,7 +195,7 @@ def variants(document: dict[str, Any], explained: Explained, pooled: bool, clust
 
 
 def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> float | None:
-    """Return the time at which a warm start begins; None if it is not possible."""
+    """Return the time at which a warm start begins; None if not needed or impossible."""
     jobs = explained.jobs
     if explained.warm_end <= float(jobs.arrival[0]):
         return None
@@ -241,7 +241,8 @@ def _down(explained: Explained, names: list[str] | None, offset: float) -> list[
 def take_in_limits(document: dict[str, Any], kind: str, most: Mapping[str, float], jobs: Jobs) -> None:
     """Add a partition for each group with a limit, and a partition for all other jobs.
 
-    Each partition contains all nodes.
+    Each partition contains all nodes.  kind: column of the groups, such as `user`.  most: limit by group, in GPUs or
+    cores.
     """
     key = "max_gpus" if jobs.unit == "GPUs" else "max_cpus"
     names = {name: f"{kind}-{name}" for name in most}

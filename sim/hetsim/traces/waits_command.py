@@ -30,7 +30,7 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 @dataclass
 class Subject:
-    """A log, the scenario in which it is explained, and the folder of relative paths."""
+    """A log, its scenario, and the folder to which paths in the scenario are relative."""
 
     table: TaskTable
     document: dict[str, Any]

@@ -169,10 +169,7 @@ def _kueue(
 
 
 def _waiting(only: tuple[str, ...], jobs: list[SnapshotJob], instant: float, path: Path) -> None:
-    """Raise UsageError if a job of `only` is not waiting in the snapshot.
-
-    Also if a running job starts after `instant`, which must be the time of the snapshot.
-    """
+    """Check that the jobs `only` wait, and that no running job starts after `instant`."""
     if unknown := [name for name in only if name not in {job.id for job in jobs if not job.runs}]:
         raise UsageError(f"--job must be the id of a waiting job of {path}; got {unknown[0]}")
     if late := sum(job.runs and job.start > instant for job in jobs):
@@ -242,11 +239,7 @@ class _Known:
     def widened(
         self, listed: list[dict[str, Any]], policy: Ruled, count: int, quiet: bool, shadow: list[Past]
     ) -> tuple[Any, list[str]]:
-        """Return how to widen intervals by the errors of earlier forecasts, and notes.
-
-        The errors are those of the shadow log, else of `count` earlier instants of the history.  None if there are too
-        few.
-        """
+        """Return how to widen intervals (None: unknown), from past errors; and notes."""
         from hetsim.twin.forecast import SnapshotCluster
         from hetsim.twin.judge import earlier_instants, look_back
         from hetsim.twin.widening import ENOUGH_STARTS, widening
@@ -321,10 +314,7 @@ def _site_rules(
     policy: str | None, rules: str | None, jobs: list[SnapshotJob], now: float, log: JobHistory,
     earlier: Weights | None = None,
 ) -> Rules:  # fmt: skip
-    """Return the rules learned from the site's output; empty if `rules` is "none".
-
-    Without caps and weights the default policy is `easy_backfill`, so that a backfill cycle is left out, with a remark.
-    """
+    """Learn the site's rules; drop a backfill cycle that the default policy ignores."""
     from hetsim.twin.rules import Rules, learned
 
     site = Rules() if rules == "none" else learned(jobs, now, log, earlier)

@@ -154,10 +154,7 @@ def look_back(
 
 
 def earlier_instants(first: float, now: float, horizon: float, count: int) -> list[float]:
-    """Return instants after `first` whose forecasts can be compared at the time `now`.
-
-    The list is empty if the log is too short.
-    """
+    """Return instants after `first` whose forecasts have ended at `now`; maybe none."""
     begin, end = first + horizon, now - horizon
     return np.linspace(begin, end, count).tolist() if end > begin and count else []
 

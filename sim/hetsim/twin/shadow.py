@@ -61,10 +61,7 @@ class Kept(BaseModel):
 
 
 class ShadowLog:
-    """The forecasts in a folder, by instant; ScenarioError if a file is damaged.
-
-    folder: if None, nothing is stored.
-    """
+    """Forecasts in a folder (None: not stored), by instant; ScenarioError if damaged."""
 
     def __init__(self, folder: Path | None):
         self.folder = folder
@@ -115,10 +112,7 @@ class ShadowLog:
         write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
 
     def error_by_limit(self) -> dict[str, float]:
-        """Return, for each limit that no rule models, its part of the total error.
-
-        The part is that of the jobs that the limit blocked, a fraction of 1.
-        """
+        """Return the fraction of the total error by jobs under each unmodeled limit."""
         pairs = [(one.limits[row], float(abs(one.table[row, MEDIAN] - one.actual[row])))
                  for one in self.judged for row in one.rows]  # fmt: skip
         total, names = sum(error for _, error in pairs), sorted({name for name, _ in pairs} - {""})

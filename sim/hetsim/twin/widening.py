@@ -3,7 +3,6 @@
 A forecast of random run times and arrivals covers randomness, but not what is unknown about a site.  The errors of
 forecasts from earlier snapshots of the same history measure this: both bounds of an interval are moved, outward or
 inward, so that the intended share of these earlier intervals would have been right.
-
 Reference: Romano, Patterson, Candès, Conformalized Quantile Regression (2019).  Treating each bound separately covers
 more than intended, since half of the starts are beyond the horizon and can miss one bound only.  The coverage is valid
 if later errors are like earlier ones.  Errors of jobs in one snapshot are correlated, so that many starts at few
