@@ -311,8 +311,7 @@ class _Found:
 def fit(servers: list[Server], tell: Callable[[str], None] = lambda _: None) -> Fitted:
     """Fit a server's step to the first part of each log; judge it by the rest.
 
-    ScenarioError if the form of the step is not supported, or if the search finds no server similar to that of the
-    logs.
+    ScenarioError if the form of the step is not supported, or if no similar server is found.
     """
     search = _Search(servers)
     reading = search.read_off()
@@ -358,7 +357,7 @@ def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float
     """Return the standard deviation of the logarithm of the factor on fitted steps.
 
     It includes the standard errors of the logs, the drift between runs, and `late`: the errors on requests held back,
-    which represent the uncertainty of the constants at other times and loads.
+    which are at other times and loads.
     """
     weights = np.array([one.load for one in servers]) / sum(one.load for one in servers)
     errors = weights * [one.standard_error(fitted.times, fitted.front_end) for one in servers]

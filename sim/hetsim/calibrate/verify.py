@@ -115,8 +115,7 @@ def serve_overlapped(
 def warm(device: MeasuredDevice, most: int) -> None:
     """Compute a batch of each size once before timing: the first may take longer.
 
-    On a GPU these are all sizes up to `most`, since libraries choose kernels by size; on a CPU, powers of two and
-    `most`.
+    On a GPU these are all sizes up to `most`, since libraries choose kernels by size; on a CPU, powers of two.
     """
     powers = {*(1 << k for k in range(most.bit_length())), most}
     for size in range(most, 0, -1) if device.kind != "cpu" else sorted(powers):

@@ -159,8 +159,7 @@ def searching(
 ) -> "Iterator[TerminalBar | CaseLines | None]":
     """Context of a study: progress, warnings, shard reports, a note on an early end.
 
-    kept: this note, printed after an interrupt, a full disk, or the loss of workers (None: no note).  cases: see
-    `progress`.
+    kept: this note, printed after an interrupt, a full disk, or the loss of workers.  cases: see `progress`.
     """
     try:
         with shard_reports(to_json), own_warnings(quiet), progress(quiet, cases) as bar:

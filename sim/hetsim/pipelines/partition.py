@@ -2,8 +2,8 @@
 
 `pipeline_partition` is PipeDream's dynamic program for equal devices, with replication and nested levels (GPUs in
 nodes, nodes in a cluster).  `unlike_partition` is its form for devices and links that differ: generations of GPUs, a
-GPU and an NPU.  Both minimize the seconds of the slowest stage or transfer, the time from one micro-batch (or request)
-to the next.
+GPU and an NPU.  Both minimize the seconds of the slowest stage or transfer, which is the time per micro-batch or
+request.
 References: Harlap et al., PipeDream: Fast and Efficient Pipeline Parallel DNN Training (2018), and the optimizer that
 its authors published with it.
 Cost, with c cuts, M devices (per level): O(c³ M²) for each level, O(c² M³ log c) for each order of unlike groups.
@@ -166,8 +166,7 @@ def _level(
     """Return the minimum bottleneck times from cut i to cut j on m parts of a level.
 
     times, weights: seconds and weights of stage [i, j] on one part.  within: number of devices or groups in a part,
-    which share the gradient reduction.  last: True for the outermost level, of which only stages from the first layer
-    on count.
+    which share the gradient reduction.  last: True for the outermost level: it begins with the first layer.
     """
     n = len(cuts.sets)
     measured = np.isfinite(times)

@@ -480,8 +480,7 @@ class Facts:
     def one_gpu(self, load: float, soft: bool = False) -> None:
         """Check for one GPU with enough memory and streams for all tasks in the system.
 
-        load: that of the GPU; P(more tasks than fit) must be below 1e-6.  soft: if too few fit, the match is only
-        approximate.
+        load: that of the GPU; P(more tasks than fit) must be below 1e-6.  soft: a failure makes the match approximate.
         """
         mode: Any = self.mode
         text, holds = "there is one GPU, and a task has all of it", self.servers == 1 and mode.whole_devices
@@ -598,8 +597,7 @@ class Facts:
     def transfer(self, key: str, customers: list[Customers]) -> Law:
         """Return the distribution of an upload or download time without contention.
 
-        key: `bytes_in` (upload) or `bytes_out` (download); the classes in `customers` are weighted by their arrival
-        rates.
+        key: `bytes_in` (upload) or `bytes_out` (download); classes are weighted by their arrival rates.
         """
         mode: Any = self.mode
         link, loads, parts = mode.type.link, key == "bytes_in", []

@@ -128,8 +128,7 @@ class Interval:
         """Return the posterior of the factor, after one run was measured (Bayes).
 
         factor: the measured logarithm of the factor, with standard error `error`; again: the new interval is for
-        another run. drift: standard deviation of the logarithm between runs; within: the part of it that this interval
-        includes.
+        another run. drift: standard deviation of the logarithm between runs; within: the part of it in this interval.
         """
         if math.isinf(error):
             return self
@@ -169,8 +168,7 @@ def interval(
 def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:
     """Return how well an engine's steps of a model are measured, a row per engine.
 
-    gpu_name: name of a known GPU; UnknownName if it is not known.  A row is for all numbers of GPUs with equal
-    evidence.
+    UnknownName if the GPU is not known.  A row is for all numbers of GPUs with equal evidence.
     """
     peak = device(gpu_name)
     rows = dict[tuple[str, ...], dict[str, Any]]()

@@ -205,8 +205,7 @@ def token_bucket(rate: float, refill: float, depth: float) -> float:
 
     The number of missing tokens is the workload V of an M/D/1 with service 1 / refill that rejects jumps above `depth`.
     Let G(x) be P(V ≤ x) / P(V = 0) of the same M/D/1 without rejections, x in tokens.  The loss is 1 - G / (1 + ρ G) at
-    x = depth - 1, with ρ = rate / refill.  If the depth is a whole number b, this is the loss of M/D/1/b.  Exact for
-    any load, depth ≥ 1.
+    x = depth - 1, with ρ = rate / refill; for a whole number b = depth that of M/D/1/b.  Exact, any load, depth ≥ 1.
     Reference: Berger, Performance Analysis of a Rate-Control Throttle where Tokens and Jobs Queue (1991); Takács, The
     Time Dependence of a Single-Server Queue with Poisson Input and General Service Times (1962), for G.
     """

@@ -98,8 +98,7 @@ def retrials(
     that find no server free.  Without a queue, `queue_length_mean` is the number of calls between tries.  With a queue
     (M/M/c+M with retrials), calls between tries count neither as waiting nor as in the system, and `loss` is the share
     of tries that end unserved. For one server without a queue E[W] = ρ (E[S] + retry_mean) / (1 - ρ).  Otherwise a
-    Markov chain is solved, with the number of calls between tries as level, up to a level of probability below
-    1e-15.  Exact, means only.
+    chain is solved, whose levels are numbers of calls between tries (cut below 1e-15).  Exact, means only.
     Raises: UsageError: no steady state, or too many calls between tries.
     Reference: Falin and Templeton, Retrial Queues (1997).
     """
@@ -131,8 +130,7 @@ def retries_in_vain(
     """Share of calls of `retrials` whose first try and `times` retries all fail.
 
     The other calls are in the steady state of `retrials`; one further call retries after exponential times.  With a
-    queue, the time that this call itself waits in a try is ignored, so that its consecutive tries find queues more
-    similar than in the real system.
+    queue, the time that this call waits in a try is ignored: its tries find more similar queues than in reality.
     """
     from scipy.sparse import diags, eye, kron
     from scipy.sparse.linalg import splu

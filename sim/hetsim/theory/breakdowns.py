@@ -46,9 +46,8 @@ def mg1_breakdowns(
 def completion(
     service: PhaseType | float, uptime_mean: float, repair_mean: float, repair_scv: float = 1.0
 ) -> tuple[float, float]:
-    """First two moments of a completion time: from a service's start to its end.
+    """First two moments of a service's time from start to end, with failures, repairs.
 
-    Failures and repairs are included.
     Raises: UsageError: services so long that the second moment is infinite.
     """
     positive(uptime_mean=uptime_mean, repair_mean=repair_mean)
@@ -148,8 +147,7 @@ def mphc_setup(rate: float, service: PhaseType, servers: int, setup: PhaseType |
 
     The model is an M/PH/c in which a service begins with the set-up, unless the customer waited for a busy
     server.  Exact if the set-up has phases, means only.  A constant set-up is replaced by 1, 2, ... equal stages, and
-    the results are extrapolated by a polynomial in 1 / stages; `error` is the sum of the last two changes, relative to
-    the wait.
+    the results are extrapolated by a polynomial in 1 / stages; `error`: sum of the last two changes / wait.
     Raises: UsageError: no steady state, or too many states.
     Reference: Welch, On a Generalized M/G/1 Queuing Process in Which the First Customer of Each Busy Period Receives
     Exceptional Service (1964), for one server; here the chain is solved.

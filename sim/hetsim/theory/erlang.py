@@ -109,10 +109,7 @@ def load_for_delay(servers: int, most: float) -> float:
 
 
 def _root(quick: Callable[[float], float], high: float, exact: Callable[[float], float]) -> float:
-    """Return the root, found with a fast form of a function, corrected with `exact`.
-
-    high: an upper bound of the root.  A few secant steps with `exact` then correct the approximate root.
-    """
+    """Return the root, found with a fast form of a function, corrected with `exact`."""
     from scipy.optimize import brentq
 
     near = float(brentq(quick, high * 1e-12, high, xtol=1e-14 * high, rtol=1e-14, maxiter=300))

@@ -31,8 +31,8 @@ def md1(rate: float, service_mean: float) -> Prediction:
 
     Exact, distributions included.  P(W ≤ t) is computed by Franx's formula, a sum of positive terms over the
     distribution of the queue's length: Erlang's own (1909) alternates in sign and loses all its digits from about t =
-    25 E[S] on.  For large t, where 1 - P(W ≤ t) would lose its digits as well, only the leading exponential term of P(W
-    > t) is computed.
+    25 E[S] on.  For large t, where 1 - P(W ≤ t) would lose its digits as well, P(W > t) is its leading exponential
+    term.
     Reference: Erlang, The Theory of Probabilities and Telephone Conversations (1909); Franx, A Simple Solution for the
     M/D/c Waiting Time Distribution (2001); Cramér, On the Mathematical Theory of Risk (1930), for the exponential.
     """
@@ -60,8 +60,7 @@ def mdc(rate: float, service_mean: float, servers: int) -> Prediction:
 
     Exact, means only.  Each server serves every c-th customer, like a single server with Erlang-c gaps.  With A_k the
     sum of kc gaps of the arrivals, Spitzer's identity gives E[W] = Σ_k E[(kD - A_k)^+] / k and P(W = 0) = exp(-Σ_k
-    P(A_k < kD) / k).  Near a load of 1 these sums are long, so the roots of z^c = exp(a (z - 1)) in the unit circle are
-    used instead.
+    P(A_k < kD) / k).  Near a load of 1 the sums are long: roots of z^c = exp(a (z - 1)) in the unit circle are used.
     Reference: Crommelin, Delay Probability Formulae when the Holding Times are Constant (1932); Spitzer, A
     Combinatorial Lemma and Its Application to Probability Theory (1956).
     """

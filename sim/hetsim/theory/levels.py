@@ -323,8 +323,7 @@ def modulation(rates: Sequence[float], switching: Sequence[Sequence[float]]) -> 
 
     rates: arrival rate in each state; switching: rates from state to state.
 
-    The rise is the long-run index of dispersion of counts, minus 1; the time is the longest relaxation time of the
-    states.
+    The rise is the long-run index of dispersion of counts, minus 1; the time is the longest relaxation time.
     """
     arrive, switch = np.array(rates, dtype=float), np.array(switching, dtype=float)
     shares, generator = stationary(switch), _generator(switch, np.zeros(len(switch)))

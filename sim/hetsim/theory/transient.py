@@ -19,11 +19,7 @@ EDGE = 1e-13  # customers above those that are followed have at most this probab
 
 
 def _advance(chance: Floats, rate: float, seconds: float, *, mean: float, servers: int) -> tuple[Floats, Floats]:
-    """Return the probabilities `chance` after `seconds`, and the mean time by state.
-
-    chance: the probabilities at the start; mean: mean service time.  The times are the mean seconds spent with each
-    number.
-    """
+    """Return the probabilities `chance` after `seconds`, and the mean time by state."""
     from scipy.stats import poisson
 
     speed, numbers = rate + servers / mean, np.arange(len(chance))

@@ -291,8 +291,8 @@ class Twin:
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Simulate one run; return starts of waiting jobs, and occupancy at `times`.
 
-        ends: ends of running jobs.  lengths: run times of waiting jobs.  at, like: arrivals of new jobs, and the rows
-        of the history that they resemble.
+        ends: ends of running jobs.  lengths: run times of waiting jobs.  at, like: arrivals of new jobs; similar rows
+        of history.
         """
         log, tasks = self.history, self.run.tasks
         users, classes = log.labels["user"], log.labels["class"]
