@@ -122,10 +122,7 @@ class Server:
         return request_log.spans(arrival, prompt, output, ttft=ttft, latency=latency, budget=budget, until=until)
 
     def error(self, times: StepTimes, front_end: float) -> float:
-        """Return the mean relative error of times to first token, latencies, and spans.
-
-        A span is the time from the first to the last token of a request.
-        """
+        """Return the mean relative error of TTFT, latency, and the time between the two."""
         log, count = self.log, self.count
         ttft, latency = (one[:count] for one in self.simulated(times, front_end)[:2])
         several = log.output[:count] > 1

@@ -36,8 +36,6 @@ FALLS = 0.5  # a step faster than this share of a smaller step was not measured 
 
 @dataclass(frozen=True)
 class MeasuredSetting:
-    """Median seconds of a setting's prompt step, and of its decoding steps."""
-
     prompt: int
     batch: int
     output: int

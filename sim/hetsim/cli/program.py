@@ -79,8 +79,6 @@ class Verbs(click.Group):
 
 
 class Program(Verbs):
-    """The command `hetsim` with all its verbs."""
-
     def list_commands(self, context: click.Context) -> list[str]:
         return list(VERBS)
 

@@ -36,13 +36,10 @@ SWEEPS = 500
 
 @dataclass(frozen=True)
 class LinkDelays:
-    """Delays of the jobs on a link, by the number of other jobs that send.
+    """Delays of the jobs on a link (rows), by the number of other senders (columns)."""
 
-    Rows are jobs; column n is for n other senders.  `seen`: probability of n; `delays`: extra seconds of sending.
-    """
-
-    seen: np.ndarray
-    delays: np.ndarray
+    seen: np.ndarray  # probability that so many other jobs send
+    delays: np.ndarray  # extra seconds of sending
     fair: np.ndarray  # by number of other senders: mean link share of a sender that its cards do not limit
     stretch: np.ndarray  # for each job: sending time relative to its time alone, in the product form
 
@@ -53,9 +50,9 @@ def delays(
 ) -> LinkDelays:  # fmt: skip
     """Return the delays of jobs on a link; O(N³) operations for N jobs.
 
-    before, more: for a second, more accurate call: the result of the first call, and the seconds by which contention on
-    all links lengthens the sending of each job. caps: if other links limit jobs, the fraction of the link that a job
-    (row) can use next to n other senders (column n).
+    before, more: for a second, more accurate call: the result of the first call, and the seconds by which contention
+    lengthens the sending of each job.
+    caps: if other links limit jobs: fraction of the link that a job (row) can use next to n other senders (column).
     """
     count = len(own)
     if rule != "random" or count < 2:

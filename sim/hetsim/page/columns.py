@@ -114,7 +114,7 @@ def _off(run: Result) -> list[tuple[int, float, float]]:
 
 
 def _tick(times: list[np.ndarray], end: float) -> float:
-    """Return a tick in which all times are whole, or a small fraction of the run."""
+    """Return a time unit in which all times are whole, or a small fraction of the run."""
     every = np.concatenate(times)
     every = every[np.isfinite(every)]
     for tick in (1.0, 1e-3):

@@ -120,8 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: PageServer
 
     def handle(self) -> None:
-        """Answer until the client disconnects, which is not an error."""
-        with suppress(OSError):
+        with suppress(OSError):  # a client that disconnects is no error
             super().handle()
 
     def do_GET(self) -> None:  # noqa: N802

@@ -323,7 +323,7 @@ class _Unlike:
     def order(
         self, groups: Sequence[EqualDevices], deadline: float, below: float
     ) -> tuple[PipelinePartition | None, float]:  # fmt: skip
-        """Return the best plan within `deadline` and `below`, and the minimum latency."""
+        """Return the fastest plan (up to `below`) that meets `deadline`; minimum latency."""
         shortest = self._shortest(groups, math.inf)
         if shortest.latency is None or shortest.latency > deadline:
             return None, math.inf if shortest.latency is None else shortest.latency

@@ -58,5 +58,5 @@ def describe(outcome: Any) -> str:
 
 
 def until(end: float, time: np.ndarray, *series: np.ndarray) -> list[np.ndarray]:
-    """Return the times and values of steps, with the last values repeated at the end."""
+    """Return times and values of step curves, with the last values repeated at `end`."""
     return [np.append(time, end), *(np.append(values, values[-1:]) for values in series)]

@@ -17,7 +17,7 @@ def keys_to_drop(scenario: Scenario, refused: Match) -> Drop | None:
     """Find the fewest keys without which a scenario has a prediction.
 
     refused: the match of the complete scenario, which has no prediction. The search removes the key of a failed
-    assumption, then, if other assumptions fail, one of their keys as well, and so on. Each set of keys is verified by
+    assumption; if other assumptions fail, it removes one of their keys, too, and so on.  Each set of keys is tested by
     loading and matching the scenario without these keys (at most 8 sets).
     Returns: the keys with the match without them; None if no valid scenario with a prediction remains.
     """

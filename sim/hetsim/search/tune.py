@@ -52,15 +52,12 @@ FINAL = 20
 
 @dataclass(frozen=True)
 class Setting:
-    """Parameter values (empty: the present ones) and results of one setting.
-
-    `stage`: its last stage; `values`: its metric by replication; `error`: the error of a failed replication.
-    """
+    """Parameter values (empty: the present ones) and results of one setting."""
 
     values: dict[str, Any]
-    stage: int
-    seen: tuple[float, ...]
-    error: str = ""
+    stage: int  # the last stage in which it ran
+    seen: tuple[float, ...]  # value of the metric by replication
+    error: str = ""  # that of a failed replication
 
     @property
     def label(self) -> str:
@@ -72,8 +69,8 @@ class Tuning:
     """The outcome of `hetsim.tune`.  Attributes:
 
     settings       all settings tried, the present one last; `best` is the index of the winner
-    ours, present  contributions to the metric (`hetsim.results.one_run.estimands`) under the winner and under the
-                   present setting, in `len(ours)` further replications, numbered from `used`, not used for the choice
+    ours, present  a value per further replication, whose mean estimates the metric, under the winner and under the
+                   present setting; these replications, numbered from `used`, had no part in the choice
     policy         the winner as a scenario writes it under `policy:`
     remarks        notes on the results, such as a warm-up that was found; `warnings`: the serious remarks
     """

@@ -116,7 +116,7 @@ class Interval:
 
     @property
     def normal(self) -> tuple[float, float]:
-        """Mean and standard deviation of the logarithm of the factor, which is lognormal."""
+        """Mean and standard deviation of log(measured / predicted), which is normal."""
         low, high = math.log(self.low), math.log(self.high)
         return (low + high) / 2, (high - low) / (2 * QUANTILE)
 
@@ -127,8 +127,8 @@ class Interval:
     def updated(self, factor: float, error: float, drift: float, within: float, again: bool) -> "Interval":
         """Return the posterior of the factor, after one run was measured (Bayes).
 
-        factor: the measured logarithm of the factor, with standard error `error`; again: the new interval is for
-        another run. drift: standard deviation of the logarithm between runs; within: the part of it in this interval.
+        factor: the measured logarithm, with standard error `error`; again: the new interval is for another run.
+        drift: standard deviation of the logarithm between runs; within: the part of it in this interval.
         """
         if math.isinf(error):
             return self

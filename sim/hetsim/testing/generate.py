@@ -191,7 +191,6 @@ class _Maker:
         }  # fmt: skip
 
     def graph(self, count: int) -> list[tuple[int, ...]]:
-        """Draw up to two predecessors per task, among the six tasks before it."""
         before = []
         for row in range(count):
             near = np.arange(max(0, row - 6), row)

@@ -20,14 +20,11 @@ ROUNDING = 1e-9
 
 
 class Stream(NamedTuple):
-    """A class of customers with Poisson arrivals and exponential service.
-
-    `reserved`: number of servers that must remain free when a customer of this class starts.
-    """
+    """A class of customers with Poisson arrivals and exponential service."""
 
     rate: float
     service_mean: float
-    reserved: int = 0
+    reserved: int = 0  # number of servers that must remain free when a customer of this class starts
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def retrials(
     Each call retries until it is served.  `wait_mean` counts from the first try; `delayed` is the share of first tries
     that find no server free.  Without a queue, `queue_length_mean` is the number of calls between tries.  With a queue
     (M/M/c+M with retrials), calls between tries count neither as waiting nor as in the system, and `loss` is the share
-    of tries that end unserved. For one server without a queue E[W] = ρ (E[S] + retry_mean) / (1 - ρ).  Otherwise a
+    of tries that end unserved.  For one server without a queue E[W] = ρ (E[S] + retry_mean) / (1 - ρ).  Otherwise a
     chain is solved, whose levels are numbers of calls between tries (cut below 1e-15).  Exact, means only.
     Raises: UsageError: no steady state, or too many calls between tries.
     Reference: Falin and Templeton, Retrial Queues (1997).

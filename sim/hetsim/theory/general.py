@@ -106,7 +106,7 @@ def _by_roots(load: float, servers: int) -> tuple[float, float]:
 class _LeadingExponential(NamedTuple):
     """P(V > x) ≈ factor exp(-decay x) of the workload V of M/D/1.
 
-    V is in service times; for x above `alone_from`, the error is below rounding. The transform of P(V > x) has a pole
+    V is in service times; for x above `alone_from`, the error is below rounding.  The transform of P(V > x) has a pole
     at -z for every root z ≠ 0 of z = ρ (exp(z) - 1), which are z = -ρ - W_k(-ρ exp(-ρ)) with Lambert's function
     W.  `decay` is the real root; the next two roots (a complex pair) give `alone_from`.
     """
@@ -268,7 +268,7 @@ def _error_of_mgc(load: float, servers: int, scv: float, third: float) -> float:
     load: per server.  For constant service, Cosmetatos gives a correction that raises the formula; the formula is too
     low by at most 1.2 times this correction.  It is too high by at most the scv.  If the third moment is known, another
     bound applies, fitted to services with two possible values, which Gupta and Osogami conjecture to be the extreme
-    ones. Measured for up to 32 servers (docs/theory.md).
+    ones.  Measured for up to 32 servers (docs/theory.md).
     Reference: Cosmetatos, Some Approximate Equilibrium Results for the Multi-Server Queue (M/G/r) (1976); Gupta and
     Osogami, On Markov-Krein Characterization of the Mean Waiting Time in M/G/K (2011).
     """

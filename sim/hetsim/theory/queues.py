@@ -101,7 +101,7 @@ def mmck(rate: float, service_mean: float, servers: int, room: int) -> Predictio
 def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mean: float) -> Prediction:
     """M/M/c + M (Erlang A): waiting customers renege after exponential patience.
 
-    The mean patience is 1 / θ.  Any load. A birth-death chain with an additional death rate of θ per waiting
+    The mean patience is 1 / θ.  Any load.  A birth-death chain with an additional death rate of θ per waiting
     customer.  `loss` is the share that reneges; `wait_mean` is that of the customers served.  A customer that arrives
     behind j waiting ones is served with probability cμ / (cμ + (j + 1) θ); whether it is served or not, it waits Σ_{i ≤
     j + 1} 1 / (cμ + iθ) on average.  Exact, means only.

@@ -123,7 +123,7 @@ def power_of_choices(rate: float, service_mean: float, servers: int, choices: in
     Poisson arrivals, exponential services, one server per queue, first come first served.  Exact for up to three
     servers, by solving the chain, and for one choice.  For more servers it is an approximation: the fixed point of
     infinitely many servers with its first correction in 1 / n, and with corrections in 1 / n² and 1 / n³ that make two
-    and three servers exact. It was within 1 % of chains and simulations of 4 to 50 servers at loads up to 0.95, and
+    and three servers exact.  It was within 1 % of chains and simulations of 4 to 50 servers at loads up to 0.95, and
     `error` is 2 %; at higher loads the error is unknown.  Means only.
     Raises: UsageError: no steady state, more choices than servers, or more than 2 choices with more than three servers;
     a load below 0.001, at which hardly any task waits.

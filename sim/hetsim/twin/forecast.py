@@ -279,7 +279,7 @@ class Twin:
         return float(self.run_times.draw(job.user, job.group, job.limit, elapsed=elapsed, count=1, random=random)[0])
 
     def _told(self, job: SnapshotJob, elapsed: float = 0.0) -> float:
-        """Return the remaining time that the scheduler expects: by limit, else the median."""
+        """Return the remaining time by the job's limit; without one, by the median time."""
         total = job.limit
         if not math.isfinite(total):
             total = self.run_times.median(job.user, job.group, job.limit, elapsed)
@@ -332,7 +332,7 @@ class Twin:
         return start[first:count], occupied
 
     def _free(self, ends: np.ndarray) -> dict[str, np.ndarray]:
-        """Return, by node in use, when it is free if no further job starts."""
+        """Return when the jobs of the whole cluster ("all") and of each used node end."""
         free = {"all": ends.max(axis=1) if ends.shape[1] else np.zeros(len(ends))}
         for name in dict.fromkeys(node for job in self.running for node in job.nodes):
             here = [k for k, job in enumerate(self.running) if name in job.nodes]

@@ -175,10 +175,10 @@ def first_instant(history: JobHistory, horizon: float) -> float:
 def with_limits(
     history: JobHistory, cluster: SnapshotCluster, table: TaskTable, before: float
 ) -> tuple[JobHistory, SnapshotCluster]:
-    """Return history and cluster with the limits per user that the log before shows.
+    """Return history and cluster with the limits per user that earlier jobs show.
 
-    before: only jobs that started earlier are used.  Each limited user gets a partition of its own.  Both are unchanged
-    if there are no such limits, or if the cluster has partitions.
+    before: only jobs that started before this time are used.  Each limited user gets a partition of its own.  Both are
+    unchanged if there are no such limits, or if the cluster has partitions.
     """
     jobs = jobs_of(table)
     partitioned = any(node.get("partitions") for node in cluster.nodes) or "site" in cluster.more

@@ -38,9 +38,9 @@ MAX_ROWS = 20  # number of latest forecasts in the table
 class Kept(BaseModel):
     """A stored forecast of the log.
 
-    policy: the policy simulated; only forecasts of one policy have similar errors. table: a row per job: bounds of the
-    drawn intervals, bounds of the widened intervals, and the start if all jobs run to their time limits; starts after
-    the horizon count as the horizon. actual: by job the actual start, at most the horizon; NaN if unknown.
+    policy: the policy simulated; only forecasts of one policy have similar errors.
+    table: per job the bounds of the drawn and of the widened intervals, and the start if jobs run to their time limits.
+    actual: per job the actual start; NaN if unknown.  Later starts count as the horizon in both tables.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)

@@ -10,8 +10,7 @@ instants are worth less than as many independent starts: at two sites, snapshots
 ten independent starts, by the spread of their misses.  Since three consecutive snapshots cover the same hours, each
 counts as `WORTH` starts.
 
-Weakness: a start that is almost certain is widened like any other.  Errors relative to the interval's width, or to the
-predicted wait, would avoid this, but intervals were not narrower at the same coverage in experiments.
+Weakness: an almost certain start is widened like any other.  Errors relative to the interval or wait did not help.
 """
 
 import math
