@@ -114,7 +114,7 @@ def logs(
 def observe(
     path: Path, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path, as_json: bool, quiet: bool
 ) -> None:
-    """Narrow the interval of an engine's step times by a log; write it as a profile."""
+    """Narrow the error interval of an engine's step times with a log; write a profile."""
     from hetsim.calibrate import server_log
     from hetsim.calibrate.server_log import Server, service_of
 

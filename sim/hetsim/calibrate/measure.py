@@ -92,7 +92,7 @@ class MeasuredStages:
     remarks: list[str] = field(default_factory=list)
 
     def stage(self, name: str) -> "FittedLine":
-        """Return a stage's line; of transfers, that from the first kind of host memory."""
+        """Return a stage's fitted line; for transfers, from the first kind of host memory."""
         if name == "compute" or not self.device.memories:
             return self.lines.get(name, FittedLine(0.0, 0.0, ()))
         return self.lines[f"{name} {self.device.memories[0]}"]

@@ -220,7 +220,7 @@ def joined(logs: list[Spans]) -> Spans:
 
 
 def fit(log: Spans) -> Reading | None:
-    """Fit step times to spans; None if these are too few, or fit no step times."""
+    """Fit step times to spans; None if these are too few, or none explains the spans."""
     if len(log.seconds) < MIN_SPANS or (log.last > log.first).sum() < MIN_SPANS:
         return None
     blocks = np.array_split(np.arange(len(log.seconds)), BLOCKS)

@@ -107,7 +107,7 @@ class Server:
         return step.model_copy(update=change).times(self.service.figures)
 
     def spans(self) -> request_log.Spans | None:
-        """Return the spans from which step times are inferred; None if impossible."""
+        """Return spans to infer step times (None: roofline, several replicas, scaling)."""
         service, log, count = self.service, self.log, self.count
         if self.wants_roofline or service.disaggregated is not None or service.scale is not None:
             return None
@@ -353,8 +353,8 @@ def _late(servers: list[Server], fitted: "_Found") -> list[float]:
 def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float:
     """Return the standard deviation of the logarithm of the factor on fitted steps.
 
-    It includes the standard errors of the logs, the drift between runs, and `late`: the errors on requests held back,
-    which are at other times and loads.
+    It includes the standard errors of the logs, the drift between runs, and `late`: the errors on the requests held
+    back.
     """
     weights = np.array([one.load for one in servers]) / sum(one.load for one in servers)
     errors = weights * [one.standard_error(fitted.times, fitted.front_end) for one in servers]
@@ -364,7 +364,7 @@ def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float
 
 
 def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, float]:
-    """Return log(factor on all steps) that fits the decoding seconds; standard error."""
+    """Return the logarithm of the factor that fits decoding, and its standard error."""
     from scipy.optimize import brentq
 
     def behind(factor: float) -> float:
@@ -384,7 +384,7 @@ def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, flo
 
 
 def observed(server: Server) -> tuple[Interval, Interval]:
-    """Return the interval of steps before and after a log (Bayes)."""
+    """Return the interval of an engine's step times before and after a log (Bayes)."""
     service, within = server.service, server.drift
     if service.interval is not None:
         prior = Interval(*service.interval)

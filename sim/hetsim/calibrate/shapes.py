@@ -74,7 +74,7 @@ def shaped(
 ) -> Shaped:
     """Fit a stage in the wanted shape, or in the shape that cross-validation chooses.
 
-    floor: seconds that a batch of any size takes at least; if given, powers of the size above it are tried, too.
+    floor: minimum seconds of a batch of any size.  If given, `floor` + powers of the size are tried, too.
     """
     n, tau = np.array(sizes, dtype=float), np.array(seconds)
     fits: dict[str, Callable[[np.ndarray, np.ndarray], Predict]] = {

@@ -101,7 +101,7 @@ def _medians(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 
 def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[int]]:
-    """Return the times without implausible sizes: less than half the time of smaller."""
+    """Return the times, and sizes left out: less than half the time of a smaller size."""
     kept: dict[int, float] = {}
     fallen = []
     for tokens, seconds in prefill.items():

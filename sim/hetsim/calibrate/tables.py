@@ -51,7 +51,7 @@ def table(
 ) -> Elsewhere:
     """Read compute times from a table; ScenarioError with file, line and column.
 
-    batch, time: names of the columns; None: the columns with a usual name.
+    batch, time: names of the columns; None: the columns with a usual name.  where: only rows with these values count.
     """
     names = rows_of(path, form_of(path)).names
     batch, time = batch or _usual(path, names, BATCH, "--batch"), time or _usual(path, names, TIMES, "--time")

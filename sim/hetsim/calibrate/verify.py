@@ -67,7 +67,7 @@ def poisson(rate: float, seconds: float, seed: int) -> np.ndarray:
 
 
 def serve_serial(device: MeasuredDevice, arrivals: np.ndarray, most: int, clock: RequestClock) -> np.ndarray:
-    """Serve one batch at a time, of all waiting requests; return response times."""
+    """Serve one batch (all waiting, up to `most`) at a time; return response times."""
     finish, done = np.empty(len(arrivals)), 0
     due = clock.now() + arrivals  # by the clock's own numbers: what has been waited for is there
     memory = device.memories[0] if device.memories else ""
@@ -87,7 +87,7 @@ def serve_serial(device: MeasuredDevice, arrivals: np.ndarray, most: int, clock:
 def serve_overlapped(
     device: Overlapping, arrivals: np.ndarray, profile: ServiceProfile, most: int, clock: RequestClock
 ) -> np.ndarray:
-    """Serve two batches at a time, each uploaded just in time; return response times."""
+    """Serve two batches (up to `most`) at once, uploaded in time; return responses."""
     finish, taken, done = np.empty(len(arrivals)), 0, 0
     due = clock.now() + arrivals
     flying: deque[tuple[int, Callable[[], bool]]] = deque()

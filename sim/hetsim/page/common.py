@@ -30,12 +30,12 @@ def sentence_case(text: str) -> str:
 
 
 def scenario_of(first: Result) -> str:
-    """Return the scenario of a run, as a collapsed section."""
+    """Return HTML with the scenario of a run, as a collapsed section."""
     return "" if first.scenario is None else elements.code(first.scenario, "the resolved scenario")
 
 
 def command(first: Result, folder: str, verb: str, replications: int | None = None, more: Iterable[str] = ()) -> str:
-    """Return the command that repeats the runs; empty if their scenario is not stored."""
+    """Return the `hetsim VERB` command that repeats runs; empty without a scenario."""
     words = [f"hetsim {verb} {scenario_file(folder)} --seed {first.seed}", *more]
     words += [] if replications is None else [f"--replications {replications}"]
     return "" if first.scenario is None else " ".join(words)

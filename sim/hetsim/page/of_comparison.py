@@ -187,7 +187,7 @@ def compared(found: Comparison, to: Markup) -> str:
 
 
 def compared_pictures(found: Comparison, to: Markup) -> str:
-    """Return pictures of each policy's regret, and of the front of two metrics."""
+    """Return pictures of each policy's regret, and of the Pareto front of two metrics."""
     directed = [name for name in found.metrics if found.table[name, "mean"].map(math.isfinite).all()]
     directed.sort(key=lambda name: not name.startswith("response"))  # what most people look at
     return common.regret_picture(found, directed, to) + common.front_picture(found, directed, to)

@@ -164,7 +164,7 @@ def used_in(scenario: Any, key: str = "", in_policy: bool = False) -> Iterator[s
 
 
 def bibliography(uses: Iterable[str]) -> tuple[str, dict[str, list[str]]]:
-    """Return BibTeX entries for the uses, and the citation keys of each use."""
+    """Return BibTeX entries for uses (policies, readers), and citation keys by use."""
     keys: dict[str, list[str]] = {use: [] for use in uses}
     entries, missing = "", dict.fromkeys(keys, "no reference is known")
     for block in _file("works.bib").split("\n\n"):

@@ -146,7 +146,7 @@ class _Room:
     devices: int
 
     def allows(self, replicas: int, used: int) -> np.ndarray:
-        """Return which stages fit if they and all earlier stages use `used` devices."""
+        """Return which stages of `replicas` devices fit; `used`: devices of stages so far."""
         return self.stages.needed(replicas, self.devices - used) <= self.memory
 
 

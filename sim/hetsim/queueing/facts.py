@@ -133,7 +133,7 @@ class Density(NamedTuple):
 
 
 def density_of(distribution: Any, factor: float, weight: float = 1.0) -> Density | None:
-    """Return the density of a distribution times a factor; None if unknown."""
+    """Return a weighted density of a distribution times `factor`; None if unknown."""
     from scipy import stats
 
     one, name = distribution, getattr(distribution, "distribution", "")
@@ -188,7 +188,7 @@ def law_of(distribution: Any) -> Law:
 
 
 def mixed(parts: Iterable[tuple[float, Law]]) -> Law:
-    """Return the mixture of some laws with weights."""
+    """Return the mixture of distributions, given as pairs (weight, distribution)."""
     positive = [(weight, law) for weight, law in parts if weight > 0]
     if all(law == positive[0][1] for _, law in positive):
         return positive[0][1]
@@ -365,7 +365,7 @@ class Facts:
         return int(min(room, len(devices) * per_device))
 
     def side_by_side(self, slots: list[list[int]]) -> bool:
-        """Return True if, on each node, the servers of all modes fit at the same time."""
+        """Return True if each node has room for all modes' servers (`slots`) at once."""
         return all(
             sum(count * mode.millicores for count, mode in zip(here, self.modes, strict=True)) <= node.cpus * 1000
             and (node.memory is None

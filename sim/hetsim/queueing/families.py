@@ -98,7 +98,7 @@ def predicted_rows(figures: Mapping[str, float | None]) -> list[PredictedRow]:
 
 
 def matched_with_loss(facts: Facts, model: str, line: Prediction, tails: bool) -> Match:
-    """Return the match of a model in which tasks are lost."""
+    """Return the match for a prediction `line` of a model in which tasks are lost."""
     return matched(facts, model, line, rows_of(facts, line, line.throughput * facts.law.mean, tails, loss=True))
 
 

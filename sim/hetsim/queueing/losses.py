@@ -185,7 +185,7 @@ def work_limit(facts: Facts, model: str) -> Match:
 
 
 def _one_server(facts: Facts, blind: bool) -> tuple[str, Law]:
-    """Check for an M/M/1 with loss; return the order and the service."""
+    """Check for one exponential server, Poisson arrivals; return order and service."""
     understood = facts.arrivals() & sized_tasks(facts)
     order = facts.one_by_one(blind)
     single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))

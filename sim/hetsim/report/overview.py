@@ -127,7 +127,7 @@ STAGE_COLUMNS = ("stage", "on", "items", "wait mean", "wait p95", "service mean"
 
 
 def stage_rows(result: Result) -> list[list[str]]:
-    """Return rows of the stages of pipelines, with the `STAGE_COLUMNS` as text."""
+    """Return a row per pipeline stage: the values of `STAGE_COLUMNS` as text."""
     table = result.by_stage
     texts = [terminal.several(table[name].tolist(), terminal.SECONDS) for name in SECONDS_COLUMNS]
     used = zip(table["devices"].tolist(), table["device_type"].tolist(), strict=True)
@@ -157,7 +157,7 @@ def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
 
 
 def _method(outcome: Outcome) -> list[str]:
-    """Return the meaning of the values after ±, and how the runs were treated."""
+    """Return the meaning of the values after ±, and remarks such as the warm-up found."""
     if not isinstance(outcome, Replications):
         return []
     said = list(outcome.remarks)

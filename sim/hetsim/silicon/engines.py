@@ -127,7 +127,7 @@ class Interval:
     def updated(self, factor: float, error: float, drift: float, within: float, again: bool) -> "Interval":
         """Return the posterior of the factor, after one run was measured (Bayes).
 
-        factor: the measured logarithm, with standard error `error`; again: the new interval is for another run.
+        factor: the measured log(factor), with standard error `error`; again: the new interval is for another run.
         drift: standard deviation of the logarithm between runs; within: the part of it in this interval.
         """
         if math.isinf(error):

@@ -52,7 +52,7 @@ def measured(
 
 @lru_cache(maxsize=4)
 def rows(file: Path) -> Any:
-    """Return the rows of a table with the supported settings; a column for each axis."""
+    """Return the rows of a kernel table that are supported, with a column per axis."""
     import pandas as pd
 
     frame = pd.read_parquet(file)

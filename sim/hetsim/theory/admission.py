@@ -40,9 +40,9 @@ class Losses:
 def trunk_reservation(servers: int, classes: Sequence[Stream | tuple]) -> Losses:
     """Trunk reservation: an arrival is lost if it would leave too few servers free.
 
-    An arrival is admitted if more than `reserved` servers of its class (`Stream`) are free.  If all classes have one
-    mean service, the number of busy servers is a birth-death chain; otherwise the chain of the numbers of customers by
-    class is solved directly (up to 30,000 states; there is no product form).  Exact for exponential service; without
+    An arrival is admitted if more servers are free than its class reserves (`Stream.reserved`).  If all classes have
+    one mean service, the number of busy servers is a birth-death chain; otherwise the chain of the numbers of customers
+    by class is solved directly (up to 30,000 states; there is no product form).  Exact for exponential service; without
     reservation it is Erlang's B, for any distribution of service.
     Reference: Miller, A Queueing Reward System with Several Customer Classes (1969), which proves such limits optimal;
     Roberts, Teletraffic Models for the Telecom 1 Integrated Services Network (1983).
@@ -202,7 +202,7 @@ def token_bucket(rate: float, refill: float, depth: float) -> float:
 
     The number of missing tokens is the workload V of an M/D/1 with service 1 / refill that rejects jumps above `depth`.
     Let G(x) be P(V ≤ x) / P(V = 0) of the same M/D/1 without rejections, x in tokens.  The loss is 1 - G / (1 + ρ G) at
-    x = depth - 1, with ρ = rate / refill; for a whole number b = depth that of M/D/1/b.  Exact, any load, depth ≥ 1.
+    x = depth - 1, with ρ = rate / refill.  For a whole b = depth: the loss of M/D/1/b.  Exact, any load, depth ≥ 1.
     Reference: Berger, Performance Analysis of a Rate-Control Throttle where Tokens and Jobs Queue (1991); Takács, The
     Time Dependence of a Single-Server Queue with Poisson Input and General Service Times (1962), for G.
     """

@@ -51,7 +51,7 @@ def multiserver_jobs(servers: int, classes: Sequence[tuple[float, float, int]]) 
     shares = rates / rates.sum()
 
     def started(running: tuple[int, ...], head: int) -> dict[tuple[tuple[int, ...], int], float]:
-        """Start gangs until one does not fit; return the end states with probabilities."""
+        """Start gangs, first of class `head`, until one does not fit; return P(end state)."""
         ends: dict[tuple[tuple[int, ...], int], float] = {}
         open_states = {(running, head): 1.0}
         while open_states:
@@ -130,7 +130,8 @@ def retries_in_vain(
     """Share of calls of `retrials` whose first try and `times` retries all fail.
 
     The other calls are in the steady state of `retrials`; one further call retries after exponential times.  With a
-    queue, the time that this call waits in a try is ignored: its tries find more similar queues than in reality.
+    queue, the time that this call waits in a try is ignored: consecutive tries find more similar queues than in
+    reality.
     """
     from scipy.sparse import diags, eye, kron
     from scipy.sparse.linalg import splu

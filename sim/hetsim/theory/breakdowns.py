@@ -23,8 +23,8 @@ def mg1_breakdowns(
 ) -> Prediction:
     """M/G/1 with a server that fails; a failure loses the work of the current service.
 
-    service   its phases, or seconds if constant; after a failure a customer restarts the same service
-    First come, first served.  `wait_mean` ends at the first start; `utilization` includes the lost work.
+    service   phases of the service time, or seconds if constant; after a failure a customer restarts the same service
+    First come, first served.  `wait_mean` counts until the first start; `utilization` includes the lost work.
     From the first two moments of the completion time C (failures and repairs included), the repair time R, and ξ = 1 /
     uptime: E[T] = E[C] + λ E[C²] / (2 (1 - λ E[C])) + ξ E[R²] / (2 (1 + ξ E[R])).  Exact, means only.
     Raises: UsageError: no steady state, or services so long that E[C²] is infinite.

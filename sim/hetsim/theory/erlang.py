@@ -144,7 +144,7 @@ class Staffing:
     servers        ⌈a + β √a⌉, with a the load λ E[S]
     safety         β
     delayed        exact share delayed with this number of servers (Erlang C)
-    delayed_limit  share delayed in the limit, which is the requested share
+    delayed_limit  share delayed in the limit of many servers: the requested share
     exact_servers  the exact minimum number of servers with at most the requested share
     """
 

@@ -60,7 +60,7 @@ def mdc(rate: float, service_mean: float, servers: int) -> Prediction:
 
     Exact, means only.  Each server serves every c-th customer, like a single server with Erlang-c gaps.  With A_k the
     sum of kc gaps of the arrivals, Spitzer's identity gives E[W] = Σ_k E[(kD - A_k)^+] / k and P(W = 0) = exp(-Σ_k
-    P(A_k < kD) / k).  Near a load of 1 the sums are long: roots of z^c = exp(a (z - 1)) in the unit circle are used.
+    P(A_k < kD) / k).  Near a load of 1 (long sums), roots of z^c = exp(a (z - 1)) in the unit circle are used.
     Reference: Crommelin, Delay Probability Formulae when the Holding Times are Constant (1932); Spitzer, A
     Combinatorial Lemma and Its Application to Probability Theory (1956).
     """

@@ -19,7 +19,7 @@ EDGE = 1e-13  # customers above those that are followed have at most this probab
 
 
 def _advance(chance: Floats, rate: float, seconds: float, *, mean: float, servers: int) -> tuple[Floats, Floats]:
-    """Return the probabilities `chance` after `seconds`, and the mean time by state."""
+    """Return the probabilities `chance` after `seconds`, and mean seconds by state."""
     from scipy.stats import poisson
 
     speed, numbers = rate + servers / mean, np.arange(len(chance))

@@ -123,7 +123,7 @@ HEADS = ("scheduler", "", "order", "what may pass", "kept by a limit", "explaine
 
 
 def rows(found: Identified) -> list[list[str]]:
-    """Return a row per rule: name, mark, order, discipline, limits, explained shares."""
+    """Return a row per rule: name, best or alike, order, discipline, limits, shares."""
     lines = []
     for number, one in enumerate(found.rules):
         order = f"{one.rule.order} of users" if one.rule.order in ("share", "usage") else one.rule.order

@@ -281,7 +281,7 @@ def _split(text: str, default: str) -> tuple[str, str]:
 
 
 def _history(given: str) -> tuple[JobHistory, Any, float]:
-    """Return the jobs of the log, its table, and its clock's offset in seconds."""
+    """Return the jobs of the log, its table, and the seconds added to its times."""
     from hetsim.workload.logs.history import history_of
 
     form, file = _split(given, "slurm")

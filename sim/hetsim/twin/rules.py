@@ -220,7 +220,7 @@ def _cap(
 
 
 def _ever_held(qos: str, by_user: bool, gpus: bool, jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[float, int]:
-    """Return the maximum ever used, and how many users reached it and waited."""
+    """Return the most GPUs or jobs ever used, and how many users waited at that limit."""
     peaks, running = [(0.0, False)], [job for job in jobs if job.runs and job.qos == qos]
     ended = past.take(np.flatnonzero(past.labels["qos"] == qos))
     for user in sorted({*ended.labels["user"].tolist(), *(job.user for job in running)}) if by_user else [""]:
