@@ -19,8 +19,8 @@ class MeasuredDevice(Protocol):
     """A device with a model; each stage returns the seconds that it took.
 
     `kind` is `cpu` (without transfers: `upload` and `download` are never called) or `gpu`.  `bytes_in` and `bytes_out`
-    are those of one item.  `memories` are the kinds of host memory that transfers can start from; a server would use
-    the first kind.
+    are those of one item.  `memories` are the kinds of host memory that transfers can start from; servers use the
+    first.
     """
 
     name: str

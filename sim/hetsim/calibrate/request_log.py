@@ -56,7 +56,7 @@ class Log:
 
 
 def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
-    """Read a log; ScenarioError names the file, line and column of a problem."""
+    """Read a log's rows with the values `where`; ScenarioError names the place."""
     columns = PickedColumns(path, where)
     arrival = np.array(columns.seconds(ARRIVAL, unit or _plain(columns, ARRIVAL), positive=False), dtype=float)
     prompt, output = columns.whole_numbers(PROMPT), columns.whole_numbers(OUTPUT)

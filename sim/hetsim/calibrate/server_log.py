@@ -353,8 +353,7 @@ def _late(servers: list[Server], fitted: "_Found") -> list[float]:
 def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float:
     """Return the standard deviation of the logarithm of the factor on fitted steps.
 
-    It includes the standard errors of the logs, the drift between runs, and `late`: the errors on the requests held
-    back.
+    It includes the standard errors of the logs, the drift between runs, and `late`: the errors on held-back requests.
     """
     weights = np.array([one.load for one in servers]) / sum(one.load for one in servers)
     errors = weights * [one.standard_error(fitted.times, fitted.front_end) for one in servers]

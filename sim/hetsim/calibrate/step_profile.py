@@ -58,7 +58,7 @@ class StepProfile:
 
 
 def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[MeasuredSetting]:
-    """Read the settings in a file; ScenarioError names the line of a problem."""
+    """Read settings from rows with the values `where`; ScenarioError has the line."""
     columns = PickedColumns(path, where)
     prompt, batch = columns.whole_numbers(PROMPT), columns.whole_numbers(BATCH)
     output = columns.whole_numbers(OUTPUT) if columns.has(OUTPUT) else None

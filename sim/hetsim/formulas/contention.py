@@ -163,8 +163,7 @@ def step_times(
 def stretches(own: np.ndarray, spent: np.ndarray, share: np.ndarray) -> np.ndarray:
     """Return each job's sending time / its sending time alone; O(2^N) for N jobs.
 
-    own, spent: seconds of computing (above 0), of sending alone; share: fraction of a link (column) used by a job
-    (row).
+    own, spent: seconds of computing (above 0), of sending alone; share: fraction of a link (column) that a job uses.
     """
     count = len(own)
     sends = (np.arange(1 << count) >> np.arange(count)[:, None]) & 1 == 1

@@ -2,8 +2,7 @@
 
 `pipeline_partition` is PipeDream's dynamic program for equal devices, with replication and nested levels (GPUs in
 nodes, nodes in a cluster).  `unlike_partition` is its form for devices and links that differ: generations of GPUs, a
-GPU and an NPU.  Both minimize the seconds of the slowest stage or transfer, which is the time per micro-batch or
-request.
+GPU and an NPU.  Both minimize the seconds of the slowest stage or transfer, the time per micro-batch or request.
 References: Harlap et al., PipeDream: Fast and Efficient Pipeline Parallel DNN Training (2018), and the optimizer that
 its authors published with it.
 Cost, with c cuts, M devices (per level): O(c³ M²) for each level, O(c² M³ log c) for each order of unlike groups.

@@ -130,8 +130,7 @@ def retries_in_vain(
     """Share of calls of `retrials` whose first try and `times` retries all fail.
 
     The other calls are in the steady state of `retrials`; one further call retries after exponential times.  With a
-    queue, the time that this call waits in a try is ignored: consecutive tries find more similar queues than in
-    reality.
+    queue, the time that this call waits in a try is ignored: its tries find queues more alike than in reality.
     """
     from scipy.sparse import diags, eye, kron
     from scipy.sparse.linalg import splu

@@ -144,7 +144,6 @@ def mphc_setup(rate: float, service: PhaseType, servers: int, setup: PhaseType |
     An arrival that finds a server asleep wakes this server and waits for it, even if another server becomes free
     earlier; so no set-up is aborted.  If no server is asleep the arrival waits for the first free server, without a
     set-up.  First come, first served; the set-up counts as waiting.
-
     The model is an M/PH/c in which a service begins with the set-up, unless the customer waited for a busy
     server.  Exact if the set-up has phases, means only.  A constant set-up is replaced by 1, 2, ... equal stages, and
     the results are extrapolated by a polynomial in 1 / stages; `error`: sum of the last two changes / wait.

@@ -2,7 +2,7 @@
 
 Sizes are given by their density, a function of an array of seconds or anything with a `pdf`, such as a law of
 scipy.stats.  The density is 0 outside its support; `edges` are points where it is not smooth; `at` are sizes whose mean
-response is requested.  All models are exact for sizes with a density, means only. m_k(x) is E[S^k; S ≤ x] and ρ(x) = λ
+response is requested.  All models are exact for sizes with a density, means only.  m_k(x) is E[S^k; S ≤ x], ρ(x) = λ
 m_1(x).
 """
 

@@ -291,8 +291,8 @@ class Twin:
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Simulate one run; return starts of waiting jobs, and occupancy at `times`.
 
-        ends: ends of running jobs.  lengths: run times of waiting jobs.  at, like: arrivals of new jobs; similar rows
-        of history.
+        ends: of running jobs.  lengths: run times of waiting jobs.  at, like: arrivals of new jobs; similar history
+        rows.
         """
         log, tasks = self.history, self.run.tasks
         users, classes = log.labels["user"], log.labels["class"]

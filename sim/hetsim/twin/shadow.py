@@ -2,8 +2,7 @@
 
 There is one file per forecast, named by its instant and written atomically, so that simultaneous runs do not conflict
 and equal forecasts are equal files.  A forecast is used when its whole horizon has passed.  A job that still waits then
-counts as started at the horizon; a job canceled before its start is ignored.  Forecasts older than `MAX_AGE` are
-ignored.
+counts as started at the horizon; a job canceled before its start is ignored.  Forecasts above `MAX_AGE` are ignored.
 """
 
 from __future__ import annotations
