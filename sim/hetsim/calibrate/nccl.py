@@ -212,7 +212,7 @@ def nccl(
 
     FILE is the output of all_reduce_perf or of another test. Scenarios include the profile: nvlink: {profile:
     NAME.nvlink.yaml} between the GPUs of a node, network: {profile: NAME.network.yaml} between nodes. Dips are leveled,
-    with a note; if the bandwidth falls to less than half, it is an error.
+    with a note; a fall of the bandwidth to less than half is an error.
     """
     from hetsim.calibrate.llm_command import profile_path, write_profile
 

@@ -281,8 +281,8 @@ def partition_schedule(
     """Return the schedule of micro-batches in a partition: 1F1B, or forward only.
 
     groups: the devices, by the names in the stages.  Transfers overlap computing, both directions on the same links,
-    as in the partition; replicas reduce gradients with each backward pass.  If a type has one measured time for forward
-    and backward together, it is divided as in the profile, else into one third and two thirds.
+    as in the partition; replicas reduce gradients with each backward pass.  The time of a layer is
+    divided into forward and backward passes in the ratio of the profile, without one as 1 : 2.
     """
     stages = []
     for stage in found.stages:

@@ -31,7 +31,7 @@ def md1(rate: float, service_mean: float) -> Prediction:
 
     Exact, distributions included.  P(W ≤ t) is computed by Franx's formula, a sum of positive terms over the
     distribution of the queue's length: Erlang's own (1909) alternates in sign and loses all its digits from about t =
-    25 E[S] on.  For large t, where 1 - P(W ≤ t) would lose its digits as well, its leading exponential is used.
+    25 E[S] on.  For large t, where 1 - P(W ≤ t) would lose digits as well, P(W > t) is its leading exponential.
     Reference: Erlang, The Theory of Probabilities and Telephone Conversations (1909); Franx, A Simple Solution for the
     M/D/c Waiting Time Distribution (2001); Cramér, On the Mathematical Theory of Risk (1930), for the exponential.
     """

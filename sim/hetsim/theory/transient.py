@@ -68,7 +68,7 @@ def mmc_periodic(pieces: Sequence[tuple[float, float]], service_mean: float, ser
     """M/M/c under a periodic arrival rate, long after the start.
 
     pieces   (seconds, rate) pairs in sequence, repeated forever
-    Figures are means over a cycle, of customers or time.  Exact, means only, by uniformization.
+    Figures are averages over a cycle: over its customers, or over time.  Exact, means only, by uniformization.
     Raises: UsageError: no steady state over a cycle, or too many customers for the chain.
     """
     positive(service_mean=service_mean)
