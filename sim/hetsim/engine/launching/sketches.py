@@ -8,11 +8,10 @@ timetables, and booked transfers to ordinary ones.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.durations import work
-from hetsim.engine.flight.launch import INF, NAN, Lane, Launch, Moves, Sketch
+from hetsim.engine.flight.launch import INF, NAN, Lane, Launch, Moves, Sketch, Timetable
 from hetsim.engine.flight.links import Flow
 from hetsim.engine.flight.part import Part
 from hetsim.engine.flight.rates import Speeds
@@ -180,7 +179,7 @@ class Sketches:
                     self.boundary(other, INF)
                     return
 
-    def _drained(self, flow: Any) -> None:
+    def _drained(self, flow: Flow) -> None:
         """Handle the last byte of a transfer whose end was unknown."""
         launch = flow.owner
         if launch.__class__ is Part:
@@ -218,7 +217,7 @@ class Sketches:
             if other.sketch is not None:
                 computed = other.sketch[3][4]
             else:
-                table: Any = other.own_table
+                table: Timetable = other.own_table
                 computed = INF if table.ready > at else table.compute_end
             if computed > free:  # launches of a lane compute in start order
                 free = computed
