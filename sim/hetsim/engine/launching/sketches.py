@@ -181,12 +181,13 @@ class Sketches:
 
     def _drained(self, flow: Flow) -> None:
         """Handle the last byte of a transfer whose end was unknown."""
-        launch = flow.owner
-        if launch.__class__ is Part:
+        if flow.owner.__class__ is Part:
             self.transfers.brought(flow)
             return
         now = self.clock._now
-        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
+        launch: Launch = flow.owner
+        drawn: Sketch = launch.sketch  # type: ignore[assignment]
+        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = drawn
         if flow is down_flow:
             lane.download = now
             launch.sketch = lane, seconds_left, rates, times, now, moves, up_flow, flow
@@ -198,8 +199,9 @@ class Sketches:
 
     def _sure(self, flow: Flow) -> None:
         """Handle a transfer that is alone on its path from now on: its end becomes known."""
-        launch = flow.owner
-        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
+        launch: Launch = flow.owner
+        drawn: Sketch = launch.sketch  # type: ignore[assignment]
+        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = drawn
         if flow is down_flow:
             lane.download = flow.until
             launch.sketch = lane, seconds_left, rates, times, flow.until, moves, up_flow, flow
@@ -209,7 +211,8 @@ class Sketches:
 
     def _uploaded(self, launch: Launch, at: float) -> bool:
         """Set the times after an upload; return False if they remain unknown."""
-        lane, seconds_left, rates, times, _, moves, up_flow, _ = launch.sketch  # type: ignore[misc]
+        drawn: Sketch = launch.sketch  # type: ignore[assignment]
+        lane, seconds_left, rates, times, _, moves, up_flow, _ = drawn
         free = at  # when the last launch before it has computed, if that is later; inf: unknown
         for other in lane.flights:
             if other is launch:
@@ -233,9 +236,9 @@ class Sketches:
 
     def _unsure(self, flow: Flow) -> None:
         """Handle a booked transfer that now shares its path: its end is no longer known."""
-        launch = flow.owner
-        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
-        drawn: Sketch
+        launch: Launch = flow.owner
+        drawn: Sketch = launch.sketch  # type: ignore[assignment]
+        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = drawn
         if flow is down_flow:
             lane.download = INF
             drawn = lane, seconds_left, rates, times, INF, moves, up_flow, flow
