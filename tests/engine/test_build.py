@@ -136,6 +136,20 @@ def test_marks_for_the_compiler_leave_every_line_where_it_is(backend):
         assert all("mypyc_attr" in other or other.endswith("; MYPY = False") for _, other in changed), path
 
 
+def test_constants_are_final_and_fields_of_decisions_have_any_type(backend):
+    """Each on its own line; what is no number stays as it is."""
+    source = 'A, _B = range(2)\nC = -1 << 4  # why\nN, I = math.nan, math.inf\nT = (1, 2)\nF, G = 1, H\n'
+    assert backend.final(source) == (
+        "A: Final = 0; _B: Final = 1\nC: Final = -1 << 4  # why\nN: Final = math.nan; I: Final = math.inf\n"
+        "T = (1, 2)\nF, G = 1, H\n"
+    )
+    typed = "class Ü:\n    a: int | None = None\n    def f(self, b: list[int], *, c: 'Ü' = 1) -> int: return b\n"
+    assert backend.without_types(typed) == (
+        "class Ü:\n    a: Any = None\n    def f(self, b: Any, *, c: Any = 1) -> int: return b\n"
+    )
+    assert backend.hot_modules()["sim/hetsim/policy/decisions.py"] is False
+
+
 def test_modes_of_a_log_have_the_types_that_compiled_code_checks():
     """A comparison of NumPy's strings is NumPy's own kind of bool."""
     shapes = load("backfilling").build(None, 0).tasks.shapes

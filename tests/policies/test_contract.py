@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import copy
 import gc
 import re
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from machines import Job, Scripted, gpu_mode, running, simulate, simulation
 from tiers import some, spread
 
 import hetsim as hs
+from hetsim import registry
 from hetsim.engine.rehearsal import WatchedRun
 from hetsim.errors import PolicyError, RunError, UsageError
 from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Power
@@ -22,6 +26,7 @@ from hetsim.model.tasks import StageTime, Stopping
 from hetsim.policy import (
     Admission,
     Annotate,
+    Backfilling,
     Defer,
     Fetch,
     ListScheduler,
@@ -33,6 +38,7 @@ from hetsim.policy import (
     TaskQueue,
     Wait,
 )
+from hetsim.policy.preemption import PreemptiveList
 from hetsim.policy.relay import Relay
 
 GPU = DeviceType("g")
@@ -171,6 +177,7 @@ def test_holding_needs_a_waiting_task_and_a_cause_and_is_noted_once():
     assert record.holds == [(0.0, 1, "quota")]
 
 
+@pytest.mark.skipif(hs.__build__ == "compiled", reason="a method of a compiled class cannot be replaced")
 def test_defects_of_the_engine_are_not_blamed_on_the_policy(monkeypatch):
     run = simulation(ONE, [Job([MODE], [2.0])])
 
@@ -238,11 +245,43 @@ def test_waiting_can_be_walked_while_tasks_start():
 
 def test_a_task_pushed_to_another_queue_leaves_the_first():
     first, second = TaskQueue(), TaskQueue()
-    task = Task(0, 0.0, None, (1.0,), (1.0,), None)
+    tasks = simulation(ONE, [Job([MODE], [2.0])]).input.tasks
+    task = Task(0, 0.0, tasks.shapes[0], (1.0,), (1.0,), tasks)
     first.push(1, task)
     second.push(1, task)
     assert first.head() is None
     assert second.head() is task
+
+
+def test_copies_of_a_policy_keep_its_fields():
+    """Those of its base, which may be compiled, and those of the class in Python."""
+    class Noting(ListScheduler):
+        def __init__(self):
+            super().__init__(discipline="keep", drop_expired=True)
+            self.noted = [1]
+
+    policy = Noting()
+    for other in (copy.copy(policy), copy.deepcopy(policy)):
+        assert (other.noted, other.discipline, other.rejects) == ([1], "keep", True)
+    assert copy.copy(policy).noted is policy.noted is not copy.deepcopy(policy).noted
+
+
+@pytest.mark.parametrize("policy", [ListScheduler, Backfilling, PreemptiveList])
+def test_parameters_are_those_that_the_source_states(policy):
+    """A compiled `__init__` has no signature of its own; a subclass without one has that of its base."""
+    class Other(policy):
+        pass
+
+    source = Path(hs.__file__).parent / f"{policy.__module__.partition('.')[2].replace('.', '/')}.py"
+    inside = next(node for node in ast.parse(source.read_text()).body if getattr(node, "name", "") == policy.__name__)
+    stated = next(node for node in inside.body if getattr(node, "name", "") == "__init__").args
+    for kind in (policy, Other):
+        found = registry.parameters(kind)
+        assert [*found] == [one.arg for one in stated.args[1:]]
+        assert [str(p.default) for p in found.values() if p.default is not p.empty and not callable(p.default)] == [
+            str(ast.literal_eval(one)) for one in stated.defaults if not isinstance(one, ast.Name)
+        ]
+        assert all(p.annotation is not p.empty for p in found.values())
 
 
 # Much at one instant ------------------------------------------------------------------------------------------------
