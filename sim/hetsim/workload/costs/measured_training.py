@@ -5,8 +5,8 @@ Step times between measured batch sizes are interpolated linearly; for placement
 are interpolated linearly between numbers of nodes, of GPUs and of samples.  One step with s times the samples of the
 smallest batch advances the training as much as (var + sqr) / (var / s + sqr) steps with the smallest batch (var:
 variance, sqr: squared norm of the gradient), so that doubling the batch gains less and less.  A batch too large for
-the GPUs is processed in several passes, and only the last pass synchronizes.
-A job completes at the progress of the last epoch that all measured trainings reached.
+the GPUs is processed in several passes, and only the last pass synchronizes.  A job is complete when it reaches the
+progress that all measured trainings have reached.
 """
 
 import math
@@ -106,7 +106,7 @@ class Application:
         return (self.gpus_per_node,) * full + ((rest,) if rest else ())
 
     def step_times(self, layout: Layout, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the seconds of a step and of its synchronization; NaN where not measured."""
+        """Return the seconds of a step and of its synchronization; NaN if not measured."""
         turned = min(layout[i:] + layout[:i] for i in range(len(layout)))
         if (rows := self.steps.get(turned)) is not None:
             outside = (local < rows[0, 0]) | (local > rows[-1, 0])
@@ -129,7 +129,7 @@ class Application:
         return LinearNDInterpolator(self.spread[:, :3], self.spread[:, 3:])
 
     def gain(self, batch: np.ndarray, epoch: int) -> np.ndarray:
-        """Return the progress of a step with each batch, in steps of the smallest batch."""
+        """Return the progress of a step by batch size, in steps of the smallest batch."""
         sizes = self.batch_sizes
         sqr, var = (np.interp(batch, sizes, [self.epochs[size][epoch, column] for size in sizes]) for column in (2, 3))
         return (var + sqr) / (var * sizes[0] / batch + sqr)
@@ -196,7 +196,7 @@ class TrainingCurve:
         return {}
 
     def _of(self, layout: Layout, unit: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return, by epoch, the fraction of work in `unit` s; and 0 with the end times."""
+        """Return by epoch the fraction of work done per `unit` s, and its bounds in units."""
         progress = self.application.progress
         with np.errstate(divide="ignore"):
             rates = self.application.speeds(layout, self.batch) / progress[-1] * unit

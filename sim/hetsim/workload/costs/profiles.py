@@ -61,8 +61,6 @@ Layer = Callable[[Shape], LayerCosts]
 
 
 def _convolution(filters: int, kernel: int, stride: int = 1, same: bool = False) -> Layer:
-    """Return a k × k convolution of (height, width, channels), padded if `same`."""
-
     def costs(shape: Shape) -> LayerCosts:
         lost = 0 if same else kernel - 1
         output = (*(math.ceil((size - lost) / stride) for size in shape[:2]), filters)
@@ -93,12 +91,10 @@ def _pool(size: int) -> Layer:
 
 
 def _dense(units: int, output: Shape = ()) -> Layer:
-    """Return a fully connected layer of `units` outputs, arranged in shape `output`."""
     return lambda shape: LayerCosts(output or (units,), (math.prod(shape) + 1) * units, 2 * math.prod(shape) * units)
 
 
 def _embedding(vocabulary: int, dimension: int) -> Layer:
-    """Return a table lookup: (tokens,) becomes (tokens, dimension)."""
     return lambda shape: LayerCosts((*shape, dimension), vocabulary * dimension, rows=math.prod(shape) * dimension)
 
 
@@ -164,7 +160,7 @@ class LayerNetwork:
 
 @dataclass(frozen=True)
 class Passes:
-    """Forward and backward passes of a step; `updated`: the step changes the weights."""
+    """Passes of a step through a network; `updated`: the step changes its weights."""
 
     network: LayerNetwork
     forward: int = 1
@@ -215,7 +211,7 @@ class Profile:
         return self.training if kind == "training" else self.inference
 
     def step(self, kind: Kind | None = None, batch: int = BATCH, efficiency: float = EFFICIENCY) -> Work:
-        """Return the work of one step on a batch; `kind` None: the profile's own kind."""
+        """Return the work of a training or inference step; `kind` None: the profile's."""
         flops = moved = kernels = 0  # whole numbers, exact
         for passes in self._passes(kind or self.kind):
             network = passes.network

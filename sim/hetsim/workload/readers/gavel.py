@@ -50,7 +50,7 @@ class Throughputs:
 
 @job_log
 def read(log: JobLog, *, throughputs: ExistingFile) -> JobLog:
-    """Training jobs of Gavel: steps over a table of throughputs by type and scale."""
+    """Training jobs of Gavel: run time = steps / throughput of job type, scale, GPU."""
     rates = table_of(Path(throughputs))
     wanted = log.cut.types or {}
     kinds = [kind for kind in rates.alone if not kind.endswith(ELSEWHERE) or kind in wanted]

@@ -199,7 +199,7 @@ def nodes(
 def policy_and_notes(
     path: str, *, nodes: str, fair_sharing: bool = False, **_: Any
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return `policy:` for the objects in a file, and notes on what it omits."""
+    """Return `policy:` for the objects in a file, and notes on what is not modeled."""
     objects = KueueObjects(Path(path), Path(nodes))
     return {"policy": {"scheduler": objects.policy(fair_sharing)}}, [f"{path}: {note}" for note in objects.notes]
 

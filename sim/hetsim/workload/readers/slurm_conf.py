@@ -140,7 +140,7 @@ class SlurmConf:
         return made
 
     def scheduler(self) -> tuple[dict[str, Any], list[str]]:
-        """Return `slurm_multifactor` with the file's parameters, and what is not modeled."""
+        """Return the policy `slurm_multifactor` of the file, and settings not modeled."""
         made: dict[str, Any] = {"name": "slurm_multifactor", "priority": 0.0}
         basic = self.text("PriorityType").lower() == "priority/basic"  # jobs in the order of their arrival
         for key, name in WEIGHTS.items():
@@ -198,7 +198,7 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, sshare: Existin
 
 
 def site_and_policy(path: str, *, sshare: str | None = None, **_: Any) -> tuple[dict[str, Any], list[str]]:
-    """Return `site:` and `policy:` of a slurm.conf, and notes on what they omit."""
+    """Return `site:` and `policy:` of a slurm.conf, and notes on what is not modeled."""
     conf = SlurmConf(Path(path), {})
     (scheduler, other), site, notes = conf.scheduler(), conf.site(), list[str]()
     conf.log.row_problems.fail_if_any()

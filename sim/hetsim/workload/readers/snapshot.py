@@ -71,7 +71,7 @@ class SnapshotJob:
 
     @property
     def group(self) -> str:
-        """Class or partition by which, in addition to the user, run times are learned."""
+        """Class or, without one, partition; run times are learned by user and this group."""
         return self.class_ or self.partition
 
     @property

@@ -36,7 +36,7 @@ Sink = Callable[[int, Row, str | None], None]
 
 @dataclass(frozen=True)
 class Fold:
-    """Rule that joins the rows of one job, and folds each column into one value."""
+    """Rule that merges the rows with one value of `by` into one job, by column."""
 
     by: str
     columns: Mapping[str, str] = field(default_factory=dict)  # declared rules
@@ -76,7 +76,7 @@ class JobRows:
         self._waiting: dict[object, list[tuple[int, Row, str | None]]] = {}
 
     def take(self, key: str | None, line: int, row: Row, whole: str | None = None) -> None:
-        """Add a row of the job `key`; equal texts `whole` mean that a row is repeated."""
+        """Add a row of the job `key`; a row with the same text `whole` is a repetition."""
         rows = self._waiting.setdefault(len(self._waiting) if key is None else key, [])
         if whole is not None and any(whole == other for _, _, other in rows):
             self.log.pass_over("repetitions", line)
@@ -84,7 +84,6 @@ class JobRows:
             rows.append((line, row, whole))
 
     def finish(self) -> None:
-        """Turn all collected rows into jobs."""
         merged, first = 0, 0
         different: list[tuple[object, int]] = []
         for key, rows in self._waiting.items():
