@@ -39,7 +39,7 @@ S = TypeVar("S")
 
 
 class DrawnRequests(Generic[S]):
-    """Base class of builders that add the service of one entry to its stream."""
+    """Base of builders of an entry's service, which they add to the entry's stream."""
 
     def __init__(self, service: S, name: str, path: Path_, context: Context):
         self.service = service
@@ -60,7 +60,7 @@ class DrawnRequests(Generic[S]):
     def _overload(
         self, rate: float, max_rate: float, limited_rate: float, servers: str, why: str, otherwise: str
     ) -> tuple[str, float] | None:
-        """Return a warning and the maximum rate if `rate` is above it; else None."""
+        """Return an overload warning and the maximum rate; None if `rate` is not above it."""
         text = f"{self.name}: {rate:.4g} requests/s arrive"
         if rate > max_rate:
             return f"{text}, but its {servers} serve at most {max_rate:.4g}/s: the queue grows without bound", max_rate
@@ -69,7 +69,7 @@ class DrawnRequests(Generic[S]):
 
 
 class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
-    """Builder of the language model of one entry; it exists while the stream is built."""
+    """Builder of the language-model service of one entry, used to build its stream."""
 
     @cached_property
     def modes(self) -> list[tuple[llm_schema.LanguageModel, Mode]]:
@@ -101,7 +101,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return f"the cluster has no accelerator {named}"
 
     def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
-        """Return modes and times of n requests served alone; store tokens in `extra`."""
+        """Draw tokens of n requests (into `extra`); return modes, and times served alone."""
         if demand.tokens is None:
             text = "the lengths of prompts and answers are missing; give tokens: {prompt: ..., output: ...}"
             raise self.context.fail(self.path, text)
@@ -162,7 +162,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         stream.overload = overload
 
     def _intervals(self, stream: TaskStream) -> None:
-        """State the error range of an engine's step times; draw this run's factor."""
+        """Warn of the uncertainty of step times; draw this run's factor if `uncertain`."""
         service = self.service
         if service.interval is not None:
             interval = of_engine("measured")(*service.interval)
@@ -225,7 +225,7 @@ def request_rate(entry: WorkloadEntry, stream: TaskStream) -> float:
 
 
 def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
-    """Raise ScenarioError for requests of a trace without token counts."""
+    """Raise ScenarioError for rows in `kept` with fewer than one token."""
     problems: list[Problem] = []
     for name in TOKENS:
         if name not in table.extra:
@@ -278,7 +278,7 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
 
 
 def joining_problem(stream: TaskStream, batching: IterationPolicy) -> tuple[str, str] | None:
-    """Return a key that keeps requests from joining a batch, with the reason, or None."""
+    """Return a key, and why it keeps all requests out of batches; None if it does not."""
     service = stream.language
     assert service is not None
     if batching.by_client and stream.weight is not None and not (stream.weight > 0).all():

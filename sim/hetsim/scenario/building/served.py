@@ -26,7 +26,7 @@ OWN = ("service", "batching")  # Path of an entry's own batching policy.
 
 
 class DrawnService(DrawnRequests[ServiceSpec]):
-    """Builder of the service of one entry; it exists while the stream is built."""
+    """Builder of the service of one entry, used to build its stream."""
 
     @cached_property
     def modes(self) -> list[tuple[Mode, ComputeStage]]:
@@ -57,7 +57,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return modes
 
     def _kept(self, device: DeviceType, way: VariantSpec) -> ReplicaKind:
-        """Return the replicas of a variant: the devices of each, and their initial number."""
+        """Return the replicas of a variant on a type of device, with their initial number."""
         gpus, weights, modes = way.used("gpus"), self.service.model or 0, self.context.modes
         kept = Demand.model_construct(gpus=gpus, cpus=way.cpus, memory=way.memory, gpu_memory=weights)
         mode = modes.mode(device, kept, name=self.name)
@@ -90,7 +90,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
             raise self._fail("model", text)
 
     def _limit(self, way: VariantSpec, device: Any, memory: int, there: int | None) -> int:
-        """Return the largest batch that measured sizes, max_batch and memory allow."""
+        """Return the maximum batch by measured sizes, max_batch and memory (`there`)."""
         limit = UNLIMITED_BATCH if way.max_batch is None else way.max_batch
         for stage in (way.upload, way.compute, way.download):
             if stage.measured is not None and not stage.extrapolate:
@@ -106,7 +106,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return limit
 
     def ways(self, n: int, label: tuple[str, ...], demand: Demand) -> list[tuple[Mode, np.ndarray]]:
-        """Return modes and times of n drawn requests; store their tokens in `extra`."""
+        """Draw n requests (tokens into `extra`); return their modes and times."""
         self.extra = {} if demand.tokens is None else self._tokens_of(demand, n, label)
         return self._times(n, label)
 
@@ -212,7 +212,7 @@ def _stages(mode: Mode, size: int, each: float, bytes_in: float, bytes_out: floa
 
 
 def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
-    """Return the shortest and mean seconds of one request; only the mean if drawn."""
+    """Return minimum and mean seconds of a request (without tokens, both the mean)."""
     if compute.by_tokens:
         return float(times.min()), float(times.mean())
     mean = 0.0 if compute.per_item is None else float(compute.per_item.mean)
