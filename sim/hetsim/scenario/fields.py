@@ -142,7 +142,7 @@ def keys_of(source: type, *only: str, **types: Any) -> Callable[[type[M]], type[
 
 
 def inline_of(other: type[BaseModel], *but: str) -> Callable[[type[M]], type[M]]:
-    """Decorator: add the keys of another schema, except `but`, as optional."""
+    """Decorator: add the keys of another schema, except `but`, as optional keys."""
     keys: dict[str, Any] = {  # None stands where a type has nothing else to be annotated with
         name: (typing.Annotated[(info.annotation, *info.metadata, None)] | None, None)
         for name, info in other.model_fields.items()

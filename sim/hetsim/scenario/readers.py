@@ -264,10 +264,7 @@ def readers_of(pattern: str) -> frozenset[str] | None:
 
 
 def not_understood(scenario: ReadScenario, reader: str, entry: int | None = None) -> list[Problem]:
-    """Return problems of the keys that a reader does not support.
-
-    entry: number of the only workload entry to check; None: check all keys.
-    """
+    """Return problems of keys (of one `entry`, if given) that the reader lacks."""
     first_paths: dict[str, Path_] = {}
     for path, pattern in _unknown(scenario.document.data, (), "", reader=reader, base=scenario.base):
         other = entry is not None and path[0] == "workload" and isinstance(path[1], int) and path[1] != entry

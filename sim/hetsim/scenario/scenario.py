@@ -81,7 +81,7 @@ class Scenario:
         return self.deferred_yaml(absolute_paths, warmup)()
 
     def deferred_yaml(self, absolute_paths: bool = False, warmup: str | None = None) -> Callable[[], str]:
-        """Return a function that writes the scenario as YAML later, as it is now."""
+        """Return a function that later writes the scenario, as it is now, as YAML."""
         # Names of files are resolved now: later the working directory, and what lies there, may be others.
         raw = documents.with_full_paths(self.raw, self.inputs.named) if absolute_paths else self.raw
         return partial(documents.dump, raw if warmup is None else {**raw, "warmup": warmup})

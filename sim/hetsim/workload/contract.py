@@ -146,7 +146,7 @@ class ArrivalProcess(Frozen):
         return True
 
     def events(self, until: float) -> float:
-        """Return the approximate number of arrivals before `until`; 0 if unknown."""
+        """Return the approximate number of draws before `until` (s); 0 if unknown."""
         rate = self.rate_mean
         return 0.0 if rate is None else rate * until
 
@@ -179,7 +179,7 @@ class ArrivalProcess(Frozen):
 
 
 def in_order(pairs: list[tuple[float, Any]]) -> list[tuple[float, Any]]:
-    """Return the pairs; ValueError unless their times (first values) rise from 0 s."""
+    """Return (time, value) pairs; ValueError unless times start at 0 s and increase."""
     if pairs and pairs[0][0] != 0:
         raise ValueError(f"the first entry must start at 0 s; got {pairs[0][0]:g} s")
     for (before, _), (after, _) in zip(pairs, pairs[1:], strict=False):

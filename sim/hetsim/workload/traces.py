@@ -71,7 +71,7 @@ class Curves:
 
 
 class TimedCurve(WorkCurve, Protocol):
-    """A curve that also states how long a unit of work takes on GPUs of speed 1, in s."""
+    """A progress curve that also states the seconds of the job on GPUs of speed 1."""
 
     @property
     def seconds(self) -> float: ...

@@ -25,7 +25,7 @@ GIB = 2**30
 
 
 def too_large(state: float, kept: float, room: float, device: str) -> str:
-    """Return why `state` (weights) + `kept` (activations) bytes exceed `room` bytes."""
+    """Return the error text for weights and activations that exceed a device's memory."""
     parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
     total = f"{(state + kept) / 1e9:.4g} GB"
     return f"{parts} ({total}) exceed the {room / GIB:.4g} GiB ({room / 1e9:.4g} GB) of one {device}"
@@ -161,7 +161,7 @@ class DrawnModes:
         return mode, times * stretch_of(exchange)
 
     def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
-        """Return the slowest step over the kinds of nodes; `each`: ranks per node."""
+        """Return the job's slowest step among the kinds of nodes; None: no communication."""
         if (communication := self.demand.communication) is None:
             return None
         cluster, nodes = self.context.cluster, self.demand.used("nodes")

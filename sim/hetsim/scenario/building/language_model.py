@@ -30,7 +30,7 @@ ESTIMATE = (
     "1 to 72% too short for decode steps (most for slow hosts) and up to 35% for prompt steps; a measurement "
     "replaces it: hetsim calibrate"
 )
-"""Warning for estimated steps; the numbers are from docs/llm.md."""
+"""Warning if steps are estimated; the numbers are from docs/llm.md."""
 
 BEYOND = {"decode": "steps of", "prefill": "steps that read"}  # What the sizes of a step's tables count, in sentences
 

@@ -206,7 +206,7 @@ def _requests(
 
 
 def _kept_rows(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Context) -> np.ndarray:
-    """Return the rows by arrival that `skip`, `count` and `until` select."""
+    """Return the rows that `skip`, `count` and `until` select, in order of arrival."""
     if table.predecessors is not None:
         for key in ("skip", "count", "until"):
             if getattr(entry, key) is not None:

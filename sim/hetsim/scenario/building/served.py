@@ -89,18 +89,18 @@ class DrawnService(DrawnRequests[ServiceSpec]):
             text = f"the model and its batches need {needed / 1e9:g} GB, {where} has {there / 1e9:g} GB"
             raise self._fail("model", text)
 
-    def _limit(self, way: VariantSpec, device: Any, memory: int, there: int | None) -> int:
-        """Return the maximum batch by measured sizes, max_batch and memory (`there`)."""
+    def _limit(self, way: VariantSpec, device: Any, memory: int, capacity: int | None) -> int:
+        """Return the maximum batch that measured sizes, max_batch and GPU memory allow."""
         limit = UNLIMITED_BATCH if way.max_batch is None else way.max_batch
         for stage in (way.upload, way.compute, way.download):
             if stage.measured is not None and not stage.extrapolate:
                 limit = min(limit, stage.measured.sizes[-1])
-        if way.gpu_memory_per_item and there is not None and device.kind != "cpu":
+        if way.gpu_memory_per_item and capacity is not None and device.kind != "cpu":
             batches = 1 if device.sharing.kind == "mig" else device.streams
-            room = there - (self.service.model or 0) - memory * batches
+            room = capacity - (self.service.model or 0) - memory * batches
             limit = min(limit, int(room // (batches * way.gpu_memory_per_item)))
             if limit < 1:
-                memory_there = f"the {there / 1e9:g} GB of one {device.name}"
+                memory_there = f"the {capacity / 1e9:g} GB of one {device.name}"
                 text = f"one request per stream and the model do not fit into {memory_there}"
                 raise self.context.fail((*self.path, "service"), text)
         return limit
@@ -189,7 +189,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return max(self._served(mode, size, each, bytes_in=bytes_in, bytes_out=bytes_out) for size in sizes)
 
     def _served(self, mode: Mode, size: int, each: float, bytes_in: float, bytes_out: float) -> float:
-        """Return the requests per second in batches of `size`, whose stages overlap."""
+        """Return the rate (1/s) of a mode in batches of `size` with overlapping stages."""
         up, compute, down = _stages(mode, size, each, bytes_in=bytes_in, bytes_out=bytes_out)
         longest = max(compute, up + down if mode.type.link.duplex == "half" else max(up, down))
         streams = 1 if mode.on_cpu else mode.type.streams

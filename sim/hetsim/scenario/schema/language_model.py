@@ -161,7 +161,7 @@ class LanguageModel(Profiled, Replicas):
     preemption: Literal["recompute", "swap"] = "recompute"
     """Treatment of preempted requests when KV blocks run out: recompute, or swap to the host."""
     prefix_cache: Annotated[Prefixes, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
-    """Caching of prompt prefixes: true, or the number of tokens per hash. Default: off."""
+    """Caching of prompt prefixes: true, or {tokens: N} if each entry of hash_ids names N tokens. Default: off."""
     disaggregated: Disaggregated | None = None
     """Separate replicas for prefill and for decoding."""
     network: Annotated[FrontEndSpec, BOTH_WAYS] = FrontEndSpec()
@@ -187,7 +187,7 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def kinds(self) -> list[LanguageModel]:
-        """The service with the keys of each type of device, in order of preference."""
+        """The service once for each of its device types, with the keys for that type."""
         return [self, *(self._on(other, number) for number, other in enumerate(self.also_on))]
 
     def _on(self, other: AlsoOn, number: int) -> LanguageModel:
@@ -376,12 +376,12 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def prefills_on(self) -> LanguageModel:
-        """The service with the keys of the devices on which prompts are read."""
+        """The service with the keys of the device type that reads prompts."""
         return self._named(None if self.disaggregated is None else self.disaggregated.prefill_on)
 
     @property
     def decodes_on(self) -> LanguageModel:
-        """The service with the keys of the devices on which tokens are decoded."""
+        """The service with the keys of the device type that decodes."""
         return self._named(None if self.disaggregated is None else self.disaggregated.decode_on)
 
     def _named(self, device: str | None) -> LanguageModel:

@@ -68,7 +68,7 @@ class PolicySpec:
     written: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def make(self) -> Any:
-        """Create a policy object; a placement function is returned itself."""
+        """Create a policy object; for a placement function, return the function itself."""
         item = registry.policy(self.kind, self.name)
         # A policy makes its predictors itself: one for each series.
         values = {key: v if not isinstance(v, PolicySpec) else v.make if v.kind == "predictor" else v.make()
@@ -283,7 +283,7 @@ def _parameter_problems(
 
 
 def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a policy; for an order function, of its scheduler."""
+    """Return the parameters of a policy; for an order function, of the list scheduler."""
     if kind == "scheduler" and not inspect.isclass(item):
         parameters = registry.parameters(_list_scheduler())
         parameters.pop("order", None)

@@ -57,7 +57,7 @@ class Replicas(Model):
     """Routing policy of this service (which replica serves a request): a name, or name and parameters."""
 
     def check_counts(self, *others: str) -> None:
-        """Raise KeyProblem for contradictory replica numbers, or roles that do not exist."""
+        """Raise KeyProblem if keys (`others`) state the number of replicas twice."""
         if self.scale is not None and "roles" in self.scale.model_fields_set and not getattr(self, "disaggregated", 0):
             raise KeyProblem("scale.roles", "roles are for disaggregated replicas, but these are not; leave roles out")
         for other in others:
@@ -76,10 +76,7 @@ class StageSpec(MeasuredSpec, Mirror):
 
 @keys_of(ComputeTime)
 class ComputeStage(MeasuredSpec, Mirror):
-    """Compute seconds: `fixed` and `per_item`, or a measured `table`.
-
-    If requests have tokens (`tokens:` of the entry, or columns of a trace), times per token are added.
-    """
+    """Compute seconds: `fixed` and `per_item` (and per token), or a measured `table`."""
 
     per_item: TimeDistribution | None = None
     """Time for each request of the batch, a quantity or a distribution."""

@@ -49,10 +49,7 @@ class SiteSpec(Model):
 
 @keys_of(Maintenance)
 class MaintenanceSpec(Mirror):
-    """A time window in which nodes are down.
-
-    Policies see it from the time `announced` on; with `drain`, no task starts on the nodes from then on.
-    """
+    """A planned time window in which nodes are down."""
 
     FIRST: ClassVar = ("nodes",)
 

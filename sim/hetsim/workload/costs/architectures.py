@@ -259,12 +259,12 @@ class Architecture(Frozen):
         return shapes
 
     def weights_of(self, *parts: str) -> int:
-        """Return the number of weights in these parts, with one expert per layer."""
+        """Return the number of weights in parts of `matrices`, with one expert per layer."""
         return sum(inputs * outputs * copies for part, inputs, outputs, copies in self.matrices if part in parts)
 
     @property
     def attention(self) -> int:
-        """Number of weights in the attention of all layers, routers included."""
+        """Number of weights of attention and of the routers to experts, in all layers."""
         return self.weights_of("attention", "router")
 
     @property
@@ -274,7 +274,7 @@ class Architecture(Frozen):
 
     @property
     def expert(self) -> int:
-        """Number of weights of one expert in every layer."""
+        """Number of weights of one expert per layer, summed over all layers."""
         return self.weights_of("expert")
 
     @property

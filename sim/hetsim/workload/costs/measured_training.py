@@ -37,7 +37,7 @@ class StepModel:
 
     @classmethod
     def fitted(cls, rows: np.ndarray) -> "StepModel":
-        """Fit the coefficients by least squares of logarithms, with a small penalty."""
+        """Fit the coefficients to rows of nodes, GPUs, local batch, step and sync seconds."""
         from scipy.optimize import least_squares
 
         nodes, gpus, local, step, sync = rows.T
@@ -60,7 +60,7 @@ class StepModel:
         return self.figures[0] + self.figures[1] * local
 
     def seconds(self, nodes: Any, gpus: Any, local: np.ndarray, more: np.ndarray) -> np.ndarray:
-        """Return the seconds of a step that has `more` passes before the last pass."""
+        """Return the seconds of a step; `more`: passes before the last, without a sync."""
         over_fixed, over_each, within_fixed, within_each, power = self.figures[2:]
         beyond = np.maximum(np.asarray(gpus) - 2.0, 0.0)
         within = np.where(np.asarray(gpus) > 1, within_fixed + within_each * beyond, 1e-8)

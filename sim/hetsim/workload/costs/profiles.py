@@ -176,10 +176,7 @@ class Passes:
 
 @dataclass(frozen=True)
 class Profile:
-    """A deep-learning workload: its training step, inference step and input.
-
-    `parameters`, `flops` and `activation_memory` (bytes) add up all networks, for one sample and the forward pass.
-    """
+    """A deep-learning workload: its training step, inference step and input."""
 
     name: str
     kind: Kind
@@ -194,12 +191,12 @@ class Profile:
 
     @property
     def flops(self) -> int:
-        """Operations of one forward pass of all networks on one sample, added up."""
+        """Operations of the forward passes of all networks on one sample."""
         return sum(passes.network.flops for passes in self._passes(self.kind))
 
     @property
     def bytes(self) -> int:
-        """Bytes moved by one forward pass of all networks on one sample, added up."""
+        """Bytes moved by the forward passes of all networks on one sample."""
         networks = [passes.network for passes in self._passes(self.kind)]
         return sum(one.weight_traffic(1) + one.activation_traffic for one in networks)
 
@@ -301,16 +298,12 @@ def profile(name: str) -> Profile:
 
 @dataclass(frozen=True)
 class ProfileUse:
-    """A profile as a scenario uses it: `{profile: cnn_training, steps: 2000}`.
-
-    `efficiency`: the fraction of the device's peak rates that such small networks reach, without the launch overheads;
-    an assumption to calibrate.
-    """
+    """A profile as a scenario uses it: `{profile: cnn_training, steps: 2000}`."""
 
     profile: str
     batch: int = BATCH
     steps: Distribution = field(default_factory=lambda: Constant(value=STEPS))
-    efficiency: float = EFFICIENCY
+    efficiency: float = EFFICIENCY  # fraction of the peak rates reached by small networks; to be calibrated
 
     @property
     def work(self) -> Work:

@@ -265,7 +265,7 @@ class Work(Frozen):
         _require_share("share", self.share)
 
     def step_seconds(self, peak: Peak, share: float | None = None) -> float:
-        """Return the seconds of one step; `share` None: on the share that the work needs."""
+        """Return the seconds of a step on a share of a device (None: the work's share)."""
         share = self.share if share is None else share
         overhead = peak.launch_overhead if self.launch_overhead is None else self.launch_overhead
         if self.launch is None or not peak.is_gpu:

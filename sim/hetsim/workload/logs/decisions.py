@@ -130,7 +130,7 @@ def fitting(free: list[float], demand: Demand) -> list[int]:
 
 
 class Round:
-    """One decision of a rule: the recorded state, and the jobs started so far."""
+    """A rule's decision at one instant: the recorded state, and the jobs it starts."""
 
     def __init__(self, state: RecordedState, now: float, coming: list[LoggedJob]):
         self.state, self.now = state, now

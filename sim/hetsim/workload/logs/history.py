@@ -142,7 +142,7 @@ class RunTimes:
 
 
 class ArrivalTimes:
-    """A model of arrival times that also selects a similar earlier job per arrival."""
+    """A model of arrival times; each drawn arrival has a similar job of the log."""
 
     def __init__(self, submitted: JobHistory, horizon: float, now: float):
         self.submit = submitted.submit

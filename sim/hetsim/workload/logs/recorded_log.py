@@ -38,7 +38,7 @@ class NodeParts:
 
 
 def node_parts(labels: np.ndarray | None, amount: np.ndarray, start: np.ndarray, end: np.ndarray) -> NodeParts | None:
-    """Return the nodes of jobs from names separated by `|`; None if a job names none."""
+    """Return the nodes of jobs from names separated by `|`; None if a job has no name."""
     if labels is None or not len(labels) or not all(one == one and one for one in labels.tolist()):
         return None
     lists = [str(one).split("|") for one in labels.tolist()]

@@ -82,7 +82,7 @@ def explain(
 
 
 def half_of(arrival: np.ndarray) -> np.ndarray:
-    """Return, for each job of a log, its half (0 or 1), by a hash of its arrival."""
+    """Divide jobs by a hash into halves 0 (to infer rules) and 1 (to judge the rules)."""
     keys = np.rint(arrival * 1000).astype(np.int64).astype(np.uint64)
     return ((keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) & np.uint64(1)
 

@@ -1,4 +1,4 @@
-"""Turns rows of a mapped log into jobs, or into problems of the row."""
+"""Converts rows of a mapped log into jobs; records problems of unusable rows."""
 
 import math
 from functools import cached_property
@@ -311,10 +311,7 @@ def _factor(value: Any) -> float:
 
 
 def _part(cell: str, key: str) -> str | None:
-    """Return the text after `key=` in a cell such as cpu=8,gres/gpu=2.
-
-    If the cell is like gpu:a100:2,gpu:v100:1, the key gpu yields the sum of the numbers.
-    """
+    """Return the amount of `key` in a cell such as cpu=8,gres/gpu=2 or gpu:a100:2."""
     parts = [part.partition("(")[0].strip() for part in cell.split(",")]
     for part in parts:
         name, sign, value = part.partition("=")

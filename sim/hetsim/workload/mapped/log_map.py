@@ -29,7 +29,7 @@ Problems = Iterator[tuple[str, str]]  # keys of a mapping, and the problem of ea
 
 @dataclass(frozen=True)
 class LogMap:
-    """A complete mapping, with the keys of `trace:`."""
+    """Mapping of a log's columns to job attributes: the keys of `trace:`, checked."""
 
     columns: Mapping[str, CellSource]
     units: Mapping[str, str]

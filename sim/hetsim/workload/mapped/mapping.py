@@ -207,12 +207,12 @@ def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
 
 
 def fold_of(value: Any) -> Fold:
-    """Read `fold: {by: id, columns: {start: min, gpus: max, attempts: count}}`."""
+    """Return the rule in `fold: {by: id, columns: {start: min, gpus: max}}`."""
     return value if isinstance(value, Fold) else Fold(*_by_and_rules(value, "fold"))
 
 
 def gang_of(value: Any) -> Fold:
-    """Read `gang: {by: LABEL}`, as a fold (a rule that merges rows)."""
+    """Return the rule in `gang: {by: LABEL}`, which merges the rows of a gang."""
     return value if isinstance(value, Fold) else gang(*_by_and_rules(value, "gang"))
 
 

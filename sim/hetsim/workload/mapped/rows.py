@@ -44,7 +44,7 @@ class FileRows:
 class Csv(FileRows):
     """A file whose columns are separated by a character; quoted cells may contain it.
 
-    `separator`: None: detected from the first line.  `header`: the column names, if the file has none.
+    If `separator` is None, it is detected from the first line.  `header`: the column names, if the file has none.
     """
 
     word = "line"

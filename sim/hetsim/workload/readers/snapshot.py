@@ -212,10 +212,7 @@ def _or_nan(value: float | None) -> float:
 
 
 def gpus_of(text: str) -> tuple[float, str]:
-    """Return the number and type of GPUs in `gres:gpu:a100:2`, `gres/gpu=2` or `N/A`.
-
-    If there are several types, all GPUs are counted and the type is empty.
-    """
+    """Return number and type of GPUs in `gres:gpu:a100:2`; type "" if none or several."""
     typed: dict[str, float] = {}
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
         if match := _GPUS.fullmatch(part.strip()):

@@ -370,7 +370,6 @@ class _Reader:
                 self._row_problem(row, name, message.format(numbers[row]))
 
     def _check_work(self, table: TaskTable, flops: np.ndarray | None) -> None:
-        """Check that columns of work (bytes, efficiency) are given only with flops."""
         for name in ("bytes", "efficiency"):
             if (given := table.numbers.get(name)) is None:
                 continue

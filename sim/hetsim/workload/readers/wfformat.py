@@ -48,7 +48,7 @@ Names = tuple[str, ...]
 
 
 class _Task(NamedTuple):
-    """Relations and files of a task; None where the file has no list."""
+    """Relations and files of a task; None for a list that the file lacks."""
 
     parents: Names | None
     children: Names | None

@@ -160,7 +160,7 @@ def _one(rule: str, name: str, values: list[Any], rows: list[Row]) -> Any:
 
 
 def _peak(name: str, rows: list[Row]) -> float:
-    """Return the most that rows use at one instant; the sum if times are missing."""
+    """Return the maximum over time of a column's sum; without times, the total."""
     if any(row.get("start") is None or row.get("end") is None for row in rows):
         return float(sum(row.get(name) or 0.0 for row in rows))
     steps = sorted([(row["start"], 1, row.get(name) or 0.0) for row in rows]

@@ -244,10 +244,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 class CsvTable:
-    """Rows of a file with separators, as cells of the columns `needed` and `optional`.
-
-    `header`: the names of the columns if the file has no header.
-    """
+    """Rows of a file with separators, as cells of the columns `needed` and `optional`."""
 
     def __init__(
         self, log: ReadFile, needed: tuple[str, ...], optional: tuple[str, ...] = (), separator: str = ",",
