@@ -221,7 +221,7 @@ class DrawnModes:
         return self._sample(f"modes.{number}", time)
 
     def _scaled(self, kind: str, drawn: np.ndarray) -> list[tuple[DeviceType, np.ndarray]]:
-        """Return times by device type; those of a kind are divided by each type's speed."""
+        """Return times on each type of a kind (divided by its speed), or on a named type."""
         return [(one, drawn / one.speed if kind == one.kind and kind != one.name else drawn) for one in self._of(kind)]
 
     def _computed(self, way: TaskMode) -> list[tuple[DeviceType, np.ndarray]]:

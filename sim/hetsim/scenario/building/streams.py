@@ -267,7 +267,7 @@ OF_SIZE = ("prompt_tokens", "output_tokens")  # Columns that are the size of a r
 
 
 def _other_sizes(stream: TaskStream, times: int, random: np.random.Generator) -> np.ndarray:
-    """Return, for each call, `times` random calls of its class, as sources of sizes."""
+    """Draw `times` random calls of the same class for each call, to reuse their sizes."""
     kind = stream.shape if stream.class_code is None else stream.class_code
     kinds = np.tile(kind, (times, 1))
     drawn = np.empty(kinds.shape, np.int64)

@@ -35,7 +35,7 @@ INLINE = {"type": "object", "patternProperties": {"^[0-9]+$": {}}, "additionalPr
 
 
 def short(value: Any) -> Any:
-    """Expand a short form: `5 ms` is a fixed time, `{1: 5 ms, 2: 6 ms}` is a table."""
+    """Expand a short form: `5 ms` to {fixed: 5 ms}, `{1: 5 ms, 2: 6 ms}` to a table."""
     if isinstance(value, str):
         return {"fixed": value}
     if isinstance(value, dict) and any(_is_size(key) for key in value) and not KEYS & set(value):

@@ -59,7 +59,7 @@ class LogMap:
         return form is None or read.is_date(form)
 
     def problems(self, names: Sequence[str] | None, file: str, missing: Sequence[str] = ()) -> list[tuple[str, str]]:
-        """Return contradictions in the mapping or with the file's columns: (key, message)."""
+        """Return contradictions in the mapping, or with the file, as (key, message)."""
         problems = [*self._whole(), *self._twice(), *self._of_units(), *self._of_missing(), *self._of_forms()]
         for key, fold in (("fold", self.fold), ("gang", self.gang)):
             problems += [] if fold is None else self._of_fold(key, fold, names, file=file, missing=missing)

@@ -3,11 +3,11 @@
     sshare -a -P -o Account,User,RawShares,RawUsage,GrpTRESRaw > sshare.txt
     hetsim trace convert slurm.conf site.yaml --option sshare=sshare.txt
 
-Nodes are those of NodeName, with the partitions whose Nodes name them.  A conversion also writes `site:`, with the
-limits and tiers of partitions, and `policy:`, with the weights, times and intervals of `slurm_multifactor`; settings
-that slurm.conf omits have Slurm's defaults (22.05).  A note names keys about scheduling that are not modeled.  sshare
-provides the tree of accounts, the shares of users, and their usage: GPU seconds of GrpTRESRaw if that column exists,
-else RawUsage, in the units that the site bills.
+Nodes are those of NodeName; a node is in each partition whose key Nodes lists it.  A conversion also writes `site:`,
+with the limits and tiers of partitions, and `policy:`, with the weights, times and intervals of `slurm_multifactor`;
+settings that slurm.conf omits have Slurm's defaults (22.05).  A note names keys about scheduling that are not modeled.
+sshare provides the tree of accounts, the shares of users, and their usage: GPU seconds of GrpTRESRaw if that column
+exists, else RawUsage, in the units that the site bills.
 Reference: slurm.conf(5), sshare(1), Slurm Workload Manager 22.05 (SchedMD).
 """
 
