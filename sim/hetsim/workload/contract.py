@@ -171,10 +171,7 @@ class ArrivalProcess(Frozen):
         return (np.concatenate(parts) if parts else np.empty(0))[:count]
 
     def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
-        """Yield sorted arrays of arrival times, each later than the array before.
-
-        `last` may be used to stop early; arrivals before `last` must not depend on it.
-        """
+        """Yield sorted arrays of arrival times; `last` may only be used to stop early."""
         raise NotImplementedError
 
 

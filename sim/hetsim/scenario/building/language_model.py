@@ -1,4 +1,4 @@
-"""From a `service: {kind: llm}` entry to its modes and its `LanguageService`."""
+"""Builds the modes and the `LanguageService` of a `service: {kind: llm}` entry."""
 
 import math
 from functools import cached_property

@@ -350,7 +350,10 @@ class WorkloadEntry(Demand):
 
     @property
     def whole_demands(self) -> list[Demand]:
-        """Return each class's demand, completed by the entry; without classes, the entry."""
+        """Return the demand of each class, with missing values filled from the entry.
+
+        Without classes, this is the demand of the entry.
+        """
         return [one.over(self) for one in self.classes] if self.classes else [self]
 
     def _check_clients(self, clients: Clients) -> None:

@@ -22,14 +22,13 @@ numbers from the log's own time 0.  `zone` is the time zone of dates without one
 
 `missing` states, by column, what a blank cell means: `drop` the job, `default` (as if the column did not exist),
 `{default: VALUE}`, or `error`, the default for numbers and times; blank texts are empty.  `missing_values` lists the
-words that mean blank.  A duration given as a difference is a difference of two instants, in the format of the arrival;
-an instant given as a sum or a difference combines an instant and durations.
+words that mean blank.  A duration that is a difference is that of two instants, in the format of the arrival; an
+instant that is a sum or a difference combines an instant and durations.
 
 Different rows with the same id are an error unless a rule is given.  `attempts: restarts` makes them one job from the
 first start to the last end, `separate` one job each.  `fold: {by: id, columns: {gpus: max, attempts: count}}` gives the
-rule by column: min, max, sum, first, last, join, peak (the maximum at one instant) or count; the start is
-the earliest, the end the latest.  `gang: {by: COLUMN}` makes one job of the parts with one label, with their total
-resources.
+rule by column: min, max, sum, first, last, join, peak (the maximum at one instant) or count; the start is the earliest,
+the end the latest.  `gang: {by: COLUMN}` makes one job of the parts with one label, with their total resources.
 
 `hetsim trace map FILE` proposes all of these keys.  `separator` is detected from the first line; `decimal: ","` reads
 numbers such as 1234,5; `header` names the columns of a CSV file without a line of names.  In JSON lines `job.gpus` is

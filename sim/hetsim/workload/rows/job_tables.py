@@ -1,9 +1,8 @@
 """Turns the rows of a log, cut by its options, into one task table or several.
 
 Rows are processed in blocks; a log in memory is a single block.  Properties of the whole log are determined first: time
-0, repeated rows, columns with values, whether ids are numbers, and repeated ids.  In addition to the blocks, this
-requires 1 byte per row and 8 for its id (8 more for the key if repeated rows are skipped), and the texts of repeated
-ids.
+0, repeated rows, columns with values, whether ids are numbers, and repeated ids.  Apart from the blocks, this takes 1
+byte per row and 8 for its id (8 more for the key if repeated rows are skipped), and the texts of repeated ids.
 """
 
 import inspect
@@ -223,7 +222,7 @@ class Assembly:
         return table
 
     def _in_order(self, block: RowBlock, kept: np.ndarray) -> np.ndarray | None:
-        """Return the selected rows (None: all); ties are by id if the file is unsorted."""
+        """Return the selected rows (None: all); equal arrivals by id in an unsorted file."""
         arrival = np.frombuffer(block.arrival)
         if not (np.diff(arrival) < 0).any() or len(np.unique(arrival)) == len(arrival):
             return None if kept.all() else np.flatnonzero(kept)
