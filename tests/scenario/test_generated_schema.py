@@ -140,7 +140,7 @@ def test_no_description_repeats_its_default():
             words = re.findall(r"\w+", str(model.model_fields[name].annotation).partition("Literal")[2])
             choices = "".join(f"|{word}" for word in words)
             value = rf"\b(\d[\d.]*( ?\w+|%)?|one|true|false{choices})"
-            states = rf"{value},? (on \w+ )?unless given|unless given,? .*\d|Default: .*({value}\b|\d)|\bdefault\b"
+            states = rf"{value},? (on \w+ )?unless given|unless given,? .*\d|Default: ({value}\b|.*\d)|\bdefault\b"
             if re.search(r"unless given|left out|\b[Dd]efault\b" if is_plain else states, text):
                 typed[name] = text
     assert typed.keys() == IN_WORDS.keys(), typed
