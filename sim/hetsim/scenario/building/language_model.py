@@ -278,7 +278,7 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
 
 
 def joining_problem(stream: TaskStream, batching: IterationPolicy) -> tuple[str, str] | None:
-    """Return a key, and why it keeps all requests out of batches; None if it does not."""
+    """Return a key with which the batching policy cannot work, and why, or None."""
     service = stream.language
     assert service is not None
     if batching.by_client and stream.weight is not None and not (stream.weight > 0).all():

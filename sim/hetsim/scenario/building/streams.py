@@ -337,8 +337,8 @@ def check_retries(
 ) -> None:  # fmt: skip
     """Raise ScenarioError for retries whose cause cannot occur in the scenario.
 
-    policies: policies of the whole run; batching: the batching policy of each stream with a service; their attribute
-    `rejects` is True if they may reject tasks.  killing: tasks are killed at their time limits.
+    policies: policies of the whole run; batching: batching policies of the streams with a service.  A policy that may
+    reject tasks has `rejects` True.  killing: tasks are killed at their time limits.
     """
     problems: list[Problem] = []
     served = iter(batching)

@@ -174,7 +174,7 @@ def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> 
 
 
 def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Resample users with their rows; return rows, the copy number of each, and users."""
+    """Resample users with their rows; return rows, copy numbers, and number of users."""
     import pandas as pd
 
     codes, names = pd.factorize(user, use_na_sentinel=False)

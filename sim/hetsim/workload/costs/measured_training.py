@@ -184,7 +184,7 @@ class TrainingCurve:
     @cached_property
     def seconds(self) -> float:
         """Seconds of the whole job on the packed layout; inf if the job cannot run there."""
-        return float(self._of(self.packed, 1.0)[1][-1])
+        return float(self._rates_and_times(self.packed, 1.0)[1][-1])
 
     @cached_property
     def _ends(self) -> np.ndarray:
@@ -195,8 +195,8 @@ class TrainingCurve:
     def _known(self) -> dict[Layout, tuple[np.ndarray, np.ndarray]]:
         return {}
 
-    def _of(self, layout: Layout, unit: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return by epoch the fraction of work done per `unit` s, and its bounds in units."""
+    def _rates_and_times(self, layout: Layout, unit: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return the fraction of work per `unit` s by epoch, and the bounds of epochs."""
         progress = self.application.progress
         with np.errstate(divide="ignore"):
             rates = self.application.speeds(layout, self.batch) / progress[-1] * unit
@@ -205,7 +205,7 @@ class TrainingCurve:
 
     def _on(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
         if (steps := self._known.get(layout)) is None:
-            steps = self._known[layout] = self._of(layout, self.seconds)
+            steps = self._known[layout] = self._rates_and_times(layout, self.seconds)
         return steps
 
     def seconds_left(self, layout: Layout, done: float) -> float:

@@ -334,7 +334,10 @@ class Efficiency:
 
 
 def roofline_steps(model: Architecture, gpu: Peak, devices: int, reached: Efficiency) -> RooflineSteps:
-    """Return a model's step times; `gpu` needs `matrix_flops` and, if several, `link`."""
+    """Return a model's step times on `devices` GPUs that reach these efficiencies.
+
+    `gpu` must state `matrix_flops` and, for several devices, `link`.
+    """
     fast = gpu.matrix_peak(model.number_format.arithmetic)
     assert gpu.matrix_flops is not None and fast is not None
     read = 1.0 / (devices * gpu.bandwidth * reached.memory)

@@ -463,7 +463,7 @@ def examine(
 
 
 def _instants(jobs: list[LoggedJob]) -> Iterator[tuple[float, list[LoggedJob], list[LoggedJob], list[LoggedJob]]]:
-    """Yield each instant with the jobs that end (unless of 0 s), arrive and start."""
+    """Yield each instant with the jobs that end, arrive and start; 0 s jobs never end."""
     entries: dict[float, tuple[list[LoggedJob], list[LoggedJob], list[LoggedJob]]] = {}
     for job in jobs:
         for kind, time in enumerate((job.end, job.arrival, job.start)):

@@ -150,8 +150,8 @@ def capacity_curve(
     """Return the capacity that was available in each time step.
 
     The log is divided into intervals.  If, for more than half of an interval, a job waits that would fit into the whole
-    cluster and is not blocked by a limit, a part of the cluster must be down: the capacity is the maximum use in the
-    interval and its neighbors.  In other intervals it is that of the whole cluster.
+    cluster and is not blocked by a limit, a part of the cluster is assumed to be down: the capacity is the maximum use
+    in the interval and its neighbors.  In other intervals it is that of the whole cluster.
     """
     low, high = float(jobs.arrival[0]), float(jobs.arrival[-1])  # behind the last submission a log drains
     curve = np.full(len(steps.times), capacity)
