@@ -134,7 +134,7 @@ class Resample(Model):
     by: Literal["user", "row"] | None = None
     """user: draw users, with all their jobs; row: rows in random order, up to gpu_demand."""
     gpu_demand: Positive | None = None
-    """By row: GPUs that all drawn rows request together, as a multiple of the cluster's GPUs."""
+    """With by: row, the GPUs that all drawn rows request together, as a multiple of the cluster's GPUs."""
 
     def _check_keys(self) -> None:
         if (self.block is None) == (self.by is None):
