@@ -166,7 +166,7 @@ def _widest(jobs: Jobs, steps: HeldSteps) -> np.ndarray | None:
 
 
 def _split(jobs: Jobs, row: int, part: slice, widest: np.ndarray | None) -> np.ndarray:
-    """Return in which steps a job of one node would fit on no single node."""
+    """Return the mask of steps in which a job that ran on one node would fit on none."""
     if widest is None or jobs.nodes is None or not jobs.nodes.alone[row]:
         return np.zeros(part.stop - part.start, dtype=bool)
     return widest[part] < jobs.amount[row] - SLACK
