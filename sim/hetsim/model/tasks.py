@@ -145,7 +145,7 @@ class Stopping:
     interval: Seconds = math.inf
     """Computed time between checkpoints, from which tasks resume after a fault. Default: only stops save work."""
     block: Seconds = 0.0
-    """Length of a kernel's blocks: drain and flush stop a kernel only between two blocks. Default: they stop it anywhere."""
+    """Length of a kernel's blocks: drain and flush stop a kernel only between two blocks. Default: at any time."""
     idempotent: bool = False
     """True if the blocks of a kernel can be discarded and run again."""
     checkpoint: Seconds = 0.0
